@@ -1,0 +1,3 @@
+//! One rank of the native engine.
+
+fn main() {}

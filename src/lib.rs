@@ -1,0 +1,19 @@
+//! zprobe answers one question about sharded data-parallel training: did every (rank, microbatch)
+//! gradient reach the optimizer exactly once, with the right weight, in the right place, on every
+//! rank?
+//!
+//! The journey of the data, one module each:
+//!
+//! 1. [`spec`]: the command line and a user's files become one validated [`spec::RunSpec`]; its
+//!    [`spec::Plan`] says where every gradient should go.
+//! 2. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
+//! 3. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
+//!    emits [`trace::Event`]s.
+//! 4. [`trace`]: what happened, as it was written down.
+//! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
+//! 6. [`report`]: built once, rendered many ways.
+//!
+//! Dependencies point one way along the journey; `tests/journey.rs` checks it.
+
+pub mod spec;
+pub mod trace;

@@ -1,0 +1,3 @@
+//! The `zprobe` command.
+
+fn main() {}

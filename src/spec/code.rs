@@ -1,0 +1,137 @@
+//! Coded gradients: each (step, rank, microbatch) gradient is a row of a Walsh–Hadamard matrix.
+//!
+//! Gradient `k` has the value `s(k)·t(e)·H[k, e mod D]` in element `e`, where `H` is the D×D
+//! Walsh–Hadamard matrix and `s`, `t` are known pseudo-random signs. Rows are orthogonal over any
+//! `D` consecutive elements, so a sum `Σ w[k]·g[k]` is decoded window by window with one fast
+//! Walsh–Hadamard transform: exactly, with condition number 1. `t` makes a slice that lies at the
+//! wrong place decode to noise instead of to weights; `s` keeps partial sums a random walk.
+
+/// The code of one run: which value every gradient has in every element.
+#[derive(Clone, Copy, Debug)]
+pub struct Code {
+    length: usize,
+    seed: u64,
+}
+
+impl Code {
+    /// Shortest code, so that small runs have rows to spare too.
+    pub const MIN_LENGTH: usize = 32;
+
+    /// A code for `contributions` gradients.
+    ///
+    /// Its length `D` is at least twice their number: the spare rows are expected to be zero, and
+    /// anything found there is data that no gradient of this run can explain.
+    pub fn new(contributions: usize, seed: u64) -> Self {
+        let length = (2 * contributions).next_power_of_two().max(Self::MIN_LENGTH);
+        Self { length, seed }
+    }
+
+    /// Code length `D`: the shortest run of elements that can be decoded by itself.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Value (±1) of gradient `column` in flat element `element`.
+    pub fn value(&self, column: usize, element: usize) -> i8 {
+        let hadamard = (column & (element % self.length)).count_ones() % 2 == 1;
+        let negative = hadamard ^ self.column_negative(column) ^ self.element_negative(element);
+        if negative { -1 } else { 1 }
+    }
+
+    /// Starting value of flat element `element` of the parameters, in units of the learning rate:
+    /// a small integer, different from element to element so that misplaced slices show.
+    pub fn initial(&self, element: usize) -> i8 {
+        (mix(self.seed ^ 0x1717, element as u64) % 5) as i8 - 2
+    }
+
+    /// Decodes the window of `D` elements that starts at flat element `start`.
+    ///
+    /// Returns `D` coefficients: those of the run's gradients, then those of the spare rows.
+    ///
+    /// # Panics
+    /// When `window` is not exactly `D` long.
+    pub fn decode(&self, window: &[f64], start: usize) -> Vec<f64> {
+        assert_eq!(window.len(), self.length, "a window is one code long");
+        let mut rows = vec![0.0; self.length];
+        for (i, &value) in window.iter().enumerate() {
+            let element = start + i;
+            let sign = if self.element_negative(element) { -1.0 } else { 1.0 };
+            rows[element % self.length] = sign * value;
+        }
+        fast_walsh_hadamard(&mut rows);
+        for (column, row) in rows.iter_mut().enumerate() {
+            let sign = if self.column_negative(column) { -1.0 } else { 1.0 };
+            *row *= sign / self.length as f64;
+        }
+        rows
+    }
+
+    fn element_negative(&self, element: usize) -> bool {
+        mix(self.seed ^ 0xe1e3, element as u64) & 1 == 1
+    }
+
+    fn column_negative(&self, column: usize) -> bool {
+        mix(self.seed ^ 0xc01, column as u64) & 1 == 1
+    }
+}
+
+/// In-place transform `x ← H·x` in natural (Hadamard) order; the length is a power of two.
+fn fast_walsh_hadamard(x: &mut [f64]) {
+    let mut half = 1;
+    while half < x.len() {
+        for block in x.chunks_exact_mut(2 * half) {
+            let (low, high) = block.split_at_mut(half);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+}
+
+/// SplitMix64's finaliser over seed and index: a stateless source of pseudo-random bits.
+fn mix(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_window_decodes_to_the_weights_it_was_made_with(
+            weights in prop::collection::vec(-8i32..8, 1..64),
+            start in 0usize..10_000,
+            seed: u64,
+        ) {
+            let code = Code::new(weights.len(), seed);
+            let window: Vec<f64> = (start..start + code.length())
+                .map(|e| {
+                    weights.iter().enumerate()
+                        .map(|(k, &w)| f64::from(w) * f64::from(code.value(k, e)))
+                        .sum()
+                })
+                .collect();
+            let decoded = code.decode(&window, start);
+            for (k, value) in decoded.iter().enumerate() {
+                let expected = weights.get(k).copied().unwrap_or(0);
+                prop_assert_eq!(*value, f64::from(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_read_at_the_wrong_place_spills_into_the_spare_rows() {
+        let code = Code::new(16, 7);
+        let window: Vec<f64> = (0..code.length())
+            .map(|e| (0..16).map(|k| f64::from(code.value(k, e))).sum())
+            .collect();
+        let decoded = code.decode(&window, 1);
+        assert!(decoded[16..].iter().any(|spare| *spare != 0.0));
+    }
+}

@@ -1,0 +1,221 @@
+//! What to run: the command line, a DeepSpeed JSON file, or a probe become one validated
+//! [`RunSpec`]; [`plan`] says where every gradient of that run should go.
+//!
+//! A [`RunSpec`] is complete: every default has been filled in and every contradiction refused,
+//! so nothing behind it (launcher, rank, diagnosis) interprets flags a second time. It travels as
+//! JSON to the ranks and stands in the trace's first record.
+
+pub mod code;
+pub mod deepspeed;
+pub mod fault;
+pub mod plan;
+mod validate;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use fault::Fault;
+pub use plan::Plan;
+pub use validate::{Invalid, SpecRequest};
+
+/// One run, completely specified.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// The engine under test.
+    pub engine: Engine,
+    /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
+    pub stage: u8,
+    /// Number of ranks `W`.
+    pub world_size: usize,
+    /// Microbatches per optimizer step `GA`.
+    pub gradient_accumulation_steps: usize,
+    /// Optimizer steps. From two on, a gradient left over from the step before is visible.
+    pub steps: usize,
+    /// Dtype of the model's parameters and of each microbatch's gradient.
+    pub dtype: Dtype,
+    /// Dtype in which microbatches are added up.
+    pub grad_accum_dtype: Dtype,
+    /// Dtype in which gradients cross ranks.
+    pub comm_dtype: Dtype,
+    /// Where gradients wait between backward and reduction.
+    pub dataflow: Dataflow,
+    /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
+    pub reduce_bucket_size: usize,
+    /// The synthetic model.
+    pub model: Model,
+    /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
+    pub micro_batch_size: usize,
+    /// The inner optimizer, on fp32 master weights.
+    pub optimizer: Optimizer,
+    /// Seed of all synthetic data.
+    pub seed: u64,
+    /// A deliberate fault, if any.
+    pub inject: Option<Fault>,
+    /// Seconds without an event from a rank after which it counts as hung.
+    pub timeout_s: u64,
+}
+
+impl RunSpec {
+    /// Number of gradients in one optimizer step, `W·GA`.
+    pub fn contributions_per_step(&self) -> usize {
+        self.world_size * self.gradient_accumulation_steps
+    }
+
+    /// Number of gradients in the whole run, `K = steps·W·GA`.
+    pub fn contributions(&self) -> usize {
+        self.steps * self.contributions_per_step()
+    }
+
+    /// Index of a gradient among the run's `K`, ordered by step, then rank, then microbatch.
+    pub fn column(&self, step: usize, rank: usize, microbatch: usize) -> usize {
+        (step * self.world_size + rank) * self.gradient_accumulation_steps + microbatch
+    }
+}
+
+/// Declares a fieldless enum with one lowercase name per variant, used alike on the command line,
+/// in JSON and in messages, so that the three cannot drift apart.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+            serde::Serialize, serde::Deserialize, schemars::JsonSchema, clap::ValueEnum)]
+        $vis enum $name {
+            $($(#[$vmeta])* #[serde(rename = $text)] #[value(name = $text)] $variant,)*
+        }
+        impl $name {
+            /// Every variant, in the order of declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+            /// The name used on the command line and in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+pub(crate) use named_enum;
+
+named_enum! {
+    /// The engine under test.
+    pub enum Engine {
+        /// zprobe's own sharded engine, on libtorch.
+        Native = "native",
+        /// A released DeepSpeed.
+        DeepSpeed = "deepspeed",
+        /// PyTorch `DistributedDataParallel`.
+        Ddp = "ddp",
+        /// PyTorch `fully_shard`.
+        Fsdp2 = "fsdp2",
+    }
+}
+
+named_enum! {
+    /// Element type of a buffer.
+    pub enum Dtype {
+        /// bfloat16: 8 significant bits.
+        Bf16 = "bf16",
+        /// IEEE half: 11 significant bits.
+        Fp16 = "fp16",
+        /// IEEE single: 24 significant bits.
+        Fp32 = "fp32",
+    }
+}
+
+impl Dtype {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Dtype::Bf16 | Dtype::Fp16 => 2,
+            Dtype::Fp32 => 4,
+        }
+    }
+
+    /// Unit roundoff `u`: half the distance from 1 to the next number.
+    pub fn unit_roundoff(self) -> f64 {
+        match self {
+            Dtype::Bf16 => 2f64.powi(-8),
+            Dtype::Fp16 => 2f64.powi(-11),
+            Dtype::Fp32 => 2f64.powi(-24),
+        }
+    }
+
+    /// Largest `n` such that every integer in `-n..=n` is exact in this dtype.
+    pub const fn exact_integers(self) -> usize {
+        match self {
+            Dtype::Bf16 => 1 << 8,
+            Dtype::Fp16 => 1 << 11,
+            Dtype::Fp32 => 1 << 24,
+        }
+    }
+}
+
+named_enum! {
+    /// Where gradients wait between backward and reduction.
+    ///
+    /// DeepSpeed chooses between the two in `DeepSpeedEngine._configure_zero_optimizer`
+    /// (`runtime/engine.py`): stage 1 with a bf16 model, fp32 accumulation and no offload takes
+    /// `BF16_Optimizer`, every other stage 1 or 2 takes `DeepSpeedZeroOptimizer`.
+    pub enum Dataflow {
+        /// A separate flat accumulator, filled after each backward and reduced as a whole at the
+        /// gradient accumulation boundary: DeepSpeed's `BF16_Optimizer`.
+        Accumulator = "accumulator",
+        /// Hooks fill IPG buckets that are flushed when full and at the boundary: DeepSpeed's
+        /// `DeepSpeedZeroOptimizer`.
+        IpgBucket = "ipg-bucket",
+    }
+}
+
+named_enum! {
+    /// The synthetic model.
+    pub enum Model {
+        /// Gradients are rows of a Walsh–Hadamard matrix: contribution weights are read exactly.
+        Coded = "coded",
+        /// Linear–GELU–Linear, 64 wide: contribution weights by least squares.
+        Mlp = "mlp",
+    }
+}
+
+/// The inner optimizer. It updates each rank's partition of the fp32 master weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Optimizer {
+    /// Plain SGD. With a learning rate that is a power of two its update *is* the gradient, so
+    /// contribution weights can be read from the parameters alone.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+    },
+    /// AdamW: Adam with decoupled weight decay.
+    Adamw {
+        /// Learning rate.
+        lr: f64,
+        /// Decay of the first and second moment.
+        betas: [f64; 2],
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Decoupled weight decay.
+        weight_decay: f64,
+    },
+}
+
+impl Optimizer {
+    /// SGD with the learning rate 2⁻¹⁰.
+    pub const EXACT_SGD: Optimizer = Optimizer::Sgd { lr: 1.0 / 1024.0 };
+
+    /// AdamW with torch's defaults.
+    pub const ADAMW: Optimizer =
+        Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
+
+    /// Name of the algorithm.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Optimizer::Sgd { .. } => "SGD",
+            Optimizer::Adamw { .. } => "AdamW",
+        }
+    }
+}

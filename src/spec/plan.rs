@@ -1,0 +1,209 @@
+//! Where everything should go: the pure plan of a run.
+//!
+//! The engine builds its buffers from it, and the diagnosis compares what was observed with it.
+//! Gradients, master weights and parameters share one flat order: the parameters one after the
+//! other, padded at the end so that every rank owns a partition of the same size
+//! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`).
+
+use std::ops::Range;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Model, RunSpec, code::Code};
+use crate::trace::Point;
+
+/// A parameter of the synthetic model and its place in the flat order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Param {
+    /// Dotted name, as `named_parameters()` gives it.
+    pub name: String,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// First element in the flat order.
+    pub offset: usize,
+}
+
+impl Param {
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Elements of the flat order that this parameter takes.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.numel()
+    }
+}
+
+/// A run of consecutive elements of one parameter, or of padding, inside a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Segment {
+    /// Index of the parameter; none for padding.
+    pub param: Option<usize>,
+    /// First element inside the parameter.
+    pub offset: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+/// The plan of one run: parameters, flat order and partitions.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    params: Vec<Param>,
+    numel: usize,
+    partition_size: usize,
+    world_size: usize,
+    gradient_accumulation_steps: usize,
+    steps: usize,
+}
+
+impl Plan {
+    /// Flat buffers are padded to a multiple of this times the world size
+    /// (`nccl_start_alignment_factor` in DeepSpeed).
+    pub const ALIGNMENT: usize = 2;
+
+    /// The plan that follows from `spec`.
+    pub fn new(spec: &RunSpec) -> Self {
+        let params = match spec.model {
+            Model::Coded => coded_params(Self::code(spec).length(), spec.world_size),
+            Model::Mlp => mlp_params(),
+        };
+        let numel: usize = params.iter().map(Param::numel).sum();
+        let padded = numel.next_multiple_of(Self::ALIGNMENT * spec.world_size);
+        Self {
+            params,
+            numel,
+            partition_size: padded / spec.world_size,
+            world_size: spec.world_size,
+            gradient_accumulation_steps: spec.gradient_accumulation_steps,
+            steps: spec.steps,
+        }
+    }
+
+    /// The code of a coded run.
+    pub fn code(spec: &RunSpec) -> Code {
+        Code::new(spec.contributions(), spec.seed)
+    }
+
+    /// The IPG bucket capacity used when none is asked for: small enough that buckets fill before
+    /// the boundary, and that the coded model's largest parameter does not fit into one.
+    pub fn default_bucket_size(model: Model, contributions: usize, seed: u64) -> usize {
+        match model {
+            Model::Coded => 3 * Code::new(contributions, seed).length(),
+            Model::Mlp => mlp_params().iter().map(Param::numel).sum::<usize>() / 2,
+        }
+    }
+
+    /// Parameters in flat order.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// Elements of all parameters, without padding.
+    pub fn numel(&self) -> usize {
+        self.numel
+    }
+
+    /// Elements of a flat buffer, padding included.
+    pub fn padded(&self) -> usize {
+        self.partition_size * self.world_size
+    }
+
+    /// Elements of the flat order that `rank` owns.
+    pub fn partition(&self, rank: usize) -> Range<usize> {
+        rank * self.partition_size..(rank + 1) * self.partition_size
+    }
+
+    /// The pieces of parameters, and of padding, that a range of the flat order consists of.
+    pub fn segments(&self, range: Range<usize>) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        for (index, param) in self.params.iter().enumerate() {
+            let start = param.offset.max(range.start);
+            let end = param.range().end.min(range.end);
+            if start < end {
+                segments.push(Segment {
+                    param: Some(index),
+                    offset: start - param.offset,
+                    len: end - start,
+                });
+            }
+        }
+        let padding = self.numel.max(range.start);
+        if padding < range.end {
+            segments.push(Segment {
+                param: None,
+                offset: padding - self.numel,
+                len: range.end - padding,
+            });
+        }
+        segments
+    }
+
+    /// Weights that `rank` should hold at `point` after `microbatch` of `step`, by source column
+    /// (see [`RunSpec::column`]), in units of the averaged gradient `g/(W·GA)`.
+    ///
+    /// Before the reduction a rank holds its own gradients, not yet divided by `W`: their weight is
+    /// `W`. From the reduction on every gradient of the step has weight 1.
+    pub fn expected(&self, point: Point, step: usize, microbatch: usize, rank: usize) -> Vec<f64> {
+        let (world, ga) = (self.world_size, self.gradient_accumulation_steps);
+        let mut weights = vec![0.0; self.steps * world * ga];
+        let first = step * world * ga;
+        match point {
+            Point::LocalGradient => weights[first + rank * ga + microbatch] = world as f64,
+            Point::Accumulator => {
+                weights[first + rank * ga..][..=microbatch].fill(world as f64);
+            }
+            Point::Reduced | Point::OptimizerInput | Point::MasterWeights | Point::Parameters => {
+                weights[first..first + world * ga].fill(1.0);
+            }
+        }
+        weights
+    }
+}
+
+/// Parameters of the coded model: about two codes per rank, with one parameter larger than the
+/// default bucket, some that cross partition boundaries, and some too short to decode alone.
+fn coded_params(code: usize, world_size: usize) -> Vec<Param> {
+    let mut shapes = vec![("embed.weight".to_owned(), vec![4, code + 3])];
+    let mut numel = 4 * (code + 3);
+    let mut layer = 0;
+    while numel < 2 * code * world_size + code {
+        for (part, shape) in [
+            ("attn.weight", vec![3, code / 2 + 1]),
+            ("norm.weight", vec![code]),
+            ("mlp.weight", vec![code + 1, 2]),
+            ("mlp.bias", vec![5]),
+        ] {
+            numel += shape.iter().product::<usize>();
+            shapes.push((format!("layers.{layer}.{part}"), shape));
+        }
+        layer += 1;
+    }
+    // An odd total, so that even a single rank has padding.
+    let head = if numel.is_multiple_of(2) { 7 } else { 6 };
+    shapes.push(("head.bias".to_owned(), vec![head]));
+    lay_out(shapes)
+}
+
+/// Parameters of the seed's model: `Linear(64, 64)`, GELU, `Linear(64, 64)`.
+fn mlp_params() -> Vec<Param> {
+    lay_out(vec![
+        ("0.weight".to_owned(), vec![64, 64]),
+        ("0.bias".to_owned(), vec![64]),
+        ("2.weight".to_owned(), vec![64, 64]),
+        ("2.bias".to_owned(), vec![64]),
+    ])
+}
+
+fn lay_out(shapes: Vec<(String, Vec<usize>)>) -> Vec<Param> {
+    let mut offset = 0;
+    shapes
+        .into_iter()
+        .map(|(name, shape)| {
+            let param = Param { name, shape, offset };
+            offset += param.numel();
+            param
+        })
+        .collect()
+}

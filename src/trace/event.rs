@@ -1,0 +1,305 @@
+//! The events: one enum for all engines.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Payload;
+use crate::spec::{Dtype, RunSpec, named_enum, plan::Segment};
+
+/// Something that happened during a run.
+///
+/// The first group is emitted by the launcher, the second by ranks. `step` and `microbatch` count
+/// from 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Event {
+    /// The launcher is about to start the ranks. Always the first record of a trace.
+    RunStarted {
+        /// What is run.
+        spec: Box<RunSpec>,
+        /// Version of zprobe.
+        zprobe: String,
+    },
+    /// The process of a rank exists.
+    RankSpawned {
+        /// The rank.
+        rank: usize,
+        /// Its process id.
+        pid: u32,
+    },
+    /// The process of a rank is gone.
+    RankExited {
+        /// The rank.
+        rank: usize,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A rank wrote something on its event channel that is not the protocol.
+    ProtocolViolated {
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        violation: Violation,
+        /// The start of the offending line.
+        line: String,
+    },
+    /// The watchdog ended the run: no event came from these ranks for `timeout_s` seconds.
+    TimedOut {
+        /// Ranks that were silent for that long and had not finished.
+        silent: Vec<usize>,
+        /// The limit, in seconds.
+        timeout_s: u64,
+    },
+    /// The user interrupted the run (SIGINT or SIGTERM).
+    Interrupted,
+    /// The last lines that a rank wrote to its standard error, kept when it did not end well.
+    Stderr {
+        /// The rank; none for the process that hosts the ranks.
+        rank: Option<usize>,
+        /// The end of its standard error.
+        tail: String,
+    },
+
+    /// A rank is up: which software it really runs.
+    RankReady {
+        /// Name and version of each package that matters (`torch`, `zprobe-rank`, …).
+        versions: BTreeMap<String, String>,
+        /// Device of the model, for example `cpu` or `cuda:0`.
+        device: String,
+    },
+    /// The model's parameters, in flat order.
+    Model {
+        /// The parameters.
+        params: Vec<ParamInfo>,
+    },
+    /// How a buffer maps to parameters.
+    Layout {
+        /// Name that [`Event::Buffer`] refers to.
+        layout: LayoutName,
+        /// The pieces, in the order in which they lie in the buffer.
+        segments: Vec<Segment>,
+    },
+    /// Which optimizer the engine really uses.
+    OptimizerChosen {
+        /// Class that wraps the inner optimizer.
+        class: String,
+        /// The inner optimizer.
+        inner: String,
+    },
+    /// A phase begins.
+    PhaseEntered {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch; the boundary's for phases after it.
+        microbatch: usize,
+        /// The phase.
+        phase: Phase,
+    },
+    /// The loss of a microbatch, as the engine was given it.
+    Loss {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// The loss; none when it is not finite.
+        value: Option<f64>,
+    },
+    /// The autograd graph of a microbatch's loss, before backward.
+    GraphWalked {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// `AccumulateGrad` nodes reached, all told.
+        accumulate_grad_nodes: usize,
+        /// Parameters (indices) that the graph reaches.
+        params: Vec<usize>,
+    },
+    /// How often each parameter's gradient hook fired during a microbatch's backward.
+    HooksFired {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Firings by parameter index.
+        fired: Vec<u32>,
+    },
+    /// A bucket is about to be reduced.
+    BucketFlushed {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Number of this flush within the step.
+        flush: usize,
+        /// Why now.
+        reason: FlushReason,
+        /// Elements in the bucket.
+        elements: usize,
+        /// Capacity in elements.
+        capacity: usize,
+        /// Parameters (indices) in the bucket, in the order in which they were put there.
+        params: Vec<usize>,
+    },
+    /// A collective is about to be issued, after the ranks have agreed on what it is.
+    CollectiveEntered {
+        /// Sequence number, the same on all ranks.
+        sequence: u64,
+        /// The operation.
+        op: CollectiveOp,
+        /// Element type on the wire.
+        dtype: Dtype,
+        /// Elements that each rank puts in.
+        numel: usize,
+    },
+    /// The ranks were about to issue different collectives; none was issued.
+    CollectiveMismatch {
+        /// Sequence number.
+        sequence: u64,
+        /// What each rank announced, by rank.
+        announced: Vec<String>,
+    },
+    /// Content of a buffer at a point of the gradient's journey.
+    Buffer {
+        /// Optimizer step; none before the first.
+        step: Option<usize>,
+        /// Microbatch, for points inside the accumulation.
+        microbatch: Option<usize>,
+        /// Where in the journey.
+        point: Point,
+        /// How the elements map to parameters.
+        layout: LayoutName,
+        /// The elements.
+        payload: Payload,
+    },
+    /// Digests of a step's buffers as all-gathered in band, over the engine's own process group.
+    DigestsGathered {
+        /// Optimizer step.
+        step: usize,
+        /// For each rank the digests of its [`Event::Buffer`]s since the last gathering, in order.
+        digests: Vec<Vec<String>>,
+    },
+    /// The rank cannot go on.
+    Failed {
+        /// What happened, in the engine's own words.
+        message: String,
+    },
+    /// The rank did everything it was asked to. Always a rank's last event.
+    Finished,
+}
+
+/// A parameter as the engine holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ParamInfo {
+    /// Dotted name.
+    pub name: String,
+    /// Shape.
+    pub shape: Vec<usize>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It exited with this code.
+    Code(i32),
+    /// It was ended by this signal.
+    Signal(i32),
+    /// It was ended by zprobe, because the run was over.
+    Reaped,
+}
+
+named_enum! {
+    /// What was wrong with a line on a rank's event channel.
+    pub enum Violation {
+        /// The line is not JSON.
+        NotJson = "not-json",
+        /// The line is JSON but no record of this protocol version.
+        NotARecord = "not-a-record",
+        /// The record says that it comes from another rank or another run.
+        WrongSender = "wrong-sender",
+        /// The record's sequence number does not follow the one before.
+        OutOfSequence = "out-of-sequence",
+        /// The line does not end within the size limit.
+        TooLong = "too-long",
+        /// The record came after the rank's `finished`.
+        AfterFinished = "after-finished",
+        /// The event is one that only the launcher may emit.
+        LauncherEvent = "launcher-event",
+    }
+}
+
+named_enum! {
+    /// Which part of the model a buffer holds.
+    pub enum LayoutName {
+        /// Every parameter.
+        Full = "full",
+        /// What this rank owns.
+        Partition = "partition",
+    }
+}
+
+named_enum! {
+    /// A point of the gradient's journey, in the order of the journey.
+    pub enum Point {
+        /// The gradient of one microbatch as autograd computed it, divided by `GA` where the engine
+        /// does so before backward.
+        LocalGradient = "local-gradient",
+        /// The rank's own sum over the microbatches so far.
+        Accumulator = "accumulator",
+        /// The rank's partition after the reduction across ranks.
+        Reduced = "reduced",
+        /// What the inner optimizer's step consumed.
+        OptimizerInput = "optimizer-input",
+        /// Master weights after the step: their change is the update itself.
+        MasterWeights = "master-weights",
+        /// The model's parameters after the step, on every rank.
+        Parameters = "parameters",
+    }
+}
+
+named_enum! {
+    /// A phase of the step.
+    pub enum Phase {
+        /// Forward.
+        Forward = "forward",
+        /// Backward, hooks included.
+        Backward = "backward",
+        /// Gradients are added to the accumulator.
+        Accumulate = "accumulate",
+        /// Reduction at the gradient accumulation boundary.
+        Reduce = "reduce",
+        /// The inner optimizer's step.
+        OptimizerStep = "optimizer-step",
+        /// All-gather of updated parameters.
+        AllGather = "all-gather",
+        /// The in-band exchange of digests.
+        Digests = "digests",
+    }
+}
+
+named_enum! {
+    /// Why a bucket was flushed.
+    pub enum FlushReason {
+        /// The next parameter did not fit.
+        Full = "full",
+        /// A parameter larger than the bucket is reduced by itself.
+        Oversized = "oversized",
+        /// The gradient accumulation boundary was reached.
+        Boundary = "boundary",
+    }
+}
+
+named_enum! {
+    /// A collective operation.
+    pub enum CollectiveOp {
+        /// Sum over ranks, on every rank.
+        AllReduce = "all-reduce",
+        /// Concatenation over ranks, on every rank.
+        AllGather = "all-gather",
+        /// One rank's data, on every rank.
+        Broadcast = "broadcast",
+    }
+}

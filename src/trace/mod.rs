@@ -1,0 +1,15 @@
+//! What happened: the events of a run, and the records they are kept in.
+//!
+//! Ranks and launcher emit [`Event`]s; each is wrapped in a [`Record`] and written to
+//! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.
+//! Everything a report says is computed from this file alone.
+
+mod event;
+mod payload;
+mod record;
+
+pub use event::{
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Point, Violation,
+};
+pub use payload::{Payload, digest};
+pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};

@@ -1,0 +1,125 @@
+//! Buffer contents inside a trace.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use blake2::{Blake2b, Digest as _, digest::consts::U8};
+use half::{bf16, f16, slice::HalfFloatSliceExt as _};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Dtype;
+
+/// The elements of a buffer, bit for bit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Payload {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements.
+    pub numel: usize,
+    /// Euclidean norm in fp64, as the rank computed it; none when it is not finite.
+    pub norm: Option<f64>,
+    /// [`digest`] of the bytes.
+    pub digest: String,
+    /// The bytes, little-endian, in base64.
+    pub data: String,
+}
+
+impl Payload {
+    /// Wraps little-endian `bytes`; `norm` is the sender's own.
+    pub fn new(dtype: Dtype, bytes: &[u8], norm: f64) -> Self {
+        Self {
+            dtype,
+            numel: bytes.len() / dtype.size(),
+            norm: norm.is_finite().then_some(norm),
+            digest: digest(bytes),
+            data: BASE64.encode(bytes),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong.
+    pub fn bytes(&self) -> Result<Vec<u8>, String> {
+        let bytes =
+            BASE64.decode(&self.data).map_err(|err| format!("buffer data is not base64: {err}"))?;
+        let expected = self.numel * self.dtype.size();
+        if bytes.len() != expected {
+            return Err(format!(
+                "buffer of {} {} elements has {} bytes instead of {expected}",
+                self.numel,
+                self.dtype,
+                bytes.len(),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    /// The elements in fp64, which holds every value of every [`Dtype`] exactly.
+    ///
+    /// # Errors
+    /// As [`Payload::bytes`].
+    pub fn values(&self) -> Result<Vec<f64>, String> {
+        let bytes = self.bytes()?;
+        Ok(match self.dtype {
+            Dtype::Bf16 => {
+                let halves: Vec<bf16> = words(&bytes).map(bf16::from_bits).collect();
+                halves.to_f64_vec()
+            }
+            Dtype::Fp16 => {
+                let halves: Vec<f16> = words(&bytes).map(f16::from_bits).collect();
+                halves.to_f64_vec()
+            }
+            Dtype::Fp32 => bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|chunk| f64::from(f32::from_le_bytes(*chunk)))
+                .collect(),
+        })
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
+    bytes.as_chunks::<2>().0.iter().map(|chunk| u16::from_le_bytes(*chunk))
+}
+
+/// BLAKE2b with 8 bytes of output, in hexadecimal (Python: `hashlib.blake2b(digest_size=8)`).
+pub fn digest(bytes: &[u8]) -> String {
+    let hash = Blake2b::<U8>::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_back_exactly_in_every_dtype() {
+        let numbers = [0.0f64, 1.0, -2.5, 240.0];
+        for &dtype in Dtype::ALL {
+            let bytes: Vec<u8> = numbers
+                .iter()
+                .flat_map(|&x| match dtype {
+                    Dtype::Bf16 => bf16::from_f64(x).to_le_bytes().to_vec(),
+                    Dtype::Fp16 => f16::from_f64(x).to_le_bytes().to_vec(),
+                    Dtype::Fp32 => (x as f32).to_le_bytes().to_vec(),
+                })
+                .collect();
+            let payload = Payload::new(dtype, &bytes, 1.0);
+            assert_eq!(payload.values().as_deref(), Ok(&numbers[..]), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn a_payload_of_the_wrong_length_is_refused() {
+        let mut payload = Payload::new(Dtype::Fp32, &[0; 8], 0.0);
+        payload.numel = 3;
+        assert!(payload.values().is_err());
+    }
+
+    #[test]
+    fn the_digest_is_that_of_pythons_hashlib() {
+        // hashlib.blake2b(b"zprobe", digest_size=8).hexdigest()
+        assert_eq!(digest(b"zprobe"), "44b0cd6e3d926afe");
+    }
+}

@@ -1,0 +1,124 @@
+//! Records: events with their sender, order and time, one JSON object a line.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Event;
+use crate::spec::RunSpec;
+
+/// Version of the record format. Events and fields are only ever added within a version.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Name of the trace inside a run directory.
+pub const TRACE_FILE: &str = "trace.jsonl";
+
+/// One line of a trace, and of a rank's event channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// [`PROTOCOL_VERSION`].
+    pub v: u32,
+    /// Identifies the run.
+    pub run: String,
+    /// Sender; none for the launcher.
+    pub rank: Option<usize>,
+    /// Number of this record among its sender's, from 0.
+    pub seq: u64,
+    /// Nanoseconds since the Unix epoch, on the sender's clock.
+    pub t_ns: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// A recorded run, complete or cut off.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// What was run.
+    pub spec: RunSpec,
+    /// Every record, in the order in which the launcher received them.
+    pub records: Vec<Record>,
+}
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The directory holds no readable trace.
+    #[error("cannot read {path}: {source}; is it a directory that `zprobe run` recorded?")]
+    Unreadable {
+        /// File that was tried.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// A line is no record.
+    #[error("{path}, line {line}: not a trace record: {source}")]
+    Malformed {
+        /// The trace.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// What the parser says.
+        source: serde_json::Error,
+    },
+    /// The trace was written by an incompatible zprobe.
+    #[error(
+        "{path}, line {line}: record version {found}, but this zprobe reads version \
+         {PROTOCOL_VERSION}; use the zprobe that recorded it"
+    )]
+    Version {
+        /// The trace.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// Version found.
+        found: u32,
+    },
+    /// The first record is not `run-started`.
+    #[error("{path}: the first record is not run-started; the start of the trace is missing")]
+    Headless {
+        /// The trace.
+        path: PathBuf,
+    },
+}
+
+impl Trace {
+    /// Reads the trace of a run directory.
+    ///
+    /// A last line without line feed was cut off while it was written; it is left out.
+    ///
+    /// # Errors
+    /// When the trace is missing, malformed, or of another version.
+    pub fn read(run_dir: &Path) -> Result<Self, TraceError> {
+        let path = run_dir.join(TRACE_FILE);
+        let unreadable = |source| TraceError::Unreadable { path: path.clone(), source };
+        let mut reader = BufReader::new(File::open(&path).map_err(unreadable)?);
+        let mut records: Vec<Record> = Vec::new();
+        let mut text = Vec::new();
+        for line in 1.. {
+            text.clear();
+            reader.read_until(b'\n', &mut text).map_err(unreadable)?;
+            if text.last() != Some(&b'\n') {
+                break;
+            }
+            let record: Record = serde_json::from_slice(&text)
+                .map_err(|source| TraceError::Malformed { path: path.clone(), line, source })?;
+            if record.v != PROTOCOL_VERSION {
+                return Err(TraceError::Version { path, line, found: record.v });
+            }
+            records.push(record);
+        }
+        let spec = match records.first() {
+            Some(Record { event: Event::RunStarted { spec, .. }, .. }) => (**spec).clone(),
+            _ => return Err(TraceError::Headless { path }),
+        };
+        Ok(Self { spec, records })
+    }
+
+    /// Events with their sender, in order.
+    pub fn events(&self) -> impl Iterator<Item = (Option<usize>, &Event)> {
+        self.records.iter().map(|record| (record.rank, &record.event))
+    }
+}

