@@ -15,5 +15,8 @@
 //!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
+pub mod diagnose;
+pub mod launch;
+pub mod report;
 pub mod spec;
 pub mod trace;

@@ -1,3 +1,7 @@
-//! The `zprobe` command.
+//! The `zprobe` command: arguments → journey → exit code.
 
-fn main() {}
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -26,13 +26,16 @@ named_enum! {
         DeadHooks = "dead-hooks",
         /// Every microbatch's backward ends with a flush of the IPG bucket, filled or not.
         EmptyBucketFlush = "empty-bucket-flush",
-        /// The last rank leaves its parameters out of the all-gather: its partition stays stale on
-        /// the other ranks.
+        /// The last rank puts its parameters into the all-gather without having updated them: its
+        /// partition stays stale on every rank.
         StaleAllGather = "stale-all-gather",
+        /// The last rank does not copy the all-gathered parameters back: its model stays stale.
+        UpdateNotCopied = "update-not-copied",
         /// The last rank skips its optimizer step.
         StepSkipped = "step-skipped",
-        /// The last rank issues its first two collectives of the step in swapped order.
-        CollectiveSwapped = "collective-swapped",
+        /// The last rank leaves out one gradient reduction of the first step, as code does that
+        /// branches on what this rank alone knows.
+        CollectiveSkipped = "collective-skipped",
         /// The last rank reports a digest in band that differs from the buffer it holds.
         DigestCorrupted = "digest-corrupted",
         /// The last rank kills itself (SIGKILL) before the second backward of the first step.

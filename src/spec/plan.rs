@@ -154,7 +154,11 @@ impl Plan {
             Point::Accumulator => {
                 weights[first + rank * ga..][..=microbatch].fill(world as f64);
             }
-            Point::Reduced | Point::OptimizerInput | Point::MasterWeights | Point::Parameters => {
+            Point::Reduced
+            | Point::BeforeStep
+            | Point::OptimizerInput
+            | Point::MasterWeights
+            | Point::Parameters => {
                 weights[first..first + world * ga].fill(1.0);
             }
         }
@@ -165,8 +169,13 @@ impl Plan {
 /// Parameters of the coded model: about two codes per rank, with one parameter larger than the
 /// default bucket, some that cross partition boundaries, and some too short to decode alone.
 fn coded_params(code: usize, world_size: usize) -> Vec<Param> {
-    let mut shapes = vec![("embed.weight".to_owned(), vec![4, code + 3])];
-    let mut numel = 4 * (code + 3);
+    // Hooks fire from the last parameter to the first: the large one must not be the very first, or
+    // nothing would be left for the flush at the boundary.
+    let mut shapes = vec![
+        ("position.weight".to_owned(), vec![code + 2]),
+        ("embed.weight".to_owned(), vec![4, code + 3]),
+    ];
+    let mut numel = code + 2 + 4 * (code + 3);
     let mut layer = 0;
     while numel < 2 * code * world_size + code {
         for (part, shape) in [
@@ -206,4 +215,69 @@ fn lay_out(shapes: Vec<(String, Vec<usize>)>) -> Vec<Param> {
             param
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    fn plan(world_size: usize, ga: usize, steps: usize) -> (RunSpec, Plan) {
+        let request = SpecRequest {
+            world_size: Some(world_size),
+            gradient_accumulation_steps: Some(ga),
+            steps: Some(steps),
+            ..SpecRequest::default()
+        };
+        let spec = request.resolve().expect("a valid request");
+        let plan = Plan::new(&spec);
+        (spec, plan)
+    }
+
+    proptest! {
+        #[test]
+        fn partitions_cover_the_flat_order_once_and_segments_add_up(
+            world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
+        ) {
+            let (_, plan) = plan(world_size, ga, steps);
+            let mut next = 0;
+            for rank in 0..world_size {
+                let range = plan.partition(rank);
+                prop_assert_eq!(range.start, next);
+                next = range.end;
+                let segments = plan.segments(range.clone());
+                prop_assert_eq!(segments.iter().map(|s| s.len).sum::<usize>(), range.len());
+            }
+            prop_assert_eq!(next, plan.padded());
+            prop_assert!(plan.padded() > plan.numel(), "there is padding to look at");
+        }
+
+        #[test]
+        fn the_coded_model_has_the_shapes_in_which_bugs_hide(
+            world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
+        ) {
+            let (spec, plan) = plan(world_size, ga, steps);
+            let code = Plan::code(&spec).length();
+            let sizes: Vec<usize> = plan.params().iter().map(Param::numel).collect();
+            prop_assert!(sizes.iter().any(|&size| size > spec.reduce_bucket_size));
+            prop_assert!(sizes.iter().any(|&size| size < code));
+            prop_assert!(plan.partition(0).len() >= code, "a partition can be decoded alone");
+            let crossing = plan.params().iter().filter(|param| {
+                let owner = |element| element / plan.partition(0).len();
+                owner(param.offset) != owner(param.range().end - 1)
+            });
+            prop_assert!(world_size == 1 || crossing.count() > 0);
+        }
+    }
+
+    #[test]
+    fn before_the_reduction_a_rank_expects_its_own_gradients_undivided() {
+        let (_, plan) = plan(2, 2, 2);
+        let expected = |point, step, m, rank| plan.expected(point, step, m, rank);
+        assert_eq!(expected(Point::Accumulator, 0, 0, 0), [2., 0., 0., 0., 0., 0., 0., 0.]);
+        assert_eq!(expected(Point::Accumulator, 1, 1, 1), [0., 0., 0., 0., 0., 0., 2., 2.]);
+        assert_eq!(expected(Point::OptimizerInput, 1, 1, 0), [0., 0., 0., 0., 1., 1., 1., 1.]);
+    }
 }

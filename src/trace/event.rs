@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Payload;
-use crate::spec::{Dtype, RunSpec, named_enum, plan::Segment};
+use crate::spec::{RunSpec, named_enum, plan::Segment};
 
 /// Something that happened during a run.
 ///
@@ -38,8 +38,8 @@ pub enum Event {
     },
     /// A rank wrote something on its event channel that is not the protocol.
     ProtocolViolated {
-        /// The rank.
-        rank: usize,
+        /// The rank; none for the process that hosts the ranks.
+        rank: Option<usize>,
         /// What is wrong.
         violation: Violation,
         /// The start of the offending line.
@@ -149,8 +149,8 @@ pub enum Event {
         sequence: u64,
         /// The operation.
         op: CollectiveOp,
-        /// Element type on the wire.
-        dtype: Dtype,
+        /// Element type on the wire: a gradient's dtype, or `int64` for digests.
+        dtype: String,
         /// Elements that each rank puts in.
         numel: usize,
     },
@@ -178,8 +178,9 @@ pub enum Event {
     DigestsGathered {
         /// Optimizer step.
         step: usize,
-        /// For each rank the digests of its [`Event::Buffer`]s since the last gathering, in order.
-        digests: Vec<Vec<String>>,
+        /// For each rank the [`super::combined_digest`] of its [`Event::Buffer`]s since the last
+        /// gathering.
+        digests: Vec<String>,
     },
     /// The rank cannot go on.
     Failed {
@@ -249,8 +250,11 @@ named_enum! {
         LocalGradient = "local-gradient",
         /// The rank's own sum over the microbatches so far.
         Accumulator = "accumulator",
-        /// The rank's partition after the reduction across ranks.
+        /// The gradient after the reduction across ranks: the whole of it where the dataflow
+        /// all-reduces, else the rank's partition.
         Reduced = "reduced",
+        /// The gradient buffer as the optimizer step finds it.
+        BeforeStep = "before-step",
         /// What the inner optimizer's step consumed.
         OptimizerInput = "optimizer-input",
         /// Master weights after the step: their change is the update itself.

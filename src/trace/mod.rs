@@ -11,5 +11,5 @@ mod record;
 pub use event::{
     CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Point, Violation,
 };
-pub use payload::{Payload, digest};
+pub use payload::{Payload, combined_digest, digest};
 pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};

@@ -85,7 +85,19 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
 
 /// BLAKE2b with 8 bytes of output, in hexadecimal (Python: `hashlib.blake2b(digest_size=8)`).
 pub fn digest(bytes: &[u8]) -> String {
-    let hash = Blake2b::<U8>::digest(bytes);
+    hex(&Blake2b::<U8>::digest(bytes))
+}
+
+/// Digest of digests: of their hexadecimal texts, one after the other.
+pub fn combined_digest<'a>(digests: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hasher = Blake2b::<U8>::new();
+    for digest in digests {
+        hasher.update(digest);
+    }
+    hex(&hasher.finalize())
+}
+
+fn hex(hash: &[u8]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

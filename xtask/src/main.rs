@@ -1,2 +1,37 @@
-//! Sets zprobe up, builds it, tests it and measures it.
-fn main() {}
+//! Sets zprobe up, builds it and tests it; `cargo xtask help` says how.
+
+mod cargo;
+mod cli;
+mod host;
+mod libtorch;
+mod provision;
+mod steps;
+mod tasks;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Error;
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran;
+    // 1, its "findings", is only for checks that failed.
+    let failure = if matches!(cli.task, cli::Task::Test { .. }) { 1 } else { 2 };
+    match cli.task.perform() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(failure)
+        }
+    }
+}
+
+/// Prints an error and what led to it.
+fn report(error: &Error) {
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  caused by: {cause}");
+    }
+}

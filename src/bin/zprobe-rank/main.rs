@@ -1,3 +1,55 @@
-//! One rank of the native engine.
+//! Ranks of the native engine: the only program of zprobe that links libtorch.
+//!
+//! `zprobe` starts it as a rank host, which forks one process per rank. Each rank runs the sharded
+//! engine on a synthetic model and emits [`zprobe::trace::Event`]s on its own channel.
 
-fn main() {}
+mod collective;
+mod engine;
+mod environment;
+mod host;
+mod model;
+mod rank;
+mod recorder;
+mod shim;
+
+use anyhow::{Error, Result};
+
+use crate::environment::Environment;
+
+/// Exit code for a wrong call: nothing ran.
+const USAGE: i32 = 2;
+
+fn main() {
+    exit_now(match run() {
+        Ok(()) => 0,
+        Err(err) => {
+            complain(&err);
+            USAGE
+        }
+    })
+}
+
+fn run() -> Result<()> {
+    let mut environment = Environment::read()?;
+    match environment.host_channel.take() {
+        Some(channel) => host::fork_ranks(environment, channel),
+        None => {
+            let rank = environment::number("RANK")?;
+            let channel = environment.event_channels.pop();
+            exit_now(rank::main(rank, channel, environment))
+        }
+    }
+}
+
+/// Says on standard error what went wrong; returns the exit code of a failed rank.
+fn complain(err: &Error) -> i32 {
+    eprintln!("zprobe-rank: {err:#}");
+    1
+}
+
+/// Leaves without running libtorch's exit handlers, which cost more than the probed step and may
+/// wait for threads that a forked child does not have.
+fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions; the event channel is unbuffered.
+    unsafe { nix::libc::_exit(code) }
+}

@@ -1,0 +1,104 @@
+//! Compiles the C++ shim over libtorch, and links it into the program `zprobe-rank` alone.
+//!
+//! Without the feature `native` there is nothing to do. With it, whatever concerns libtorch is said
+//! to the linker of that one program: `zprobe` itself never links libtorch.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "native")]
+    if let Err(error) = native::build() {
+        println!("cargo::error={error}");
+    }
+}
+
+/// The native engine's part.
+#[cfg(feature = "native")]
+mod native {
+    use std::env;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// Where the sources of the shim are.
+    const SHIM: &str = "src/bin/zprobe-rank/shim";
+
+    /// The name of the static library made of them.
+    const LIBRARY: &str = "zprobe_shim";
+
+    /// Compiles the shim and tells how to link it.
+    pub fn build() -> Result<(), String> {
+        println!("cargo::rerun-if-changed={SHIM}");
+        let lib = libtorch_lib()?;
+        let archive = compile(&lib)?;
+        link(&archive, &lib);
+        Ok(())
+    }
+
+    /// The directory of libtorch's libraries, as torch-sys found it.
+    fn libtorch_lib() -> Result<PathBuf, String> {
+        env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from).ok_or_else(|| {
+            "torch-sys did not say where libtorch is (DEP_TCH_LIBTORCH_LIB is not set): build with \
+             `cargo xtask build`, and without the feature `doc-only` of tch"
+                .into()
+        })
+    }
+
+    /// Compiles every source of the shim into one static library.
+    fn compile(lib: &Path) -> Result<PathBuf, String> {
+        let include = lib.with_file_name("include");
+        let mut build = cc::Build::new();
+        build
+            .cpp(true)
+            .std("c++17")
+            .files(sources()?)
+            .include(SHIM)
+            .include(Path::new(SHIM).join("gloo_stub"))
+            .define("USE_C10D_GLOO", None)
+            .define("_GLIBCXX_USE_CXX11_ABI", "1")
+            // It only calls into libtorch: more optimization would cost time and gain nothing.
+            .opt_level(1)
+            .debug(false)
+            // What cc would print links the library into every target of the package.
+            .cargo_metadata(false);
+        for dir in [include.join("torch/csrc/api/include"), include] {
+            // As headers of the system, whose warnings are nobody's here.
+            build.flag("-isystem").flag(dir);
+        }
+        for variable in ["CXX", "CXXFLAGS"] {
+            println!("cargo::rerun-if-env-changed={variable}");
+        }
+        build.try_compile(LIBRARY).map_err(|error| format!("the C++ shim: {error}"))?;
+        let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: cargo runs this program")?;
+        Ok(Path::new(&out).join(format!("lib{LIBRARY}.a")))
+    }
+
+    /// The C++ files of the shim, in the same order each time.
+    fn sources() -> Result<Vec<PathBuf>, String> {
+        let failed = |error| format!("cannot read the shim's sources in {SHIM}: {error}");
+        let mut files = Vec::new();
+        for entry in fs::read_dir(SHIM).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "cpp") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// Links `zprobe-rank`, and the tests in it, with the shim and libtorch.
+    fn link(archive: &Path, lib: &Path) {
+        let lib = lib.display();
+        // The shim first: linkers take from a library what was asked for before it.
+        for arg in [
+            archive.display().to_string(),
+            format!("-L{lib}"),
+            "-ltorch_cpu".into(),
+            "-lc10".into(),
+            "-lstdc++".into(),
+            // So that the program runs from where it is built, with no environment.
+            format!("-Wl,-rpath,{lib}"),
+        ] {
+            println!("cargo::rustc-link-arg-bin=zprobe-rank={arg}");
+        }
+    }
+}

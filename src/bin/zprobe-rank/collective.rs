@@ -1,0 +1,128 @@
+//! Collectives, issued only after the ranks have agreed on what they are about to issue.
+//!
+//! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the
+//! wrong tensors when two operations of equal size are swapped. So before each collective every
+//! rank announces (operation, dtype, elements) under the collective's sequence number in the
+//! TCPStore, and compares the announcements of all ranks.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tch::Tensor;
+use zprobe::trace::{CollectiveOp, Event};
+
+use crate::recorder::{Recorder, dtype_name};
+use crate::shim::c10d::{Gloo, Store};
+
+/// Where the ranks meet.
+pub struct Rendezvous {
+    /// Host of the TCPStore.
+    pub host: String,
+    /// Port of the TCPStore.
+    pub port: u16,
+    /// The listening socket, on the rank that hosts the store.
+    pub listener: Option<OwnedFd>,
+}
+
+/// The process group of one rank.
+pub struct Communicator {
+    rank: usize,
+    world_size: usize,
+    timeout: Duration,
+    store: Store,
+    gloo: Gloo,
+    next: Cell<u64>,
+    recorder: Rc<Recorder>,
+}
+
+impl Communicator {
+    /// Joins the other ranks. A rank that never comes shows as an error after `timeout`.
+    pub fn join(
+        rendezvous: Rendezvous,
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+        recorder: Rc<Recorder>,
+    ) -> Result<Self> {
+        let store = Store::join(&rendezvous.host, rendezvous.port, rendezvous.listener, timeout)?;
+        let gloo = Gloo::new(&store, rank, world_size, timeout)?;
+        Ok(Self { rank, world_size, timeout, store, gloo, next: Cell::new(0), recorder })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Sums `tensor` over all ranks, in place.
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<()> {
+        self.agree(CollectiveOp::AllReduce, tensor)?;
+        self.gloo.all_reduce_sum(tensor).context("all-reduce failed")
+    }
+
+    /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long.
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<()> {
+        self.agree(CollectiveOp::AllGather, input)?;
+        self.gloo.all_gather(output, input).context("all-gather failed")
+    }
+
+    /// Leaves the group: the rank that hosts the store stays until everybody else has left.
+    pub fn leave(&self) -> Result<()> {
+        self.store.set(&format!("left/{}", self.rank), &[])?;
+        if self.rank == 0 {
+            let everybody: Vec<String> =
+                (0..self.world_size).map(|rank| format!("left/{rank}")).collect();
+            self.store.wait_get(&everybody, self.timeout).context("not every rank left")?;
+        }
+        Ok(())
+    }
+
+    fn agree(&self, op: CollectiveOp, tensor: &Tensor) -> Result<()> {
+        let sequence = self.next.replace(self.next.get() + 1);
+        let (dtype, numel) = (dtype_name(tensor.kind())?, tensor.numel());
+        self.recorder.emit(Event::CollectiveEntered {
+            sequence,
+            op,
+            dtype: dtype.into(),
+            numel,
+        })?;
+        let key = |sequence: u64, rank: usize| format!("collective/{sequence}/{rank}");
+        let own = format!("{op} of {numel} {dtype}");
+        self.store.set(&key(sequence, self.rank), own.as_bytes())?;
+        let keys: Vec<String> = (0..self.world_size).map(|rank| key(sequence, rank)).collect();
+        let announced: Vec<String> = self
+            .store
+            .wait_get(&keys, self.timeout)
+            .with_context(|| self.absent(sequence, &keys))?
+            .into_iter()
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .collect();
+        // Everybody has announced this collective, so nobody still reads the one before the last.
+        if let Some(old) = sequence.checked_sub(2) {
+            self.store.delete(&key(old, self.rank))?;
+        }
+        if announced.iter().any(|other| *other != own) {
+            self.recorder.emit(Event::CollectiveMismatch { sequence, announced })?;
+            bail!("the ranks do not agree on collective {sequence}; this rank is at {own}");
+        }
+        Ok(())
+    }
+
+    fn absent(&self, sequence: u64, keys: &[String]) -> String {
+        let absent: Vec<String> = keys
+            .iter()
+            .enumerate()
+            .filter(|(_, key)| !self.store.has(key).unwrap_or(false))
+            .map(|(rank, _)| rank.to_string())
+            .collect();
+        format!("collective {sequence} was never reached by rank {}", absent.join(", "))
+    }
+}

@@ -1,0 +1,78 @@
+//! What the launcher tells a rank host, through environment variables (see `docs/protocol.md`).
+
+use std::env;
+use std::fs::File;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use zprobe::spec::RunSpec;
+
+/// A rank host's instructions.
+pub struct Environment {
+    /// Identifies the run.
+    pub run: String,
+    /// What to run.
+    pub spec: RunSpec,
+    /// Event channel of each hosted rank, in rank order.
+    pub event_channels: Vec<File>,
+    /// The host's own channel, when it forks its ranks.
+    pub host_channel: Option<File>,
+    /// The listening socket for the TCPStore, on the host of rank 0.
+    pub store_listener: Option<OwnedFd>,
+    /// Host of the TCPStore.
+    pub store_host: String,
+    /// Port of the TCPStore.
+    pub store_port: u16,
+    /// Directory of the ranks' logs.
+    pub run_dir: PathBuf,
+}
+
+impl Environment {
+    /// Reads the instructions. Takes the descriptors over, so call it once.
+    pub fn read() -> Result<Self> {
+        let spec = serde_json::from_str(&variable("ZPROBE_SPEC")?)
+            .context("ZPROBE_SPEC is no run specification of this version")?;
+        let event_channels = variable("ZPROBE_EVENT_FDS")?
+            .split(',')
+            .map(|fd| Ok(File::from(descriptor("ZPROBE_EVENT_FDS", fd)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            run: variable("ZPROBE_RUN")?,
+            spec,
+            event_channels,
+            host_channel: optional_descriptor("ZPROBE_HOST_FD")?.map(File::from),
+            store_listener: optional_descriptor("ZPROBE_STORE_FD")?,
+            store_host: variable("MASTER_ADDR")?,
+            store_port: parsed("MASTER_PORT", &variable("MASTER_PORT")?)?,
+            run_dir: variable("ZPROBE_RUN_DIR")?.into(),
+        })
+    }
+}
+
+/// A number that torchrun's contract puts into the environment, such as `RANK`.
+pub fn number(name: &str) -> Result<usize> {
+    parsed(name, &variable(name)?)
+}
+
+fn variable(name: &str) -> Result<String> {
+    env::var(name).map_err(|_| {
+        anyhow!("{name} is not set; zprobe-rank is started by zprobe: use `zprobe run`")
+    })
+}
+
+fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|_| anyhow!("{name}={text}: not a number"))
+}
+
+fn optional_descriptor(name: &str) -> Result<Option<OwnedFd>> {
+    env::var(name).ok().map(|text| descriptor(name, &text)).transpose()
+}
+
+fn descriptor(name: &str, text: &str) -> Result<OwnedFd> {
+    let fd: RawFd = parsed(name, text)?;
+    ensure!(fd > 2, "{name}={text}: standard streams cannot be event channels");
+    // SAFETY: the launcher opened this descriptor for this process; each variable is read once.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,69 @@
+//! The dense model: `Linear(64, 64)`, GELU, `Linear(64, 64)`, mean squared error on random data.
+
+use anyhow::Result;
+use tch::{Device, Kind, Tensor};
+use zprobe::spec::{Plan, RunSpec};
+
+use super::{ProbeModel, leaf, shape};
+use crate::recorder::kind_of;
+
+const WIDTH: i64 = 64;
+
+/// Parameters and data of one rank.
+pub struct Mlp {
+    parameters: Vec<Tensor>,
+    /// Input and target by step and microbatch.
+    batches: Vec<(Tensor, Tensor)>,
+    gradient_accumulation_steps: usize,
+}
+
+impl Mlp {
+    /// Draws equal parameters on all ranks, and data of its own on each.
+    pub fn new(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Self> {
+        let kind = kind_of(spec.dtype);
+        tch::manual_seed(spec.seed.cast_signed());
+        // torch.nn.Linear's own initialisation: uniform within ±1/sqrt(fan_in).
+        let bound = 1.0 / (WIDTH as f64).sqrt();
+        let parameters = plan
+            .params()
+            .iter()
+            .map(|param| {
+                let values = Tensor::empty(shape(&param.shape)?, (Kind::Float, Device::Cpu))
+                    .uniform_(-bound, bound);
+                Ok(leaf(&values.to_kind(kind)))
+            })
+            .collect::<Result<_>>()?;
+        tch::manual_seed(spec.seed.wrapping_add(100 + rank as u64).cast_signed());
+        let size = [i64::try_from(spec.micro_batch_size)?, WIDTH];
+        let batches = (0..spec.steps * spec.gradient_accumulation_steps)
+            .map(|_| {
+                let draw = || Tensor::randn(size, (Kind::Float, Device::Cpu)).to_kind(kind);
+                (draw(), draw())
+            })
+            .collect();
+        Ok(Self {
+            parameters,
+            batches,
+            gradient_accumulation_steps: spec.gradient_accumulation_steps,
+        })
+    }
+}
+
+impl ProbeModel for Mlp {
+    fn parameters(&self) -> &[Tensor] {
+        &self.parameters
+    }
+
+    fn loss(&self, step: usize, microbatch: usize) -> Tensor {
+        let (input, target) = &self.batches[step * self.gradient_accumulation_steps + microbatch];
+        let linear = |x: &Tensor, layer: usize| {
+            x.linear(&self.parameters[2 * layer], Some(&self.parameters[2 * layer + 1]))
+        };
+        let output = linear(&linear(input, 0).gelu("none"), 1);
+        output.mse_loss(target, tch::Reduction::Mean)
+    }
+
+    fn is_coded(&self) -> bool {
+        false
+    }
+}

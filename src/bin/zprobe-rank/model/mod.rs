@@ -1,0 +1,37 @@
+//! Synthetic models: parameters, and one loss per (step, microbatch).
+
+mod coded;
+mod mlp;
+
+use anyhow::Result;
+use tch::Tensor;
+use zprobe::spec::{Model, Plan, RunSpec};
+
+/// A model and its data on one rank.
+pub trait ProbeModel {
+    /// The parameters in flat order: leaves that require gradients, equal on all ranks.
+    fn parameters(&self) -> &[Tensor];
+
+    /// The loss of a microbatch, not yet divided by the accumulation steps.
+    fn loss(&self, step: usize, microbatch: usize) -> Tensor;
+
+    /// Whether gradients are known in advance, so that nobody needs to record them.
+    fn is_coded(&self) -> bool;
+}
+
+/// Builds the model of `spec` with the data of `rank`.
+pub fn build(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Box<dyn ProbeModel>> {
+    Ok(match spec.model {
+        Model::Coded => Box::new(coded::Coded::new(spec, plan, rank)?),
+        Model::Mlp => Box::new(mlp::Mlp::new(spec, plan, rank)?),
+    })
+}
+
+/// Makes a parameter: a leaf that requires gradients.
+fn leaf(values: &Tensor) -> Tensor {
+    values.detach().copy().set_requires_grad(true)
+}
+
+fn shape(shape: &[usize]) -> Result<Vec<i64>> {
+    Ok(shape.iter().map(|&size| i64::try_from(size)).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,66 @@
+//! One rank, from joining the others to its last event.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result};
+use zprobe::spec::Plan;
+use zprobe::trace::Event;
+
+use crate::collective::{Communicator, Rendezvous};
+use crate::engine::{self, Engine};
+use crate::environment::Environment;
+use crate::recorder::Recorder;
+use crate::{complain, model, shim};
+
+/// Runs `rank` and returns the exit code of its process.
+pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32 {
+    let Some(channel) = channel else {
+        return complain(&Error::msg(format!("rank {rank} was given no event channel")));
+    };
+    let recorder = Rc::new(Recorder::new(environment.run.clone(), Some(rank), channel));
+    match run(rank, &recorder, environment) {
+        Ok(()) => 0,
+        Err(err) => {
+            // The event says it in the trace, standard error in the log; if the channel is gone
+            // the log is what remains.
+            let _ = recorder.emit(Event::Failed { message: format!("{err:#}") });
+            complain(&err)
+        }
+    }
+}
+
+fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result<()> {
+    let spec = environment.spec;
+    // One thread per rank: ranks share the machine, and sums do not depend on a thread count.
+    tch::set_num_threads(1);
+    let versions = BTreeMap::from([
+        ("torch".to_owned(), shim::torch_version()),
+        ("zprobe-rank".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+    ]);
+    recorder.emit(Event::RankReady { versions, device: "cpu".to_owned() })?;
+
+    let communicator = Communicator::join(
+        Rendezvous {
+            host: environment.store_host,
+            port: environment.store_port,
+            listener: environment.store_listener.filter(|_| rank == 0),
+        },
+        rank,
+        spec.world_size,
+        // The launcher's watchdog speaks first: it knows what every rank did last.
+        Duration::from_secs(2 * spec.timeout_s),
+        Rc::clone(recorder),
+    )
+    .context("cannot join the other ranks")?;
+
+    let plan = Plan::new(&spec);
+    let model = model::build(&spec, &plan, rank)?;
+    let context =
+        Rc::new(engine::Context { spec, plan, communicator, recorder: Rc::clone(recorder) });
+    Engine::new(Rc::clone(&context), model)?.run()?;
+    context.communicator.leave()?;
+    recorder.emit(Event::Finished)
+}

@@ -1,0 +1,117 @@
+//! The rank's side of the trace: events as JSON lines on the rank's own channel.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::Write as _;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use tch::{Kind, Tensor};
+use zprobe::spec::Dtype;
+use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record};
+
+/// Writes one sender's records.
+pub struct Recorder {
+    run: String,
+    rank: Option<usize>,
+    next: Cell<u64>,
+    channel: RefCell<File>,
+    digests: RefCell<Vec<String>>,
+}
+
+/// Where in the run a buffer was read.
+#[derive(Clone, Copy)]
+pub struct At {
+    /// Optimizer step; none before the first.
+    pub step: Option<usize>,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point of the gradient's journey.
+    pub point: Point,
+    /// What the buffer holds.
+    pub layout: LayoutName,
+}
+
+impl Recorder {
+    /// A recorder for `rank`, or for the rank host itself, on `channel`.
+    pub fn new(run: String, rank: Option<usize>, channel: File) -> Self {
+        Self {
+            run,
+            rank,
+            next: Cell::new(0),
+            channel: RefCell::new(channel),
+            digests: RefCell::default(),
+        }
+    }
+
+    /// Writes one event, at once and whole: what is written survives the death of this process.
+    pub fn emit(&self, event: Event) -> Result<()> {
+        let record = Record {
+            v: PROTOCOL_VERSION,
+            run: self.run.clone(),
+            rank: self.rank,
+            seq: self.next.replace(self.next.get() + 1),
+            t_ns: now_ns(),
+            event,
+        };
+        let mut line = serde_json::to_vec(&record)?;
+        line.push(b'\n');
+        self.write_raw(&line)
+    }
+
+    /// Writes bytes as they are.
+    pub fn write_raw(&self, line: &[u8]) -> Result<()> {
+        self.channel.borrow_mut().write_all(line).context("the launcher closed the event channel")
+    }
+
+    /// Records a buffer bit for bit, and remembers its digest for the in-band exchange.
+    pub fn buffer(&self, at: At, tensor: &Tensor) -> Result<()> {
+        let dtype = dtype_of(tensor.kind())?;
+        let flat = tensor.detach().contiguous();
+        let mut bytes = vec![0; flat.numel() * dtype.size()];
+        flat.f_copy_data_u8(&mut bytes, flat.numel())?;
+        let norm = flat.to_kind(Kind::Double).norm().double_value(&[]);
+        let payload = Payload::new(dtype, &bytes, norm);
+        self.digests.borrow_mut().push(payload.digest.clone());
+        let At { step, microbatch, point, layout } = at;
+        self.emit(Event::Buffer { step, microbatch, point, layout, payload })
+    }
+
+    /// Digests of the buffers recorded since the last call.
+    pub fn take_digests(&self) -> Vec<String> {
+        self.digests.take()
+    }
+}
+
+/// The [`Dtype`] of a floating-point tensor.
+pub fn dtype_of(kind: Kind) -> Result<Dtype> {
+    Ok(match kind {
+        Kind::BFloat16 => Dtype::Bf16,
+        Kind::Half => Dtype::Fp16,
+        Kind::Float => Dtype::Fp32,
+        other => bail!("{other:?} is no gradient dtype"),
+    })
+}
+
+/// The tensor kind of a [`Dtype`].
+pub fn kind_of(dtype: Dtype) -> Kind {
+    match dtype {
+        Dtype::Bf16 => Kind::BFloat16,
+        Dtype::Fp16 => Kind::Half,
+        Dtype::Fp32 => Kind::Float,
+    }
+}
+
+/// Name of an element type as it goes over the wire.
+pub fn dtype_name(kind: Kind) -> Result<&'static str> {
+    Ok(match kind {
+        Kind::Int64 => "int64",
+        other => dtype_of(other)?.name(),
+    })
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |elapsed| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+}

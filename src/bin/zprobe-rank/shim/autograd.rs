@@ -1,0 +1,96 @@
+//! The autograd graph: which parameters it reaches, and hooks that fire when a gradient arrives.
+
+use std::ffi::c_void;
+
+use anyhow::Result;
+use tch::Tensor;
+
+use super::{TensorPtr, check, ptr};
+
+unsafe extern "C" {
+    fn zp_graph_walk(
+        loss: TensorPtr,
+        params: *const TensorPtr,
+        params_len: usize,
+        reached: *mut u8,
+        nodes: *mut usize,
+    ) -> i32;
+    fn zp_post_accumulate_grad_hook(
+        param: TensorPtr,
+        callback: extern "C" fn(*mut c_void, usize),
+        context: *mut c_void,
+        index: usize,
+    ) -> i32;
+    fn zp_unkept_accumulator_hook(
+        param: TensorPtr,
+        callback: extern "C" fn(*mut c_void, usize),
+        context: *mut c_void,
+        index: usize,
+    ) -> i32;
+    fn zp_clear_grad(param: TensorPtr) -> i32;
+}
+
+/// What the graph behind a loss leads to.
+pub struct Graph {
+    /// `AccumulateGrad` nodes, all told.
+    pub accumulate_grad_nodes: usize,
+    /// Indices of the parameters reached.
+    pub params: Vec<usize>,
+}
+
+/// Walks the autograd graph behind `loss`.
+pub fn walk_graph(loss: &Tensor, params: &[Tensor]) -> Result<Graph> {
+    let pointers: Vec<TensorPtr> = params.iter().map(ptr).collect();
+    let mut reached = vec![0u8; params.len()];
+    let mut nodes = 0;
+    // SAFETY: all pointers are live tensors; `reached` has room for `params.len()` flags.
+    check(unsafe {
+        zp_graph_walk(
+            ptr(loss),
+            pointers.as_ptr(),
+            pointers.len(),
+            reached.as_mut_ptr(),
+            &raw mut nodes,
+        )
+    })?;
+    let params = (0..params.len()).filter(|&i| reached[i] != 0).collect();
+    Ok(Graph { accumulate_grad_nodes: nodes, params })
+}
+
+/// How a gradient hook is attached to its parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum HookKind {
+    /// `register_post_accumulate_grad_hook`: owned by the parameter.
+    PostAccumulateGrad,
+    /// A hook on an `AccumulateGrad` node that nobody keeps: it dies at once and never fires.
+    UnkeptAccumulator,
+}
+
+/// Calls `callback(context, i)` whenever `params[i]` has received a gradient, on the thread that
+/// runs backward.
+///
+/// # Safety
+/// `context` must stay valid, and be what `callback` expects, until the last backward through these
+/// parameters has returned.
+pub unsafe fn register_hooks(
+    params: &[Tensor],
+    kind: HookKind,
+    callback: extern "C" fn(*mut c_void, usize),
+    context: *mut c_void,
+) -> Result<()> {
+    let register = match kind {
+        HookKind::PostAccumulateGrad => zp_post_accumulate_grad_hook,
+        HookKind::UnkeptAccumulator => zp_unkept_accumulator_hook,
+    };
+    for (index, param) in params.iter().enumerate() {
+        // SAFETY: `param` is a live tensor; the caller vouches for callback and context.
+        check(unsafe { register(ptr(param), callback, context, index) })?;
+    }
+    Ok(())
+}
+
+/// Makes the parameter's gradient undefined, as `param.grad = None` does.
+pub fn clear_grad(param: &Tensor) -> Result<()> {
+    // SAFETY: `param` is a live tensor.
+    check(unsafe { zp_clear_grad(ptr(param)) })
+}

@@ -1,0 +1,171 @@
+//! c10d: the TCPStore that ranks meet at, and the Gloo process group.
+
+use std::ffi::{CString, c_char, c_void};
+use std::os::fd::{IntoRawFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tch::Tensor;
+
+use super::{TensorPtr, check, last_error, ptr};
+
+/// Opaque `zp_store`.
+#[repr(C)]
+struct RawStore(c_void);
+
+/// Opaque `zp_group`.
+#[repr(C)]
+struct RawGroup(c_void);
+
+unsafe extern "C" {
+    fn zp_store_join(
+        host: *const c_char,
+        port: u16,
+        listen_fd: i32,
+        timeout_ms: i64,
+    ) -> *mut RawStore;
+    fn zp_store_free(store: *mut RawStore);
+    fn zp_store_set(store: *mut RawStore, key: *const c_char, data: *const u8, len: usize) -> i32;
+    fn zp_store_delete(store: *mut RawStore, key: *const c_char) -> i32;
+    fn zp_store_has(store: *mut RawStore, key: *const c_char) -> i32;
+    fn zp_store_wait_get(
+        store: *mut RawStore,
+        keys: *const *const c_char,
+        keys_len: usize,
+        timeout_ms: i64,
+        sink: extern "C" fn(*mut c_void, usize, *const u8, usize),
+        context: *mut c_void,
+    ) -> i32;
+    fn zp_gloo_new(
+        store: *mut RawStore,
+        rank: i32,
+        world_size: i32,
+        timeout_ms: i64,
+    ) -> *mut RawGroup;
+    fn zp_group_free(group: *mut RawGroup);
+    fn zp_all_reduce_sum(group: *mut RawGroup, tensor: TensorPtr) -> i32;
+    fn zp_all_gather(group: *mut RawGroup, output: TensorPtr, input: TensorPtr) -> i32;
+}
+
+/// A client of the run's TCPStore.
+pub struct Store(NonNull<RawStore>);
+
+impl Store {
+    /// Joins the store at `host:port`; with `listener` this process also hosts it there.
+    pub fn join(
+        host: &str,
+        port: u16,
+        listener: Option<OwnedFd>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let c_host = CString::new(host)?;
+        // The server owns the descriptor from here on.
+        let fd = listener.map_or(-1, OwnedFd::into_raw_fd);
+        // SAFETY: `c_host` outlives the call.
+        let raw = unsafe { zp_store_join(c_host.as_ptr(), port, fd, millis(timeout)) };
+        NonNull::new(raw)
+            .map(Self)
+            .ok_or_else(last_error)
+            .with_context(|| format!("cannot join the TCPStore at {host}:{port}"))
+    }
+
+    /// Sets a key.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = CString::new(key)?;
+        // SAFETY: the store is live; key and value outlive the call.
+        check(unsafe { zp_store_set(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
+    }
+
+    /// Deletes a key if it is there.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        let key = CString::new(key)?;
+        // SAFETY: the store is live; the key outlives the call.
+        check(unsafe { zp_store_delete(self.0.as_ptr(), key.as_ptr()) })
+    }
+
+    /// Whether a key is there.
+    pub fn has(&self, key: &str) -> Result<bool> {
+        let key = CString::new(key)?;
+        // SAFETY: the store is live; the key outlives the call.
+        match unsafe { zp_store_has(self.0.as_ptr(), key.as_ptr()) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(last_error()),
+        }
+    }
+
+    /// Waits until all keys are there and returns their values.
+    pub fn wait_get(&self, keys: &[String], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        extern "C" fn sink(context: *mut c_void, index: usize, data: *const u8, len: usize) {
+            // SAFETY: `context` is the vector below, `data` points to `len` bytes for this call.
+            unsafe {
+                let values = &mut *context.cast::<Vec<Vec<u8>>>();
+                values[index] = std::slice::from_raw_parts(data, len).to_vec();
+            }
+        }
+        let names: Vec<CString> =
+            keys.iter().map(|key| CString::new(key.as_str())).collect::<Result<_, _>>()?;
+        let pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        let mut values = vec![Vec::new(); keys.len()];
+        // SAFETY: the store is live; names and `values` outlive the call; `sink` is called with
+        // indices below `keys.len()`.
+        check(unsafe {
+            zp_store_wait_get(
+                self.0.as_ptr(),
+                pointers.as_ptr(),
+                pointers.len(),
+                millis(timeout),
+                sink,
+                (&raw mut values).cast(),
+            )
+        })?;
+        Ok(values)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: made by zp_store_join, freed once.
+        unsafe { zp_store_free(self.0.as_ptr()) }
+    }
+}
+
+/// c10d's `ProcessGroupGloo` over the loopback interface.
+pub struct Gloo(NonNull<RawGroup>);
+
+impl Gloo {
+    /// Connects to all other ranks.
+    pub fn new(store: &Store, rank: usize, world_size: usize, timeout: Duration) -> Result<Self> {
+        let (rank, world_size) = (i32::try_from(rank)?, i32::try_from(world_size)?);
+        // SAFETY: the store is live.
+        let raw = unsafe { zp_gloo_new(store.0.as_ptr(), rank, world_size, millis(timeout)) };
+        NonNull::new(raw)
+            .map(Self)
+            .ok_or_else(last_error)
+            .context("cannot connect the Gloo process group")
+    }
+
+    /// Sums `tensor` over all ranks, in place.
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<()> {
+        // SAFETY: group and tensor are live.
+        check(unsafe { zp_all_reduce_sum(self.0.as_ptr(), ptr(tensor)) })
+    }
+
+    /// Concatenates the ranks' `input` in `output`.
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<()> {
+        // SAFETY: group and tensors are live.
+        check(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })
+    }
+}
+
+impl Drop for Gloo {
+    fn drop(&mut self) {
+        // SAFETY: made by zp_gloo_new, freed once.
+        unsafe { zp_group_free(self.0.as_ptr()) }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

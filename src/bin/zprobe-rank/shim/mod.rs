@@ -1,0 +1,38 @@
+//! Safe faces of the C++ shim: the parts of libtorch that tch does not bind.
+
+pub mod autograd;
+pub mod c10d;
+
+use std::ffi::{CStr, c_char};
+
+use anyhow::{Error, anyhow};
+use tch::Tensor;
+
+/// An `at::Tensor` behind tch's handle.
+pub(super) type TensorPtr = *const std::ffi::c_void;
+
+unsafe extern "C" {
+    fn zp_last_error() -> *const c_char;
+    fn zp_torch_version() -> *const c_char;
+}
+
+/// Release of the libtorch that this binary was built against.
+pub fn torch_version() -> String {
+    // SAFETY: the shim returns a static, NUL-terminated string.
+    unsafe { CStr::from_ptr(zp_torch_version()) }.to_string_lossy().into_owned()
+}
+
+/// What the shim's last failed call on this thread says.
+fn last_error() -> Error {
+    // SAFETY: the shim returns a NUL-terminated string that lives until this thread's next failure.
+    let message = unsafe { CStr::from_ptr(zp_last_error()) };
+    anyhow!("{}", message.to_string_lossy().trim_end())
+}
+
+fn check(status: i32) -> anyhow::Result<()> {
+    if status == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn ptr(tensor: &Tensor) -> TensorPtr {
+    tensor.as_ptr().cast()
+}

@@ -1,0 +1,134 @@
+//! The command line: arguments in, exit code out.
+
+mod diagnose;
+mod explain;
+mod list;
+mod progress;
+mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use zprobe::report::render::Format;
+
+/// Exit code for a usage or set-up error: nothing ran.
+const USAGE: u8 = 2;
+
+/// Did every (rank, microbatch) gradient reach the optimizer exactly once, with the right weight,
+/// in the right place, on every rank?
+#[derive(Parser)]
+#[command(name = "zprobe", version, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  clean
+  1  findings
+  2  usage or set-up error, nothing ran
+  3  the engine under test crashed or hung
+  4  inconclusive";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one real sharded step per rank and diagnose it
+    Run(Box<run::Args>),
+    /// Diagnose a recorded run again
+    Diagnose(diagnose::Args),
+    /// Explain a rule
+    Explain(explain::Args),
+    /// List what zprobe knows
+    List(list::Args),
+}
+
+/// How to hand out a report.
+#[derive(clap::Args)]
+struct Output {
+    /// Form of the report on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    output_format: Format,
+
+    /// Also write report.json to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
+    export_json: Option<std::path::PathBuf>,
+
+    /// Exit with 0 whatever the verdict; errors that kept anything from running still exit with 2
+    #[arg(long, env = "ZPROBE_EXIT_ZERO")]
+    exit_zero: bool,
+}
+
+impl Output {
+    /// Prints the report, exports it, and turns its verdict into an exit code.
+    fn hand_out(&self, report: &zprobe::report::Report) -> anyhow::Result<u8> {
+        use anyhow::Context as _;
+        use std::io::Write as _;
+
+        let text = zprobe::report::render::render(report, self.output_format)?;
+        let mut stdout = anstream::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            // Whoever reads the report has seen enough of it (`| head`).
+            Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => {}
+            result => result.context("cannot write to standard output")?,
+        }
+        if let Some(path) = &self.export_json {
+            std::fs::write(path, report.to_json()?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(if self.exit_zero { 0 } else { report.exit_code() })
+    }
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse_from(std::env::args_os().scan(true, dashed).collect::<Vec<_>>());
+    let result = match cli.command {
+        Command::Run(args) => run::main(*args),
+        Command::Diagnose(args) => diagnose::main(&args),
+        Command::Explain(args) => explain::main(&args),
+        Command::List(args) => list::main(&args),
+    };
+    match result {
+        Ok(code) => code.into(),
+        Err(err) => {
+            let style = anstyle::AnsiColor::Red.on_default().bold();
+            anstream::eprintln!("{style}error:{style:#} {err:#}");
+            USAGE.into()
+        }
+    }
+}
+
+/// `--nproc_per_node` is `--nproc-per-node`, as in torchrun; what follows `--` is left alone.
+fn dashed(flags: &mut bool, arg: OsString) -> Option<OsString> {
+    let text = arg.to_str().filter(|text| *flags && text.starts_with("--"));
+    let Some(text) = text else { return Some(arg) };
+    if text == "--" {
+        *flags = false;
+        return Some(arg);
+    }
+    Some(match text.split_once('=') {
+        Some((name, value)) => format!("{}={value}", name.replace('_', "-")).into(),
+        None => text.replace('_', "-").into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn underscores_in_flag_names_are_dashes_up_to_a_double_dash() {
+        let args = ["--nproc_per_node=2", "--out", "a_b", "--x_y=a_b", "--", "--a_b"];
+        let dashed: Vec<OsString> =
+            args.into_iter().map(OsString::from).scan(true, dashed).collect();
+        assert_eq!(dashed, ["--nproc-per-node=2", "--out", "a_b", "--x-y=a_b", "--", "--a_b"]);
+    }
+}

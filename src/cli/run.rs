@@ -1,0 +1,222 @@
+//! `zprobe run`: spec → launch → trace → diagnose → report.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::builder::PossibleValuesParser;
+use zprobe::diagnose;
+use zprobe::launch::{Hosting, Launch, RankProgram};
+use zprobe::spec::deepspeed::DeepSpeedConfig;
+use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, SpecRequest};
+use zprobe::trace::Trace;
+
+use super::progress::Progress;
+
+/// Arguments of `zprobe run`.
+#[derive(clap::Args)]
+#[command(next_line_help = false)]
+pub struct Args {
+    /// Engine under test
+    #[arg(long, env = "ZPROBE_ENGINE", help_heading = "Engine")]
+    engine: Option<Engine>,
+
+    /// ZeRO stage [default: 1]
+    #[arg(long, value_name = "0|1|2|3", env = "ZPROBE_STAGE", help_heading = "Engine")]
+    stage: Option<u8>,
+
+    /// Microbatches per optimizer step (gradient accumulation steps) [default: 4]
+    #[arg(
+        long,
+        visible_alias = "gradient-accumulation-steps",
+        value_name = "N",
+        env = "ZPROBE_GA",
+        help_heading = "Engine"
+    )]
+    ga: Option<usize>,
+
+    /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core) [default: 2]
+    #[arg(long, value_name = "N|gpu|cpu", env = "ZPROBE_NPROC_PER_NODE", help_heading = "Engine")]
+    nproc_per_node: Option<String>,
+
+    /// Dtype of the model [default: bf16]
+    #[arg(long, env = "ZPROBE_DTYPE", help_heading = "Engine")]
+    dtype: Option<Dtype>,
+
+    /// Dtype in which microbatches are added up [default: fp32]
+    #[arg(long, value_name = "DTYPE", env = "ZPROBE_GRAD_ACCUM_DTYPE", help_heading = "Engine")]
+    grad_accum_dtype: Option<Dtype>,
+
+    /// Dtype in which gradients cross ranks [default: that of the buffer that is reduced]
+    #[arg(long, value_name = "DTYPE", env = "ZPROBE_COMM_DTYPE", help_heading = "Engine")]
+    comm_dtype: Option<Dtype>,
+
+    /// Where gradients wait for the reduction [default: as DeepSpeed chooses for these dtypes]
+    #[arg(long, env = "ZPROBE_DATAFLOW", help_heading = "Engine")]
+    dataflow: Option<Dataflow>,
+
+    /// Elements in an IPG bucket [default: small enough that buckets fill]
+    #[arg(long, value_name = "N", env = "ZPROBE_REDUCE_BUCKET_SIZE", help_heading = "Engine")]
+    reduce_bucket_size: Option<usize>,
+
+    /// Inner optimizer [default: sgd for the coded model, adamw otherwise]
+    #[arg(
+        long,
+        value_parser = PossibleValuesParser::new(["sgd", "adamw"]),
+        env = "ZPROBE_OPTIMIZER",
+        help_heading = "Engine"
+    )]
+    optimizer: Option<String>,
+
+    /// A DeepSpeed configuration; flags win over it, and its defaults are DeepSpeed's
+    #[arg(long, value_name = "FILE", env = "ZPROBE_DEEPSPEED_CONFIG", help_heading = "Engine")]
+    deepspeed_config: Option<PathBuf>,
+
+    /// Synthetic model [default: coded]
+    #[arg(long, env = "ZPROBE_MODEL", help_heading = "Data")]
+    model: Option<Model>,
+
+    /// Samples per microbatch and rank [default: 4]
+    #[arg(long, value_name = "N", env = "ZPROBE_MICRO_BATCH_SIZE", help_heading = "Data")]
+    micro_batch_size: Option<usize>,
+
+    /// Optimizer steps; from 2 on, gradients left over from a step before are seen [default: 2]
+    #[arg(long, value_name = "N", env = "ZPROBE_STEPS", help_heading = "Data")]
+    steps: Option<usize>,
+
+    /// Seed of all synthetic data [default: 0]
+    #[arg(long, env = "ZPROBE_SEED", help_heading = "Data")]
+    seed: Option<u64>,
+
+    /// Give the native engine a fault (`zprobe list faults`)
+    #[arg(long, value_name = "FAULT", env = "ZPROBE_INJECT", help_heading = "Data")]
+    inject: Option<Fault>,
+
+    /// Seconds of silence after which a rank counts as hung [default: 60]
+    #[arg(long, value_name = "SECS", env = "ZPROBE_TIMEOUT", help_heading = "Run")]
+    timeout: Option<u64>,
+
+    /// Directory for trace, logs and report [default: a new one under .zprobe/runs]
+    #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
+    out: Option<PathBuf>,
+
+    /// Start this program once per rank instead of the engine's own; it must speak the protocol of
+    /// docs/protocol.md
+    #[arg(long, value_name = "PROGRAM", env = "ZPROBE_RANK_PROGRAM", help_heading = "Run")]
+    rank_program: Option<PathBuf>,
+
+    #[command(flatten)]
+    output: super::Output,
+}
+
+pub fn main(args: Args) -> Result<u8> {
+    refuse_nested_launch()?;
+    let spec = args.spec()?;
+    let program = match &args.rank_program {
+        Some(program) => {
+            RankProgram { program: program.clone(), args: Vec::new(), hosting: Hosting::OnePerRank }
+        }
+        None => native_ranks()?,
+    };
+    let run_id = run_id();
+    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
+    ensure!(
+        !run_dir.join(zprobe::trace::TRACE_FILE).exists(),
+        "{} holds a recorded run already; choose another directory with --out",
+        run_dir.display(),
+    );
+
+    let mut progress = Progress::new(&spec);
+    let launch = Launch { run_id: &run_id, spec: &spec, program: &program, run_dir: &run_dir };
+    let ended = launch.run(&mut |record| progress.see(record))?;
+    drop(progress);
+    if !ended.survivors.is_empty() {
+        anstream::eprintln!("warning: processes that cannot be killed: {:?}", ended.survivors);
+    }
+
+    let report = diagnose::diagnose(&Trace::read(&run_dir)?);
+    let path = run_dir.join("report.json");
+    fs::write(&path, report.to_json()?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let code = args.output.hand_out(&report)?;
+    anstream::eprintln!("recorded in {}", run_dir.display());
+    Ok(code)
+}
+
+impl Args {
+    fn spec(&self) -> Result<RunSpec> {
+        let mut request = SpecRequest {
+            engine: self.engine,
+            stage: self.stage,
+            world_size: self.nproc_per_node.as_deref().map(ranks).transpose()?,
+            gradient_accumulation_steps: self.ga,
+            steps: self.steps,
+            dtype: self.dtype,
+            grad_accum_dtype: self.grad_accum_dtype,
+            comm_dtype: self.comm_dtype,
+            dataflow: self.dataflow,
+            reduce_bucket_size: self.reduce_bucket_size,
+            model: self.model,
+            micro_batch_size: self.micro_batch_size,
+            optimizer: self.optimizer.as_deref().map(|name| match name {
+                "sgd" => Optimizer::EXACT_SGD,
+                _ => Optimizer::ADAMW,
+            }),
+            seed: self.seed,
+            inject: self.inject,
+            timeout_s: self.timeout,
+        };
+        if let Some(path) = &self.deepspeed_config {
+            for note in DeepSpeedConfig::read(path)?.apply(&mut request)? {
+                anstream::eprintln!("note: {note}");
+            }
+        }
+        Ok(request.resolve()?)
+    }
+}
+
+/// The number of ranks that `--nproc-per-node` stands for.
+fn ranks(text: &str) -> Result<usize> {
+    match text {
+        "cpu" => Ok(available_parallelism().context("cannot count the cores")?.get()),
+        "gpu" => bail!(
+            "--nproc-per-node gpu: the native engine of this release runs on the CPU; give a number"
+        ),
+        number => number
+            .parse()
+            .with_context(|| format!("--nproc-per-node {number}: give a number, `gpu` or `cpu`")),
+    }
+}
+
+/// The native engine's rank program, which stands beside this one.
+fn native_ranks() -> Result<RankProgram> {
+    let own = std::env::current_exe().context("cannot find the program that is running")?;
+    let program = own.with_file_name("zprobe-rank");
+    ensure!(
+        program.is_file(),
+        "the native engine is missing: {} does not exist; build it with `cargo xtask build`",
+        program.display(),
+    );
+    Ok(RankProgram { program, args: Vec::new(), hosting: Hosting::Forked })
+}
+
+/// Under torchrun every one of its processes would start ranks of its own.
+fn refuse_nested_launch() -> Result<()> {
+    let nested: Option<OsString> = std::env::var_os("TORCHELASTIC_RUN_ID");
+    ensure!(
+        nested.is_none(),
+        "zprobe run starts its ranks itself; do not start it with torchrun (TORCHELASTIC_RUN_ID is \
+         set)"
+    );
+    Ok(())
+}
+
+/// Time and process id: unique on a machine, and sorted by time.
+fn run_id() -> String {
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    format!("{compact}-{}", std::process::id())
+}

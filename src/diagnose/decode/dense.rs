@@ -1,0 +1,206 @@
+//! Weights by least squares, from the local gradients that the ranks recorded.
+//!
+//! `b = Σ w[k]·c[k] + e`, with `c[k] = g[k]/(W·GA)`. QR in fp64. The error `e` is bounded element
+//! by element by the rounding that the dataflow is allowed (`γ(n) = n·u/(1−n·u)`, Higham, Accuracy
+//! and Stability of Numerical Algorithms, lemma 3.1), which bounds the error of a weight by
+//! `‖E‖/σ_min`. No conclusion is drawn where that exceeds one half.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use nalgebra::{DMatrix, DVector};
+
+use crate::spec::{Dtype, Plan, RunSpec};
+use crate::trace::{LayoutName, Point};
+
+use super::super::observed::Observed;
+use super::{Decoded, Reading, contribution, is_readable, snap};
+
+pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
+    let spec = observed.spec;
+    let mut decoded = Decoded {
+        contributions: Vec::new(),
+        smallest_weight_deviation: None,
+        condition: None,
+        smallest_element_deviation: None,
+        refusals: Vec::new(),
+    };
+    let columns = match columns(observed) {
+        Ok(columns) => columns,
+        Err(refusal) => {
+            decoded.refusals.push(refusal);
+            return decoded;
+        }
+    };
+    let mut systems: BTreeMap<(usize, usize, usize), Result<System, String>> = BTreeMap::new();
+    let mut refused_input = false;
+    for buffer in observed.buffers.iter().filter(|buffer| is_readable(spec, buffer)) {
+        let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
+        let range = match buffer.layout {
+            LayoutName::Full => 0..plan.numel(),
+            LayoutName::Partition => {
+                let own = plan.partition(buffer.rank);
+                own.start..own.end.min(plan.numel())
+            }
+        };
+        let system = systems
+            .entry((step, range.start, range.end))
+            .or_insert_with(|| System::new(spec, &columns, step, range.clone()));
+        let outcome = match system {
+            Ok(system) => system.solve(spec, buffer.point, &values),
+            Err(refusal) => Err(refusal.clone()),
+        };
+        match outcome {
+            Ok((reading, condition)) => {
+                let worst = decoded.condition.unwrap_or(1.0).max(condition);
+                decoded.condition = Some(worst);
+                if buffer.point == Point::OptimizerInput {
+                    let worst = decoded.smallest_weight_deviation.unwrap_or(0.0);
+                    decoded.smallest_weight_deviation = Some(worst.max(reading.tolerance));
+                }
+                decoded.contributions.push(contribution(spec, plan, buffer, reading));
+            }
+            Err(refusal) => {
+                refused_input |= buffer.point == Point::OptimizerInput;
+                decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
+            }
+        }
+    }
+    if refused_input {
+        decoded.smallest_weight_deviation = None;
+    }
+    decoded.refusals.sort();
+    decoded.refusals.dedup();
+    decoded
+}
+
+/// Local gradients by column of the run; those of microbatches that never ran are missing.
+fn columns(observed: &Observed<'_>) -> Result<BTreeMap<usize, Vec<f64>>, String> {
+    let spec = observed.spec;
+    observed
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.point == Point::LocalGradient)
+        .filter_map(|buffer| Some((buffer.step?, buffer.microbatch?, buffer)))
+        .map(|(step, microbatch, buffer)| {
+            let mut values = buffer.payload.values()?;
+            // Recorded as g/GA; a contribution is g/(W·GA).
+            for value in &mut values {
+                *value /= spec.world_size as f64;
+            }
+            Ok((spec.column(step, buffer.rank, microbatch), values))
+        })
+        .collect()
+}
+
+/// The least-squares problem of one range of the flat order and one step.
+struct System {
+    /// Columns present, of the run's `K`.
+    present: Vec<usize>,
+    matrix: DMatrix<f64>,
+    q: DMatrix<f64>,
+    r: DMatrix<f64>,
+    sigma_min: f64,
+    condition: f64,
+}
+
+impl System {
+    fn new(
+        spec: &RunSpec,
+        columns: &BTreeMap<usize, Vec<f64>>,
+        step: usize,
+        range: Range<usize>,
+    ) -> Result<Self, String> {
+        let end = spec.column(step + 1, 0, 0);
+        let present: Vec<usize> = columns.keys().copied().filter(|column| *column < end).collect();
+        if present.len() < end {
+            return Err(format!("only {} of {end} local gradients were recorded", present.len()));
+        }
+        if range.len() < 2 * present.len() {
+            return Err(format!(
+                "{} elements are too few for {} contributions",
+                range.len(),
+                present.len()
+            ));
+        }
+        let matrix = DMatrix::from_fn(range.len(), present.len(), |row, column| {
+            columns[&present[column]].get(range.start + row).copied().unwrap_or(0.0)
+        });
+        if matrix.iter().any(|value| !value.is_finite()) {
+            return Err("a local gradient is not finite".to_owned());
+        }
+        let (q, r) = matrix.clone().qr().unpack();
+        let singular = r.singular_values();
+        let (sigma_max, sigma_min) = (singular.max(), singular.min());
+        if sigma_min <= sigma_max * f64::EPSILON * range.len() as f64 {
+            return Err("the local gradients are linearly dependent".to_owned());
+        }
+        Ok(Self { present, matrix, q, r, sigma_min, condition: sigma_max / sigma_min })
+    }
+
+    /// Solves for the weights in `values`; the reading, and the condition number.
+    fn solve(
+        &self,
+        spec: &RunSpec,
+        point: Point,
+        values: &[f64],
+    ) -> Result<(Reading, f64), String> {
+        let rows = self.matrix.nrows();
+        if values.len() < rows {
+            return Err(format!("{} elements instead of {rows}", values.len()));
+        }
+        let b = DVector::from_column_slice(&values[..rows]);
+        if b.iter().any(|value| !value.is_finite()) {
+            return Err("the buffer is not finite".to_owned());
+        }
+        let mut w = self.q.tr_mul(&b);
+        if !self.r.solve_upper_triangular_mut(&mut w) {
+            return Err("the local gradients are linearly dependent".to_owned());
+        }
+        let error = &b - &self.matrix * &w;
+        let allowed = self.allowed_error(spec, point, &w);
+        let tolerance = allowed / self.sigma_min;
+        let noise = error.norm() / ((rows - self.present.len()) as f64).sqrt();
+        if tolerance > 0.5 {
+            return Err(format!(
+                "rounding alone may move a weight by {tolerance:.2}; use fp32, more elements or \
+                 --model coded"
+            ));
+        }
+        if 6.0 * noise / self.sigma_min > 0.5 && error.norm() <= allowed {
+            return Err(format!(
+                "the expected error of a weight is {:.2}; use --model coded",
+                noise / self.sigma_min
+            ));
+        }
+        let mut weights = vec![0.0; spec.contributions()];
+        for (&column, &weight) in self.present.iter().zip(w.iter()) {
+            weights[column] = snap(weight, tolerance);
+        }
+        // What lies outside the span, in units of the tolerance that it exceeds.
+        let residual = if error.norm() <= allowed { 0.0 } else { error.norm() / self.sigma_min };
+        Ok((Reading { weights, residual, tolerance, covered: 1.0, params: None }, self.condition))
+    }
+
+    /// Norm of the rigorous elementwise bound on rounding.
+    fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>) -> f64 {
+        let gamma = |operations: usize, dtype: Dtype| {
+            let product = operations as f64 * dtype.unit_roundoff();
+            product / (1.0 - product)
+        };
+        let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
+        // Casts to and from the wire, the division by W, and the sum over ranks.
+        let communication = match point {
+            Point::LocalGradient | Point::Accumulator => 0.0,
+            _ => gamma(spec.world_size + 2, spec.comm_dtype),
+        };
+        let relative = accumulation + communication;
+        let mut total = 0.0;
+        for row in self.matrix.row_iter() {
+            let magnitude: f64 =
+                row.iter().zip(w.iter()).map(|(c, w)| c.abs() * w.abs().max(1.0)).sum();
+            total += (relative * magnitude).powi(2);
+        }
+        total.sqrt()
+    }
+}

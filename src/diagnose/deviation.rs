@@ -1,0 +1,218 @@
+//! Where the optimizer's input departs from the plan, and which pattern that makes.
+//!
+//! A pattern is named by what the optimizer consumed, the one truth that all engines share, with
+//! all owners of partitions taken together. The place where it first shows is searched along the
+//! journey.
+
+use std::fmt;
+
+use crate::report::Contribution;
+use crate::spec::RunSpec;
+use crate::trace::Point;
+
+use super::decode::Decoded;
+use super::observed::Observed;
+
+/// One pattern of wrong weights.
+#[derive(Clone, Debug)]
+pub struct Deviation {
+    /// Steps in which it shows.
+    pub steps: Vec<usize>,
+    /// Ranks whose optimizer consumed it.
+    pub owners: Vec<usize>,
+    /// Where weights were read.
+    pub point: Point,
+    /// Parameters concerned; none for all.
+    pub params: Option<Vec<String>>,
+    /// What it looks like.
+    pub pattern: Pattern,
+    /// Weights in the first step and on the first owner, for the evidence.
+    pub example: Contribution,
+    /// Where on the journey it shows first.
+    pub first: Place,
+}
+
+/// Shapes of wrong weights.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// The boundary microbatch is there `W` times on its own rank and nowhere else.
+    BoundaryLeak,
+    /// Every gradient is there `W` times on its own rank and nowhere else.
+    NotAveraged,
+    /// Some gradients, as (rank, microbatch), are missing and the others are right.
+    Missing(Vec<(usize, usize)>),
+    /// Some gradients, as (rank, microbatch), are there several times and the others are right.
+    Repeated(Vec<(usize, usize)>),
+    /// All gradients have the same wrong weight.
+    Scaled(f64),
+    /// Gradients of an earlier step are still there.
+    Leftover,
+    /// No weights explain the buffer, or weights of no known pattern.
+    Unexplained,
+}
+
+/// A place on the journey of a step's gradient.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point.
+    pub point: Point,
+    /// Rank.
+    pub rank: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}", self.step)?;
+        if let Some(microbatch) = self.microbatch {
+            write!(f, ", microbatch {microbatch}")?;
+        }
+        write!(f, ", {} on rank {}", self.point, self.rank)
+    }
+}
+
+/// Finds every deviation at the optimizer's input.
+pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
+    let spec = observed.spec;
+    let mut found: Vec<Deviation> = Vec::new();
+    for step in 0..spec.steps {
+        for entry in last_word(decoded, step).into_iter().filter(|entry| !entry.as_planned) {
+            for pattern in patterns(spec, decoded, entry) {
+                let known = found.iter_mut().find(|deviation| {
+                    deviation.pattern == pattern && deviation.params == entry.params
+                });
+                match known {
+                    Some(deviation) => {
+                        push_new(&mut deviation.steps, step);
+                        push_new(&mut deviation.owners, entry.rank);
+                    }
+                    None => found.push(Deviation {
+                        steps: vec![step],
+                        owners: vec![entry.rank],
+                        point: entry.point,
+                        params: entry.params.clone(),
+                        pattern,
+                        example: entry.clone(),
+                        first: first_departure(decoded, step, entry),
+                    }),
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What the optimizers consumed in a step, or the closest to it that was seen.
+fn last_word(decoded: &Decoded, step: usize) -> Vec<&Contribution> {
+    [Point::OptimizerInput, Point::BeforeStep, Point::Reduced]
+        .into_iter()
+        .map(|point| at(decoded, point, step).collect::<Vec<_>>())
+        .find(|entries| !entries.is_empty())
+        .unwrap_or_default()
+}
+
+fn at(decoded: &Decoded, point: Point, step: usize) -> impl Iterator<Item = &Contribution> {
+    decoded.contributions.iter().filter(move |c| c.point == point && c.step == step)
+}
+
+fn push_new(list: &mut Vec<usize>, value: usize) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}
+
+/// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
+fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
+    let mut patterns = Vec::new();
+    if let Some(pattern) = pattern(spec, decoded, entry) {
+        patterns.push(pattern);
+    }
+    let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > entry.tolerance);
+    if left && !patterns.contains(&Pattern::Unexplained) {
+        patterns.push(Pattern::Leftover);
+    }
+    patterns
+}
+
+fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
+    let world = spec.world_size;
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    let weights = &entry.weights;
+    let all = |expected: &dyn Fn(usize, usize) -> f64| {
+        weights.iter().enumerate().all(|(rank, row)| {
+            row.iter().enumerate().all(|(m, &weight)| is(weight, expected(rank, m)))
+        })
+    };
+    let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
+    let largest = weights.iter().flatten().map(|weight| (weight - 1.0).abs()).fold(0.0, f64::max);
+    if entry.residual > entry.tolerance.max(largest / 8.0) {
+        return Some(Pattern::Unexplained);
+    }
+    if all(&|_, _| 1.0) {
+        // Only a residual below the tolerance, or a leftover.
+        return None;
+    }
+    if world > 1 && all(&|rank, _| own(rank)) {
+        // With a single microbatch a leak looks the same, but it comes after a reduction in which
+        // the microbatch is missing.
+        let leaked = boundary == 0 && reduced_without_boundary(decoded, entry);
+        return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
+    }
+    if world > 1 && all(&|rank, m| if m == boundary { own(rank) } else { 1.0 }) {
+        return Some(Pattern::BoundaryLeak);
+    }
+    let sources = |wanted: &dyn Fn(f64) -> bool| {
+        let mut sources = Vec::new();
+        for (rank, row) in weights.iter().enumerate() {
+            for (m, &weight) in row.iter().enumerate() {
+                if wanted(weight) {
+                    sources.push((rank, m));
+                }
+            }
+        }
+        sources
+    };
+    let first = weights[0][0];
+    let slack = entry.tolerance.max(largest / 32.0);
+    let uniform = weights.iter().flatten().all(|weight| (weight - first).abs() <= slack);
+    if uniform && !is(first, 0.0) {
+        return Some(Pattern::Scaled(first));
+    }
+    if weights.iter().flatten().all(|&weight| is(weight, 0.0) || is(weight, 1.0)) {
+        return Some(Pattern::Missing(sources(&|weight| is(weight, 0.0))));
+    }
+    let repeated = |weight: f64| weight > 1.5 && is(weight, weight.round());
+    if weights.iter().flatten().all(|&weight| is(weight, 1.0) || repeated(weight)) {
+        return Some(Pattern::Repeated(sources(&repeated)));
+    }
+    Some(Pattern::Unexplained)
+}
+
+/// Whether the reduction of this rank and step ran before the boundary microbatch had arrived.
+fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
+    at(decoded, Point::Reduced, entry.step).filter(|reduced| reduced.rank == entry.rank).any(
+        |reduced| {
+            reduced
+                .weights
+                .iter()
+                .all(|row| row.last().is_some_and(|weight| weight.abs() <= reduced.tolerance))
+        },
+    )
+}
+
+/// The first buffer of the step, in the order in which buffers were recorded, that is not as
+/// planned: on the entry's own rank if it shows there.
+fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Place {
+    let departed = |c: &&Contribution| c.step == step && !c.as_planned;
+    let first = decoded
+        .contributions
+        .iter()
+        .filter(departed)
+        .find(|c| c.rank == entry.rank)
+        .unwrap_or(entry);
+    Place { step, microbatch: first.microbatch, point: first.point, rank: first.rank }
+}

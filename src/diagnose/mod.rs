@@ -1,0 +1,67 @@
+//! From a trace to a report: pure functions, no processes, no clock.
+//!
+//! [`observed`] sorts the events, [`decode`] reads contribution weights from buffers, [`deviation`]
+//! compares them with the plan and recognises patterns, the [`rules`] turn what they see into
+//! findings, and [`causes`] hangs consequences under their root. The live run and
+//! `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read from disk.
+
+pub mod causes;
+pub mod decode;
+pub mod deviation;
+pub mod observed;
+pub mod rules;
+mod summary;
+
+use crate::report::{Report, Schema, Verdict};
+use crate::spec::Plan;
+use crate::trace::Trace;
+
+use self::decode::Decoded;
+use self::deviation::Deviation;
+use self::observed::Observed;
+
+/// Everything a rule may look at.
+pub struct Case<'a> {
+    /// The trace, sorted.
+    pub observed: Observed<'a>,
+    /// Where everything should have gone.
+    pub plan: Plan,
+    /// What buffers really contain.
+    pub decoded: Decoded,
+    /// Where the optimizer's input departs from the plan.
+    pub deviations: Vec<Deviation>,
+}
+
+/// Diagnoses a recorded run.
+pub fn diagnose(trace: &Trace) -> Report {
+    let observed = Observed::new(trace);
+    let plan = Plan::new(&trace.spec);
+    let decoded = decode::decode(&observed, &plan);
+    let deviations = deviation::find(&observed, &decoded);
+    let case = Case { observed, plan, decoded, deviations };
+    let findings = causes::arrange(rules::check_all(&case));
+    let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code))
+        || !case.observed.all_finished() && !case.observed.interrupted;
+    let verdict = if crashed {
+        Verdict::Crashed
+    } else if !findings.is_empty() {
+        Verdict::Findings
+    } else if case.observed.interrupted || case.decoded.refused() {
+        Verdict::Inconclusive
+    } else {
+        Verdict::Clean
+    };
+    Report {
+        schema: Schema::CURRENT,
+        verdict,
+        run: summary::run(&case),
+        norms: summary::norms(&case),
+        ranks: summary::ranks(&case),
+        buckets: summary::buckets(&case),
+        hooks: summary::hooks(&case),
+        power: summary::power(&case),
+        not_exercised: summary::not_exercised(&case),
+        contributions: case.decoded.contributions,
+        findings,
+    }
+}

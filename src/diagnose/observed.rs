@@ -1,0 +1,292 @@
+//! The events of a trace, sorted by what they are about.
+
+use std::collections::BTreeMap;
+
+use crate::spec::{RunSpec, plan::Segment};
+use crate::trace::{
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, Payload, Point, Trace, Violation,
+    combined_digest,
+};
+
+/// A buffer as one rank recorded it.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer<'a> {
+    /// Rank.
+    pub rank: usize,
+    /// Optimizer step; none before the first.
+    pub step: Option<usize>,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point of the journey.
+    pub point: Point,
+    /// Which part of the model.
+    pub layout: LayoutName,
+    /// The elements.
+    pub payload: &'a Payload,
+}
+
+/// One backward on one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Backward<'a> {
+    /// `AccumulateGrad` nodes in the graph.
+    pub accumulate_grad_nodes: usize,
+    /// Parameters that the graph reaches.
+    pub reached: &'a [usize],
+    /// Firings by parameter; none where no hooks were reported.
+    pub fired: Option<&'a [u32]>,
+}
+
+/// A bucket flush on one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketFlush<'a> {
+    /// Rank.
+    pub rank: usize,
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number within the step.
+    pub flush: usize,
+    /// Why.
+    pub reason: FlushReason,
+    /// Elements.
+    pub elements: usize,
+    /// Capacity.
+    pub capacity: usize,
+    /// Parameters.
+    pub params: &'a [usize],
+}
+
+/// A violation of the protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Broken<'a> {
+    /// Rank; none for the process that hosts the ranks.
+    pub rank: Option<usize>,
+    /// What is wrong.
+    pub violation: Violation,
+    /// The line's start.
+    pub line: &'a str,
+}
+
+/// What is known of one rank's process.
+#[derive(Clone, Debug, Default)]
+pub struct Process<'a> {
+    /// Process id.
+    pub pid: Option<u32>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Whether its last event was [`Event::Finished`].
+    pub finished: bool,
+    /// Its last event.
+    pub last: Option<&'a Event>,
+    /// Its last phase, as (step, microbatch, phase) in words.
+    pub last_phase: Option<&'a Event>,
+    /// The collective it entered last.
+    pub collective: Option<(u64, CollectiveOp)>,
+    /// Its own account of a failure.
+    pub failure: Option<&'a str>,
+    /// The end of its standard error.
+    pub stderr: Option<&'a str>,
+    /// Versions it reported.
+    pub versions: Option<&'a BTreeMap<String, String>>,
+}
+
+/// A step's digests as one rank all-gathered them.
+#[derive(Clone, Copy, Debug)]
+pub struct Gathered<'a> {
+    /// Rank that says so.
+    pub rank: usize,
+    /// Optimizer step.
+    pub step: usize,
+    /// By source rank.
+    pub in_band: &'a [String],
+}
+
+/// The trace, sorted.
+pub struct Observed<'a> {
+    /// What was run.
+    pub spec: &'a RunSpec,
+    /// Version of zprobe that recorded it.
+    pub zprobe: &'a str,
+    /// By rank.
+    pub processes: Vec<Process<'a>>,
+    /// Every buffer, in the order of arrival.
+    pub buffers: Vec<Buffer<'a>>,
+    /// Backwards by (step, microbatch, rank).
+    pub backwards: BTreeMap<(usize, usize, usize), Backward<'a>>,
+    /// Every bucket flush.
+    pub flushes: Vec<BucketFlush<'a>>,
+    /// Names of parameters.
+    pub param_names: Vec<&'a str>,
+    /// Layouts by (rank, name).
+    pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
+    /// Class of the optimizer, and the inner optimizer.
+    pub optimizer: Option<(&'a str, &'a str)>,
+    /// Digests as gathered in band.
+    pub gathered: Vec<Gathered<'a>>,
+    /// Combined digests out of band, by (rank, step in which they were gathered).
+    pub digests: BTreeMap<(usize, usize), String>,
+    /// Disagreements about the next collective: (sequence, what each rank announced).
+    pub mismatches: BTreeMap<u64, &'a [String]>,
+    /// Protocol violations.
+    pub broken: Vec<Broken<'a>>,
+    /// Ranks that the watchdog found silent, and its limit.
+    pub timed_out: Option<(&'a [usize], u64)>,
+    /// Whether the user ended the run.
+    pub interrupted: bool,
+    /// The end of the rank host's standard error.
+    pub host_stderr: Option<&'a str>,
+}
+
+impl<'a> Observed<'a> {
+    /// Sorts a trace.
+    pub fn new(trace: &'a Trace) -> Self {
+        let mut observed = Self {
+            spec: &trace.spec,
+            zprobe: "",
+            processes: vec![Process::default(); trace.spec.world_size],
+            buffers: Vec::new(),
+            backwards: BTreeMap::new(),
+            flushes: Vec::new(),
+            param_names: Vec::new(),
+            layouts: BTreeMap::new(),
+            optimizer: None,
+            gathered: Vec::new(),
+            digests: BTreeMap::new(),
+            mismatches: BTreeMap::new(),
+            broken: Vec::new(),
+            timed_out: None,
+            interrupted: false,
+            host_stderr: None,
+        };
+        let mut pending = vec![Vec::new(); trace.spec.world_size];
+        for (sender, event) in trace.events() {
+            match sender {
+                None => observed.launcher_event(event),
+                Some(rank) if rank < trace.spec.world_size => {
+                    observed.rank_event(rank, event, &mut pending[rank]);
+                }
+                Some(_) => {}
+            }
+        }
+        observed
+    }
+
+    /// Whether every rank did everything it was asked to.
+    pub fn all_finished(&self) -> bool {
+        self.processes.iter().all(|process| process.finished)
+    }
+
+    /// Buffers of a point and step, by rank.
+    pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Buffer<'a>> {
+        self.buffers.iter().filter(move |b| b.point == point && b.step == Some(step))
+    }
+
+    /// Name of a parameter.
+    pub fn param_name(&self, index: usize) -> String {
+        self.param_names
+            .get(index)
+            .map_or_else(|| format!("parameter {index}"), |&name| name.to_owned())
+    }
+
+    fn launcher_event(&mut self, event: &'a Event) {
+        match event {
+            Event::RunStarted { zprobe, .. } => self.zprobe = zprobe,
+            Event::RankSpawned { rank, pid } => {
+                if let Some(process) = self.processes.get_mut(*rank) {
+                    process.pid = Some(*pid);
+                }
+            }
+            Event::RankExited { rank, outcome } => {
+                if let Some(process) = self.processes.get_mut(*rank) {
+                    process.outcome = Some(*outcome);
+                }
+            }
+            Event::ProtocolViolated { rank, violation, line } => {
+                self.broken.push(Broken { rank: *rank, violation: *violation, line });
+            }
+            Event::TimedOut { silent, timeout_s } => self.timed_out = Some((silent, *timeout_s)),
+            Event::Interrupted => self.interrupted = true,
+            Event::Stderr { rank: None, tail } => self.host_stderr = Some(tail),
+            Event::Stderr { rank: Some(rank), tail } => {
+                if let Some(process) = self.processes.get_mut(*rank) {
+                    process.stderr = Some(tail);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rank_event(&mut self, rank: usize, event: &'a Event, pending: &mut Vec<&'a str>) {
+        let process = &mut self.processes[rank];
+        process.last = Some(event);
+        process.finished = matches!(event, Event::Finished);
+        match event {
+            Event::RankReady { versions, .. } => process.versions = Some(versions),
+            Event::Model { params } if self.param_names.is_empty() => {
+                self.param_names = params.iter().map(|param| param.name.as_str()).collect();
+            }
+            Event::Layout { layout, segments } => {
+                self.layouts.insert((rank, *layout), segments);
+            }
+            Event::OptimizerChosen { class, inner } => self.optimizer = Some((class, inner)),
+            Event::PhaseEntered { .. } => process.last_phase = Some(event),
+            Event::GraphWalked { step, microbatch, accumulate_grad_nodes, params } => {
+                let backward = Backward {
+                    accumulate_grad_nodes: *accumulate_grad_nodes,
+                    reached: params,
+                    fired: None,
+                };
+                self.backwards.insert((*step, *microbatch, rank), backward);
+            }
+            Event::HooksFired { step, microbatch, fired } => {
+                if let Some(backward) = self.backwards.get_mut(&(*step, *microbatch, rank)) {
+                    backward.fired = Some(fired);
+                }
+            }
+            Event::BucketFlushed {
+                step,
+                microbatch,
+                flush,
+                reason,
+                elements,
+                capacity,
+                params,
+            } => {
+                self.flushes.push(BucketFlush {
+                    rank,
+                    step: *step,
+                    microbatch: *microbatch,
+                    flush: *flush,
+                    reason: *reason,
+                    elements: *elements,
+                    capacity: *capacity,
+                    params,
+                });
+            }
+            Event::CollectiveEntered { sequence, op, .. } => {
+                process.collective = Some((*sequence, *op));
+            }
+            Event::CollectiveMismatch { sequence, announced } => {
+                self.mismatches.insert(*sequence, announced);
+            }
+            Event::Buffer { step, microbatch, point, layout, payload } => {
+                pending.push(&payload.digest);
+                self.buffers.push(Buffer {
+                    rank,
+                    step: *step,
+                    microbatch: *microbatch,
+                    point: *point,
+                    layout: *layout,
+                    payload,
+                });
+            }
+            Event::DigestsGathered { step, digests } => {
+                self.digests.insert((rank, *step), combined_digest(std::mem::take(pending)));
+                self.gathered.push(Gathered { rank, step: *step, in_band: digests });
+            }
+            Event::Failed { message } => process.failure = Some(message),
+            _ => {}
+        }
+    }
+}

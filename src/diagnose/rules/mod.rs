@@ -1,0 +1,220 @@
+//! The rules: one file each, in one registry.
+//!
+//! A rule looks at a [`Case`] and says what it sees, whether or not something else explains it:
+//! [`super::causes`] sorts that out.
+
+mod zp101_boundary_leak;
+mod zp102_microbatch_missing;
+mod zp103_microbatch_repeated;
+mod zp104_not_averaged;
+mod zp105_wrongly_scaled;
+mod zp106_leftover;
+mod zp107_unexplained_gradient;
+mod zp201_dead_hooks;
+mod zp301_empty_bucket;
+mod zp601_replicas_disagree;
+mod zp602_stale_parameters;
+mod zp603_update_differs;
+mod zp801_collective_mismatch;
+mod zp901_rank_died;
+mod zp902_rank_hung;
+mod zp903_protocol_broken;
+mod zp904_digests_disagree;
+
+pub use self::zp601_replicas_disagree::MUST_AGREE;
+use super::Case;
+
+use super::deviation::Deviation;
+use crate::report::{Contribution, Finding, Severity};
+
+/// A rule.
+pub struct Rule {
+    /// Code, for example `ZP101`. Never reused.
+    pub code: &'static str,
+    /// Name.
+    pub name: &'static str,
+    /// Whether a finding means that the engine crashed or hung.
+    pub crash: bool,
+    /// Codes of rules whose findings explain this one's.
+    pub explained_by: &'static [&'static str],
+    /// Documentation, as `zprobe explain` prints it.
+    pub doc: &'static str,
+    check: fn(&Case<'_>, &Rule) -> Vec<Finding>,
+}
+
+/// Every rule, by code.
+pub const RULES: &[Rule] = &[
+    zp101_boundary_leak::RULE,
+    zp102_microbatch_missing::RULE,
+    zp103_microbatch_repeated::RULE,
+    zp104_not_averaged::RULE,
+    zp105_wrongly_scaled::RULE,
+    zp106_leftover::RULE,
+    zp107_unexplained_gradient::RULE,
+    zp201_dead_hooks::RULE,
+    zp301_empty_bucket::RULE,
+    zp601_replicas_disagree::RULE,
+    zp602_stale_parameters::RULE,
+    zp603_update_differs::RULE,
+    zp801_collective_mismatch::RULE,
+    zp901_rank_died::RULE,
+    zp902_rank_hung::RULE,
+    zp903_protocol_broken::RULE,
+    zp904_digests_disagree::RULE,
+];
+
+/// Rules that see gradients at the optimizer's input that are wrong.
+pub const WRONG_GRADIENT: &[&str] =
+    &["ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107"];
+
+/// What every rule sees, by code of the rule.
+pub fn check_all(case: &Case<'_>) -> Vec<Finding> {
+    RULES.iter().flat_map(|rule| (rule.check)(case, rule)).collect()
+}
+
+/// The rule with this code.
+pub fn find(code: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.code.eq_ignore_ascii_case(code))
+}
+
+/// Whether a finding of this rule means that the engine crashed or hung.
+pub fn is_crash(code: &str) -> bool {
+    find(code).is_some_and(|rule| rule.crash)
+}
+
+impl Rule {
+    /// A finding of this rule, with nothing but a message.
+    fn finding(&self, message: String) -> Finding {
+        Finding {
+            code: self.code.to_owned(),
+            name: self.name.to_owned(),
+            severity: Severity::Error,
+            message,
+            step: None,
+            microbatch: None,
+            rank: None,
+            param: None,
+            bucket: None,
+            evidence: Vec::new(),
+            consequences: Vec::new(),
+        }
+    }
+
+    /// A finding about a deviation, with the evidence that all of these share.
+    fn deviation(&self, deviation: &Deviation, message: String) -> Finding {
+        let mut finding = self.finding(message);
+        finding.step = deviation.steps.first().copied();
+        if let [owner] = deviation.owners[..] {
+            finding.rank = Some(owner);
+        }
+        if let Some([param]) = deviation.params.as_deref() {
+            finding.param = Some(param.clone());
+        }
+        let example = &deviation.example;
+        finding.evidence.push(format!(
+            "weights at {} of step {} on rank {}: {}",
+            example.point,
+            example.step,
+            example.rank,
+            matrix(&example.weights),
+        ));
+        finding.evidence.push(format!("first departure from the plan: {}", deviation.first));
+        finding.evidence.push(format!(
+            "seen in {} on {}",
+            counted("step", &deviation.steps),
+            counted("rank", &deviation.owners),
+        ));
+        if let Some(params) = &deviation.params {
+            finding.evidence.push(format!("parameters: {}", abridged(params)));
+        }
+        finding
+    }
+}
+
+/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch.
+fn matrix(weights: &[Vec<f64>]) -> String {
+    let rows: Vec<String> = weights
+        .iter()
+        .map(|row| {
+            let cells: Vec<String> = row.iter().map(|&weight| weight_text(weight)).collect();
+            format!("[{}]", cells.join(", "))
+        })
+        .collect();
+    format!("[{}]", rows.join(", "))
+}
+
+/// A weight with as many digits as it takes, three at most.
+pub fn weight_text(weight: f64) -> String {
+    let text = format!("{weight:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// `step 0`, or `steps 0, 1 and 2`.
+pub fn counted(noun: &str, numbers: &[usize]) -> String {
+    let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    match texts.split_last() {
+        None => format!("no {noun}"),
+        Some((only, [])) => format!("{noun} {only}"),
+        Some((last, others)) => format!("{noun}s {} and {last}", others.join(", ")),
+    }
+}
+
+/// The first few of many names.
+fn abridged(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    if names.len() <= SHOWN {
+        return names.join(", ");
+    }
+    format!("{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
+}
+
+/// Microbatches among `sources` that concern every rank, or the sources one by one.
+fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
+    let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();
+    microbatches.sort_unstable();
+    microbatches.dedup();
+    if sources.len() == microbatches.len() * world_size {
+        return format!("{} of every rank", counted("microbatch", &microbatches))
+            .replace("microbatchs", "microbatches");
+    }
+    let pairs: Vec<String> =
+        sources.iter().map(|(rank, m)| format!("microbatch {m} of rank {rank}")).collect();
+    abridged(&pairs)
+}
+
+/// The only microbatch among `sources`.
+fn only_microbatch(sources: &[(usize, usize)]) -> Option<usize> {
+    let (_, first) = *sources.first()?;
+    sources.iter().all(|&(_, m)| m == first).then_some(first)
+}
+
+/// Contributions at a point that are not as planned.
+fn departed<'a>(
+    case: &'a Case<'_>,
+    point: crate::trace::Point,
+) -> impl Iterator<Item = &'a Contribution> {
+    case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
+}
+
+/// Folds findings that say the same of several ranks, parameters or steps into the first of them.
+fn merge(mut merged: Vec<Finding>, finding: Finding) -> Vec<Finding> {
+    match merged.first_mut() {
+        None => merged.push(finding),
+        Some(first) => {
+            if first.rank != finding.rank {
+                first.rank = None;
+            }
+            if first.param != finding.param {
+                first.param = None;
+            }
+            if first.microbatch != finding.microbatch {
+                first.microbatch = None;
+            }
+            if first.message != finding.message {
+                first.evidence.push(finding.message);
+            }
+        }
+    }
+    merged
+}

@@ -1,0 +1,50 @@
+//! ZP301: a bucket was flushed with nothing in it.
+
+use super::super::Case;
+use super::super::observed::BucketFlush;
+use super::Rule;
+use crate::report::{Finding, Severity};
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP301",
+    name: "empty-bucket",
+    crash: false,
+    explained_by: &["ZP201"],
+    doc: include_str!("../../../docs/rules/ZP301.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let flushes = &case.observed.flushes;
+    // A last flush may find its bucket empty because everything went before it.
+    let carried = |empty: &BucketFlush<'_>| {
+        flushes.iter().any(|flush| {
+            let same_backward = (flush.rank, flush.step, flush.microbatch)
+                == (empty.rank, empty.step, empty.microbatch);
+            same_backward && flush.elements > 0
+        })
+    };
+    let empty: Vec<_> =
+        flushes.iter().filter(|flush| flush.elements == 0 && !carried(flush)).collect();
+    let Some(first) = empty.first() else { return Vec::new() };
+    let mut finding = rule.finding(format!(
+        "an IPG bucket was flushed empty ({}): nothing had been put into it",
+        first.reason,
+    ));
+    finding.severity = Severity::Warning;
+    finding.step = Some(first.step);
+    finding.microbatch = Some(first.microbatch);
+    finding.bucket = Some(first.flush);
+    if empty.iter().all(|flush| flush.rank == first.rank) && case.observed.spec.world_size > 1 {
+        finding.rank = Some(first.rank);
+    }
+    finding.evidence.push(format!(
+        "{} of {} flushes were empty, the first at step {}, microbatch {} on rank {}",
+        empty.len(),
+        flushes.len(),
+        first.step,
+        first.microbatch,
+        first.rank,
+    ));
+    vec![finding]
+}

@@ -1,0 +1,59 @@
+//! ZP601: ranks hold different bits where they must hold the same.
+
+use super::super::Case;
+use super::super::observed::Buffer;
+use super::{Rule, WRONG_GRADIENT};
+use crate::report::Finding;
+use crate::trace::{LayoutName, Point};
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP601",
+    name: "replicas-disagree",
+    crash: false,
+    explained_by: &[
+        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP602",
+    ],
+    doc: include_str!("../../../docs/rules/ZP601.md"),
+    check,
+};
+
+/// Points at which every rank that holds the whole must hold the same.
+pub const MUST_AGREE: &[Point] = &[Point::Reduced, Point::BeforeStep, Point::Parameters];
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    debug_assert!(WRONG_GRADIENT.iter().all(|code| rule.explained_by.contains(code)));
+    MUST_AGREE
+        .iter()
+        .filter_map(|&point| {
+            let (step, first, other) =
+                (0..case.observed.spec.steps).find_map(|step| disagreement(case, point, step))?;
+            let mut finding = rule.finding(format!(
+                "ranks {} and {} disagree on the {point} of step {step}, where all ranks must hold \
+                 the same",
+                first.rank, other.rank,
+            ));
+            finding.step = Some(step);
+            for buffer in [first, other] {
+                finding.evidence.push(format!(
+                    "rank {}: digest {}, norm {}",
+                    buffer.rank,
+                    buffer.payload.digest,
+                    buffer.payload.norm.map_or("not finite".to_owned(), |norm| norm.to_string()),
+                ));
+            }
+            Some(finding)
+        })
+        .fold(Vec::new(), super::merge)
+}
+
+fn disagreement<'a>(
+    case: &'a Case<'_>,
+    point: Point,
+    step: usize,
+) -> Option<(usize, &'a Buffer<'a>, &'a Buffer<'a>)> {
+    let mut whole =
+        case.observed.at(point, step).filter(|buffer| buffer.layout == LayoutName::Full);
+    let first = whole.next()?;
+    let other = whole.find(|buffer| buffer.payload.digest != first.payload.digest)?;
+    Some((step, first, other))
+}

@@ -1,0 +1,92 @@
+//! ZP602: after the step a model's parameters are not their owner's master weights.
+
+use super::super::Case;
+use super::{Rule, abridged, counted};
+use crate::report::Finding;
+use crate::spec::Dtype;
+use crate::trace::{LayoutName, Point};
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP602",
+    name: "stale-parameters",
+    crash: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP602.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let observed = &case.observed;
+    for step in 0..observed.spec.steps {
+        let mut readers = Vec::new();
+        let mut owners = Vec::new();
+        let mut names = Vec::new();
+        for parameters in
+            observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full)
+        {
+            let Ok(held) = parameters.payload.values() else { continue };
+            for master in observed.at(Point::MasterWeights, step) {
+                let Ok(expected) = master.payload.values() else { continue };
+                let partition = case.plan.partition(master.rank);
+                let wrong: Vec<usize> = partition
+                    .zip(&expected)
+                    .filter(|(element, _)| *element < case.plan.numel())
+                    .filter(|(element, value)| {
+                        let rounded = round(**value, parameters.payload.dtype);
+                        held.get(*element).is_none_or(|held| held.to_bits() != rounded.to_bits())
+                    })
+                    .map(|(element, _)| element)
+                    .collect();
+                if wrong.is_empty() {
+                    continue;
+                }
+                for (list, rank) in [(&mut readers, parameters.rank), (&mut owners, master.rank)] {
+                    if !list.contains(&rank) {
+                        list.push(rank);
+                    }
+                }
+                for param in case.plan.params() {
+                    let hit = wrong.iter().any(|element| param.range().contains(element));
+                    if hit && !names.contains(&param.name) {
+                        names.push(param.name.clone());
+                    }
+                }
+            }
+        }
+        owners.sort_unstable();
+        readers.sort_unstable();
+        if owners.is_empty() {
+            continue;
+        }
+        let mut finding = rule.finding(format!(
+            "after step {step} the model on {} does not hold the weights that {} updated",
+            counted("rank", &readers),
+            counted("rank", &owners),
+        ));
+        finding.step = Some(step);
+        finding.rank = match (&readers[..], &owners[..]) {
+            // Stale on one rank only: that rank lost the update. One owner's partition stale
+            // everywhere: that owner never handed it out.
+            ([reader], _) => Some(*reader),
+            (_, [owner]) => Some(*owner),
+            _ => None,
+        };
+        if let [name] = names.as_slice() {
+            finding.param = Some(name.clone());
+        }
+        finding.evidence.push(format!("parameters: {}", abridged(&names)));
+        finding.evidence.push(
+            "compared bit for bit with the master weights, rounded to the model's dtype".to_owned(),
+        );
+        return vec![finding];
+    }
+    Vec::new()
+}
+
+fn round(value: f64, dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::Bf16 => half::bf16::from_f64(value).to_f64(),
+        Dtype::Fp16 => half::f16::from_f64(value).to_f64(),
+        Dtype::Fp32 => f64::from(value as f32),
+    }
+}

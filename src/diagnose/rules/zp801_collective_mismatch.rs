@@ -1,0 +1,37 @@
+//! ZP801: ranks were about to issue different collectives.
+
+use super::super::Case;
+use super::Rule;
+use crate::report::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP801",
+    name: "collective-mismatch",
+    crash: true,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP801.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let Some((sequence, announced)) = case.observed.mismatches.first_key_value() else {
+        return Vec::new();
+    };
+    let mut finding = rule.finding(format!(
+        "the ranks came to collective {sequence} with different operations; it was not issued"
+    ));
+    // One rank against an agreeing rest is the odd one out; two ranks are just different.
+    let odd: Vec<usize> = announced
+        .iter()
+        .enumerate()
+        .filter(|(_, own)| announced.iter().filter(|other| other == own).count() == 1)
+        .map(|(rank, _)| rank)
+        .collect();
+    if let ([rank], 3..) = (&odd[..], announced.len()) {
+        finding.rank = Some(*rank);
+    }
+    for (rank, own) in announced.iter().enumerate() {
+        finding.evidence.push(format!("rank {rank}: {own}"));
+    }
+    vec![finding]
+}

@@ -1,0 +1,87 @@
+//! ZP901: a rank's process ended before its work was done.
+
+use nix::sys::signal::Signal;
+
+use super::super::Case;
+use super::super::observed::Process;
+use super::super::summary::last_words;
+use super::Rule;
+use crate::report::{Consequence, Finding};
+use crate::trace::Outcome;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP901",
+    name: "rank-died",
+    crash: true,
+    explained_by: &["ZP801", "ZP902", "ZP903"],
+    doc: include_str!("../../../docs/rules/ZP901.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let observed = &case.observed;
+    let died: Vec<(usize, &Process<'_>, String)> = observed
+        .processes
+        .iter()
+        .enumerate()
+        .filter(|(_, process)| !process.finished)
+        .filter_map(|(rank, process)| Some((rank, process, ending(process.outcome?)?)))
+        .collect();
+    // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere.
+    let by_signal = |process: &Process<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
+    let any_signal = died.iter().any(|(_, process, _)| by_signal(process));
+    let is_root = |process: &Process<'_>| {
+        if any_signal { by_signal(process) } else { !process.failure.is_some_and(blames_a_peer) }
+    };
+    let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
+    let (roots, others): (Vec<_>, Vec<_>) =
+        died.into_iter().partition(|(_, process, _)| all_blame || is_root(process));
+    let mut findings: Vec<Finding> = roots
+        .into_iter()
+        .map(|(rank, process, ending)| {
+            let mut finding = rule.finding(format!("rank {rank} {ending}"));
+            finding.rank = Some(rank);
+            finding.evidence.push(format!("last: {}", last_words(process)));
+            finding.evidence.extend(process.failure.map(str::to_owned));
+            finding
+        })
+        .collect();
+    if let Some(first) = findings.first_mut() {
+        for (rank, process, ending) in others {
+            first.consequences.push(Consequence {
+                code: rule.code.to_owned(),
+                message: match process.failure {
+                    Some(failure) => format!("rank {rank} {ending}: {failure}"),
+                    None => format!("rank {rank} {ending}"),
+                },
+            });
+        }
+    }
+    findings
+}
+
+/// How a process ended, if that is a death of its own.
+fn ending(outcome: Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Signal(number) => Some(match Signal::try_from(number) {
+            Ok(signal) => format!("was killed by {signal}"),
+            Err(_) => format!("was killed by signal {number}"),
+        }),
+        Outcome::Code(0) => Some("exited before it had finished".to_owned()),
+        Outcome::Code(code) => Some(format!("failed with exit code {code}")),
+        Outcome::Reaped => None,
+    }
+}
+
+/// Whether a failure is what a rank sees when another one is gone.
+fn blames_a_peer(failure: &str) -> bool {
+    const SYMPTOMS: &[&str] = &[
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Broken pipe",
+        "was never reached by rank",
+        "Timed out waiting",
+        "not every rank left",
+    ];
+    SYMPTOMS.iter().any(|symptom| failure.contains(symptom))
+}

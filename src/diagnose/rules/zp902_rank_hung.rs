@@ -1,0 +1,54 @@
+//! ZP902: a rank went silent before its work was done.
+
+use super::super::Case;
+use super::super::observed::Process;
+use super::super::summary::last_words;
+use super::{Rule, counted};
+use crate::report::{Consequence, Finding};
+use crate::trace::Event;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP902",
+    name: "rank-hung",
+    crash: true,
+    explained_by: &["ZP903"],
+    doc: include_str!("../../../docs/rules/ZP902.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let Some((silent, timeout_s)) = case.observed.timed_out else { return Vec::new() };
+    let processes: Vec<(usize, &Process<'_>)> = silent
+        .iter()
+        .filter_map(|&rank| Some((rank, case.observed.processes.get(rank)?)))
+        .collect();
+    let waiting =
+        |process: &Process<'_>| matches!(process.last, Some(Event::CollectiveEntered { .. }));
+    let reached = |process: &Process<'_>| process.collective.map(|(sequence, _)| sequence);
+    // Who waits in a collective waits for somebody; if all do, for whoever is furthest behind.
+    let all_wait = processes.iter().all(|(_, process)| waiting(process));
+    let behind = processes.iter().map(|(_, process)| reached(process)).min().flatten();
+    let (hung, waiters): (Vec<_>, Vec<_>) = processes.into_iter().partition(|(_, process)| {
+        if all_wait { reached(process) == behind } else { !waiting(process) }
+    });
+    let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
+    let mut finding =
+        rule.finding(format!("{} hung: no event for {timeout_s} s", counted("rank", &ranks)));
+    if let [rank] = ranks[..] {
+        finding.rank = Some(rank);
+    }
+    for (rank, process) in hung {
+        finding.evidence.push(format!("rank {rank}, last: {}", last_words(process)));
+        if let Some(Event::PhaseEntered { step, microbatch, .. }) = process.last_phase {
+            finding.step = Some(*step);
+            finding.microbatch = Some(*microbatch);
+        }
+    }
+    for (rank, process) in waiters {
+        finding.consequences.push(Consequence {
+            code: rule.code.to_owned(),
+            message: format!("rank {rank} waited: {}", last_words(process)),
+        });
+    }
+    vec![finding]
+}

@@ -1,0 +1,243 @@
+//! The parts of a report that are no findings: the facts, side by side.
+
+use std::collections::BTreeMap;
+
+use super::Case;
+use super::observed::{BucketFlush, Buffer, Process};
+use super::rules::MUST_AGREE;
+use crate::report::{Flush, HookCount, Hooks, Method, Norms, Power, Rank, Run};
+use crate::spec::{Dataflow, Model};
+use crate::trace::{Event, FlushReason, LayoutName, Point};
+
+/// What was run, and on what.
+pub fn run(case: &Case<'_>) -> Run {
+    let observed = &case.observed;
+    let mut versions = BTreeMap::from([("zprobe".to_owned(), observed.zprobe.to_owned())]);
+    for process in &observed.processes {
+        versions
+            .extend(process.versions.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+    }
+    Run {
+        spec: observed.spec.clone(),
+        versions,
+        optimizer_class: observed.optimizer.map(|(class, _)| class.to_owned()),
+        inner_optimizer: observed.optimizer.map(|(_, inner)| inner.to_owned()),
+    }
+}
+
+/// Norms of gradient buffers, one row a moment, one column a rank.
+pub fn norms(case: &Case<'_>) -> Vec<Norms> {
+    // Moments in the order in which the first rank came to them.
+    let mut moments: Vec<Vec<&Buffer<'_>>> = Vec::new();
+    for buffer in &case.observed.buffers {
+        if !matches!(buffer.point, Point::Accumulator | Point::Reduced | Point::BeforeStep) {
+            continue;
+        }
+        let moment = |buffer: &Buffer<'_>| (buffer.step, buffer.microbatch, buffer.point);
+        match moments.iter_mut().find(|held| moment(held[0]) == moment(buffer)) {
+            Some(held) => held.push(buffer),
+            None => moments.push(vec![buffer]),
+        }
+    }
+    moments.iter().filter_map(|held| norms_of(held, case.observed.spec.world_size)).collect()
+}
+
+/// The row of one moment; `held` is what each rank held then.
+fn norms_of(held: &[&Buffer<'_>], world_size: usize) -> Option<Norms> {
+    let first = held.first()?;
+    let mut norms = vec![None; world_size];
+    for buffer in held {
+        norms[buffer.rank] = buffer.payload.norm;
+    }
+    // Different partitions are not comparable.
+    let whole = held.iter().all(|buffer| buffer.layout == LayoutName::Full);
+    let must_agree = whole && MUST_AGREE.contains(&first.point);
+    let digest = &first.payload.digest;
+    let difference = |norm: &Option<f64>| match (norm, norms[0]) {
+        (Some(norm), Some(reference)) if reference != 0.0 => {
+            Some((norm - reference) / reference * 100.0)
+        }
+        _ => None,
+    };
+    Some(Norms {
+        step: first.step?,
+        microbatch: first.microbatch,
+        point: first.point,
+        agree: must_agree.then(|| held.iter().all(|buffer| buffer.payload.digest == *digest)),
+        difference_percent: norms.iter().filter(|_| whole).map(difference).collect(),
+        norms,
+    })
+}
+
+/// How each rank ended.
+pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
+    let host_stderr = case.observed.host_stderr;
+    case.observed
+        .processes
+        .iter()
+        .enumerate()
+        .map(|(rank, process)| Rank {
+            rank,
+            pid: process.pid,
+            outcome: process.outcome,
+            finished: process.finished,
+            last: last_words(process),
+            failure: process.failure.map(str::to_owned),
+            stderr: process
+                .stderr
+                .or(host_stderr.filter(|_| process.pid.is_none()))
+                .map(str::to_owned),
+        })
+        .collect()
+}
+
+/// What a rank did last, in words.
+pub fn last_words(process: &Process<'_>) -> String {
+    let phase = match process.last_phase {
+        Some(Event::PhaseEntered { step, microbatch, phase }) => {
+            Some(format!("{phase} of step {step}, microbatch {microbatch}"))
+        }
+        _ => None,
+    };
+    let phase = phase.unwrap_or_else(|| "start-up".to_owned());
+    match process.last {
+        None => "it never said anything".to_owned(),
+        Some(Event::Finished) => "finished".to_owned(),
+        Some(Event::RankReady { .. }) => "ready, joining the other ranks".to_owned(),
+        Some(Event::CollectiveEntered { sequence, op, dtype, numel }) => {
+            format!("in collective {sequence} ({op} of {numel} {dtype}), {phase}")
+        }
+        Some(_) => phase,
+    }
+}
+
+/// Bucket flushes, those that all ranks did alike in one entry.
+pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
+    let mut flushes: Vec<Flush> = Vec::new();
+    for flush in &case.observed.flushes {
+        let BucketFlush { rank, step, microbatch, flush: number, reason, elements, .. } = *flush;
+        let params: Vec<String> =
+            flush.params.iter().map(|&param| case.observed.param_name(param)).collect();
+        let same = flushes.iter_mut().find(|known| {
+            (known.step, known.microbatch, known.flush) == (step, microbatch, number)
+                && (known.reason, known.elements) == (reason, elements)
+                && known.params == params
+        });
+        match same {
+            Some(known) => known.ranks.push(rank),
+            None => flushes.push(Flush {
+                step,
+                microbatch,
+                flush: number,
+                ranks: vec![rank],
+                reason,
+                elements,
+                capacity: flush.capacity,
+                params,
+            }),
+        }
+    }
+    flushes
+}
+
+/// Hooks against the autograd graph.
+pub fn hooks(case: &Case<'_>) -> Hooks {
+    let counts: Vec<HookCount> = case
+        .observed
+        .backwards
+        .iter()
+        .map(|(&(step, microbatch, rank), backward)| {
+            let fired = backward.fired;
+            let silent = fired.map_or_else(Vec::new, |fired| {
+                backward
+                    .reached
+                    .iter()
+                    .filter(|&&param| fired.get(param).is_none_or(|&count| count == 0))
+                    .map(|&param| case.observed.param_name(param))
+                    .collect()
+            });
+            HookCount {
+                step,
+                microbatch,
+                rank,
+                accumulate_grad_nodes: backward.accumulate_grad_nodes,
+                fired: fired.map(|fired| fired.iter().map(|&count| count as usize).sum()),
+                silent,
+            }
+        })
+        .collect();
+    Hooks { observed: counts.iter().any(|count| count.fired.is_some()), counts }
+}
+
+/// The smallest deviation that this run could have seen.
+pub fn power(case: &Case<'_>) -> Power {
+    let (spec, decoded) = (case.observed.spec, &case.decoded);
+    let contributions = spec.contributions_per_step();
+    let method = match spec.model {
+        Model::Coded => Method::Coded,
+        Model::Mlp => Method::LeastSquares,
+    };
+    let statement = match (method, decoded.smallest_weight_deviation) {
+        (_, None) => "no weight could be read at the optimizer's input: no conclusion".to_owned(),
+        (Method::Coded, Some(0.0)) => format!(
+            "one wrong bit in one element of the gradient; a lost contribution, 1 of \
+             {contributions}, changes every element by 1"
+        ),
+        (Method::Coded, Some(deviation)) => format!(
+            "a change of {deviation:.1e} of one contribution (1 of {contributions}) in one element"
+        ),
+        (Method::LeastSquares, Some(deviation)) => format!(
+            "a weight that is off by {deviation:.1e} (one lost contribution, 1 of \
+             {contributions}, is off by 1)"
+        ),
+    };
+    Power {
+        method,
+        smallest_weight_deviation: decoded.smallest_weight_deviation,
+        condition: decoded.condition,
+        smallest_element_deviation: decoded.smallest_element_deviation,
+        statement,
+    }
+}
+
+/// What this run says nothing about.
+pub fn not_exercised(case: &Case<'_>) -> Vec<String> {
+    let (observed, spec) = (&case.observed, case.observed.spec);
+    let mut missing = Vec::new();
+    if spec.world_size == 1 {
+        missing.push("averaging across ranks: there is only one rank".to_owned());
+    }
+    if spec.steps == 1 {
+        missing.push("gradients left over from an earlier step: there is only one step".to_owned());
+    }
+    if spec.gradient_accumulation_steps == 1 {
+        missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
+    }
+    match spec.dataflow {
+        Dataflow::Accumulator => {
+            missing.push("gradient hooks and buckets: this dataflow has none".to_owned());
+        }
+        Dataflow::IpgBucket => {
+            let flushed = |reason| observed.flushes.iter().any(|flush| flush.reason == reason);
+            if !flushed(FlushReason::Full) {
+                missing.push("a bucket flushed because it was full".to_owned());
+            }
+            if !flushed(FlushReason::Oversized) {
+                missing.push("a parameter larger than the bucket".to_owned());
+            }
+        }
+    }
+    let read = |point| case.decoded.contributions.iter().any(|c| c.point == point);
+    if !read(Point::MasterWeights) {
+        missing.push(
+            "weights read from the update itself: that takes the coded model with SGD".to_owned(),
+        );
+    }
+    for (rank, process) in observed.processes.iter().enumerate() {
+        if process.last.is_none() {
+            missing.push(format!("rank {rank}: it was never heard"));
+        }
+    }
+    missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
+    missing
+}

@@ -1,0 +1,51 @@
+//! The names that launcher and ranks agree on: environment variables and files.
+
+use std::path::{Path, PathBuf};
+
+/// Variable: id of the run, for [`Record::run`](crate::trace::Record::run).
+pub const RUN: &str = "ZPROBE_RUN";
+
+/// Variable: the [`RunSpec`](crate::spec::RunSpec) as JSON.
+pub const SPEC: &str = "ZPROBE_SPEC";
+
+/// Variable: the event channel (a descriptor number) of each rank of this process, separated by
+/// commas, in rank order.
+pub const EVENT_FDS: &str = "ZPROBE_EVENT_FDS";
+
+/// Variable: the host channel (a descriptor number), for a process that forks its ranks.
+pub const HOST_FD: &str = "ZPROBE_HOST_FD";
+
+/// Variable: a listening TCP socket (a descriptor number) at `MASTER_ADDR:MASTER_PORT`, for the
+/// process of rank 0.
+pub const STORE_FD: &str = "ZPROBE_STORE_FD";
+
+/// Variable: the run directory, for a process that forks its ranks and redirects their output.
+pub const RUN_DIR: &str = "ZPROBE_RUN_DIR";
+
+/// Whose output a log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogOf {
+    /// A rank's.
+    Rank(usize),
+    /// That of the process that forks the ranks.
+    Host,
+}
+
+impl LogOf {
+    /// File in the run directory that standard output goes to.
+    pub fn stdout(self, run_dir: &Path) -> PathBuf {
+        self.file(run_dir, "stdout")
+    }
+
+    /// File in the run directory that standard error goes to.
+    pub fn stderr(self, run_dir: &Path) -> PathBuf {
+        self.file(run_dir, "stderr")
+    }
+
+    fn file(self, run_dir: &Path, stream: &str) -> PathBuf {
+        run_dir.join(match self {
+            LogOf::Rank(rank) => format!("rank-{rank}.{stream}.log"),
+            LogOf::Host => format!("host.{stream}.log"),
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! A process group that the launcher started, and its certain end.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::Pid;
+
+use crate::trace::Outcome;
+
+/// How long the kernel may take to end processes after SIGKILL. Only a process inside a device
+/// driver takes longer than an instant.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// How often to look in that time.
+const KILL_POLL: Duration = Duration::from_millis(1);
+
+/// A group: the leader, whose process id is the group's, and whatever descends from it.
+pub(super) struct ProcessGroup {
+    leader: Child,
+    /// Set once the leader was waited for.
+    outcome: Option<Outcome>,
+    killed: bool,
+}
+
+impl ProcessGroup {
+    /// Takes charge of the group that `leader` leads.
+    pub(super) fn new(leader: Child) -> Self {
+        Self { leader, outcome: None, killed: false }
+    }
+
+    /// Process id of the leader.
+    pub(super) fn pid(&self) -> u32 {
+        self.leader.id()
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_raw(self.leader.id().cast_signed())
+    }
+
+    /// How the leader ended, if it has. What it left behind is killed.
+    pub(super) fn outcome(&mut self) -> Option<Outcome> {
+        if self.outcome.is_none() && self.leader_is_dead() {
+            // As long as the dead leader was not waited for, nobody else can get its id: no
+            // stranger is hit.
+            self.signal();
+            self.outcome = self.leader.try_wait().ok().flatten().map(|status| self.read(status));
+        }
+        self.outcome
+    }
+
+    /// Kills the whole group.
+    pub(super) fn kill(&mut self) {
+        if self.outcome().is_none() {
+            self.killed = true;
+            self.signal();
+        }
+    }
+
+    fn signal(&self) {
+        // Fails only when there is nobody left.
+        let _ = killpg(self.id(), Signal::SIGKILL);
+    }
+
+    fn leader_is_dead(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        // An error is an end by a real-time signal, for which nix has no name.
+        !matches!(waitid(Id::Pid(self.id()), flags), Ok(WaitStatus::StillAlive))
+    }
+
+    fn read(&self, status: ExitStatus) -> Outcome {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Outcome::Code(code),
+            (None, Some(signal)) if self.killed && signal == Signal::SIGKILL as i32 => {
+                Outcome::Reaped
+            }
+            (None, signal) => Outcome::Signal(signal.unwrap_or_default()),
+        }
+    }
+
+    /// Waits for members whose parent has died, and which the launcher has inherited; adds those
+    /// that had an end of their own, before the kill, to `ended`. Whether the group is empty.
+    fn reap(&mut self, ended: &mut Vec<(u32, Outcome)>) -> bool {
+        if self.outcome().is_none() {
+            return false;
+        }
+        let members = Pid::from_raw(-self.id().as_raw());
+        loop {
+            let (pid, outcome) = match waitpid(members, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => return false,
+                Ok(WaitStatus::Exited(pid, code)) => (pid, Outcome::Code(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) if signal != Signal::SIGKILL => {
+                    (pid, Outcome::Signal(signal as i32))
+                }
+                Err(Errno::ECHILD) => return true,
+                _ => continue,
+            };
+            ended.push((pid.as_raw().unsigned_abs(), outcome));
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if self.outcome.is_none() && !self.killed {
+            end(&mut [self], &mut Vec::new());
+        }
+    }
+}
+
+/// Kills groups and waits until they are empty. Members with an end of their own are added to
+/// `ended`; the leaders of groups that would not die are returned.
+pub(super) fn end(groups: &mut [&mut ProcessGroup], ended: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
+    for group in groups.iter_mut() {
+        group.kill();
+    }
+    let deadline = Instant::now() + KILL_GRACE;
+    loop {
+        let mut left = Vec::new();
+        for group in groups.iter_mut() {
+            if !group.reap(ended) {
+                left.push(group.pid());
+            }
+        }
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        thread::sleep(KILL_POLL);
+    }
+}

@@ -1,0 +1,126 @@
+//! From a spec to a trace: one process per rank, started, watched, recorded and reaped.
+//!
+//! A rank is *any program that speaks the protocol* of `docs/protocol.md`: it writes
+//! [`trace::Record`](crate::trace::Record)s, one JSON object a line, to a descriptor of its own,
+//! and never to stdout. What a rank does wrong (it dies, hangs, or writes something else) is data
+//! about the engine under test, so it ends up in the trace; an `Err` from here means that there
+//! was nothing to watch in the first place.
+//!
+//! One thread does everything, around one `poll`: it cannot fall behind without the ranks' pipes
+//! filling up, so its memory is bounded, and no misbehaviour of a rank can leave a reader stuck.
+
+mod channel;
+pub mod contract;
+mod group;
+mod host;
+mod log_tail;
+mod recorder;
+mod sender;
+mod signals;
+mod supervisor;
+mod wait;
+mod watchdog;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::spec::RunSpec;
+use crate::trace::Record;
+
+/// The program that ranks run.
+#[derive(Clone, Debug)]
+pub struct RankProgram {
+    /// Executable; looked up in `PATH` when it has no slash.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// How its ranks come to be.
+    pub hosting: Hosting,
+}
+
+/// How ranks come to be: which processes the launcher starts, and who forks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosting {
+    /// The launcher starts the program once for each rank; each process is a rank.
+    OnePerRank,
+    /// The launcher starts the program once. It loads its libraries once, forks the ranks, waits
+    /// for them, and says on its host channel how they end.
+    Forked,
+}
+
+/// Everything that a run needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Identifies the run in every record.
+    pub run_id: &'a str,
+    /// What to run.
+    pub spec: &'a RunSpec,
+    /// Who runs it.
+    pub program: &'a RankProgram,
+    /// Where the trace and the ranks' logs go; created when it does not exist.
+    pub run_dir: &'a Path,
+}
+
+/// What is left of a run that is over. Everything else stands in its trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "processes may have survived"]
+pub struct Ended {
+    /// Process ids of hosts that did not die of SIGKILL: they are stuck inside the kernel, which
+    /// happens to processes in a device driver. Empty in every other case.
+    pub survivors: Vec<u32>,
+}
+
+/// Why a run could not be started or recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// Something in the run directory cannot be written.
+    #[error("cannot write {path}: {source}; choose another run directory with --out")]
+    RunDir {
+        /// What was to be written.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The program does not start.
+    #[error("cannot start a rank with {program}: {source}; check that it exists and is executable")]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The operating system refuses a pipe, a socket or a signal handler.
+    #[error("cannot set up {what}: {source}; check the limits of this shell with `ulimit -a`")]
+    System {
+        /// What was being set up.
+        what: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// For `map_err`: wraps the operating system's answer to a request for `what`.
+    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { what, source: source.into() }
+    }
+}
+
+impl Launch<'_> {
+    /// Runs to the end, whatever end that is, and leaves a trace in the run directory.
+    ///
+    /// `observer` sees each record as it is written. When this returns (or unwinds), no process
+    /// of the run is left, except for [`Ended::survivors`].
+    ///
+    /// Runs of one process take place one after the other: while one lasts, SIGINT and SIGTERM
+    /// end that run instead of the process (a second one ends the process at once). The calling
+    /// thread must outlive the run: the kernel kills the ranks when the thread that started them
+    /// ends.
+    ///
+    /// # Errors
+    /// When the program cannot be started, or the trace or the logs cannot be written.
+    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
+        supervisor::run(self, observer)
+    }
+}

@@ -1,0 +1,161 @@
+//! What a line on a channel must be to count: the next record of the sender that the channel
+//! belongs to.
+
+use std::ops::Range;
+
+use serde::de::IgnoredAny;
+
+use crate::trace::{Event, PROTOCOL_VERSION, Record, Violation};
+
+/// Most characters of an offending line that the trace keeps.
+const EXCERPT: usize = 200;
+
+/// Who may write to a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A rank.
+    Rank(usize),
+    /// A process that forks these ranks and waits for them.
+    Host(Range<usize>),
+}
+
+/// One end of a conversation, and how far it has got.
+pub(super) struct Sender {
+    run: String,
+    role: Role,
+    next_seq: u64,
+    finished: bool,
+}
+
+impl Sender {
+    /// A sender that has not said anything yet.
+    pub(super) fn new(run: &str, role: Role) -> Self {
+        Self { run: run.to_owned(), role, next_seq: 0, finished: false }
+    }
+
+    /// The rank, if this is one.
+    pub(super) fn rank(&self) -> Option<usize> {
+        match self.role {
+            Role::Rank(rank) => Some(rank),
+            Role::Host(_) => None,
+        }
+    }
+
+    /// Takes the sender's next line.
+    pub(super) fn check(&mut self, line: &[u8]) -> Result<Record, Violation> {
+        let record = parse(line)?;
+        if record.run != self.run || record.rank != self.rank() {
+            return Err(Violation::WrongSender);
+        }
+        if self.finished {
+            return Err(Violation::AfterFinished);
+        }
+        if record.seq != self.next_seq {
+            return Err(Violation::OutOfSequence);
+        }
+        self.check_event(&record.event)?;
+        self.next_seq += 1;
+        self.finished = record.event == Event::Finished;
+        Ok(record)
+    }
+
+    fn check_event(&self, event: &Event) -> Result<(), Violation> {
+        match (&self.role, event) {
+            (
+                Role::Host(ranks),
+                Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. },
+            ) if ranks.contains(rank) => Ok(()),
+            (Role::Host(_), _) => Err(Violation::WrongSender),
+            (
+                Role::Rank(_),
+                Event::RunStarted { .. }
+                | Event::RankSpawned { .. }
+                | Event::RankExited { .. }
+                | Event::ProtocolViolated { .. }
+                | Event::TimedOut { .. }
+                | Event::Interrupted
+                | Event::Stderr { .. },
+            ) => Err(Violation::LauncherEvent),
+            (Role::Rank(_), _) => Ok(()),
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Record, Violation> {
+    match serde_json::from_slice::<Record>(line) {
+        Ok(record) if record.v == PROTOCOL_VERSION => Ok(record),
+        Ok(_) => Err(Violation::NotARecord),
+        // The first wrong field hides what comes after it, so look again at the whole line.
+        Err(_) if serde_json::from_slice::<IgnoredAny>(line).is_ok() => Err(Violation::NotARecord),
+        Err(_) => Err(Violation::NotJson),
+    }
+}
+
+/// The start of an offending line, as readable as it gets.
+pub(super) fn excerpt(line: &[u8]) -> String {
+    // A character has at most four bytes.
+    let start = &line[..line.len().min(4 * EXCERPT)];
+    String::from_utf8_lossy(start).chars().take(EXCERPT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(rank: &str, seq: u64, event: &str) -> String {
+        format!(r#"{{"v":1,"run":"r","rank":{rank},"seq":{seq},"t_ns":5,"event":{event}}}"#)
+    }
+
+    const FINISHED: &str = r#"{"type":"finished"}"#;
+    const FAILED: &str = r#"{"type":"failed","message":"x"}"#;
+
+    fn violation(role: Role, line: &str) -> Option<Violation> {
+        Sender::new("r", role).check(line.as_bytes()).err()
+    }
+
+    #[test]
+    fn each_kind_of_bad_line_has_its_name() {
+        let cases = [
+            ("Loading model...".to_owned(), Violation::NotJson),
+            (String::new(), Violation::NotJson),
+            ("7 of 9".to_owned(), Violation::NotJson),
+            (r#"{"v":"1", oops"#.to_owned(), Violation::NotJson),
+            ("7".to_owned(), Violation::NotARecord),
+            (r#"{"loss":1.5}"#.to_owned(), Violation::NotARecord),
+            (line("1", 0, r#"{"type":"invented"}"#), Violation::NotARecord),
+            (line("1", 0, FINISHED).replace(r#""v":1"#, r#""v":2"#), Violation::NotARecord),
+            (line("0", 0, FINISHED), Violation::WrongSender),
+            (line("null", 0, FINISHED), Violation::WrongSender),
+            (line("1", 0, FINISHED).replace(r#""r""#, r#""s""#), Violation::WrongSender),
+            (line("1", 1, FINISHED), Violation::OutOfSequence),
+            (line("1", 0, r#"{"type":"interrupted"}"#), Violation::LauncherEvent),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(violation(Role::Rank(1), &line), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_after_finished() {
+        let mut sender = Sender::new("r", Role::Rank(1));
+        assert!(sender.check(line("1", 0, FINISHED).as_bytes()).is_ok());
+        let late = sender.check(line("1", 1, FAILED).as_bytes());
+        assert_eq!(late.err(), Some(Violation::AfterFinished));
+    }
+
+    #[test]
+    fn a_host_speaks_of_its_own_ranks_and_of_nothing_else() {
+        let spawned = |rank| format!(r#"{{"type":"rank-spawned","rank":{rank},"pid":7}}"#);
+        let host = || Role::Host(0..2);
+        assert_eq!(violation(host(), &line("null", 0, &spawned(1))), None);
+        for bad in [line("null", 0, &spawned(2)), line("null", 0, FINISHED)] {
+            assert_eq!(violation(host(), &bad), Some(Violation::WrongSender), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_readable() {
+        assert_eq!(excerpt(b"caf\xc3\xa9 \xff"), "café \u{fffd}");
+        assert_eq!(excerpt("é".repeat(1000).as_bytes()).chars().count(), EXCERPT);
+    }
+}

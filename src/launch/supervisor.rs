@@ -1,0 +1,305 @@
+//! The run itself: waits for something to happen, records it, and knows when it is over.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+
+use super::channel::{Channel, State, TooLong};
+use super::contract::LogOf;
+use super::group::{self, ProcessGroup};
+use super::host::Hosts;
+use super::log_tail::log_tail;
+use super::recorder::{Recorder, now_ns};
+use super::sender::{Role, Sender, excerpt};
+use super::signals::Signals;
+use super::wait::{Ready, wait};
+use super::watchdog::{Verdict, Watchdog};
+use super::{Ended, Hosting, Launch, LaunchError};
+use crate::trace::{Event, Outcome, Record, Violation};
+
+/// See [`Launch::run`].
+pub(super) fn run(
+    launch: &Launch<'_>,
+    observer: &mut dyn FnMut(&Record),
+) -> Result<Ended, LaunchError> {
+    let run_dir = std::fs::create_dir_all(launch.run_dir)
+        .and_then(|()| launch.run_dir.canonicalize())
+        .map_err(|source| LaunchError::RunDir { path: launch.run_dir.to_owned(), source })?;
+    let mut recorder = Recorder::create(&run_dir, launch.run_id, observer)?;
+    // Whatever a dying host leaves behind becomes a child of the launcher, which can then wait
+    // for it.
+    prctl::set_child_subreaper(true)
+        .map_err(LaunchError::system("the adoption of orphaned processes"))?;
+    let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
+    recorder.record(Event::RunStarted {
+        spec: Box::new(launch.spec.clone()),
+        zprobe: env!("CARGO_PKG_VERSION").to_owned(),
+    })?;
+    let mut supervisor = Supervisor::new(launch, run_dir, recorder);
+    supervisor.start(launch)?;
+    supervisor.watch(&signals)?;
+    supervisor.end()
+}
+
+/// A run in progress.
+struct Supervisor<'a> {
+    run_dir: PathBuf,
+    recorder: Recorder<'a>,
+    watchdog: Watchdog,
+    timeout: Duration,
+    ranks: Vec<Rank>,
+    hosting: Hosting,
+    /// One for each rank, or one for all.
+    hosts: Vec<Host>,
+    /// The ranks' in rank order, then that of the host that forks them. None once closed.
+    conversations: Vec<Option<Conversation>>,
+    violated: bool,
+}
+
+#[derive(Clone, Default)]
+struct Rank {
+    pid: Option<u32>,
+    finished: bool,
+    outcome: Option<Outcome>,
+}
+
+struct Host {
+    group: ProcessGroup,
+    ended: bool,
+}
+
+/// A channel and who is at its other end.
+struct Conversation {
+    channel: Channel,
+    sender: Sender,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(launch: &Launch<'_>, run_dir: PathBuf, recorder: Recorder<'a>) -> Self {
+        let world_size = launch.spec.world_size;
+        let timeout = Duration::from_secs(launch.spec.timeout_s);
+        Self {
+            run_dir,
+            recorder,
+            watchdog: Watchdog::new(world_size, timeout, Instant::now()),
+            timeout,
+            ranks: vec![Rank::default(); world_size],
+            hosting: launch.program.hosting,
+            hosts: Vec::new(),
+            conversations: Vec::new(),
+            violated: false,
+        }
+    }
+
+    /// Starts every host.
+    fn start(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
+        let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
+        let run_dir = self.run_dir.clone();
+        let hosts = Hosts::new(launch, &run_dir)?;
+        let all: Range<usize> = 0..self.ranks.len();
+        let mut far_ends = Vec::new();
+        for rank in all.clone() {
+            let (channel, far_end) = channel()?;
+            far_ends.push(far_end);
+            self.converse(channel, Sender::new(launch.run_id, Role::Rank(rank)));
+        }
+        match self.hosting {
+            Hosting::Forked => {
+                let (channel, far_end) = channel()?;
+                self.converse(channel, Sender::new(launch.run_id, Role::Host(all.clone())));
+                let group = hosts.spawn(&all, &far_ends, Some(&far_end))?;
+                self.hosts.push(Host { group, ended: false });
+            }
+            Hosting::OnePerRank => {
+                for (rank, far_end) in far_ends.iter().enumerate() {
+                    let group =
+                        hosts.spawn(&(rank..rank + 1), std::slice::from_ref(far_end), None)?;
+                    let pid = group.pid();
+                    self.hosts.push(Host { group, ended: false });
+                    self.rank_spawned(rank, pid, now_ns())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn converse(&mut self, channel: Channel, sender: Sender) {
+        self.conversations.push(Some(Conversation { channel, sender }));
+    }
+
+    /// Records what happens until the run is over or has to be ended.
+    fn watch(&mut self, signals: &Signals) -> Result<(), LaunchError> {
+        let mut until = Instant::now();
+        while !self.hosts.iter().all(|host| host.ended) {
+            self.recorder.flush()?;
+            let channels = self.conversations.iter().map(|it| it.as_ref().map(|it| &it.channel));
+            let ready: Ready = wait(channels, signals, until)
+                .map_err(LaunchError::system("the wait for the ranks"))?;
+            if ready.interrupted {
+                return self.recorder.record(Event::Interrupted);
+            }
+            for line in ready.channels {
+                self.listen(line)?;
+            }
+            if ready.child {
+                signals.clear_child();
+                self.reap()?;
+            }
+            if self.violated {
+                return Ok(());
+            }
+            // Judged after listening, so that a launcher that was held up blames nobody for it.
+            until = match self.watchdog.verdict(Instant::now()) {
+                Verdict::WaitUntil(time) => time,
+                Verdict::GraceOver => return Ok(()),
+                Verdict::Silent(silent) => {
+                    let timeout_s = self.timeout.as_secs();
+                    return self.recorder.record(Event::TimedOut { silent, timeout_s });
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes in what a sender has to say. Its channel closes at its end, and at a violation.
+    fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
+        let Some(mut conversation) = self.conversations[index].take() else { return Ok(()) };
+        let Conversation { channel, sender } = &mut conversation;
+        let state = channel.receive();
+        while let Some(line) = channel.next_line() {
+            let (violation, line) = match line {
+                Ok(line) => match sender.check(line) {
+                    Ok(record) => {
+                        self.accept(line, record)?;
+                        continue;
+                    }
+                    Err(violation) => (violation, line),
+                },
+                Err(TooLong(start)) => (Violation::TooLong, start),
+            };
+            self.violated = true;
+            let (rank, line) = (sender.rank(), excerpt(line));
+            return self.recorder.record(Event::ProtocolViolated { rank, violation, line });
+        }
+        if state == State::Open {
+            self.conversations[index] = Some(conversation);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, line: &[u8], record: Record) -> Result<(), LaunchError> {
+        match (record.rank, &record.event) {
+            (Some(rank), event) => {
+                let now = Instant::now();
+                if *event == Event::Finished {
+                    self.ranks[rank].finished = true;
+                    self.watchdog.finished(rank, now);
+                } else {
+                    self.watchdog.heard(rank, now);
+                }
+                self.recorder.relay(line, &record)
+            }
+            // What a host sees is recorded as if the launcher had seen it.
+            (None, &Event::RankSpawned { rank, pid }) => self.rank_spawned(rank, pid, record.t_ns),
+            (None, &Event::RankExited { rank, outcome }) => {
+                self.rank_ended(rank, outcome, record.t_ns)
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn rank_spawned(&mut self, rank: usize, pid: u32, t_ns: u64) -> Result<(), LaunchError> {
+        self.ranks[rank].pid = Some(pid);
+        self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
+    }
+
+    /// Records the end of a rank, after everything that it still had to say. The first report
+    /// counts.
+    fn rank_ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
+        if self.ranks[rank].outcome.is_some() {
+            return Ok(());
+        }
+        self.listen(rank)?;
+        self.conversations[rank] = None;
+        self.ranks[rank].outcome = Some(outcome);
+        self.watchdog.ended(rank, outcome == Outcome::Code(0), Instant::now());
+        self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
+    }
+
+    /// Looks which hosts have ended.
+    fn reap(&mut self) -> Result<(), LaunchError> {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if host.ended {
+                continue;
+            }
+            if let Some(outcome) = host.group.outcome() {
+                host.ended = true;
+                match self.hosting {
+                    Hosting::OnePerRank => self.rank_ended(index, outcome, now_ns())?,
+                    // Its own channel is the last one.
+                    Hosting::Forked => self.listen(self.ranks.len())?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends whatever is still there, and records how it ended. Every rank ends exactly once.
+    fn end(mut self) -> Result<Ended, LaunchError> {
+        let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
+        let mut orphans = Vec::new();
+        let survivors = group::end(&mut groups, &mut orphans);
+        // The host's channel comes last and is heard first: it knows better how ranks ended.
+        for index in (0..self.conversations.len()).rev() {
+            self.listen(index)?;
+        }
+        for rank in 0..self.ranks.len() {
+            let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.ranks[rank].pid);
+            let outcome = match orphan {
+                Some(&(_, outcome)) => outcome,
+                // A rank whose end nobody saw ended with its host.
+                None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
+            };
+            self.rank_ended(rank, outcome, now_ns())?;
+        }
+        self.record_stderr()?;
+        self.recorder.flush()?;
+        Ok(Ended { survivors })
+    }
+
+    fn host_outcome(&mut self, rank: usize) -> Option<Outcome> {
+        let host = match self.hosting {
+            Hosting::OnePerRank => rank,
+            Hosting::Forked => 0,
+        };
+        self.hosts.get_mut(host).and_then(|host| host.group.outcome())
+    }
+
+    /// Keeps the last words of ranks that did not end well, and of the host that forked them.
+    fn record_stderr(&mut self) -> Result<(), LaunchError> {
+        let mut logs: Vec<_> = (0..self.ranks.len())
+            .filter(|&rank| !self.ranks[rank].ended_well())
+            .map(|rank| (Some(rank), LogOf::Rank(rank)))
+            .collect();
+        if self.hosting == Hosting::Forked
+            && (!logs.is_empty() || self.host_outcome(0) != Some(Outcome::Code(0)))
+        {
+            logs.push((None, LogOf::Host));
+        }
+        for (rank, log) in logs {
+            if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
+                self.recorder.record(Event::Stderr { rank, tail })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rank {
+    fn ended_well(&self) -> bool {
+        self.finished && self.outcome == Some(Outcome::Code(0))
+    }
+}

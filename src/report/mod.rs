@@ -1,0 +1,283 @@
+//! The report: built once by [`crate::diagnose`], rendered many ways.
+//!
+//! [`Report`] is `report.json`. Its fields are append-only within a schema version; the JSON Schema
+//! is checked in as `schema/report.v1.schema.json`.
+
+pub mod render;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{RunSpec, named_enum};
+use crate::trace::{FlushReason, Outcome, Point};
+
+/// Everything zprobe has to say about a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// Version of this format.
+    pub schema: Schema,
+    /// The answer.
+    pub verdict: Verdict,
+    /// What was run, and on what.
+    pub run: Run,
+    /// What is wrong: one finding per root cause, most upstream first.
+    pub findings: Vec<Finding>,
+    /// Which gradients each buffer really holds.
+    pub contributions: Vec<Contribution>,
+    /// Buffer norms of all ranks side by side, in the order of the journey.
+    pub norms: Vec<Norms>,
+    /// How each rank ended, and what it did last.
+    pub ranks: Vec<Rank>,
+    /// Every bucket flush.
+    pub buckets: Vec<Flush>,
+    /// Gradient hooks against the autograd graph.
+    pub hooks: Hooks,
+    /// What this run could have seen.
+    pub power: Power,
+    /// What this run did not exercise: no verdict about these.
+    pub not_exercised: Vec<String>,
+}
+
+/// Version of the report format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Schema {
+    /// 1; fields are only added within a version.
+    pub version: u32,
+}
+
+impl Schema {
+    /// The version that this zprobe writes.
+    pub const CURRENT: Schema = Schema { version: 1 };
+}
+
+named_enum! {
+    /// The answer to zprobe's question.
+    pub enum Verdict {
+        /// Every gradient arrived exactly once, with the right weight, in the right place.
+        Clean = "clean",
+        /// Something is wrong; see the findings.
+        Findings = "findings",
+        /// The engine under test crashed or hung before the question could be answered.
+        Crashed = "crashed",
+        /// The run ended without an answer: interrupted, or too little could be read.
+        Inconclusive = "inconclusive",
+    }
+}
+
+/// What was run, and on what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    /// The run's specification.
+    pub spec: RunSpec,
+    /// Versions of zprobe and of what the ranks ran.
+    pub versions: BTreeMap<String, String>,
+    /// Class that really wrapped the inner optimizer; none if no rank got that far.
+    pub optimizer_class: Option<String>,
+    /// The inner optimizer.
+    pub inner_optimizer: Option<String>,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// Rule code, for example `ZP101`. Never reused for anything else.
+    pub code: String,
+    /// Rule name, for example `boundary-leak`.
+    pub name: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What happened, in one sentence.
+    pub message: String,
+    /// First optimizer step affected.
+    pub step: Option<usize>,
+    /// Microbatch affected.
+    pub microbatch: Option<usize>,
+    /// Rank that is at fault, where one is.
+    pub rank: Option<usize>,
+    /// Parameter affected, where it is one.
+    pub param: Option<String>,
+    /// Flush affected, where it is one.
+    pub bucket: Option<usize>,
+    /// What was seen, one fact a line.
+    pub evidence: Vec<String>,
+    /// What follows from it, and would be a finding by itself otherwise.
+    pub consequences: Vec<Consequence>,
+}
+
+/// A deviation that has its cause in a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Consequence {
+    /// Code of the rule that saw it.
+    pub code: String,
+    /// What it saw.
+    pub message: String,
+}
+
+named_enum! {
+    /// How bad a finding is.
+    pub enum Severity {
+        /// Training is wrong.
+        Error = "error",
+        /// Training is right, but something is not as it should be.
+        Warning = "warning",
+    }
+}
+
+/// Weights `w` with which gradients are contained in a buffer: `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Contribution {
+    /// Point of the gradient's journey.
+    pub point: Point,
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, for points inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Rank whose buffer this is.
+    pub rank: usize,
+    /// Parameters concerned, when weights are not the same in the whole buffer.
+    pub params: Option<Vec<String>>,
+    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step.
+    pub weights: Vec<Vec<f64>>,
+    /// The same for earlier steps, oldest first: `GA` columns a step. Expected 0.
+    pub leftover: Vec<Vec<f64>>,
+    /// Largest part of the buffer that no gradient explains, in units of a weight.
+    pub residual: f64,
+    /// Bound on the error of a weight; 0 where weights are exact.
+    pub tolerance: f64,
+    /// Fraction of the elements that were decoded by themselves.
+    pub covered: f64,
+    /// Whether this is what the plan says.
+    pub as_planned: bool,
+}
+
+/// One buffer's norm on every rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Norms {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, for points inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point of the gradient's journey.
+    pub point: Point,
+    /// Whether all ranks hold the same bits; none where they need not.
+    pub agree: Option<bool>,
+    /// Norm by rank; none where it was not seen or is not finite.
+    pub norms: Vec<Option<f64>>,
+    /// Difference to rank 0 in percent; empty where ranks hold different parts.
+    pub difference_percent: Vec<Option<f64>>,
+}
+
+/// How a rank ended, and what it did last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Rank {
+    /// The rank.
+    pub rank: usize,
+    /// Process id; none if it was never started.
+    pub pid: Option<u32>,
+    /// How its process ended; none if that is not known.
+    pub outcome: Option<Outcome>,
+    /// Whether it did everything it was asked to.
+    pub finished: bool,
+    /// What it did last, in words.
+    pub last: String,
+    /// Its own account of a failure.
+    pub failure: Option<String>,
+    /// The end of its standard error, if it did not end well.
+    pub stderr: Option<String>,
+}
+
+/// A bucket flush.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Flush {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number of the flush within the step.
+    pub flush: usize,
+    /// Ranks that flushed this bucket, in this way.
+    pub ranks: Vec<usize>,
+    /// Why.
+    pub reason: FlushReason,
+    /// Elements in the bucket.
+    pub elements: usize,
+    /// Capacity in elements.
+    pub capacity: usize,
+    /// Parameters in the bucket.
+    pub params: Vec<String>,
+}
+
+/// Gradient hooks against the autograd graph.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Hooks {
+    /// Whether the engine's dataflow has hooks; without, `fired` is empty.
+    pub observed: bool,
+    /// `AccumulateGrad` nodes and hooks that fired, by step, microbatch and rank.
+    pub counts: Vec<HookCount>,
+}
+
+/// Hooks of one backward on one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HookCount {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Rank.
+    pub rank: usize,
+    /// `AccumulateGrad` nodes in the graph.
+    pub accumulate_grad_nodes: usize,
+    /// Hooks that fired, over all parameters; none where the dataflow has no hooks.
+    pub fired: Option<usize>,
+    /// Parameters that the graph reaches but whose hook did not fire.
+    pub silent: Vec<String>,
+}
+
+/// The smallest deviation that this run could have seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Power {
+    /// How weights were read.
+    pub method: Method,
+    /// Smallest change of a weight that would have been a finding, at the optimizer's input.
+    pub smallest_weight_deviation: Option<f64>,
+    /// Condition number of the least-squares problem; 1 for coded data.
+    pub condition: Option<f64>,
+    /// Smallest change of a single element, in units of one contribution; coded data only.
+    pub smallest_element_deviation: Option<f64>,
+    /// The same in a sentence.
+    pub statement: String,
+}
+
+named_enum! {
+    /// How contribution weights were read.
+    pub enum Method {
+        /// Walsh–Hadamard codes: exact.
+        Coded = "coded",
+        /// Least squares on the recorded local gradients.
+        LeastSquares = "least-squares",
+    }
+}
+
+impl Report {
+    /// The process exit code that goes with the verdict.
+    pub fn exit_code(&self) -> u8 {
+        match self.verdict {
+            Verdict::Clean => 0,
+            Verdict::Findings => 1,
+            Verdict::Crashed => 3,
+            Verdict::Inconclusive => 4,
+        }
+    }
+
+    /// `report.json`, with a line feed at the end.
+    ///
+    /// # Errors
+    /// Never for reports that [`crate::diagnose`] builds.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+}

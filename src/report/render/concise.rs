@@ -1,0 +1,30 @@
+//! A line for the verdict and one for each finding.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use crate::report::Finding;
+
+pub(super) fn render(report: &Report) -> String {
+    let mut text = format!("{}: {}\n", report.verdict, super::full::headline(report));
+    for finding in &report.findings {
+        let place = place(finding);
+        let separator = if place.is_empty() { "" } else { ": " };
+        let _ = writeln!(
+            text,
+            "{} {}: {place}{separator}{}",
+            finding.code, finding.name, finding.message
+        );
+    }
+    text
+}
+
+/// `step 0, microbatch 3, rank 1`, as far as known.
+pub(super) fn place(finding: &Finding) -> String {
+    let parts =
+        [("step", finding.step), ("microbatch", finding.microbatch), ("rank", finding.rank)];
+    let mut known: Vec<String> =
+        parts.iter().filter_map(|(what, n)| n.map(|n| format!("{what} {n}"))).collect();
+    known.extend(finding.param.clone());
+    known.join(", ")
+}

@@ -1,0 +1,127 @@
+//! The facts side by side: norms, hooks, bucket flushes.
+
+use super::super::Report;
+use super::text::{finish, paragraph, table};
+use crate::report::{Flush, HookCount, Norms};
+use crate::trace::Point;
+
+/// More ranks than this are summarised in the norm table.
+const RANK_COLUMNS: usize = 4;
+
+pub(super) fn norm_table(report: &Report) -> String {
+    let world = report.ranks.len();
+    let mut header = vec!["step".to_owned(), "after".to_owned()];
+    if world <= RANK_COLUMNS {
+        header.extend((0..world).map(|rank| format!("rank {rank}")));
+    } else {
+        header.extend(["rank 0", "smallest", "largest"].map(str::to_owned));
+    }
+    header.push(String::new());
+    let mut table = table(header);
+    for row in &report.norms {
+        let mut cells = vec![row.step.to_string(), moment(report, row)];
+        if world <= RANK_COLUMNS {
+            cells.extend((0..world).map(|rank| norm_cell(row, rank)));
+        } else {
+            let by_norm = |&a: &usize, &b: &usize| {
+                let norm = |rank: usize| row.norms[rank].unwrap_or(f64::NAN);
+                norm(a).total_cmp(&norm(b))
+            };
+            let smallest = (0..world).min_by(by_norm).unwrap_or(0);
+            let largest = (0..world).max_by(by_norm).unwrap_or(0);
+            cells.push(norm_cell(row, 0));
+            cells.push(format!("{} (r{smallest})", norm_cell(row, smallest)));
+            cells.push(format!("{} (r{largest})", norm_cell(row, largest)));
+        }
+        cells.push(agreement(row).to_owned());
+        table.add_row(cells);
+    }
+    finish(table, 2)
+}
+
+fn moment(report: &Report, row: &Norms) -> String {
+    let boundary = report.run.spec.gradient_accumulation_steps - 1;
+    match (row.point, row.microbatch) {
+        (Point::Accumulator, Some(m)) if m == boundary => format!("microbatch {m} (boundary)"),
+        (Point::Accumulator, Some(m)) => format!("microbatch {m}"),
+        (Point::Reduced, _) => "reduction".to_owned(),
+        (Point::BeforeStep, _) => "BEFORE the step".to_owned(),
+        (point, _) => point.to_string(),
+    }
+}
+
+fn norm_cell(row: &Norms, rank: usize) -> String {
+    let Some(norm) = row.norms[rank] else { return "not finite".to_owned() };
+    match row.difference_percent.get(rank) {
+        Some(Some(difference)) if rank > 0 => format!("{norm:.4} {difference:+.2}%"),
+        _ => format!("{norm:.4}"),
+    }
+}
+
+/// Whether ranks agree where they must.
+fn agreement(row: &Norms) -> &'static str {
+    match row.agree {
+        None => "",
+        Some(true) => "agree",
+        Some(false) => "DIFFER",
+    }
+}
+
+pub(super) fn hooks(text: &mut String, report: &Report) {
+    if !report.hooks.observed {
+        let nodes = report.hooks.counts.iter().map(|count| count.accumulate_grad_nodes).max();
+        paragraph(
+            text,
+            "",
+            &format!(
+                "{} AccumulateGrad nodes in the graph of a microbatch; this dataflow has no hooks",
+                nodes.unwrap_or(0)
+            ),
+        );
+        return;
+    }
+    let whole = |count: &&HookCount| count.silent.is_empty();
+    let counts = &report.hooks.counts;
+    let right = counts.iter().filter(whole).count();
+    if let (Some(first), true) = (counts.first(), right == counts.len()) {
+        paragraph(
+            text,
+            "",
+            &format!(
+                "{} AccumulateGrad nodes, {} hooks fired, in each of {} backwards",
+                first.accumulate_grad_nodes,
+                first.fired.unwrap_or(0),
+                counts.len(),
+            ),
+        );
+        return;
+    }
+    let mut table = table(["step", "microbatch", "rank", "AccumulateGrad", "fired"]);
+    for count in counts.iter().filter(|count| !count.silent.is_empty()) {
+        table.add_row([
+            count.step.to_string(),
+            count.microbatch.to_string(),
+            count.rank.to_string(),
+            count.accumulate_grad_nodes.to_string(),
+            count.fired.map_or("-".to_owned(), |fired| fired.to_string()),
+        ]);
+    }
+    text.push_str(&finish(table, 0));
+}
+
+pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {
+    let mut table = table(["step", "flush", "why", "elements", "of", "params", "ranks"]);
+    for flush in flushes {
+        let ranks: Vec<String> = flush.ranks.iter().map(usize::to_string).collect();
+        table.add_row([
+            flush.step.to_string(),
+            flush.flush.to_string(),
+            flush.reason.to_string(),
+            flush.elements.to_string(),
+            flush.capacity.to_string(),
+            flush.params.len().to_string(),
+            if ranks.len() == world_size { "all".to_owned() } else { ranks.join(",") },
+        ]);
+    }
+    finish(table, 0)
+}

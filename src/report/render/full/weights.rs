@@ -1,0 +1,152 @@
+//! Contribution weights as matrices: one row a source rank, one column a microbatch.
+
+use std::fmt::Write as _;
+
+use super::super::Report;
+use super::text::{finish, paragraph, table};
+use crate::diagnose::rules::{counted, weight_text};
+use crate::report::Contribution;
+use crate::trace::Point;
+
+/// More microbatches than this are not drawn as a matrix.
+const MATRIX_COLUMNS: usize = 12;
+
+/// Weights at the points that say what happened to the model: what the optimizer consumed, and
+/// what really changed.
+pub(super) fn weights(text: &mut String, report: &Report) {
+    let input = entries(report, Point::OptimizerInput);
+    for (point, what) in [
+        (Point::OptimizerInput, "what the optimizer consumed"),
+        (Point::MasterWeights, "the update of the master weights"),
+        (Point::Parameters, "the update of the model's parameters"),
+    ] {
+        let entries = entries(report, point);
+        if entries.is_empty() {
+            continue;
+        }
+        if entries.iter().all(|entry| entry.as_planned) {
+            let residual = entries.iter().map(|entry| entry.residual).fold(0.0, f64::max);
+            let body = format!(
+                "every weight is 1, every leftover 0, on every rank in every step (residual \
+                 {residual})"
+            );
+            paragraph(text, &format!("{what}: "), &body);
+        } else if point != Point::OptimizerInput && follows(&entries, &input) {
+            paragraph(text, &format!("{what}: "), "just that, wrong as it is");
+        } else {
+            let _ = writeln!(text, "  {what}:");
+            for group in grouped(&entries) {
+                paragraph(text, "in ", &group.place());
+                matrix(text, group.entry);
+            }
+        }
+    }
+}
+
+fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
+    report.contributions.iter().filter(|entry| entry.point == point).collect()
+}
+
+/// Whether all weights are some optimizer's input of the same step.
+fn follows(entries: &[&Contribution], input: &[&Contribution]) -> bool {
+    entries.iter().all(|entry| {
+        input.iter().any(|input| {
+            (input.step, &input.weights, &input.leftover)
+                == (entry.step, &entry.weights, &entry.leftover)
+        })
+    })
+}
+
+/// Entries with equal weights.
+struct Group<'a> {
+    entry: &'a Contribution,
+    steps: Vec<usize>,
+    ranks: Vec<usize>,
+    params: Vec<String>,
+}
+
+impl Group<'_> {
+    fn place(&self) -> String {
+        let mut place =
+            format!("{}, {}", counted("step", &self.steps), counted("rank", &self.ranks));
+        if !self.params.is_empty() {
+            let _ = write!(place, ": {}", self.params.join(", "));
+        }
+        place
+    }
+}
+
+fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for &entry in entries {
+        let known = groups.iter().position(|group| {
+            let known = group.entry;
+            let left = |entry: &Contribution| entry.leftover.iter().flatten().any(|w| *w != 0.0);
+            known.weights == entry.weights
+                && known.as_planned == entry.as_planned
+                && !left(known)
+                && !left(entry)
+        });
+        let index = known.unwrap_or_else(|| {
+            groups.push(Group { entry, steps: vec![], ranks: vec![], params: vec![] });
+            groups.len() - 1
+        });
+        let group = &mut groups[index];
+        for (list, value) in [(&mut group.steps, entry.step), (&mut group.ranks, entry.rank)] {
+            if !list.contains(&value) {
+                list.push(value);
+                list.sort_unstable();
+            }
+        }
+        for param in entry.params.iter().flatten() {
+            if !group.params.contains(param) {
+                group.params.push(param.clone());
+            }
+        }
+    }
+    groups
+}
+
+fn matrix(text: &mut String, entry: &Contribution) {
+    let ga = entry.weights.first().map_or(0, Vec::len);
+    if entry.as_planned {
+        let _ = writeln!(text, "      every weight is 1");
+        return;
+    }
+    if ga > MATRIX_COLUMNS {
+        for (rank, row) in entry.weights.iter().enumerate() {
+            let wrong: Vec<String> = row
+                .iter()
+                .enumerate()
+                .filter(|(_, weight)| **weight != 1.0)
+                .map(|(m, weight)| format!("m{m} {}", weight_text(*weight)))
+                .collect();
+            let body = if wrong.is_empty() { "all 1".to_owned() } else { wrong.join(", ") };
+            paragraph(text, &format!("  rank {rank}: "), &body);
+        }
+    } else {
+        let mut header = vec![String::new()];
+        header.extend((0..ga).map(|m| format!("m{m}")));
+        let mut table = table(header);
+        for (rank, row) in entry.weights.iter().enumerate() {
+            let mut cells = vec![format!("rank {rank}")];
+            cells.extend(row.iter().map(|&weight| weight_text(weight)));
+            table.add_row(cells);
+        }
+        for line in finish(table, 1).lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    let left = entry.leftover.iter().flatten().filter(|weight| **weight != 0.0).count();
+    if left > 0 {
+        paragraph(
+            text,
+            "    ",
+            &format!("and {left} gradients of earlier steps: {:?}", entry.leftover),
+        );
+    }
+    if entry.residual > entry.tolerance {
+        let residual = weight_text(entry.residual);
+        paragraph(text, "    ", &format!("and a part that no gradient explains: {residual}"));
+    }
+}

@@ -1,0 +1,32 @@
+//! Renderers: one report, many forms. One file each, in one registry.
+
+mod concise;
+mod full;
+mod json;
+
+use super::Report;
+use crate::spec::named_enum;
+
+named_enum! {
+    /// Form of the report on standard output (`--output-format`).
+    pub enum Format {
+        /// Verdict, findings and tables, for reading.
+        Full = "full",
+        /// A line for the verdict and one for each finding.
+        Concise = "concise",
+        /// `report.json`.
+        Json = "json",
+    }
+}
+
+/// Renders a report. Text may contain ANSI styles; print it through `anstream`.
+///
+/// # Errors
+/// When JSON cannot be written, which no report that [`crate::diagnose`] builds leads to.
+pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Full => full::render(report),
+        Format::Concise => concise::render(report),
+        Format::Json => json::render(report)?,
+    })
+}

@@ -1,1 +1,0 @@
-//! A user's DeepSpeed JSON file.

@@ -1,0 +1,122 @@
+//! Compares a file with the registry, key by key.
+
+use super::document::{Json, Member};
+use super::message::{Problem, Remark, Spot};
+use super::registry::{self, Key, Neutral, OLD_BF16, RELEASE, Role};
+
+/// What the comparison found.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// What stands in the way.
+    pub problems: Vec<Problem>,
+    /// What is accepted and deserves a word.
+    pub remarks: Vec<Remark>,
+    /// The keys whose value is `"auto"`.
+    pub auto: Vec<Spot>,
+}
+
+/// Compares a whole file with the registry.
+pub(super) fn check(members: &[Member]) -> Checked {
+    let mut checked = Checked::default();
+    checked.section("", false, members);
+    checked
+}
+
+impl Checked {
+    /// `section` is the registry's name of the section, which differs from the file's for an old
+    /// name; empty at the top level.
+    fn section(&mut self, section: &str, refuses_unknown: bool, members: &[Member]) {
+        for member in members {
+            let registered = match (section, member.key.as_str()) {
+                ("", OLD_BF16) => {
+                    self.remark(
+                        member,
+                        "the old name of bf16, which DeepSpeed still reads where there is no bf16",
+                    );
+                    "bf16".to_owned()
+                }
+                ("", key) => key.to_owned(),
+                (section, key) => format!("{section}.{key}"),
+            };
+            match registry::find(&registered) {
+                Some(key) => self.known(key, member),
+                None => self.unknown(&registered, refuses_unknown, member),
+            }
+        }
+    }
+
+    fn known(&mut self, key: &'static Key, member: &Member) {
+        let spot = || member.spot.clone();
+        let value = &member.value;
+        // In most places null is the default; pydantic refuses it in some, which is DeepSpeed's
+        // to say. Either way the key says nothing about this run.
+        if *value == Json::Null {
+            return;
+        }
+        if value.is_auto() {
+            self.auto.push(spot());
+            return;
+        }
+        if !key.shape.takes(value) {
+            self.problems.push(Problem::mistake(vec![spot()], refusal(key, value)));
+            return;
+        }
+        match key.role {
+            Role::NotYet(neutral, why) if !neutral.is(value) => {
+                self.problems.push(Problem::not_yet(
+                    vec![spot()],
+                    None,
+                    not_yet(value, neutral, why),
+                ));
+            }
+            Role::Noted(text) => self.remark(member, text),
+            Role::NotYet(..) | Role::Used | Role::Inert => {}
+        }
+        if let Json::Object(members) = value
+            && key.shape.is_section()
+        {
+            self.section(key.path, key.shape.refuses_unknown_keys(), members);
+        }
+    }
+
+    fn unknown(&mut self, registered: &str, refused: bool, member: &Member) {
+        let consequence = if refused { "refuses to start" } else { "passes over it in silence" };
+        let advice = match registry::suggestion(registered) {
+            Some(path) => format!("did you mean {path}?"),
+            None => "remove it in a copy of the file".to_owned(),
+        };
+        self.problems.push(Problem::mistake(
+            vec![member.spot.clone()],
+            format!("DeepSpeed {RELEASE} has no such key and {consequence}; {advice}"),
+        ));
+    }
+
+    /// Keys about which there is the same thing to say share a remark.
+    fn remark(&mut self, member: &Member, text: &'static str) {
+        let spot = member.spot.clone();
+        match self.remarks.iter_mut().find(|remark| remark.text == text) {
+            Some(remark) => remark.spots.push(spot),
+            None => self.remarks.push(Remark { spots: vec![spot], text: text.to_owned() }),
+        }
+    }
+}
+
+fn refusal(key: &Key, value: &Json) -> String {
+    let switch = format!("{}.enabled", key.path);
+    let advice = match value {
+        Json::Text(text) if text.trim().parse::<f64>().is_ok() => "; remove the quotes".to_owned(),
+        Json::Bool(on) if key.shape.is_section() && registry::find(&switch).is_some() => {
+            format!("; write {{\"enabled\": {on}}}")
+        }
+        _ => String::new(),
+    };
+    format!("must be {}, not {}{advice}", key.shape.in_words(), value.in_words())
+}
+
+fn not_yet(value: &Json, neutral: Neutral, why: &str) -> String {
+    let what = match value {
+        Json::Object(_) | Json::List(_) => "this section ".to_owned(),
+        scalar => format!("{} ", scalar.in_words()),
+    };
+    format!("{what}is not there yet: {why}; {}", neutral.remedy())
+}

@@ -1,0 +1,500 @@
+//! Every key that DeepSpeed knows, and what zprobe does with it.
+//!
+//! From DeepSpeed 0.18.9: `runtime/constants.py` and `runtime/config.py` for the top level,
+//! `runtime/zero/config.py`, `runtime/zero/offload_config.py`, `runtime/precision_config.py`,
+//! `monitor/config.py`, `comm/config.py` and `compile/config.py` for the sections. A new key is a
+//! new row of [`KEYS`].
+
+use super::document::Json;
+use Neutral::{Absent, NothingEnabled};
+use Role::{Inert, NotYet, Noted, Used};
+use Shape::{
+    AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
+};
+
+/// The release whose keys these are.
+pub(super) const RELEASE: &str = "0.18.9";
+
+/// One key.
+pub(super) struct Key {
+    /// Full path.
+    pub path: &'static str,
+    /// Which values it takes.
+    pub shape: Shape,
+    /// What zprobe does with it.
+    pub role: Role,
+}
+
+/// Which values a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// `true` or `false`.
+    Bool,
+    /// Any number.
+    Number,
+    /// A number that is not negative.
+    NonNegative,
+    /// A whole number; pydantic takes `5e8` for one.
+    Whole,
+    /// A whole number from this on.
+    AtLeast(i64),
+    /// A string.
+    Text,
+    /// One of these strings.
+    OneOf(&'static [&'static str]),
+    /// Whatever stands there; inside an object no key is checked.
+    Free,
+    /// An object in which DeepSpeed refuses unknown keys (pydantic models with `extra="forbid"`).
+    Model,
+    /// [`Shape::Model`], or the boolean that once stood in its place.
+    ModelOrBool,
+    /// An object in which DeepSpeed passes over unknown keys without a word.
+    Dict,
+}
+
+/// What zprobe does with a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// Becomes part of the run.
+    Used,
+    /// Nothing to do: it cannot change which gradients are summed, nor into what.
+    Inert,
+    /// Nothing to do, and its owner may wonder why.
+    Noted(&'static str),
+    /// The native engine has only the neutral value.
+    NotYet(Neutral, &'static str),
+}
+
+/// The value of a key with which DeepSpeed does what it does without the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Neutral {
+    /// This boolean.
+    Bool(bool),
+    /// This number.
+    Number(f64),
+    /// This string.
+    Text(&'static str),
+    /// A section in which nothing is `"enabled": true`.
+    NothingEnabled,
+    /// Only the key's absence.
+    Absent,
+}
+
+impl Neutral {
+    /// Whether this is the neutral value.
+    pub(super) fn is(self, value: &Json) -> bool {
+        match (self, value) {
+            (Neutral::Bool(neutral), Json::Bool(value)) => neutral == *value,
+            (Neutral::Number(neutral), Json::Number(value)) => neutral == *value,
+            (Neutral::Text(neutral), Json::Text(value)) => neutral == value,
+            (NothingEnabled, value) => !enables_something(value),
+            _ => false,
+        }
+    }
+
+    /// What to do to get there.
+    pub(super) fn remedy(self) -> String {
+        match self {
+            Neutral::Bool(neutral) => format!("set it to {neutral} in a copy of the file"),
+            Neutral::Number(neutral) => format!("set it to {neutral} in a copy of the file"),
+            Neutral::Text(neutral) => format!("set it to {neutral:?} in a copy of the file"),
+            NothingEnabled => "disable it in a copy of the file".to_owned(),
+            Absent => "remove it in a copy of the file".to_owned(),
+        }
+    }
+}
+
+fn enables_something(value: &Json) -> bool {
+    match value {
+        Json::Object(members) => members.iter().any(|member| {
+            (member.key == "enabled" && member.value == Json::Bool(true))
+                || enables_something(&member.value)
+        }),
+        Json::List(values) => values.iter().any(enables_something),
+        _ => false,
+    }
+}
+
+/// Finds a key by its full path.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Splits a path into the section that it is in, empty at the top level, and its last part.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
+}
+
+/// What an unknown key was probably meant to be: the full path of a key of the same name in
+/// another section, or of a similar name in the same one.
+pub(super) fn suggestion(path: &str) -> Option<&'static str> {
+    let (section, name) = split(path);
+    let mut elsewhere = KEYS.iter().filter(|key| split(key.path).1 == name);
+    if let (Some(only), None) = (elsewhere.next(), elsewhere.next()) {
+        return Some(only.path);
+    }
+    KEYS.iter()
+        .filter(|key| split(key.path).0 == section)
+        .map(|key| (key.path, strsim::normalized_damerau_levenshtein(split(key.path).1, name)))
+        .filter(|(_, similarity)| *similarity >= 0.6)
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(path, _)| path)
+}
+
+/// The old name of the section `bf16`, read when there is no `bf16` (`get_bfloat16_config` in
+/// `runtime/precision_config.py`).
+pub(super) const OLD_BF16: &str = "bfloat16";
+
+const fn key(path: &'static str, shape: Shape, role: Role) -> Key {
+    Key { path, shape, role }
+}
+
+const FALSE: Neutral = Neutral::Bool(false);
+const ONE: Neutral = Neutral::Number(1.0);
+
+const PIECES: &str = "accepted: when and in which pieces gradients and parameters travel does not \
+                      change what is summed, and the native engine reduces synchronously";
+const SAMPLES: &str = "accepted; it chooses samples, and zprobe's are synthetic";
+const OFFLOAD: &str = "the native engine keeps optimizer states and parameters with the model";
+const QUANTIZED: &str = "the native engine does not quantize what crosses ranks";
+const STAGE3_ONLY: &str = "it belongs to stage 3's partitioned parameters";
+
+/// The table.
+pub(super) const KEYS: &[Key] = &[
+    // Batch size.
+    key("train_batch_size", AtLeast(1), Used),
+    key("train_micro_batch_size_per_gpu", AtLeast(1), Used),
+    key("gradient_accumulation_steps", AtLeast(1), Used),
+    // What happens to gradients.
+    key("communication_data_type", Text, Used),
+    key("seq_parallel_communication_data_type", Text, Inert),
+    key("data_types", Dict, Used),
+    key("data_types.grad_accum_dtype", Text, Used),
+    key(
+        "gradient_clipping",
+        NonNegative,
+        NotYet(Neutral::Number(0.0), "the native engine does not clip gradients"),
+    ),
+    key(
+        "prescale_gradients",
+        Bool,
+        NotYet(FALSE, "the native engine divides by the number of ranks after the reduction"),
+    ),
+    key(
+        "gradient_predivide_factor",
+        Number,
+        NotYet(ONE, "the native engine divides once, after the reduction"),
+    ),
+    key("sparse_gradients", Bool, NotYet(FALSE, "the native engine reduces dense gradients")),
+    key("disable_allgather", Bool, Inert),
+    // Precision.
+    key("fp16", Model, Used),
+    key("fp16.enabled", Bool, Used),
+    key("fp16.auto_cast", Bool, Inert),
+    key("fp16.loss_scale", NonNegative, Inert),
+    key("fp16.initial_scale_power", Whole, Inert),
+    key("fp16.loss_scale_window", Whole, Inert),
+    key("fp16.hysteresis", Whole, Inert),
+    key("fp16.consecutive_hysteresis", Bool, Inert),
+    key("fp16.min_loss_scale", Whole, Inert),
+    key(
+        "fp16.fp16_master_weights_and_grads",
+        Bool,
+        NotYet(FALSE, "the native engine keeps master weights in fp32"),
+    ),
+    key("bf16", Model, Used),
+    key("bf16.enabled", Bool, Used),
+    key(
+        "bf16.immediate_grad_update",
+        Bool,
+        NotYet(FALSE, "the native engine fills the fp32 accumulator after backward, not in hooks"),
+    ),
+    key("bf16.check_grad_overflow", Bool, Noted("accepted; zprobe's gradients are finite")),
+    key(
+        "bf16.bf16_master_weights_and_grads",
+        Bool,
+        NotYet(FALSE, "the native engine keeps master weights in fp32"),
+    ),
+    key(
+        "bf16.bf16_optimizer_states",
+        Bool,
+        NotYet(FALSE, "the native engine keeps optimizer states in fp32"),
+    ),
+    key("amp", Free, NotYet(NothingEnabled, "the native engine has no Apex AMP")),
+    key("torch_autocast", Free, NotYet(NothingEnabled, "the native engine has no autocast")),
+    // ZeRO.
+    key("zero_optimization", ModelOrBool, Used),
+    key("zero_optimization.stage", Whole, Used),
+    key("zero_optimization.reduce_bucket_size", AtLeast(0), Used),
+    key("zero_optimization.contiguous_gradients", Bool, Noted(PIECES)),
+    key("zero_optimization.reduce_scatter", Bool, Noted(PIECES)),
+    key("zero_optimization.overlap_comm", Bool, Noted(PIECES)),
+    key("zero_optimization.use_multi_rank_bucket_allreduce", Bool, Noted(PIECES)),
+    key("zero_optimization.allgather_partitions", Bool, Noted(PIECES)),
+    key("zero_optimization.allgather_bucket_size", AtLeast(0), Noted(PIECES)),
+    key(
+        "zero_optimization.round_robin_gradients",
+        Bool,
+        NotYet(FALSE, "the native engine partitions parameters in their own order"),
+    ),
+    key(
+        "zero_optimization.legacy_stage1",
+        Bool,
+        NotYet(FALSE, "DeepSpeed itself refuses it from 0.5.9 on"),
+    ),
+    key("zero_optimization.offload_optimizer", Model, Used),
+    key(
+        "zero_optimization.offload_optimizer.device",
+        OneOf(&["none", "cpu", "nvme"]),
+        NotYet(Neutral::Text("none"), OFFLOAD),
+    ),
+    key("zero_optimization.offload_optimizer.nvme_path", Text, Inert),
+    key("zero_optimization.offload_optimizer.buffer_count", AtLeast(0), Inert),
+    key("zero_optimization.offload_optimizer.pin_memory", Bool, Inert),
+    key("zero_optimization.offload_optimizer.pipeline_read", Bool, Inert),
+    key("zero_optimization.offload_optimizer.pipeline_write", Bool, Inert),
+    key("zero_optimization.offload_optimizer.fast_init", Bool, Inert),
+    key("zero_optimization.offload_optimizer.ratio", NonNegative, Inert),
+    key("zero_optimization.offload_optimizer.super_offload", Bool, Inert),
+    key("zero_optimization.offload_optimizer.cpuadam_cores_perc", NonNegative, Inert),
+    key("zero_optimization.offload_param", Model, Used),
+    key(
+        "zero_optimization.offload_param.device",
+        OneOf(&["none", "cpu", "nvme"]),
+        NotYet(Neutral::Text("none"), OFFLOAD),
+    ),
+    key("zero_optimization.offload_param.nvme_path", Text, Inert),
+    key("zero_optimization.offload_param.buffer_count", AtLeast(0), Inert),
+    key("zero_optimization.offload_param.buffer_size", AtLeast(0), Inert),
+    key("zero_optimization.offload_param.max_in_cpu", AtLeast(0), Inert),
+    key("zero_optimization.offload_param.pin_memory", Bool, Inert),
+    // Deprecated, and still read: offload_optimizer and offload_param with the device cpu.
+    key("zero_optimization.cpu_offload", Bool, NotYet(FALSE, OFFLOAD)),
+    key("zero_optimization.cpu_offload_param", Bool, NotYet(FALSE, OFFLOAD)),
+    key("zero_optimization.cpu_offload_use_pin_memory", Bool, Inert),
+    key(
+        "zero_optimization.zenflow",
+        Free,
+        NotYet(Absent, "the native engine updates every gradient in every step"),
+    ),
+    key("zero_optimization.zero_hpz_partition_size", AtLeast(0), NotYet(ONE, STAGE3_ONLY)),
+    key("zero_optimization.zero_quantized_weights", Bool, NotYet(FALSE, QUANTIZED)),
+    key("zero_optimization.zero_quantized_nontrainable_weights", Bool, NotYet(FALSE, QUANTIZED)),
+    key("zero_optimization.zero_quantized_gradients", Bool, NotYet(FALSE, QUANTIZED)),
+    key("zero_optimization.zeropp_loco_param", Free, NotYet(Absent, QUANTIZED)),
+    key(
+        "zero_optimization.mics_shard_size",
+        Whole,
+        NotYet(Neutral::Number(-1.0), "the native engine partitions over all ranks"),
+    ),
+    key("zero_optimization.mics_hierarchical_params_gather", Bool, Inert),
+    key("zero_optimization.ignore_unused_parameters", Bool, Inert),
+    key("zero_optimization.load_from_fp32_weights", Bool, Inert),
+    key("zero_optimization.elastic_checkpoint", Bool, Inert),
+    key("zero_optimization.log_trace_cache_warnings", Bool, Inert),
+    key("zero_optimization.enable_sanity_checks", Bool, Inert),
+    key("zero_optimization.pipeline_loading_checkpoint", Bool, Inert),
+    key("zero_optimization.memory_efficient_linear", Bool, Inert),
+    key("zero_optimization.override_module_apply", Bool, Inert),
+    key("zero_optimization.save_muon_momentum_buffer_in_memory", Bool, Inert),
+    key("zero_optimization.leaf_module", Free, Inert),
+    // Stage 3's own, under their names and under pydantic's aliases.
+    key("zero_optimization.sub_group_size", AtLeast(0), Inert),
+    key("zero_optimization.prefetch_bucket_size", AtLeast(0), Inert),
+    key("zero_optimization.stage3_prefetch_bucket_size", AtLeast(0), Inert),
+    key("zero_optimization.param_persistence_threshold", AtLeast(0), Inert),
+    key("zero_optimization.stage3_param_persistence_threshold", AtLeast(0), Inert),
+    key("zero_optimization.model_persistence_threshold", AtLeast(0), Inert),
+    key("zero_optimization.stage3_model_persistence_threshold", AtLeast(0), Inert),
+    key("zero_optimization.max_live_parameters", AtLeast(0), Inert),
+    key("zero_optimization.stage3_max_live_parameters", AtLeast(0), Inert),
+    key("zero_optimization.max_reuse_distance", AtLeast(0), Inert),
+    key("zero_optimization.stage3_max_reuse_distance", AtLeast(0), Inert),
+    key("zero_optimization.module_granularity_threshold", Whole, Inert),
+    key("zero_optimization.stage3_module_granularity_threshold", Whole, Inert),
+    key("zero_optimization.use_all_reduce_for_fetch_params", Bool, Inert),
+    key("zero_optimization.stage3_use_all_reduce_for_fetch_params", Bool, Inert),
+    key("zero_optimization.allgather_sequential", Bool, Inert),
+    key("zero_optimization.stage3_allgather_sequential", Bool, Inert),
+    key("zero_optimization.gather_16bit_weights_on_model_save", Bool, Inert),
+    key("zero_optimization.stage3_gather_16bit_weights_on_model_save", Bool, Inert),
+    key("zero_optimization.stage3_gather_fp16_weights_on_model_save", Bool, Inert),
+    // Read only beside the boolean form of zero_optimization.
+    key("allgather_size", AtLeast(0), Noted(PIECES)),
+    key("zero_allow_untested_optimizer", Bool, Inert),
+    key("zero_force_ds_cpu_optimizer", Bool, Inert),
+    // Optimizer. Its params are read by `super::optimizer`.
+    key("optimizer", Dict, Used),
+    key("optimizer.type", Text, Used),
+    key("optimizer.params", Free, Used),
+    key("optimizer.legacy_fusion", Bool, Inert),
+    key(
+        "scheduler",
+        Free,
+        Noted(
+            "accepted, and the learning rate stays constant: a schedule changes updates, not \
+             gradients",
+        ),
+    ),
+    // What changes the model, its data, or who takes part.
+    key(
+        "elasticity",
+        Free,
+        NotYet(NothingEnabled, "it would replace the file's batch sizes by its own"),
+    ),
+    key(
+        "progressive_layer_drop",
+        Free,
+        NotYet(NothingEnabled, "the native engine runs every layer in every microbatch"),
+    ),
+    key(
+        "compression_training",
+        Free,
+        NotYet(NothingEnabled, "the native engine neither quantizes nor prunes its model"),
+    ),
+    // Its reader is gone from this release; files from earlier ones still have it.
+    key(
+        "quantize_training",
+        Free,
+        NotYet(NothingEnabled, "the native engine does not quantize its model"),
+    ),
+    key(
+        "weight_quantization",
+        Free,
+        NotYet(Absent, "the native engine does not quantize its model"),
+    ),
+    key(
+        "hybrid_engine",
+        Free,
+        NotYet(NothingEnabled, "the native engine trains and does not generate"),
+    ),
+    key("tensor_parallel", Free, NotYet(Absent, "the native engine has data parallelism only")),
+    key(
+        "sequence_parallel_size",
+        AtLeast(1),
+        NotYet(ONE, "the native engine has data parallelism only"),
+    ),
+    key("data_parallel_size", AtLeast(1), Inert),
+    key("use_data_before_expert_parallelism", Bool, Inert),
+    key(
+        "pipeline",
+        Free,
+        Noted("accepted; it takes effect in a PipelineModule only, and zprobe's model is not one"),
+    ),
+    key("sparse_attention", Free, Noted("accepted; zprobe's synthetic models have no attention")),
+    key("curriculum_learning", Free, Noted(SAMPLES)),
+    key("data_efficiency", Free, Noted(SAMPLES)),
+    key("dataloader_drop_last", Bool, Inert),
+    key("activation_checkpointing", Free, Inert),
+    key("compile", Model, Used),
+    key(
+        "compile.deepcompile",
+        Bool,
+        NotYet(FALSE, "the native engine does not compile its own reductions"),
+    ),
+    key("compile.free_activation", Bool, Inert),
+    key("compile.free_activation_threshold", Whole, Inert),
+    key("compile.offload_activation", Bool, Inert),
+    key("compile.offload_opt_states", Bool, Inert),
+    key("compile.offload_parameters", Bool, Inert),
+    key("compile.double_buffer", Bool, Inert),
+    key("compile.symmetric_memory", Bool, Inert),
+    key("compile.debug_log", Bool, Inert),
+    key("compile.sync_before_reduce", Bool, Inert),
+    key("compile.sync_after_reduce", Bool, Inert),
+    key("compile.sync_before_allgather", Bool, Inert),
+    key("compile.sync_after_allgather", Bool, Inert),
+    key("compile.keep_int_input_tensors", Bool, Inert),
+    key("compile.keep_all_input_tensors", Bool, Inert),
+    key("compile.passes", Free, Inert),
+    key("graph_harvesting", Bool, Inert),
+    // Looking on, saving and loading.
+    key("steps_per_print", Number, Inert),
+    key("wall_clock_breakdown", Bool, Inert),
+    key("memory_breakdown", Bool, Inert),
+    key("dump_state", Bool, Inert),
+    key("vocabulary_size", Whole, Inert),
+    key("eigenvalue", Free, Inert),
+    key("flops_profiler", Free, Inert),
+    key("autotuning", Free, Inert),
+    key("timers", Free, Inert),
+    key("comms_logger", Model, Inert),
+    key("comms_logger.enabled", Bool, Inert),
+    key("comms_logger.prof_all", Bool, Inert),
+    key("comms_logger.prof_ops", Free, Inert),
+    key("comms_logger.verbose", Bool, Inert),
+    key("comms_logger.debug", Bool, Inert),
+    key("tensorboard", Model, Inert),
+    key("tensorboard.enabled", Bool, Inert),
+    key("tensorboard.output_path", Text, Inert),
+    key("tensorboard.job_name", Text, Inert),
+    key("csv_monitor", Model, Inert),
+    key("csv_monitor.enabled", Bool, Inert),
+    key("csv_monitor.output_path", Text, Inert),
+    key("csv_monitor.job_name", Text, Inert),
+    key("wandb", Model, Inert),
+    key("wandb.enabled", Bool, Inert),
+    key("wandb.group", Text, Inert),
+    key("wandb.team", Text, Inert),
+    key("wandb.project", Text, Inert),
+    key("comet", Model, Inert),
+    key("comet.enabled", Bool, Inert),
+    key("comet.samples_log_interval", Whole, Inert),
+    key("comet.project", Text, Inert),
+    key("comet.workspace", Text, Inert),
+    key("comet.api_key", Text, Inert),
+    key("comet.experiment_name", Text, Inert),
+    key("comet.experiment_key", Text, Inert),
+    key("comet.online", Bool, Inert),
+    key("comet.mode", Text, Inert),
+    key("checkpoint", Free, Inert),
+    key("nebula", Free, Inert),
+    key("datastates_ckpt", Free, Inert),
+    key("aio", Free, Inert),
+];
+
+impl Shape {
+    /// Whether DeepSpeed refuses a key that this section does not have, rather than pass it over.
+    pub(super) fn refuses_unknown_keys(self) -> bool {
+        matches!(self, Model | ModelOrBool)
+    }
+
+    /// Whether the keys of this section have rows of their own.
+    pub(super) fn is_section(self) -> bool {
+        matches!(self, Model | ModelOrBool | Dict)
+    }
+
+    /// Whether the key takes this value.
+    pub(super) fn takes(self, value: &Json) -> bool {
+        match self {
+            Bool => matches!(value, Json::Bool(_)),
+            Number => matches!(value, Json::Number(_)),
+            NonNegative => matches!(value, Json::Number(number) if *number >= 0.0),
+            Whole => value.as_whole().is_some(),
+            AtLeast(least) => value.as_whole().is_some_and(|whole| whole >= least),
+            Text => matches!(value, Json::Text(_)),
+            OneOf(words) => matches!(value, Json::Text(text) if words.contains(&text.as_str())),
+            Free => true,
+            Model | Dict => matches!(value, Json::Object(_)),
+            ModelOrBool => matches!(value, Json::Object(_) | Json::Bool(_)),
+        }
+    }
+
+    /// Which values the key takes, in words.
+    pub(super) fn in_words(self) -> String {
+        match self {
+            Bool => "true or false".to_owned(),
+            Number => "a number".to_owned(),
+            NonNegative => "a number, 0 or more".to_owned(),
+            Whole => "a whole number".to_owned(),
+            AtLeast(least) => format!("a whole number, {least} or more"),
+            Text => "a string".to_owned(),
+            OneOf(words) => {
+                let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                format!("one of {}", words.join(", "))
+            }
+            Free => "anything".to_owned(),
+            Model | ModelOrBool | Dict => "an object".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::tasks;
+
+/// Sets zprobe up, builds it and tests it.
+///
+/// Needs a Rust toolchain, a C++ compiler and python3 with pip. libtorch is downloaded once, into
+/// the target directory; nothing is installed outside of it. To use a libtorch of your own, set
+/// LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the one of your python3's torch.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// What can be done.
+#[derive(Subcommand)]
+pub enum Task {
+    /// Build in release, then run `zprobe run ARGS…`
+    ///
+    /// Provisions libtorch if needed, builds `zprobe` and `zprobe-rank` in release, then becomes
+    /// `target/release/zprobe run ARGS…`, whose exit code is this command's. Every argument goes to
+    /// zprobe as it is, `--help` too. When the set-up or the build fails the exit code is 2.
+    #[command(disable_help_flag = true)]
+    Run {
+        /// The arguments of `zprobe run`, for example `--stage 1 --ga 4`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+
+    /// Build `target/release/zprobe` and `target/release/zprobe-rank`
+    ///
+    /// Provisions libtorch if needed. Both programs run from where they are built, with no
+    /// environment set by hand.
+    Build,
+
+    /// Check and test everything
+    ///
+    /// In order: formatting, clippy and tests without libtorch; then libtorch, clippy, the
+    /// documentation, the release build and every test of the native engine. Stops at the first
+    /// failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
+    Test {
+        /// Run the full grids instead of their everyday selection (sets ZPROBE_TEST_FULL=1)
+        #[arg(long)]
+        full: bool,
+    },
+
+    /// Make libtorch ready, and print where it is
+    ///
+    /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
+    /// configuration (index, proxy, certificates, cache) holds. Does nothing the second time.
+    Provision,
+}
+
+impl Task {
+    /// Does it.
+    pub fn perform(self) -> Result<()> {
+        match self {
+            Self::Run { args } => tasks::run(&args),
+            Self::Build => tasks::build(),
+            Self::Test { full } => tasks::test(full),
+            Self::Provision => tasks::provision(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_passes_every_argument_through() {
+        let line = ["xtask", "run", "--stage", "1", "--help", "-x", "a", "--", "--full"];
+        let Task::Run { args } = Cli::try_parse_from(line).unwrap().task else {
+            panic!("`run` was not parsed as run");
+        };
+        assert_eq!(args, line[2..]);
+    }
+}

@@ -1,0 +1,66 @@
+//! A machine whose programs are shell scripts, for tests.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::Host;
+
+/// A host whose `PATH` is one directory of scripts.
+pub struct FakeHost {
+    host: Host,
+    bin: TempDir,
+}
+
+impl FakeHost {
+    /// A machine with no program at all.
+    pub fn new() -> Self {
+        let bin = TempDir::new().unwrap();
+        let path = bin.path().into();
+        let host = Host { path, cxx: None, libtorch: None, libtorch_use_pytorch: false };
+        Self { host, bin }
+    }
+
+    /// Adds a program; the script sees the real `PATH` as `REAL_PATH`.
+    pub fn with(self, program: &str, script: &str) -> Self {
+        let real_path = std::env::var("PATH").unwrap();
+        let text = format!("#!/bin/sh\nREAL_PATH='{real_path}'\n{script}\n");
+        // Written by another process: were the file open for writing in this one, a fork in
+        // another test's thread could inherit it and make it "busy" to execute.
+        let status = Command::new("/bin/sh")
+            .args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", &text])
+            .arg(self.bin.path().join(program))
+            .status()
+            .unwrap();
+        assert!(status.success());
+        self
+    }
+
+    /// Sets `CXX`.
+    pub fn with_cxx(mut self, cxx: &str) -> Self {
+        self.host.cxx = Some(cxx.into());
+        self
+    }
+
+    /// Sets `LIBTORCH`.
+    pub fn with_libtorch(mut self, dir: &Path) -> Self {
+        self.host.libtorch = Some(dir.into());
+        self
+    }
+
+    /// Sets `LIBTORCH_USE_PYTORCH`.
+    pub fn with_pytorch(mut self) -> Self {
+        self.host.libtorch_use_pytorch = true;
+        self
+    }
+}
+
+impl Deref for FakeHost {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}

@@ -1,0 +1,61 @@
+//! The user's machine: its programs, and what its environment asks for.
+
+mod compiler;
+#[cfg(test)]
+pub mod fake;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+pub use compiler::Compiler;
+
+/// The part of the environment that decides how things are set up.
+pub struct Host {
+    /// `PATH`
+    path: OsString,
+    /// `CXX`
+    cxx: Option<OsString>,
+    /// `LIBTORCH`
+    pub libtorch: Option<OsString>,
+    /// `LIBTORCH_USE_PYTORCH`
+    pub libtorch_use_pytorch: bool,
+}
+
+impl Host {
+    /// The real one.
+    pub fn from_env() -> Self {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            path: env::var_os("PATH").unwrap_or_default(),
+            cxx: set("CXX"),
+            libtorch: set("LIBTORCH"),
+            libtorch_use_pytorch: set("LIBTORCH_USE_PYTORCH").is_some_and(|value| value != "0"),
+        }
+    }
+
+    /// A command for a program of this machine.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        // The program itself is looked up there too.
+        command.env("PATH", &self.path);
+        command
+    }
+
+    /// Whether there is such a program.
+    pub fn has(&self, program: impl AsRef<OsStr>) -> bool {
+        // A name with a slash is a path of its own: joining leaves an absolute one as it is.
+        let program = Path::new(program.as_ref());
+        if program.components().count() > 1 {
+            return is_executable(program);
+        }
+        env::split_paths(&self.path).any(|dir| is_executable(&dir.join(program)))
+    }
+}
+
+/// Whether this is a file that may be executed.
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

@@ -1,0 +1,64 @@
+//! libtorch: whose, which, and how cargo is told.
+
+mod external;
+pub mod layout;
+mod version;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::host::{Compiler, Host};
+use crate::provision;
+use crate::workspace;
+
+/// The release that crate `tch` is made for, and that is provisioned.
+pub const VERSION: &str = "2.11.0";
+
+/// What torch-sys reads; any other value than last time's makes it compile again, for minutes.
+const TORCH_SYS_VARIABLES: [&str; 7] = [
+    "LIBTORCH",
+    "LIBTORCH_BYPASS_VERSION_CHECK",
+    "LIBTORCH_CXX11_ABI",
+    "LIBTORCH_INCLUDE",
+    "LIBTORCH_LIB",
+    "LIBTORCH_STATIC",
+    "LIBTORCH_USE_PYTORCH",
+];
+
+/// A libtorch to build against, checked, and the compiler to do so.
+pub struct Libtorch {
+    dir: PathBuf,
+    cxx: Option<OsString>,
+}
+
+impl Libtorch {
+    /// The user's own where the environment names one, otherwise the private one, made ready.
+    pub fn locate(host: &Host) -> Result<Self> {
+        let compiler = Compiler::find(host)?;
+        let dir = match external::named(host)? {
+            Some(dir) => dir,
+            None => provision::ensure(host, &compiler, &workspace::target_dir()?)?,
+        };
+        Ok(Self { dir, cxx: compiler.cxx() })
+    }
+
+    /// The directory that holds `lib` and `include`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes a cargo command build against it, and always in the same words.
+    pub fn apply(&self, mut command: Command) -> Command {
+        for name in TORCH_SYS_VARIABLES {
+            command.env_remove(name);
+        }
+        command.env("LIBTORCH", &self.dir);
+        if let Some(cxx) = &self.cxx {
+            command.env("CXX", cxx);
+        }
+        command
+    }
+}

@@ -1,0 +1,23 @@
+//! One provisioning at a time.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Waits until no other process provisions below `home`; the lock ends with the file, so with the
+/// process at the latest.
+pub fn acquire(home: &Path) -> Result<File> {
+    let path = home.join(".lock");
+    let context = || format!("cannot lock {}", path.display());
+    let file = File::create(&path).with_context(context)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            eprintln!("another process is downloading libtorch: waiting for it");
+            file.lock().with_context(context)?;
+        }
+        Err(TryLockError::Error(error)) => return Err(error).with_context(context),
+    }
+    Ok(file)
+}

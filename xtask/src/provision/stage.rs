@@ -1,0 +1,65 @@
+//! The place where a provisioning is made before it is seen.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// A directory beside the final one, on the same file system.
+pub struct Stage(PathBuf);
+
+impl Stage {
+    /// Creates it, without what an interrupted attempt left there.
+    pub fn create(root: PathBuf) -> Result<Self> {
+        remove(&root)?;
+        let stage = Self(root);
+        for dir in [stage.temporary(), stage.wheels(), stage.unpacked(), stage.prefix()] {
+            fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        Ok(stage)
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where pip keeps what it is downloading.
+    pub fn temporary(&self) -> PathBuf {
+        self.0.join("tmp")
+    }
+
+    /// Where the wheels go.
+    pub fn wheels(&self) -> PathBuf {
+        self.0.join("wheels")
+    }
+
+    /// Where they are unpacked, as they are laid out themselves.
+    pub fn unpacked(&self) -> PathBuf {
+        self.0.join("unpacked")
+    }
+
+    /// What becomes the libtorch directory.
+    pub fn prefix(&self) -> PathBuf {
+        self.0.join("prefix")
+    }
+
+    /// Puts the result in its place, and removes everything else.
+    pub fn publish(self, place: &Path) -> Result<()> {
+        remove(place)?;
+        fs::rename(self.prefix(), place)
+            .with_context(|| format!("cannot move libtorch to {}", place.display()))?;
+        remove(&self.0)
+    }
+}
+
+/// Removes a directory that may not exist.
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}

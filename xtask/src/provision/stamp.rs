@@ -1,0 +1,22 @@
+//! The mark of a complete provisioning.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::download::REQUIREMENTS;
+
+/// The mark; it holds what was provisioned, so that another list of wheels is provisioned anew.
+const STAMP: &str = "requirements.txt";
+
+/// Whether `prefix` is complete, and of what is wanted now.
+pub fn is_current(prefix: &Path) -> bool {
+    fs::read(prefix.join(STAMP)).is_ok_and(|text| text == REQUIREMENTS.as_bytes())
+}
+
+/// Marks `prefix` as complete.
+pub fn write(prefix: &Path) -> Result<()> {
+    let stamp = prefix.join(STAMP);
+    fs::write(&stamp, REQUIREMENTS).with_context(|| format!("cannot write {}", stamp.display()))
+}

@@ -1,0 +1,50 @@
+//! Announcing the steps of a long task, each with its own time.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// A task of a known number of steps.
+pub struct Steps {
+    total: usize,
+    done: usize,
+    start: Instant,
+}
+
+impl Steps {
+    /// Starts the clock.
+    pub fn new(total: usize) -> Self {
+        Self { total, done: 0, start: Instant::now() }
+    }
+
+    /// Performs the next step.
+    pub fn step<T>(&mut self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let place = format!("[{}/{}] {title}", self.done + 1, self.total);
+        eprintln!("{place}");
+        let start = Instant::now();
+        let value = work().with_context(|| format!("{place}: failed, and nothing after it ran"))?;
+        self.done += 1;
+        eprintln!("{place}: {:.1} s\n", start.elapsed().as_secs_f64());
+        Ok(value)
+    }
+
+    /// Says that everything went well.
+    pub fn finish(self) {
+        eprintln!("{} steps passed in {:.1} s", self.done, self.start.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_step_is_named() {
+        let mut steps = Steps::new(2);
+        steps.step("first", || Ok(())).unwrap();
+        let error = steps.step::<()>("second", || bail!("broken")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "[2/2] second: failed, and nothing after it ran: broken");
+    }
+}
