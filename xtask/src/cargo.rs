@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-/// A cargo command at the root of the repository.
-pub fn cargo(args: &[&str]) -> Result<Command> {
+/// A cargo command at the root of the repository; its arguments, none with a space, are one line.
+pub fn cargo(line: &str) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(workspace::root());
+    command.args(line.split_whitespace()).current_dir(workspace::root());
     if let Some(dir) = env::var_os("CARGO_TARGET_DIR") {
         // A relative one is meant from where the user stands, not from the root.
         let dir = path::absolute(dir).context("CARGO_TARGET_DIR is not a usable path")?;
@@ -33,7 +33,7 @@ pub fn run(mut command: Command) -> Result<()> {
 
 /// Whether cargo-nextest is installed.
 pub fn has_nextest() -> bool {
-    cargo(&["nextest", "--version"])
+    cargo("nextest --version")
         .and_then(|mut command| Ok(command.output()?))
         .is_ok_and(|output| output.status.success())
 }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_command() {
-        let error = run(cargo(&["no-such-subcommand"]).unwrap()).unwrap_err().to_string();
+        let error = run(cargo("no-such-subcommand").unwrap()).unwrap_err().to_string();
         assert!(error.starts_with("`cargo no-such-subcommand` failed"), "{error}");
     }
 }

@@ -46,7 +46,7 @@ impl Host {
 
     /// Whether there is such a program.
     pub fn has(&self, program: impl AsRef<OsStr>) -> bool {
-        // A name with a slash is a path of its own: joining leaves an absolute one as it is.
+        // As for the shell, a name with a slash is a path of its own.
         let program = Path::new(program.as_ref());
         if program.components().count() > 1 {
             return is_executable(program);

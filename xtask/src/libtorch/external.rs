@@ -24,6 +24,7 @@ pub fn named(host: &Host) -> Result<Option<PathBuf>> {
         return Ok(Some(dir));
     }
     let Some(dir) = host.libtorch.as_deref().map(Path::new) else { return Ok(None) };
+    // An absolute path: cargo and the program that is built have other working directories.
     let dir = dir.canonicalize().with_context(|| {
         format!("LIBTORCH is set to {}: correct it, or unset it", dir.display())
     })?;

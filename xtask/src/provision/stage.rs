@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory beside the final one, on the same file system.
+/// A directory beside the final one, on the same file system; it is removed when dropped.
 pub struct Stage(PathBuf);
 
 impl Stage {
@@ -45,12 +45,20 @@ impl Stage {
         self.0.join("prefix")
     }
 
-    /// Puts the result in its place, and removes everything else.
-    pub fn publish(self, place: &Path) -> Result<()> {
+    /// Puts the result in its place.
+    pub fn publish(&self, place: &Path) -> Result<()> {
         remove(place)?;
         fs::rename(self.prefix(), place)
-            .with_context(|| format!("cannot move libtorch to {}", place.display()))?;
-        remove(&self.0)
+            .with_context(|| format!("cannot move libtorch to {}", place.display()))
+    }
+}
+
+impl Drop for Stage {
+    /// Gives back the disk, after a failure too.
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.0) {
+            eprintln!("warning: {error:#}");
+        }
     }
 }
 

@@ -56,7 +56,10 @@ fn error_of(python: Option<&str>) -> String {
         Some(script) => host.with("python3", script),
         None => host,
     };
-    ensure_in(&host, &TempDir::new().unwrap()).unwrap_err().to_string()
+    let target = TempDir::new().unwrap();
+    let error = ensure_in(&host, &target).unwrap_err().to_string();
+    assert_eq!(names(&target.path().join("libtorch")), [".lock"], "after: {error}");
+    error
 }
 
 /// How many downloads were made below `target`.
@@ -71,6 +74,11 @@ fn names(dir: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+#[test]
+fn the_wheels_are_of_the_right_release() {
+    assert!(download::REQUIREMENTS.contains(&format!("\ntorch=={VERSION} --hash=")));
 }
 
 #[test]
@@ -157,7 +165,7 @@ fn a_failed_download_is_quoted() {
 }
 
 #[test]
-fn wheels_without_libtorch_are_refused() {
+fn a_failed_unpacking_is_quoted() {
     let error = error_of(Some(
         "PATH=$REAL_PATH; [ \"$1\" = -m ] || exec python3 -c 'raise SystemExit(\"not a zip\")'",
     ));

@@ -2,9 +2,12 @@
 
 use anyhow::Result;
 
-use crate::cargo;
+use crate::cargo::{self, cargo};
 use crate::host::Host;
 use crate::libtorch::Libtorch;
+
+/// What selects the native engine; in release always, so that torch-sys is compiled only once.
+pub const NATIVE: &str = "--release --package zprobe --features native";
 
 /// Builds both programs in release.
 pub fn build() -> Result<()> {
@@ -14,6 +17,5 @@ pub fn build() -> Result<()> {
 
 /// The release build, against a libtorch that is ready.
 pub fn release(libtorch: &Libtorch) -> Result<()> {
-    let args = ["build", "--release", "--package", "zprobe", "--features", "native", "--bins"];
-    cargo::run(libtorch.apply(cargo::cargo(&args)?))
+    cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins"))?))
 }

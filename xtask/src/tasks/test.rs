@@ -4,65 +4,49 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::build;
+use super::build::{self, NATIVE};
 use crate::cargo::{self, cargo};
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
 
 /// Checks and tests everything, the quick steps first.
-///
-/// Everything native is built in release, so that torch-sys is compiled only once.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
     let mut steps = Steps::new(8);
 
-    steps.step("formatting", || cargo::run(cargo(&["fmt", "--all", "--check"])?))?;
+    steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     steps.step("clippy, without libtorch", || {
-        cargo::run(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?)
+        cargo::run(cargo("clippy --workspace --all-targets -- -D warnings")?)
     })?;
     steps.step(&format!("tests without libtorch, with {}", runner.name()), || {
-        runner.run(&["--workspace"], |command| command)?;
+        cargo::run(runner.tests("--workspace")?)?;
         runner.doc_tests()
     })?;
 
     let libtorch = steps.step("libtorch", || Libtorch::locate(&Host::from_env()))?;
-    let native = |args: &[&str]| cargo(args).map(|command| libtorch.apply(command));
     steps.step("clippy, native", || {
-        cargo::run(native(&[
-            "clippy",
-            "--release",
-            "--package",
-            "zprobe",
-            "--features",
-            "native",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ])?)
+        let clippy = cargo(&format!("clippy {NATIVE} --all-targets -- -D warnings"))?;
+        cargo::run(libtorch.apply(clippy))
     })?;
     steps.step("documentation", || {
-        let mut command = native(&[
-            "doc",
-            "--release",
-            "--workspace",
-            "--features",
-            "native",
-            "--no-deps",
-            "--document-private-items",
-        ])?;
-        command.env("RUSTDOCFLAGS", "-D warnings");
-        cargo::run(command)
+        cargo::run(documentation("--package xtask")?)?;
+        cargo::run(libtorch.apply(documentation(NATIVE)?))
     })?;
     steps.step("release build", || build::release(&libtorch))?;
     steps.step(&format!("native tests, with {}", runner.name()), || {
-        let args = ["--release", "--package", "zprobe", "--features", "native"];
-        runner.run(&args, |command| libtorch.apply(command))
+        cargo::run(libtorch.apply(runner.tests(NATIVE)?))
     })?;
 
     steps.finish();
     Ok(())
+}
+
+/// The command that documents a package, private items too, and fails on any warning.
+fn documentation(selection: &str) -> Result<Command> {
+    let mut command = cargo(&format!("doc --no-deps --document-private-items {selection}"))?;
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    Ok(command)
 }
 
 /// How tests are run.
@@ -79,18 +63,18 @@ impl Runner {
         if self.nextest { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
     }
 
-    /// Runs the tests that `args` select, in the environment that `prepare` adds.
-    fn run(&self, args: &[&str], prepare: impl FnOnce(Command) -> Command) -> Result<()> {
-        let runner: &[&str] = if self.nextest { &["nextest", "run"] } else { &["test"] };
-        let mut command = prepare(cargo(&[runner, args].concat())?);
+    /// The command for the tests that `selection` names.
+    fn tests(&self, selection: &str) -> Result<Command> {
+        let runner = if self.nextest { "nextest run" } else { "test" };
+        let mut command = cargo(&format!("{runner} {selection}"))?;
         if self.full {
             command.env("ZPROBE_TEST_FULL", "1");
         }
-        cargo::run(command)
+        Ok(command)
     }
 
     /// Runs the examples in the documentation, which only nextest leaves out.
     fn doc_tests(&self) -> Result<()> {
-        if self.nextest { cargo::run(cargo(&["test", "--workspace", "--doc"])?) } else { Ok(()) }
+        if self.nextest { cargo::run(cargo("test --workspace --doc")?) } else { Ok(()) }
     }
 }
