@@ -108,6 +108,10 @@ pub struct Args {
     #[arg(long, value_name = "PROGRAM", env = "ZPROBE_RANK_PROGRAM", help_heading = "Run")]
     rank_program: Option<PathBuf>,
 
+    /// Arguments for --rank-program
+    #[arg(last = true, value_name = "ARG", requires = "rank_program")]
+    rank_args: Vec<OsString>,
+
     #[command(flatten)]
     output: super::Output,
 }
@@ -116,9 +120,11 @@ pub fn main(args: Args) -> Result<u8> {
     refuse_nested_launch()?;
     let spec = args.spec()?;
     let program = match &args.rank_program {
-        Some(program) => {
-            RankProgram { program: program.clone(), args: Vec::new(), hosting: Hosting::OnePerRank }
-        }
+        Some(program) => RankProgram {
+            program: program.clone(),
+            args: args.rank_args.clone(),
+            hosting: Hosting::OnePerRank,
+        },
         None => native_ranks()?,
     };
     let run_id = run_id();

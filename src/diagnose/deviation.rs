@@ -130,11 +130,18 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     if let Some(pattern) = pattern(spec, decoded, entry) {
         patterns.push(pattern);
     }
-    let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > entry.tolerance);
+    let noise = entry.tolerance.max(largest_deviation(entry) / 32.0);
+    let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
         patterns.push(Pattern::Leftover);
     }
     patterns
+}
+
+/// How far this step's weights are from 1. A wrong scale (1/3, say) is rounded in the narrowest
+/// dtype on the way, which leaves noise well below a share of this.
+fn largest_deviation(entry: &Contribution) -> f64 {
+    entry.weights.iter().flatten().map(|weight| (weight - 1.0).abs()).fold(0.0, f64::max)
 }
 
 fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
@@ -148,7 +155,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         })
     };
     let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
-    let largest = weights.iter().flatten().map(|weight| (weight - 1.0).abs()).fold(0.0, f64::max);
+    let largest = largest_deviation(entry);
     if entry.residual > entry.tolerance.max(largest / 8.0) {
         return Some(Pattern::Unexplained);
     }

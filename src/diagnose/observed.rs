@@ -23,6 +23,8 @@ pub struct Buffer<'a> {
     pub layout: LayoutName,
     /// The elements.
     pub payload: &'a Payload,
+    /// Number of this buffer among its rank's.
+    ordinal: usize,
 }
 
 /// One backward on one rank.
@@ -87,6 +89,8 @@ pub struct Process<'a> {
     pub failure: Option<&'a str>,
     /// The end of its standard error.
     pub stderr: Option<&'a str>,
+    /// Buffers that it recorded so far.
+    buffers: usize,
     /// Versions it reported.
     pub versions: Option<&'a BTreeMap<String, String>>,
 }
@@ -110,7 +114,7 @@ pub struct Observed<'a> {
     pub zprobe: &'a str,
     /// By rank.
     pub processes: Vec<Process<'a>>,
-    /// Every buffer, in the order of arrival.
+    /// Every buffer, in the order of each rank's journey, ranks side by side.
     pub buffers: Vec<Buffer<'a>>,
     /// Backwards by (step, microbatch, rank).
     pub backwards: BTreeMap<(usize, usize, usize), Backward<'a>>,
@@ -169,6 +173,11 @@ impl<'a> Observed<'a> {
                 Some(_) => {}
             }
         }
+        // How the ranks' channels were interleaved is chance; the report must not depend on it.
+        observed.buffers.sort_by_key(|buffer| (buffer.ordinal, buffer.rank));
+        observed.flushes.sort_by_key(|f| (f.step, f.microbatch, f.flush, f.rank));
+        observed.gathered.sort_by_key(|gathered| (gathered.step, gathered.rank));
+        observed.broken.sort_by_key(|broken| broken.rank);
         observed
     }
 
@@ -272,6 +281,8 @@ impl<'a> Observed<'a> {
             }
             Event::Buffer { step, microbatch, point, layout, payload } => {
                 pending.push(&payload.digest);
+                let ordinal = process.buffers;
+                process.buffers += 1;
                 self.buffers.push(Buffer {
                     rank,
                     step: *step,
@@ -279,6 +290,7 @@ impl<'a> Observed<'a> {
                     point: *point,
                     layout: *layout,
                     payload,
+                    ordinal,
                 });
             }
             Event::DigestsGathered { step, digests } => {

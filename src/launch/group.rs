@@ -14,10 +14,10 @@ use crate::trace::Outcome;
 
 /// How long the kernel may take to end processes after SIGKILL. Only a process inside a device
 /// driver takes longer than an instant.
-const KILL_GRACE: Duration = Duration::from_secs(5);
+pub(super) const KILL_GRACE: Duration = Duration::from_secs(5);
 
 /// How often to look in that time.
-const KILL_POLL: Duration = Duration::from_millis(1);
+pub(super) const KILL_POLL: Duration = Duration::from_millis(1);
 
 /// A group: the leader, whose process id is the group's, and whatever descends from it.
 pub(super) struct ProcessGroup {

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
-use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::slice;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -15,24 +15,60 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getppid};
 
+use super::channel::Channel;
 use super::contract::{self, LogOf};
+use super::conversation::Conversation;
 use super::group::ProcessGroup;
+use super::sender::{Role, Sender};
 use super::{Hosting, Launch, LaunchError};
 
+/// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
+/// ranks is the only one, and the conversation with it comes last.
+pub(super) struct Started {
+    pub(super) groups: Vec<ProcessGroup>,
+    pub(super) conversations: Vec<Conversation>,
+}
+
+/// Starts the ranks of `launch`.
+pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, LaunchError> {
+    let mut conversations = Vec::new();
+    let mut converse = |role| {
+        let (channel, far_end) = Channel::new().map_err(LaunchError::system("a pipe to a rank"))?;
+        let sender = Sender::new(launch.run_id, role);
+        conversations.push(Conversation { channel, sender });
+        Ok(far_end)
+    };
+    let hosts = Hosts::new(launch, run_dir)?;
+    let ranks = 0..launch.spec.world_size;
+    let events: Vec<OwnedFd> =
+        ranks.clone().map(|rank| converse(Role::Rank(rank))).collect::<Result<_, LaunchError>>()?;
+    let groups = match launch.program.hosting {
+        Hosting::OnePerRank => events
+            .iter()
+            .enumerate()
+            .map(|(rank, event)| hosts.spawn(rank, slice::from_ref(event), None))
+            .collect::<Result<_, _>>()?,
+        Hosting::Forked => {
+            let host_channel = converse(Role::Host(ranks))?;
+            vec![hosts.spawn(0, &events, Some(&host_channel))?]
+        }
+    };
+    Ok(Started { groups, conversations })
+}
+
 /// What the hosts of a run have in common.
-pub(super) struct Hosts<'a> {
-    pub(super) launch: &'a Launch<'a>,
+struct Hosts<'a> {
+    launch: &'a Launch<'a>,
     /// Absolute, because a rank may change its directory.
-    pub(super) run_dir: &'a Path,
+    run_dir: &'a Path,
     /// The spec as JSON.
-    pub(super) spec: String,
+    spec: String,
     /// Where the ranks meet. The socket listens already, so nobody can take its port.
-    pub(super) store: TcpListener,
+    store: TcpListener,
 }
 
 impl<'a> Hosts<'a> {
-    /// Prepares to start hosts.
-    pub(super) fn new(launch: &'a Launch<'a>, run_dir: &'a Path) -> Result<Self, LaunchError> {
+    fn new(launch: &'a Launch<'a>, run_dir: &'a Path) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -40,10 +76,11 @@ impl<'a> Hosts<'a> {
         Ok(Self { launch, run_dir, spec, store })
     }
 
-    /// Starts the host of `ranks`. It gets the sending ends of their channels, and of its own.
-    pub(super) fn spawn(
+    /// Starts a host, whose first rank is `rank`. It gets the sending ends of its ranks' channels,
+    /// and of its own.
+    fn spawn(
         &self,
-        ranks: &Range<usize>,
+        rank: usize,
         events: &[OwnedFd],
         host_channel: Option<&OwnedFd>,
     ) -> Result<ProcessGroup, LaunchError> {
@@ -51,7 +88,7 @@ impl<'a> Hosts<'a> {
         let mut command = Command::new(program);
         command.args(&self.launch.program.args).stdin(Stdio::null()).process_group(0);
         let log = match self.launch.program.hosting {
-            Hosting::OnePerRank => LogOf::Rank(ranks.start),
+            Hosting::OnePerRank => LogOf::Rank(rank),
             Hosting::Forked => LogOf::Host,
         };
         command.stdout(create(&log.stdout(self.run_dir))?);
@@ -60,8 +97,8 @@ impl<'a> Hosts<'a> {
         self.describe_run(&mut command)?;
         match self.launch.program.hosting {
             Hosting::OnePerRank => {
-                command.env("RANK", ranks.start.to_string());
-                command.env("LOCAL_RANK", ranks.start.to_string());
+                command.env("RANK", rank.to_string());
+                command.env("LOCAL_RANK", rank.to_string());
             }
             Hosting::Forked => {
                 command.env_remove("RANK").env_remove("LOCAL_RANK");
@@ -70,7 +107,7 @@ impl<'a> Hosts<'a> {
         let numbers: Vec<String> = events.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
         command.env(contract::EVENT_FDS, numbers.join(","));
         let mut inherited: Vec<RawFd> = events.iter().map(|fd| fd.as_raw_fd()).collect();
-        let store = (ranks.start == 0).then(|| self.store.as_raw_fd());
+        let store = (rank == 0).then(|| self.store.as_raw_fd());
         let host_channel = host_channel.map(|fd| fd.as_raw_fd());
         for (name, fd) in [(contract::STORE_FD, store), (contract::HOST_FD, host_channel)] {
             match fd {

@@ -11,12 +11,14 @@
 
 mod channel;
 pub mod contract;
+mod conversation;
 mod group;
 mod host;
 mod log_tail;
 mod recorder;
 mod sender;
 mod signals;
+mod strays;
 mod supervisor;
 mod wait;
 mod watchdog;
@@ -66,7 +68,7 @@ pub struct Launch<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "processes may have survived"]
 pub struct Ended {
-    /// Process ids of hosts that did not die of SIGKILL: they are stuck inside the kernel, which
+    /// Ids of processes that did not die of SIGKILL: they are stuck inside the kernel, which
     /// happens to processes in a device driver. Empty in every other case.
     pub survivors: Vec<u32>,
 }

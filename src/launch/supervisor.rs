@@ -1,23 +1,26 @@
 //! The run itself: waits for something to happen, records it, and knows when it is over.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 
-use super::channel::{Channel, State, TooLong};
+use super::channel::State;
 use super::contract::LogOf;
+use super::conversation::{Breach, Conversation};
 use super::group::{self, ProcessGroup};
-use super::host::Hosts;
+use super::host::{self, Started};
 use super::log_tail::log_tail;
 use super::recorder::{Recorder, now_ns};
-use super::sender::{Role, Sender, excerpt};
 use super::signals::Signals;
+use super::strays::end_strays;
 use super::wait::{Ready, wait};
 use super::watchdog::{Verdict, Watchdog};
 use super::{Ended, Hosting, Launch, LaunchError};
-use crate::trace::{Event, Outcome, Record, Violation};
+use crate::trace::{Event, Outcome, Record};
+
+/// A longer timeout is cut to this, a century, so that no point in time is out of range.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// See [`Launch::run`].
 pub(super) fn run(
@@ -37,18 +40,18 @@ pub(super) fn run(
         spec: Box::new(launch.spec.clone()),
         zprobe: env!("CARGO_PKG_VERSION").to_owned(),
     })?;
-    let mut supervisor = Supervisor::new(launch, run_dir, recorder);
-    supervisor.start(launch)?;
+    let mut supervisor = Supervisor::start(launch, run_dir, recorder)?;
     supervisor.watch(&signals)?;
     supervisor.end()
 }
 
 /// A run in progress.
 struct Supervisor<'a> {
+    run_id: String,
     run_dir: PathBuf,
     recorder: Recorder<'a>,
     watchdog: Watchdog,
-    timeout: Duration,
+    timeout_s: u64,
     ranks: Vec<Rank>,
     hosting: Hosting,
     /// One for each rank, or one for all.
@@ -70,63 +73,36 @@ struct Host {
     ended: bool,
 }
 
-/// A channel and who is at its other end.
-struct Conversation {
-    channel: Channel,
-    sender: Sender,
-}
-
 impl<'a> Supervisor<'a> {
-    fn new(launch: &Launch<'_>, run_dir: PathBuf, recorder: Recorder<'a>) -> Self {
+    /// Starts the ranks.
+    fn start(
+        launch: &Launch<'_>,
+        run_dir: PathBuf,
+        recorder: Recorder<'a>,
+    ) -> Result<Self, LaunchError> {
         let world_size = launch.spec.world_size;
-        let timeout = Duration::from_secs(launch.spec.timeout_s);
-        Self {
+        let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
+        let watchdog = Watchdog::new(world_size, timeout, Instant::now());
+        let Started { groups, conversations } = host::start(launch, &run_dir)?;
+        let mut supervisor = Self {
+            run_id: launch.run_id.to_owned(),
             run_dir,
             recorder,
-            watchdog: Watchdog::new(world_size, timeout, Instant::now()),
-            timeout,
+            watchdog,
+            timeout_s: launch.spec.timeout_s,
             ranks: vec![Rank::default(); world_size],
             hosting: launch.program.hosting,
-            hosts: Vec::new(),
-            conversations: Vec::new(),
+            hosts: groups.into_iter().map(|group| Host { group, ended: false }).collect(),
+            conversations: conversations.into_iter().map(Some).collect(),
             violated: false,
-        }
-    }
-
-    /// Starts every host.
-    fn start(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
-        let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
-        let run_dir = self.run_dir.clone();
-        let hosts = Hosts::new(launch, &run_dir)?;
-        let all: Range<usize> = 0..self.ranks.len();
-        let mut far_ends = Vec::new();
-        for rank in all.clone() {
-            let (channel, far_end) = channel()?;
-            far_ends.push(far_end);
-            self.converse(channel, Sender::new(launch.run_id, Role::Rank(rank)));
-        }
-        match self.hosting {
-            Hosting::Forked => {
-                let (channel, far_end) = channel()?;
-                self.converse(channel, Sender::new(launch.run_id, Role::Host(all.clone())));
-                let group = hosts.spawn(&all, &far_ends, Some(&far_end))?;
-                self.hosts.push(Host { group, ended: false });
-            }
-            Hosting::OnePerRank => {
-                for (rank, far_end) in far_ends.iter().enumerate() {
-                    let group =
-                        hosts.spawn(&(rank..rank + 1), std::slice::from_ref(far_end), None)?;
-                    let pid = group.pid();
-                    self.hosts.push(Host { group, ended: false });
-                    self.rank_spawned(rank, pid, now_ns())?;
-                }
+        };
+        if supervisor.hosting == Hosting::OnePerRank {
+            for rank in 0..world_size {
+                let pid = supervisor.hosts[rank].group.pid();
+                supervisor.rank_spawned(rank, pid, now_ns())?;
             }
         }
-        Ok(())
-    }
-
-    fn converse(&mut self, channel: Channel, sender: Sender) {
-        self.conversations.push(Some(Conversation { channel, sender }));
+        Ok(supervisor)
     }
 
     /// Records what happens until the run is over or has to be ended.
@@ -155,7 +131,7 @@ impl<'a> Supervisor<'a> {
                 Verdict::WaitUntil(time) => time,
                 Verdict::GraceOver => return Ok(()),
                 Verdict::Silent(silent) => {
-                    let timeout_s = self.timeout.as_secs();
+                    let timeout_s = self.timeout_s;
                     return self.recorder.record(Event::TimedOut { silent, timeout_s });
                 }
             };
@@ -166,22 +142,17 @@ impl<'a> Supervisor<'a> {
     /// Takes in what a sender has to say. Its channel closes at its end, and at a violation.
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
         let Some(mut conversation) = self.conversations[index].take() else { return Ok(()) };
-        let Conversation { channel, sender } = &mut conversation;
-        let state = channel.receive();
-        while let Some(line) = channel.next_line() {
-            let (violation, line) = match line {
-                Ok(line) => match sender.check(line) {
-                    Ok(record) => {
-                        self.accept(line, record)?;
-                        continue;
-                    }
-                    Err(violation) => (violation, line),
-                },
-                Err(TooLong(start)) => (Violation::TooLong, start),
-            };
-            self.violated = true;
-            let (rank, line) = (sender.rank(), excerpt(line));
-            return self.recorder.record(Event::ProtocolViolated { rank, violation, line });
+        let state = conversation.channel.receive();
+        let rank = conversation.sender.rank();
+        while let Some(heard) = conversation.next_record() {
+            match heard {
+                Ok((line, record)) => self.accept(line, record)?,
+                Err(Breach { violation, line }) => {
+                    self.violated = true;
+                    let event = Event::ProtocolViolated { rank, violation, line };
+                    return self.recorder.record(event);
+                }
+            }
         }
         if state == State::Open {
             self.conversations[index] = Some(conversation);
@@ -251,7 +222,8 @@ impl<'a> Supervisor<'a> {
     fn end(mut self) -> Result<Ended, LaunchError> {
         let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut orphans = Vec::new();
-        let survivors = group::end(&mut groups, &mut orphans);
+        let mut survivors = group::end(&mut groups, &mut orphans);
+        survivors.extend(end_strays(&self.run_id));
         // The host's channel comes last and is heard first: it knows better how ranks ended.
         for index in (0..self.conversations.len()).rev() {
             self.listen(index)?;

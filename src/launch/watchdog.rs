@@ -66,12 +66,12 @@ impl Watchdog {
         self.ranks[rank] = Rank { state: State::Finished, last: now };
     }
 
-    /// The process of a rank has ended; `clean` when it also says so itself. Not clean is an end
-    /// without `finished`, whatever `clean` says.
-    pub(super) fn ended(&mut self, rank: usize, clean: bool, now: Instant) {
+    /// The process of a rank has ended, with success or without. Whoever ends without having
+    /// finished has crashed, even with success.
+    pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == State::Finished;
         self.ranks[rank] = Rank { state: State::Ended, last: now };
-        if !(clean && finished) {
+        if !(success && finished) {
             self.crashed.get_or_insert(now);
         }
     }

@@ -83,10 +83,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     Vec::new()
 }
 
+/// A master weight, which is an fp32 number, in the model's dtype.
 fn round(value: f64, dtype: Dtype) -> f64 {
+    // From fp32: `from_f64` drops the bits below its first 20 before it rounds, ties included.
+    let value = value as f32;
     match dtype {
-        Dtype::Bf16 => half::bf16::from_f64(value).to_f64(),
-        Dtype::Fp16 => half::f16::from_f64(value).to_f64(),
-        Dtype::Fp32 => f64::from(value as f32),
+        Dtype::Bf16 => half::bf16::from_f32(value).to_f64(),
+        Dtype::Fp16 => half::f16::from_f32(value).to_f64(),
+        Dtype::Fp32 => f64::from(value),
     }
 }

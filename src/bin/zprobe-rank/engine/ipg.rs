@@ -140,19 +140,18 @@ impl State {
         Ok(())
     }
 
-    /// Sum over the microbatches so far, flat; none if no gradient has arrived.
-    fn accumulated(&self, index: usize) -> Result<Option<Tensor>> {
+    /// Sum over the microbatches so far, flat; zeros if no gradient has arrived.
+    fn accumulated(&self, index: usize) -> Result<Tensor> {
+        let param = &self.params[index];
         Ok(match &self.accumulated {
-            Some(flat) => Some(narrow(flat, self.context.plan.params()[index].range())?),
-            None => {
-                let gradient = self.params[index].grad();
-                gradient.defined().then(|| gradient.detach().reshape([-1]))
-            }
+            Some(flat) => narrow(flat, self.context.plan.params()[index].range())?,
+            None if param.grad().defined() => param.grad().detach().reshape([-1]),
+            None => param.detach().zeros_like().reshape([-1]),
         })
     }
 
     fn put_into_bucket(&mut self, index: usize) -> Result<()> {
-        let Some(gradient) = self.accumulated(index)? else { return Ok(()) };
+        let gradient = self.accumulated(index)?;
         let numel = gradient.numel();
         if self.bucket.elements + numel > self.bucket.capacity && !self.bucket.params.is_empty() {
             self.flush(FlushReason::Full)?;
@@ -225,7 +224,7 @@ impl State {
 
     /// The boundary leak: a gradient that comes after the reduction is added where it is.
     fn add_to_own_partition(&mut self, index: usize) -> Result<()> {
-        let Some(gradient) = self.accumulated(index)? else { return Ok(()) };
+        let gradient = self.accumulated(index)?;
         if let Some((mine, theirs)) = self.overlap(index) {
             let local = narrow(&gradient, theirs)?.to_kind(Kind::Float);
             let _ = narrow(&self.averaged, mine)?.f_add_(&local)?;
@@ -249,9 +248,7 @@ impl State {
         let dtype = self.context.spec.grad_accum_dtype;
         let flat = zeros(&self.context, dtype)?;
         for (index, param) in self.context.plan.params().iter().enumerate() {
-            if let Some(sum) = self.accumulated(index)? {
-                narrow(&flat, param.range())?.f_copy_(&sum)?;
-            }
+            narrow(&flat, param.range())?.f_copy_(&self.accumulated(index)?)?;
         }
         let at = self.current.at(Point::Accumulator, LayoutName::Full);
         self.context.recorder.buffer(at, &flat)

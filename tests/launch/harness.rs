@@ -1,0 +1,159 @@
+//! What the launcher's tests share: starting fixture ranks and looking at what is left.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use zprobe::launch::{Ended, Hosting, Launch, RankProgram};
+use zprobe::spec::{RunSpec, SpecRequest};
+use zprobe::trace::{Event, Outcome, Record, Trace, Violation};
+
+/// A run that is over: its trace, and the directory that it lies in.
+pub struct Run {
+    pub trace: Trace,
+    pub dir: TempDir,
+    pub observed: Vec<Record>,
+}
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks").join(name)
+}
+
+pub fn spec(world_size: usize, timeout_s: u64) -> RunSpec {
+    SpecRequest {
+        world_size: Some(world_size),
+        timeout_s: Some(timeout_s),
+        ..SpecRequest::default()
+    }
+    .resolve()
+    .unwrap()
+}
+
+/// `fixtures/ranks/rank.py` with these arguments.
+pub fn ranks(arguments: &str) -> RankProgram {
+    let hosting =
+        if arguments.contains("--forked") { Hosting::Forked } else { Hosting::OnePerRank };
+    let args = arguments.split_whitespace().map(OsString::from).collect();
+    RankProgram { program: fixture("rank.py"), args, hosting }
+}
+
+/// Two ranks of `fixtures/ranks/rank.py`, to the end, with a timeout that no loaded machine reaches.
+pub fn run(arguments: &str) -> Run {
+    run_program(&ranks(arguments), &spec(2, 60))
+}
+
+/// Runs to the end and checks what holds for every run.
+pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let run_id = dir.path().file_name().unwrap().to_str().unwrap();
+    let launch = Launch { run_id, spec, program, run_dir: &run_dir };
+    let mut observed = Vec::new();
+    let ended = launch.run(&mut |record| observed.push(record.clone())).unwrap();
+    assert_eq!(ended, Ended { survivors: vec![] });
+    assert_eq!(processes_of(run_id), Vec::<String>::new(), "processes are left");
+    let trace = Trace::read(&run_dir).unwrap();
+    let run = Run { trace, dir, observed };
+    run.check_invariants();
+    run
+}
+
+/// Checks each case at the same time as the others: most of them only wait.
+pub fn for_each<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| check(case));
+        }
+    });
+}
+
+/// Command lines of the processes that have this run's id in their environment.
+pub fn processes_of(run_id: &str) -> Vec<String> {
+    let needle = format!("ZPROBE_RUN={run_id}");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        if read("environ").split(|&byte| byte == 0).any(|variable| variable == needle.as_bytes()) {
+            found.push(String::from_utf8_lossy(&read("cmdline")).replace('\0', " "));
+        }
+    }
+    found
+}
+
+impl Run {
+    fn check_invariants(&self) {
+        assert_eq!(self.observed, self.trace.records, "the observer sees what is written");
+        assert_eq!(self.observed[0].rank, None);
+        let mut senders = std::collections::BTreeMap::<_, u64>::new();
+        for record in &self.trace.records {
+            let next = senders.entry(record.rank).or_default();
+            assert_eq!(record.seq, *next, "{record:?}");
+            *next += 1;
+        }
+        for rank in 0..self.trace.spec.world_size {
+            let ends = self.events().filter(
+                |event| matches!(event, Event::RankExited { rank: ended, .. } if *ended == rank),
+            );
+            assert_eq!(ends.count(), 1, "rank {rank} ends once");
+            let position =
+                |wanted: &dyn Fn(&Record) -> bool| self.trace.records.iter().rposition(wanted);
+            let exit = position(
+                &|it| matches!(it.event, Event::RankExited { rank: ended, .. } if ended == rank),
+            );
+            let last = position(&|it| it.rank == Some(rank));
+            assert!(last < exit, "rank {rank} says nothing after its end");
+        }
+    }
+
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.trace.events().map(|(_, event)| event)
+    }
+
+    /// Events of a rank.
+    pub fn said(&self, rank: usize) -> Vec<&Event> {
+        self.trace
+            .events()
+            .filter(|(from, _)| *from == Some(rank))
+            .map(|(_, event)| event)
+            .collect()
+    }
+
+    pub fn outcome(&self, rank: usize) -> Outcome {
+        self.events()
+            .find_map(|event| match event {
+                Event::RankExited { rank: ended, outcome } if *ended == rank => Some(*outcome),
+                _ => None,
+            })
+            .unwrap()
+    }
+
+    pub fn finished(&self, rank: usize) -> bool {
+        self.said(rank).last() == Some(&&Event::Finished)
+    }
+
+    pub fn violations(&self) -> Vec<(Option<usize>, Violation, &str)> {
+        self.events()
+            .filter_map(|event| match event {
+                Event::ProtocolViolated { rank, violation, line } => {
+                    Some((*rank, *violation, line.as_str()))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Ranks named by the watchdog, if it ended the run.
+    pub fn silent(&self) -> Option<&[usize]> {
+        self.events().find_map(|event| match event {
+            Event::TimedOut { silent, .. } => Some(silent.as_slice()),
+            _ => None,
+        })
+    }
+
+    pub fn stderr(&self, of: Option<usize>) -> Option<&str> {
+        self.events().find_map(|event| match event {
+            Event::Stderr { rank, tail } if *rank == of => Some(tail.as_str()),
+            _ => None,
+        })
+    }
+}

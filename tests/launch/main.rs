@@ -1,0 +1,10 @@
+//! The launcher against real processes: fixture ranks that behave, and many that do not.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod harness;
+mod healthy;
+mod interrupted;
+mod misbehaving;
+mod protocol;
+mod refused;

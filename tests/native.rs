@@ -1,0 +1,251 @@
+//! The native engine end to end: the real `zprobe`, real ranks on libtorch, real Gloo.
+#![cfg(feature = "native")]
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::{Run, zprobe};
+use zprobe::report::Verdict;
+use zprobe::trace::{Event, Phase, Point};
+
+const WORLD_SIZES: &[usize] = &[1, 2, 3, 4, 8];
+const ACCUMULATION_STEPS: &[usize] = &[1, 2, 3, 4, 8];
+
+/// World sizes × accumulation steps × dtypes × dataflows: the whole grid with `ZPROBE_TEST_FULL`,
+/// otherwise its corners and the numbers that are no powers of two.
+fn grid() -> impl Iterator<Item = Vec<String>> {
+    let full = std::env::var_os("ZPROBE_TEST_FULL").is_some();
+    let mut cases = Vec::new();
+    for &world in WORLD_SIZES {
+        for &ga in ACCUMULATION_STEPS {
+            if !full && !matches!((world, ga), (1, 1) | (2, 1) | (2, 4) | (3, 3) | (4, 2) | (8, 8))
+            {
+                continue;
+            }
+            for dtype in ["bf16", "fp32"] {
+                for dataflow in ["accumulator", "ipg-bucket"] {
+                    cases.push(
+                        format!(
+                            "--stage 1 --nproc-per-node {world} --ga {ga} --dtype {dtype} \
+                             --dataflow {dataflow}"
+                        )
+                        .split(' ')
+                        .map(str::to_owned)
+                        .collect(),
+                    );
+                }
+            }
+        }
+    }
+    cases.into_iter()
+}
+
+#[test]
+fn a_healthy_step_is_clean_and_every_weight_is_exactly_one() {
+    for args in grid() {
+        let run = zprobe(&args);
+        assert_eq!(run.code, 0, "{args:?}\n{run}");
+        let spec = &run.report.run.spec;
+        for point in [Point::OptimizerInput, Point::MasterWeights, Point::Parameters] {
+            let entries: Vec<_> =
+                run.report.contributions.iter().filter(|c| c.point == point).collect();
+            assert_eq!(entries.len(), spec.world_size * spec.steps, "{args:?} {point}");
+            for entry in entries {
+                assert!(entry.weights.iter().flatten().all(|w| *w == 1.0), "{args:?}\n{entry:?}");
+                assert!(entry.leftover.iter().flatten().all(|w| *w == 0.0), "{args:?}\n{entry:?}");
+                assert!(entry.covered > 0.5, "{args:?}\n{entry:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_boundary_leak_is_named_alone_with_its_weights_and_silent_on_a_single_rank() {
+    for mut args in grid() {
+        args.extend(["--inject".to_owned(), "boundary-leak".to_owned()]);
+        let run = zprobe(&args);
+        let spec = run.report.run.spec.clone();
+        if spec.world_size == 1 {
+            assert_eq!(run.code, 0, "{args:?}\n{run}");
+            continue;
+        }
+        assert_eq!(run.code, 1, "{args:?}\n{run}");
+        assert_eq!(run.codes(), ["ZP101"], "{args:?}");
+        let boundary = spec.gradient_accumulation_steps - 1;
+        assert_eq!(run.report.findings[0].microbatch, Some(boundary), "{args:?}");
+        for entry in run.report.contributions.iter().filter(|c| c.point == Point::OptimizerInput) {
+            for (source, row) in entry.weights.iter().enumerate() {
+                for (microbatch, &weight) in row.iter().enumerate() {
+                    let expected = match (microbatch == boundary, source == entry.rank) {
+                        (false, _) => 1.0,
+                        (true, true) => spec.world_size as f64,
+                        (true, false) => 0.0,
+                    };
+                    assert_eq!(weight, expected, "{args:?}\n{entry:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_dense_model_shows_the_leak_and_the_rank_norms_of_the_boundary() {
+    let clean = zprobe("--model mlp");
+    assert_eq!(clean.code, 0, "{clean}");
+    let run = zprobe("--model mlp --inject boundary-leak");
+    assert_eq!((run.code, run.codes()), (1, vec!["ZP101"]), "{run}");
+    let before: Vec<_> =
+        run.report.norms.iter().filter(|row| row.point == Point::BeforeStep).collect();
+    assert_eq!(before.len(), 2);
+    for row in before {
+        assert_eq!(row.agree, Some(false));
+        assert!(row.difference_percent[1].is_some_and(|percent| percent.abs() > 0.1), "{row:?}");
+    }
+    for row in run.report.norms.iter().filter(|row| row.point == Point::Reduced) {
+        assert_eq!(row.agree, Some(true), "what was reduced is the same everywhere: {row:?}");
+    }
+}
+
+#[test]
+fn dense_data_is_clean_in_every_dtype_and_dataflow() {
+    for dtypes in ["--dtype bf16", "--dtype fp32", "--dtype bf16 --grad-accum-dtype bf16"] {
+        for rest in ["--nproc-per-node 3 --ga 3", "--nproc-per-node 2 --ga 4 --dataflow ipg-bucket"]
+        {
+            let run = zprobe(&format!("--model mlp {dtypes} {rest}"));
+            assert_eq!(run.code, 0, "{dtypes} {rest}\n{run}");
+        }
+    }
+}
+
+/// Every fault with the rule that names it, on both dataflows where it has a place in both.
+const FAULTS: &[(&str, &[&str], &str, i32)] = &[
+    ("boundary-leak", &["accumulator", "ipg-bucket"], "ZP101", 1),
+    ("microbatch-dropped", &["accumulator", "ipg-bucket"], "ZP102", 1),
+    ("microbatch-doubled", &["accumulator", "ipg-bucket"], "ZP103", 1),
+    ("not-averaged", &["accumulator", "ipg-bucket"], "ZP104", 1),
+    ("ga-scaled-twice", &["accumulator", "ipg-bucket"], "ZP105", 1),
+    ("accumulator-not-zeroed", &["accumulator", "ipg-bucket"], "ZP106", 1),
+    ("slices-swapped", &["accumulator", "ipg-bucket"], "ZP107", 1),
+    ("dead-hooks", &["ipg-bucket"], "ZP201", 1),
+    ("empty-bucket-flush", &["ipg-bucket"], "ZP301", 1),
+    ("stale-all-gather", &["accumulator", "ipg-bucket"], "ZP602", 1),
+    ("update-not-copied", &["accumulator", "ipg-bucket"], "ZP602", 1),
+    ("step-skipped", &["accumulator", "ipg-bucket"], "ZP603", 1),
+    ("collective-skipped", &["accumulator", "ipg-bucket"], "ZP801", 3),
+    ("digest-corrupted", &["accumulator", "ipg-bucket"], "ZP904", 1),
+    ("rank-dies", &["accumulator", "ipg-bucket"], "ZP901", 3),
+    ("rank-hangs", &["accumulator", "ipg-bucket"], "ZP902", 3),
+    ("rank-rubbish", &["accumulator", "ipg-bucket"], "ZP903", 3),
+];
+
+#[test]
+fn every_fault_is_named_by_its_rule_and_by_no_other() {
+    for &(fault, dataflows, code, exit) in FAULTS {
+        for dataflow in dataflows {
+            // A crash takes its time, and no size changes what it is.
+            let sizes: &[&str] = match exit {
+                3 => &["--nproc-per-node 2 --ga 4"],
+                _ => &["--nproc-per-node 2 --ga 4", "--nproc-per-node 3 --ga 3"],
+            };
+            for size in sizes {
+                let run =
+                    zprobe(&format!("--inject {fault} --dataflow {dataflow} {size} --timeout 2"));
+                let seen = (run.codes(), run.code);
+                assert_eq!(seen, (vec![code], exit), "{fault} {dataflow} {size}\n{run}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_fault_is_tried() {
+    let tried: Vec<&str> = FAULTS.iter().map(|fault| fault.0).collect();
+    for fault in zprobe::spec::Fault::ALL {
+        assert!(tried.contains(&fault.name()), "{fault} is not in the table");
+    }
+}
+
+#[test]
+fn a_fault_on_one_rank_is_found_on_that_rank() {
+    for fault in ["step-skipped", "stale-all-gather", "update-not-copied", "digest-corrupted"] {
+        let run = zprobe(&format!("--nproc-per-node 3 --inject {fault}"));
+        assert_eq!(run.report.findings[0].rank, Some(2), "{fault}\n{run}");
+    }
+}
+
+#[test]
+fn dead_hooks_are_the_root_and_what_follows_is_not_reported_beside_them() {
+    let run = zprobe("--inject dead-hooks --dataflow ipg-bucket");
+    let finding = &run.report.findings[0];
+    assert!(finding.message.contains("0 hooks fired"), "{run}");
+    let consequences: Vec<&str> = finding.consequences.iter().map(|c| c.code.as_str()).collect();
+    assert_eq!(consequences, ["ZP102", "ZP301"], "{run}");
+}
+
+#[test]
+fn diagnosing_the_recorded_run_gives_the_identical_report() {
+    for args in ["--ga 2", "--ga 2 --inject boundary-leak", "--inject rank-dies", "--model mlp"] {
+        let run = zprobe(args);
+        for format in ["full", "concise", "json"] {
+            let live = zprobe_text(args, format);
+            let again = run.diagnose(format);
+            assert_eq!(again.0, run.code, "{args}");
+            if format == "json" {
+                let report: serde_json::Value = serde_json::from_str(&again.1).unwrap();
+                assert_eq!(report, serde_json::to_value(&run.report).unwrap(), "{args}");
+            } else {
+                assert_eq!(without_pids(&again.1), without_pids(&live), "{args} {format}");
+            }
+        }
+    }
+}
+
+/// The report of a fresh run, in another form.
+fn zprobe_text(args: &str, format: &str) -> String {
+    Run::text(&format!("{args} --output-format {format}"))
+}
+
+/// Standard error of a dead rank may name its process.
+fn without_pids(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with('|')).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_launcher_does_not_link_libtorch() {
+    let binary = std::fs::read(env!("CARGO_BIN_EXE_zprobe")).unwrap();
+    let contains = |needle: &[u8]| binary.windows(needle.len()).any(|window| window == needle);
+    assert!(!contains(b"libtorch_cpu.so") && !contains(b"libc10.so"));
+    assert!(contains(b"zprobe-rank"), "the search itself works");
+}
+
+#[test]
+fn seeds_and_step_counts_change_nothing_about_a_clean_verdict() {
+    for seed in 1..6 {
+        let run = zprobe(&format!("--seed {seed} --steps {} --ga 3", 1 + seed % 4));
+        assert_eq!((run.code, run.report.verdict), (0, Verdict::Clean), "{run}");
+    }
+}
+
+#[test]
+fn a_killed_rank_is_reported_and_nothing_is_left_running() {
+    let live = support::Live::start("--inject rank-hangs --timeout 60", |event| {
+        matches!(event, Event::PhaseEntered { microbatch: 1, phase: Phase::Forward, .. })
+    });
+    let victim = live.pid_of(1);
+    kill(Pid::from_raw(victim), Signal::SIGKILL).unwrap();
+    let run = live.wait();
+    assert_eq!((run.code, run.codes()), (3, vec!["ZP901"]), "{run}");
+    let finding = &run.report.findings[0];
+    assert_eq!(finding.rank, Some(1), "{run}");
+    assert!(finding.message.contains("SIGKILL"), "{run}");
+    assert!(run.report.ranks[0].last.contains("collective"), "what the other did last: {run}");
+}
+
+#[test]
+fn nothing_survives_a_launcher_that_is_killed() {
+    let live = support::Live::start("--inject rank-hangs", |event| {
+        matches!(event, Event::PhaseEntered { microbatch: 1, phase: Phase::Forward, .. })
+    });
+    live.kill_launcher();
+}

@@ -1,0 +1,183 @@
+//! Runs the real `zprobe` in a directory of its own.
+
+use std::fmt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use zprobe::report::Report;
+use zprobe::trace::{Event, Trace};
+
+/// A finished `zprobe run`.
+pub struct Run {
+    /// Exit code.
+    pub code: i32,
+    /// The report.
+    pub report: Report,
+    stderr: String,
+    dir: TempDir,
+}
+
+/// Runs `zprobe run` with these arguments.
+///
+/// # Panics
+/// When it does not leave a report.
+pub fn zprobe(args: impl Args) -> Run {
+    let dir = TempDir::new().expect("a temporary directory");
+    let args = args.list();
+    let output = run(&dir, &args, &["--output-format", "json"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|err| panic!("{args:?}: no report ({err})\n{stderr}"));
+    Run { code: output.status.code().expect("zprobe exits by itself"), report, stderr, dir }
+}
+
+fn run(dir: &TempDir, args: &[String], more: &[&str]) -> Output {
+    command(dir, args, more).output().expect("zprobe starts")
+}
+
+fn command(dir: &TempDir, args: &[String], more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    command.arg("run").args(args).args(more).args(["--out", "run"]).current_dir(dir.path());
+    command
+}
+
+impl Run {
+    /// Codes of the findings.
+    pub fn codes(&self) -> Vec<&str> {
+        self.report.findings.iter().map(|finding| finding.code.as_str()).collect()
+    }
+
+    /// `zprobe diagnose` on this run: exit code and standard output.
+    pub fn diagnose(&self, format: &str) -> (i32, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+            .args(["diagnose", "run", "--output-format", format])
+            .current_dir(self.dir.path())
+            .output()
+            .expect("zprobe starts");
+        let text = String::from_utf8(output.stdout).expect("reports are UTF-8");
+        (output.status.code().expect("zprobe exits by itself"), text)
+    }
+
+    /// Standard output of a fresh run.
+    pub fn text(args: &str) -> String {
+        let dir = TempDir::new().expect("a temporary directory");
+        let output = run(&dir, &args.list(), &[]);
+        String::from_utf8(output.stdout).expect("reports are UTF-8")
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "exit code {}, verdict {}", self.code, self.report.verdict)?;
+        for finding in &self.report.findings {
+            writeln!(f, "{finding:#?}")?;
+        }
+        write!(f, "{}", self.stderr)
+    }
+}
+
+/// Arguments, in one text or as a list.
+pub trait Args {
+    /// One by one.
+    fn list(&self) -> Vec<String>;
+}
+
+impl Args for &str {
+    fn list(&self) -> Vec<String> {
+        self.split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+impl Args for &String {
+    fn list(&self) -> Vec<String> {
+        self.as_str().list()
+    }
+}
+
+impl Args for &Vec<String> {
+    fn list(&self) -> Vec<String> {
+        self.to_vec()
+    }
+}
+
+/// A `zprobe run` that is still going on.
+pub struct Live {
+    launcher: Child,
+    dir: TempDir,
+}
+
+impl Live {
+    /// Starts `zprobe run` and waits until every rank has emitted such an event.
+    pub fn start(args: &str, reached: impl Fn(&Event) -> bool) -> Self {
+        let dir = TempDir::new().expect("a temporary directory");
+        let launcher = command(&dir, &args.list(), &["--output-format", "json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("zprobe starts");
+        let live = Self { launcher, dir };
+        live.wait_until("the ranks never came to that point", |trace| {
+            (0..trace.spec.world_size).all(|rank| {
+                trace.events().any(|(sender, event)| sender == Some(rank) && reached(event))
+            })
+        });
+        live
+    }
+
+    /// Process id of a rank.
+    pub fn pid_of(&self, wanted: usize) -> i32 {
+        self.trace()
+            .and_then(|trace| {
+                trace.events().find_map(|(_, event)| match event {
+                    Event::RankSpawned { rank, pid } if *rank == wanted => Some(*pid),
+                    _ => None,
+                })
+            })
+            .map(u32::cast_signed)
+            .expect("the rank was spawned")
+    }
+
+    /// Waits for the end of the run; nothing of it is left then.
+    pub fn wait(self) -> Run {
+        let pids: Vec<i32> = (0..2).map(|rank| self.pid_of(rank)).collect();
+        let output = self.launcher.wait_with_output().expect("zprobe ends");
+        for pid in pids {
+            assert!(!is_alive(pid), "process {pid} is left");
+        }
+        Run {
+            code: output.status.code().expect("zprobe exits by itself"),
+            report: serde_json::from_slice(&output.stdout).expect("a report"),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            dir: self.dir,
+        }
+    }
+
+    /// Kills zprobe itself and waits until its ranks are gone too.
+    pub fn kill_launcher(mut self) {
+        let pids: Vec<i32> = (0..2).map(|rank| self.pid_of(rank)).collect();
+        self.launcher.kill().expect("zprobe runs");
+        self.launcher.wait().expect("zprobe ends");
+        self.wait_until("the ranks survived their launcher", |_| {
+            pids.iter().all(|&pid| !is_alive(pid))
+        });
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Trace::read(&self.dir.path().join("run")).ok()
+    }
+
+    fn wait_until(&self, complaint: &str, reached: impl Fn(&Trace) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.trace().is_some_and(|trace| reached(&trace)) {
+            assert!(Instant::now() < deadline, "{complaint}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whether a process runs; one that waits to be reaped does not.
+fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().starts_with(" Z"))
+}
