@@ -70,7 +70,7 @@ impl fmt::Display for Place {
         if let Some(microbatch) = self.microbatch {
             write!(f, ", microbatch {microbatch}")?;
         }
-        write!(f, ", {} on rank {}", self.point, self.rank)
+        write!(f, ", {} of rank {}", self.point.describe(), self.rank)
     }
 }
 

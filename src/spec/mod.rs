@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fault::Fault;
 pub use plan::Plan;
-pub use validate::{Invalid, SpecRequest};
+pub use validate::{DEFAULT_WORLD_SIZE, Invalid, SpecRequest};
 
 /// One run, completely specified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

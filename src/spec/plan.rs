@@ -177,7 +177,7 @@ fn coded_params(code: usize, world_size: usize) -> Vec<Param> {
     ];
     let mut numel = code + 2 + 4 * (code + 3);
     let mut layer = 0;
-    while numel < 2 * code * world_size + code {
+    while layer == 0 || numel < 2 * code * world_size + code {
         for (part, shape) in [
             ("attn.weight", vec![3, code / 2 + 1]),
             ("norm.weight", vec![code]),

@@ -2,6 +2,9 @@
 
 use super::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, Plan, RunSpec};
 
+/// Ranks when nobody says how many: the fewest that can disagree.
+pub const DEFAULT_WORLD_SIZE: usize = 2;
+
 /// What was asked for on the command line, in the environment and in files. A value that nobody
 /// gave is `None`.
 #[derive(Clone, Debug, Default)]
@@ -150,7 +153,7 @@ impl SpecRequest {
             Some(count) => Ok(count),
             None => Ok(default),
         };
-        let world_size = at_least_one("--nproc-per-node", self.world_size, 2)?;
+        let world_size = at_least_one("--nproc-per-node", self.world_size, DEFAULT_WORLD_SIZE)?;
         let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
         let steps = at_least_one("--steps", self.steps, 2)?;
         let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;

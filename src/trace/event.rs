@@ -264,6 +264,21 @@ named_enum! {
     }
 }
 
+impl Point {
+    /// What a buffer at this point is, in words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Point::LocalGradient => "local gradient",
+            Point::Accumulator => "accumulator",
+            Point::Reduced => "reduced gradient",
+            Point::BeforeStep => "gradient before the step",
+            Point::OptimizerInput => "optimizer's input",
+            Point::MasterWeights => "master weights",
+            Point::Parameters => "parameters",
+        }
+    }
+}
+
 named_enum! {
     /// A phase of the step.
     pub enum Phase {

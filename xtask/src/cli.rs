@@ -57,6 +57,12 @@ pub enum Task {
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
     /// configuration (index, proxy, certificates, cache) holds. Does nothing the second time.
     Provision,
+
+    /// Record the traces under `fixtures/traces` anew, each with the arguments in its file `args`
+    ///
+    /// After a change of the engine or of the trace format. The tests of the rules read these
+    /// traces; look at what changed in their snapshots.
+    RecordTraces,
 }
 
 impl Task {
@@ -67,6 +73,7 @@ impl Task {
             Self::Build => tasks::build(),
             Self::Test { full } => tasks::test(full),
             Self::Provision => tasks::provision(),
+            Self::RecordTraces => tasks::record_traces(),
         }
     }
 }

@@ -112,8 +112,8 @@ impl Rule {
         }
         let example = &deviation.example;
         finding.evidence.push(format!(
-            "weights at {} of step {} on rank {}: {}",
-            example.point,
+            "weights in the {} of step {} on rank {}: {}",
+            example.point.describe(),
             example.step,
             example.rank,
             matrix(&example.weights),

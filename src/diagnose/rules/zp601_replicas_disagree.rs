@@ -28,9 +28,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let (step, first, other) =
                 (0..case.observed.spec.steps).find_map(|step| disagreement(case, point, step))?;
             let mut finding = rule.finding(format!(
-                "ranks {} and {} disagree on the {point} of step {step}, where all ranks must hold \
-                 the same",
-                first.rank, other.rank,
+                "ranks {} and {} hold different bits in the {} of step {step}",
+                first.rank,
+                other.rank,
+                point.describe(),
             ));
             finding.step = Some(step);
             for buffer in [first, other] {

@@ -21,15 +21,12 @@ mod tests;
 
 use std::path::Path;
 
-use super::{Dtype, SpecRequest};
+use super::{DEFAULT_WORLD_SIZE, Dtype, SpecRequest};
 use batch::{Asked, Batch, BatchError};
 use check::Checked;
 pub use message::{ConfigError, Note, Problem};
 use message::{Flag, Remark, Spot};
 use settings::{Set, Settings};
-
-/// Ranks when neither a flag nor the file's batch sizes say how many.
-const DEFAULT_WORLD_SIZE: usize = 2;
 
 /// What stands in for a model dtype that the file leaves to `"auto"`.
 const AUTO_DTYPE: Dtype = Dtype::Bf16;

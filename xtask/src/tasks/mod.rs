@@ -2,10 +2,12 @@
 
 mod build;
 mod provision;
+mod record_traces;
 mod run;
 mod test;
 
 pub use build::build;
 pub use provision::provision;
+pub use record_traces::record_traces;
 pub use run::run;
 pub use test::test;

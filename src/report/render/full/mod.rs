@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::{Finding, Rank, Severity, Verdict};
-use crate::trace::Outcome;
+use crate::trace::{Outcome, Point};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
@@ -30,7 +30,7 @@ pub(super) fn render(report: &Report) -> String {
         section(&mut text, "Norm of the gradient, per rank (difference to rank 0)");
         text.push_str(&tables::norm_table(report));
     }
-    if !report.contributions.is_empty() {
+    if report.contributions.iter().any(|entry| entry.point == Point::OptimizerInput) {
         section(&mut text, "Contribution weights (1 is right)");
         weights::weights(&mut text, report);
     }

@@ -51,7 +51,7 @@ fn moment(report: &Report, row: &Norms) -> String {
 }
 
 fn norm_cell(row: &Norms, rank: usize) -> String {
-    let Some(norm) = row.norms[rank] else { return "not finite".to_owned() };
+    let Some(norm) = row.norms[rank] else { return "-".to_owned() };
     match row.difference_percent.get(rank) {
         Some(Some(difference)) if rank > 0 => format!("{norm:.4} {difference:+.2}%"),
         _ => format!("{norm:.4}"),

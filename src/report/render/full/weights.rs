@@ -32,7 +32,7 @@ pub(super) fn weights(text: &mut String, report: &Report) {
             );
             paragraph(text, &format!("{what}: "), &body);
         } else if point != Point::OptimizerInput && follows(&entries, &input) {
-            paragraph(text, &format!("{what}: "), "just that, wrong as it is");
+            paragraph(text, &format!("{what}: "), "the same weights");
         } else {
             let _ = writeln!(text, "  {what}:");
             for group in grouped(&entries) {

@@ -1,0 +1,72 @@
+//! The formats on the outside have JSON Schemas that are checked in.
+//!
+//! After a change that only adds: `ZPROBE_BLESS=1 cargo test --test schema` writes them anew.
+
+use std::path::Path;
+
+use schemars::{JsonSchema, schema_for};
+use zprobe::diagnose::diagnose;
+use zprobe::report::Report;
+use zprobe::trace::{Record, Trace};
+
+fn schema_of<T: JsonSchema>(file: &str) -> serde_json::Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema").join(file);
+    let schema = schema_for!(T).to_value();
+    if std::env::var_os("ZPROBE_BLESS").is_some() {
+        let text = serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n";
+        std::fs::write(&path, text).expect("the schema can be written");
+    }
+    let text = std::fs::read_to_string(&path).expect("the schema is checked in");
+    let checked_in: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(checked_in, schema, "{file} is out of date; see the head of this test file");
+    checked_in
+}
+
+fn traces() -> Vec<std::path::PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
+    std::fs::read_dir(directory)
+        .expect("recorded traces")
+        .map(|entry| entry.expect("a directory entry").path())
+        .collect()
+}
+
+#[test]
+fn every_report_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Report>("report.v1.schema.json"))
+        .expect("a valid schema");
+    for path in traces() {
+        let report = diagnose(&Trace::read(&path).expect("a readable trace"));
+        let json: serde_json::Value =
+            serde_json::from_str(&report.to_json().expect("JSON")).expect("JSON");
+        if let Err(error) = validator.validate(&json) {
+            panic!("{}: {error}", path.display());
+        }
+        assert_eq!(json["schema"]["version"], 1);
+    }
+}
+
+#[test]
+fn a_report_without_its_verdict_is_against_the_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Report>("report.v1.schema.json"))
+        .expect("a valid schema");
+    let path = traces().into_iter().next().expect("a recorded trace");
+    let report = diagnose(&Trace::read(&path).expect("a readable trace"));
+    let mut json = serde_json::to_value(&report).expect("JSON");
+    json.as_object_mut().expect("an object").remove("verdict");
+    assert!(validator.validate(&json).is_err());
+}
+
+#[test]
+fn every_recorded_line_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Record>("record.v1.schema.json"))
+        .expect("a valid schema");
+    for path in traces() {
+        let text = std::fs::read_to_string(path.join("trace.jsonl")).expect("a trace");
+        for line in text.lines() {
+            let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            if let Err(error) = validator.validate(&json) {
+                panic!("{}: {error}\n{line}", path.display());
+            }
+        }
+    }
+}
