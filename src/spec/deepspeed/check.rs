@@ -70,7 +70,8 @@ impl Checked {
                 ));
             }
             Role::Noted(text) => self.remark(member, text),
-            Role::NotYet(..) | Role::Used | Role::Inert => {}
+            Role::NotedUnless(neutral, text) if !neutral.is(value) => self.remark(member, text),
+            Role::NotedUnless(..) | Role::NotYet(..) | Role::Used | Role::Inert => {}
         }
         if let Json::Object(members) = value
             && key.shape.is_section()

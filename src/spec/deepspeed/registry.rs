@@ -7,7 +7,7 @@
 
 use super::document::Json;
 use Neutral::{Absent, NothingEnabled};
-use Role::{Inert, NotYet, Noted, Used};
+use Role::{Inert, NotYet, Noted, NotedUnless, Used};
 use Shape::{
     AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
 };
@@ -61,6 +61,8 @@ pub(super) enum Role {
     Inert,
     /// Nothing to do, and its owner may wonder why.
     Noted(&'static str),
+    /// The same, for any value but the neutral one.
+    NotedUnless(Neutral, &'static str),
     /// The native engine has only the neutral value.
     NotYet(Neutral, &'static str),
 }
@@ -173,17 +175,21 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "gradient_clipping",
         NonNegative,
-        NotYet(Neutral::Number(0.0), "the native engine does not clip gradients"),
+        NotedUnless(
+            Neutral::Number(0.0),
+            "accepted, but the native engine does not clip: clipping scales the whole gradient by \
+             one number, and which gradients are in it is read without that",
+        ),
     ),
     key(
         "prescale_gradients",
         Bool,
-        NotYet(FALSE, "the native engine divides by the number of ranks after the reduction"),
+        NotYet(FALSE, "the native engine divides by the number of ranks where DeepSpeed does"),
     ),
     key(
         "gradient_predivide_factor",
         Number,
-        NotYet(ONE, "the native engine divides once, after the reduction"),
+        NotYet(ONE, "the native engine divides by the number of ranks in one go"),
     ),
     key("sparse_gradients", Bool, NotYet(FALSE, "the native engine reduces dense gradients")),
     key("disable_allgather", Bool, Inert),
