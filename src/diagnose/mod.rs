@@ -35,7 +35,7 @@ pub struct Case<'a> {
 /// Diagnoses a recorded run.
 pub fn diagnose(trace: &Trace) -> Report {
     let observed = Observed::new(trace);
-    let plan = Plan::new(&trace.spec);
+    let plan = observed.plan();
     let decoded = decode::decode(&observed, &plan);
     let deviations = deviation::find(&observed, &decoded);
     let case = Case { observed, plan, decoded, deviations };

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::spec::{RunSpec, plan::Segment};
+use crate::spec::{Plan, RunSpec, plan::Segment};
 use crate::trace::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, Payload, Point, Trace, Violation,
-    combined_digest,
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Payload, Point, Trace,
+    Violation, combined_digest,
 };
 
 /// A buffer as one rank recorded it.
@@ -120,8 +120,8 @@ pub struct Observed<'a> {
     pub backwards: BTreeMap<(usize, usize, usize), Backward<'a>>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
-    /// Names of parameters.
-    pub param_names: Vec<&'a str>,
+    /// The model's parameters, in flat order; empty if no rank got that far.
+    pub params: &'a [ParamInfo],
     /// Layouts by (rank, name).
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// Class of the optimizer, and the inner optimizer.
@@ -152,7 +152,7 @@ impl<'a> Observed<'a> {
             buffers: Vec::new(),
             backwards: BTreeMap::new(),
             flushes: Vec::new(),
-            param_names: Vec::new(),
+            params: &[],
             layouts: BTreeMap::new(),
             optimizer: None,
             gathered: Vec::new(),
@@ -191,11 +191,20 @@ impl<'a> Observed<'a> {
         self.buffers.iter().filter(move |b| b.point == point && b.step == Some(step))
     }
 
+    /// Where everything should have gone, for the model that the ranks really had.
+    pub fn plan(&self) -> Plan {
+        if self.params.is_empty() {
+            return Plan::new(self.spec);
+        }
+        let shapes = self.params.iter().map(|param| (param.name.clone(), param.shape.clone()));
+        Plan::with_shapes(self.spec, shapes.collect())
+    }
+
     /// Name of a parameter.
     pub fn param_name(&self, index: usize) -> String {
-        self.param_names
+        self.params
             .get(index)
-            .map_or_else(|| format!("parameter {index}"), |&name| name.to_owned())
+            .map_or_else(|| format!("parameter {index}"), |param| param.name.clone())
     }
 
     fn launcher_event(&mut self, event: &'a Event) {
@@ -232,9 +241,7 @@ impl<'a> Observed<'a> {
         process.finished = matches!(event, Event::Finished);
         match event {
             Event::RankReady { versions, .. } => process.versions = Some(versions),
-            Event::Model { params } if self.param_names.is_empty() => {
-                self.param_names = params.iter().map(|param| param.name.as_str()).collect();
-            }
+            Event::Model { params } => self.params = params,
             Event::Layout { layout, segments } => {
                 self.layouts.insert((rank, *layout), segments);
             }

@@ -119,7 +119,7 @@ impl<'a> Hosts<'a> {
         prepare_child(&mut command, inherited);
         let child = command
             .spawn()
-            .map_err(|source| LaunchError::Spawn { program: program.clone(), source })?;
+            .map_err(|cause| LaunchError::Spawn { program: program.clone(), cause })?;
         Ok(ProcessGroup::new(child))
     }
 
@@ -146,7 +146,7 @@ impl<'a> Hosts<'a> {
 }
 
 fn create(path: &Path) -> Result<File, LaunchError> {
-    File::create(path).map_err(|source| LaunchError::RunDir { path: path.to_owned(), source })
+    File::create(path).map_err(|cause| LaunchError::RunDir { path: path.to_owned(), cause })
 }
 
 /// Makes the child die with the launcher, and inherit these descriptors and no others.

@@ -77,35 +77,35 @@ pub struct Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Something in the run directory cannot be written.
-    #[error("cannot write {path}: {source}; choose another run directory with --out")]
+    #[error("cannot write {path}: {cause}; choose another run directory with --out")]
     RunDir {
         /// What was to be written.
         path: PathBuf,
         /// The operating system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The program does not start.
-    #[error("cannot start a rank with {program}: {source}; check that it exists and is executable")]
+    #[error("cannot start a rank with {program}: {cause}; check that it exists and is executable")]
     Spawn {
         /// The program.
         program: PathBuf,
         /// The operating system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The operating system refuses a pipe, a socket or a signal handler.
-    #[error("cannot set up {what}: {source}; check the limits of this shell with `ulimit -a`")]
+    #[error("cannot set up {what}: {cause}; check the limits of this shell with `ulimit -a`")]
     System {
         /// What was being set up.
         what: &'static str,
         /// The operating system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl LaunchError {
     /// For `map_err`: wraps the operating system's answer to a request for `what`.
     fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System { what, source: source.into() }
+        move |cause| Self::System { what, cause: cause.into() }
     }
 }
 

@@ -26,7 +26,7 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self, LaunchError> {
         let path = run_dir.join(TRACE_FILE);
         let file = File::create(&path)
-            .map_err(|source| LaunchError::RunDir { path: path.clone(), source })?;
+            .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
         Ok(Self { path, file: BufWriter::new(file), observer, run, next_seq: 0 })
     }
 
@@ -60,17 +60,17 @@ impl<'a> Recorder<'a> {
 
     /// Hands everything to the operating system, so that it outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
-        self.file.flush().map_err(|source| self.error(source))
+        self.file.flush().map_err(|cause| self.error(cause))
     }
 
     fn finish(&mut self, written: io::Result<()>, record: &Record) -> Result<(), LaunchError> {
-        written.map_err(|source| self.error(source))?;
+        written.map_err(|cause| self.error(cause))?;
         (self.observer)(record);
         Ok(())
     }
 
-    fn error(&self, source: io::Error) -> LaunchError {
-        LaunchError::RunDir { path: self.path.clone(), source }
+    fn error(&self, cause: io::Error) -> LaunchError {
+        LaunchError::RunDir { path: self.path.clone(), cause }
     }
 }
 

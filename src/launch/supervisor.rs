@@ -29,7 +29,7 @@ pub(super) fn run(
 ) -> Result<Ended, LaunchError> {
     let run_dir = std::fs::create_dir_all(launch.run_dir)
         .and_then(|()| launch.run_dir.canonicalize())
-        .map_err(|source| LaunchError::RunDir { path: launch.run_dir.to_owned(), source })?;
+        .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
     let mut recorder = Recorder::create(&run_dir, launch.run_id, observer)?;
     // Whatever a dying host leaves behind becomes a child of the launcher, which can then wait
     // for it.

@@ -63,12 +63,18 @@ impl Plan {
     /// (`nccl_start_alignment_factor` in DeepSpeed).
     pub const ALIGNMENT: usize = 2;
 
-    /// The plan that follows from `spec`.
+    /// The plan that follows from `spec` for its synthetic model.
     pub fn new(spec: &RunSpec) -> Self {
         let params = match spec.model {
             Model::Coded => coded_params(Self::code(spec).length(), spec.world_size),
             Model::Mlp => mlp_params(),
         };
+        Self::with_shapes(spec, params)
+    }
+
+    /// The plan for a model with these parameters, in flat order.
+    pub fn with_shapes(spec: &RunSpec, shapes: Vec<(String, Vec<usize>)>) -> Self {
+        let params = lay_out(shapes);
         let numel: usize = params.iter().map(Param::numel).sum();
         let padded = numel.next_multiple_of(Self::ALIGNMENT * spec.world_size);
         Self {
@@ -91,7 +97,7 @@ impl Plan {
     pub fn default_bucket_size(model: Model, contributions: usize, seed: u64) -> usize {
         match model {
             Model::Coded => 3 * Code::new(contributions, seed).length(),
-            Model::Mlp => mlp_params().iter().map(Param::numel).sum::<usize>() / 2,
+            Model::Mlp => lay_out(mlp_params()).iter().map(Param::numel).sum::<usize>() / 2,
         }
     }
 
@@ -168,7 +174,7 @@ impl Plan {
 
 /// Parameters of the coded model: about two codes per rank, with one parameter larger than the
 /// default bucket, some that cross partition boundaries, and some too short to decode alone.
-fn coded_params(code: usize, world_size: usize) -> Vec<Param> {
+fn coded_params(code: usize, world_size: usize) -> Vec<(String, Vec<usize>)> {
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
     // nothing would be left for the flush at the boundary.
     let mut shapes = vec![
@@ -192,17 +198,17 @@ fn coded_params(code: usize, world_size: usize) -> Vec<Param> {
     // An odd total, so that even a single rank has padding.
     let head = if numel.is_multiple_of(2) { 7 } else { 6 };
     shapes.push(("head.bias".to_owned(), vec![head]));
-    lay_out(shapes)
+    shapes
 }
 
 /// Parameters of the seed's model: `Linear(64, 64)`, GELU, `Linear(64, 64)`.
-fn mlp_params() -> Vec<Param> {
-    lay_out(vec![
+fn mlp_params() -> Vec<(String, Vec<usize>)> {
+    vec![
         ("0.weight".to_owned(), vec![64, 64]),
         ("0.bias".to_owned(), vec![64]),
         ("2.weight".to_owned(), vec![64, 64]),
         ("2.bias".to_owned(), vec![64]),
-    ])
+    ]
 }
 
 fn lay_out(shapes: Vec<(String, Vec<usize>)>) -> Vec<Param> {

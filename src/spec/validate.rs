@@ -74,7 +74,7 @@ pub enum Invalid {
     /// Accumulating in fewer bits than the model's gradients have.
     #[error(
         "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
-         gradients' is something that no supported engine does; use fp32 or {model}"
+         gradients' is something that no supported engine does; use {model}"
     )]
     NarrowAccumulation {
         /// Accumulation dtype.

@@ -46,22 +46,22 @@ pub struct Trace {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The directory holds no readable trace.
-    #[error("cannot read {path}: {source}; is it a directory that `zprobe run` recorded?")]
+    #[error("cannot read {path}: {cause}; is it a directory that `zprobe run` recorded?")]
     Unreadable {
         /// File that was tried.
         path: PathBuf,
         /// The operating system's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A line is no record.
-    #[error("{path}, line {line}: not a trace record: {source}")]
+    #[error("{path}, line {line}: not a trace record: {cause}")]
     Malformed {
         /// The trace.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
         /// What the parser says.
-        source: serde_json::Error,
+        cause: serde_json::Error,
     },
     /// The trace was written by an incompatible zprobe.
     #[error(
@@ -93,7 +93,7 @@ impl Trace {
     /// When the trace is missing, malformed, or of another version.
     pub fn read(run_dir: &Path) -> Result<Self, TraceError> {
         let path = run_dir.join(TRACE_FILE);
-        let unreadable = |source| TraceError::Unreadable { path: path.clone(), source };
+        let unreadable = |cause| TraceError::Unreadable { path: path.clone(), cause };
         let mut reader = BufReader::new(File::open(&path).map_err(unreadable)?);
         let mut records: Vec<Record> = Vec::new();
         let mut text = Vec::new();
@@ -104,7 +104,7 @@ impl Trace {
                 break;
             }
             let record: Record = serde_json::from_slice(&text)
-                .map_err(|source| TraceError::Malformed { path: path.clone(), line, source })?;
+                .map_err(|cause| TraceError::Malformed { path: path.clone(), line, cause })?;
             if record.v != PROTOCOL_VERSION {
                 return Err(TraceError::Version { path, line, found: record.v });
             }

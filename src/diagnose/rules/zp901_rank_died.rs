@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use super::super::Case;
 use super::super::observed::Process;
 use super::super::summary::last_words;
-use super::Rule;
+use super::{Rule, counted};
 use crate::report::{Consequence, Finding};
 use crate::trace::Outcome;
 
@@ -36,23 +36,27 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
     let (roots, others): (Vec<_>, Vec<_>) =
         died.into_iter().partition(|(_, process, _)| all_blame || is_root(process));
-    let mut findings: Vec<Finding> = roots
-        .into_iter()
-        .map(|(rank, process, ending)| {
-            let mut finding = rule.finding(format!("rank {rank} {ending}"));
+    let mut findings: Vec<Finding> = Vec::new();
+    for (ending, group) in alike(roots) {
+        let ranks: Vec<usize> = group.iter().map(|(rank, _)| *rank).collect();
+        let mut finding = rule.finding(format!("{}: {ending}", counted("rank", &ranks)));
+        if let [rank] = ranks[..] {
             finding.rank = Some(rank);
-            finding.evidence.push(format!("last: {}", last_words(process)));
-            finding.evidence.extend(process.failure.map(str::to_owned));
-            finding
-        })
-        .collect();
+        }
+        for (rank, process) in group {
+            finding.evidence.push(format!("rank {rank}, last: {}", last_words(process)));
+            let failure = process.failure.map(str::to_owned);
+            finding.evidence.extend(failure.filter(|text| !finding.evidence.contains(text)));
+        }
+        findings.push(finding);
+    }
     if let Some(first) = findings.first_mut() {
         for (rank, process, ending) in others {
             first.consequences.push(Consequence {
                 code: rule.code.to_owned(),
                 message: match process.failure {
-                    Some(failure) => format!("rank {rank} {ending}: {failure}"),
-                    None => format!("rank {rank} {ending}"),
+                    Some(failure) => format!("rank {rank}: {ending}: {failure}"),
+                    None => format!("rank {rank}: {ending}"),
                 },
             });
         }
@@ -60,14 +64,28 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     findings
 }
 
+/// Ranks that ended alike, together.
+fn alike<'a>(
+    roots: Vec<(usize, &'a Process<'a>, String)>,
+) -> Vec<(String, Vec<(usize, &'a Process<'a>)>)> {
+    let mut groups: Vec<(String, Vec<_>)> = Vec::new();
+    for (rank, process, ending) in roots {
+        match groups.iter_mut().find(|(known, _)| *known == ending) {
+            Some((_, group)) => group.push((rank, process)),
+            None => groups.push((ending, vec![(rank, process)])),
+        }
+    }
+    groups
+}
+
 /// How a process ended, if that is a death of its own.
 fn ending(outcome: Outcome) -> Option<String> {
     match outcome {
         Outcome::Signal(number) => Some(match Signal::try_from(number) {
-            Ok(signal) => format!("was killed by {signal}"),
-            Err(_) => format!("was killed by signal {number}"),
+            Ok(signal) => format!("killed by {signal}"),
+            Err(_) => format!("killed by signal {number}"),
         }),
-        Outcome::Code(0) => Some("exited before it had finished".to_owned()),
+        Outcome::Code(0) => Some("exited before the work was done".to_owned()),
         Outcome::Code(code) => Some(format!("failed with exit code {code}")),
         Outcome::Reaped => None,
     }
