@@ -17,7 +17,7 @@ use super::strays::end_strays;
 use super::wait::{Ready, wait};
 use super::watchdog::{Verdict, Watchdog};
 use super::{Ended, Hosting, Launch, LaunchError};
-use crate::trace::{Event, Outcome, Record};
+use crate::trace::{Event, Outcome, Record, TRACE_FILE};
 
 /// A longer timeout is cut to this, a century, so that no point in time is out of range.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -40,7 +40,11 @@ pub(super) fn run(
         spec: Box::new(launch.spec.clone()),
         zprobe: env!("CARGO_PKG_VERSION").to_owned(),
     })?;
-    let mut supervisor = Supervisor::start(launch, run_dir, recorder)?;
+    let trace = run_dir.join(TRACE_FILE);
+    let mut supervisor = Supervisor::start(launch, run_dir, recorder).inspect_err(|_| {
+        // Nothing ran, so nothing was recorded; what stands in the way of this is in the error.
+        let _ = std::fs::remove_file(&trace);
+    })?;
     supervisor.watch(&signals)?;
     supervisor.end()
 }

@@ -1,0 +1,137 @@
+//! The command line: what is refused, and in which words. Needs no libtorch.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn zprobe(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ZPROBE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).output().expect("zprobe starts")
+}
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).display().to_string()
+}
+
+/// Runs nothing, exits with 2, prints nothing to stdout and this to stderr.
+fn refusal(args: &[&str]) -> String {
+    let output = zprobe(args);
+    let stderr = String::from_utf8(output.stderr).expect("messages are UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{args:?}");
+    stderr.replace(env!("CARGO_MANIFEST_DIR"), "REPOSITORY")
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
+    let refused = [
+        &["run", "--stage", "2"][..],
+        &["run", "--stage", "5"],
+        &["run", "--ga", "0"],
+        &["run", "--nproc-per-node", "0"],
+        &["run", "--nproc-per-node", "many"],
+        &["run", "--nproc-per-node", "gpu"],
+        &["run", "--dtype", "fp16"],
+        &["run", "--dtype", "fp32", "--grad-accum-dtype", "bf16"],
+        &["run", "--engine", "deepspeed"],
+        &["run", "--ga", "300", "--grad-accum-dtype", "bf16"],
+        &["run", "--inject", "dead-hooks"],
+        &["run", "--timeout", "0"],
+        &["diagnose", "/does/not/exist"],
+        &["explain", "ZP000"],
+    ];
+    let messages: Vec<String> = refused
+        .iter()
+        .map(|args| format!("$ zprobe {}\n{}", args.join(" "), refusal(args)))
+        .collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn a_deepspeed_file_that_needs_more_than_there_is_names_every_setting() {
+    let file = fixture("deepspeed/zero2_offload_fp16.json");
+    let message = refusal(&["run", "--deepspeed-config", &file]);
+    assert!(message.contains("stage 2 is not there yet"), "{message}");
+    assert!(message.contains("zero2_offload_fp16.json:5:5: zero_optimization.stage"), "{message}");
+}
+
+#[test]
+fn a_run_directory_is_never_overwritten() {
+    let recorded = fixture("traces/clean-accumulator");
+    let message = refusal(&["run", "--rank-program", "true", "--out", &recorded]);
+    assert!(message.contains("holds a recorded run already"), "{message}");
+}
+
+#[test]
+fn a_program_that_does_not_start_leaves_no_recorded_run() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let out = dir.path().display().to_string();
+    for _ in 0..2 {
+        let message = refusal(&["run", "--rank-program", "/does/not/exist", "--out", &out]);
+        assert!(message.contains("cannot start a rank with /does/not/exist"), "{message}");
+    }
+}
+
+#[test]
+fn zprobe_does_not_start_itself_once_per_rank_of_torchrun() {
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["run", "--stage", "1"])
+        .env("TORCHELASTIC_RUN_ID", "none")
+        .output()
+        .expect("zprobe starts");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn exit_zero_hides_the_verdict_from_the_exit_code_alone() {
+    let recorded = fixture("traces/boundary-leak");
+    let plain = zprobe(&["diagnose", &recorded, "--output-format", "json"]);
+    let hidden = zprobe(&["diagnose", &recorded, "--output-format", "json", "--exit_zero"]);
+    assert_eq!((plain.status.code(), hidden.status.code()), (Some(1), Some(0)));
+    assert_eq!(plain.stdout, hidden.stdout);
+}
+
+#[test]
+fn the_exported_report_is_the_one_on_standard_output() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("report.json");
+    let recorded = fixture("traces/boundary-leak");
+    let output = zprobe(&[
+        "diagnose",
+        &recorded,
+        "--output-format",
+        "json",
+        "--export-json",
+        &file.display().to_string(),
+    ]);
+    assert_eq!(std::fs::read(&file).expect("the exported report"), output.stdout);
+}
+
+#[test]
+fn verdicts_have_the_exit_codes_of_the_contract() {
+    for (trace, code) in [("clean-accumulator", 0), ("boundary-leak", 1), ("rank-dies", 3)] {
+        let output = zprobe(&["diagnose", &fixture(&format!("traces/{trace}"))]);
+        assert_eq!(output.status.code(), Some(code), "{trace}");
+    }
+}
+
+#[test]
+fn without_a_terminal_there_are_no_colours() {
+    let output = zprobe(&["diagnose", &fixture("traces/boundary-leak")]);
+    assert!(!output.stdout.contains(&0x1b));
+}
+
+#[test]
+fn environment_variables_stand_in_for_flags() {
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["diagnose", &fixture("traces/boundary-leak")])
+        .env("ZPROBE_OUTPUT_FORMAT", "concise")
+        .output()
+        .expect("zprobe starts");
+    let text = String::from_utf8(output.stdout).expect("reports are UTF-8");
+    assert!(text.starts_with("findings: ZP101"), "{text}");
+}
