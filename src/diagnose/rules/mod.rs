@@ -25,6 +25,7 @@ pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
 
 use super::deviation::Deviation;
+use crate::report::words::{counted, weight_text};
 use crate::report::{Contribution, Finding, Severity};
 
 /// A rule.
@@ -141,23 +142,6 @@ fn matrix(weights: &[Vec<f64>]) -> String {
         })
         .collect();
     format!("[{}]", rows.join(", "))
-}
-
-/// A weight with as many digits as it takes, three at most.
-pub fn weight_text(weight: f64) -> String {
-    let text = format!("{weight:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
-}
-
-/// `step 0`, or `steps 0, 1 and 2`.
-pub fn counted(noun: &str, numbers: &[usize]) -> String {
-    let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
-    match texts.split_last() {
-        None => format!("no {noun}"),
-        Some((only, [])) => format!("{noun} {only}"),
-        Some((last, others)) => format!("{noun}s {} and {last}", others.join(", ")),
-    }
 }
 
 /// The first few of many names.

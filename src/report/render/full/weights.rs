@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::super::Report;
 use super::text::{finish, paragraph, table};
-use crate::diagnose::rules::{counted, weight_text};
 use crate::report::Contribution;
+use crate::report::words::{counted, weight_text};
 use crate::trace::Point;
 
 /// More microbatches than this are not drawn as a matrix.

@@ -1,0 +1,36 @@
+//! Words that findings and renderers share, so that both say the same thing the same way.
+
+/// A weight with as many digits as it takes, three at most.
+pub fn weight_text(weight: f64) -> String {
+    let text = format!("{weight:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// `step 0`, or `steps 0, 1 and 2`.
+pub fn counted(noun: &str, numbers: &[usize]) -> String {
+    let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    match texts.split_last() {
+        None => format!("no {noun}"),
+        Some((only, [])) => format!("{noun} {only}"),
+        Some((last, others)) => format!("{noun}s {} and {last}", others.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_have_as_many_digits_as_they_need() {
+        let texts = [1.0, 0.25, 1.0 / 3.0, -0.5, 0.0, -0.0001].map(weight_text);
+        assert_eq!(texts, ["1", "0.25", "0.333", "-0.5", "0", "0"]);
+    }
+
+    #[test]
+    fn numbers_are_counted_in_words() {
+        assert_eq!(counted("rank", &[]), "no rank");
+        assert_eq!(counted("rank", &[3]), "rank 3");
+        assert_eq!(counted("step", &[0, 1, 2]), "steps 0, 1 and 2");
+    }
+}
