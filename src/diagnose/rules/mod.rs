@@ -8,7 +8,7 @@ mod zp102_microbatch_missing;
 mod zp103_microbatch_repeated;
 mod zp104_not_averaged;
 mod zp105_wrongly_scaled;
-mod zp106_leftover;
+mod zp106_leftover_gradient;
 mod zp107_unexplained_gradient;
 mod zp201_dead_hooks;
 mod zp301_empty_bucket;
@@ -50,7 +50,7 @@ pub const RULES: &[Rule] = &[
     zp103_microbatch_repeated::RULE,
     zp104_not_averaged::RULE,
     zp105_wrongly_scaled::RULE,
-    zp106_leftover::RULE,
+    zp106_leftover_gradient::RULE,
     zp107_unexplained_gradient::RULE,
     zp201_dead_hooks::RULE,
     zp301_empty_bucket::RULE,
