@@ -1,0 +1,257 @@
+//! Dependencies point one way along the journey of the data.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each module of the library, and the modules that it may use.
+const LIBRARY: &[(&str, &[&str])] = &[
+    ("spec", &[]),
+    ("trace", &["spec"]),
+    ("launch", &["spec", "trace"]),
+    ("report", &["spec", "trace"]),
+    ("diagnose", &["spec", "trace", "report"]),
+];
+
+/// The one place where two modules know each other's types: the plan says what is expected at a
+/// point of the journey, and the points are named where events are.
+const EXCEPTIONS: &[(&str, &str)] = &[("src/spec/plan.rs", "trace")];
+
+/// Each program, and the modules of the library that it may use.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("src/main.rs", &[]),
+    ("src/cli", &["spec", "launch", "trace", "diagnose", "report"]),
+    ("src/bin/zprobe-rank", &["spec", "trace"]),
+];
+
+/// A rank is the only program that links libtorch.
+const LIBTORCH: &str = "src/bin/zprobe-rank";
+
+/// What a diagnosis must not depend on: it is a function of the trace alone.
+const IMPURE: &[&str] = &["std::env", "std::fs", "std::net", "std::process", "std::time"];
+
+/// A source file, by its path in the repository.
+struct Source {
+    path: String,
+    /// Without comments.
+    code: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut dirs = vec![root.join("src")];
+    let mut sources = Vec::new();
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let code = without_comments(&fs::read_to_string(&path).unwrap());
+                let path = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                sources.push(Source { path, code });
+            }
+        }
+    }
+    assert!(sources.len() > LIBRARY.len(), "the sources were not found");
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// Cuts every line at `//`. A string that holds `//` loses its end, which hides no path.
+fn without_comments(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
+}
+
+/// Path of a library module's file inside the crate: `src/spec/plan.rs` is `["spec", "plan"]`.
+/// None for programs.
+fn module(path: &str) -> Option<Vec<&str>> {
+    let inside = path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let mut parts: Vec<&str> = inside.split('/').collect();
+    if parts.last() == Some(&"mod") {
+        parts.pop();
+    }
+    LIBRARY.iter().any(|(name, _)| *name == parts[0]).then_some(parts)
+}
+
+/// First names behind every `root::`, those of a group `root::{a, b::c}` too.
+fn names_behind<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
+    let path = format!("{root}::");
+    code.match_indices(&path)
+        .filter(|(at, _)| {
+            // `my_crate::` and `super::crate::` are other paths; `$crate::` is this one.
+            !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
+        })
+        .flat_map(|(at, _)| first_names(&code[at + path.len()..]))
+        .collect()
+}
+
+fn first_names(rest: &str) -> Vec<&str> {
+    let name = |text| {
+        let text: &str = str::trim_start(text);
+        &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
+    };
+    let Some(group) = rest.strip_prefix('{') else { return vec![name(rest)] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            '}' | ',' if depth == 0 => {
+                names.push(name(&group[start..at]));
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// Modules of the library that a library file uses, by `crate::` or by climbing out with `super::`.
+fn used_by_library(source: &Source, depth: usize) -> Vec<String> {
+    let mut used: Vec<String> =
+        names_behind(&source.code, "crate").into_iter().map(str::to_owned).collect();
+    let tests = source.code.find("\nmod tests {").unwrap_or(source.code.len());
+    for (at, _) in source.code.match_indices("super::") {
+        let before = &source.code[..at];
+        if before.ends_with("super::") {
+            continue;
+        }
+        let chain = &source.code[at..];
+        let rest = chain.trim_start_matches("super::");
+        let supers = (chain.len() - rest.len()) / "super::".len();
+        let here = depth + usize::from(at > tests);
+        if supers >= here {
+            used.extend(first_names(rest).into_iter().map(str::to_owned));
+        }
+    }
+    used
+}
+
+#[test]
+fn the_table_lists_every_module_of_the_library() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lib = without_comments(&fs::read_to_string(root.join("src/lib.rs")).unwrap());
+    let mut declared: Vec<&str> = lib
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(';')?.rsplit_once("mod "))
+        .map(|(_, name)| name)
+        .collect();
+    let mut listed: Vec<&str> = LIBRARY.iter().map(|(name, _)| *name).collect();
+    declared.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(declared, listed);
+}
+
+#[test]
+fn the_table_has_no_way_back() {
+    // Every module may use only modules that stand before it.
+    let place: BTreeMap<&str, usize> =
+        LIBRARY.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
+    for (name, allowed) in LIBRARY {
+        for other in *allowed {
+            assert!(place[other] < place[name], "{name} may use {other}");
+        }
+    }
+}
+
+#[test]
+fn modules_use_only_what_lies_before_them() {
+    for source in sources() {
+        let Some(module) = module(&source.path) else { continue };
+        let own = module[0];
+        let (_, allowed) = LIBRARY.iter().find(|(name, _)| *name == own).unwrap();
+        for used in used_by_library(&source, module.len()) {
+            // Other names at the root are macros and constants of no module.
+            if used == own || !LIBRARY.iter().any(|(name, _)| *name == used) {
+                continue;
+            }
+            assert!(
+                allowed.contains(&used.as_str())
+                    || EXCEPTIONS.contains(&(source.path.as_str(), used.as_str())),
+                "{} uses {used}, but {own} may use only {allowed:?}",
+                source.path,
+            );
+        }
+    }
+}
+
+#[test]
+fn every_exception_is_needed() {
+    let sources = sources();
+    for (path, used) in EXCEPTIONS {
+        let source = sources.iter().find(|source| source.path == *path);
+        let source = source.unwrap_or_else(|| panic!("{path} does not exist"));
+        let depth = module(path).unwrap().len();
+        assert!(
+            used_by_library(source, depth).iter().any(|name| name == used),
+            "{path} no longer uses {used}; strike it off the list"
+        );
+    }
+}
+
+#[test]
+fn programs_use_only_their_part_of_the_library() {
+    for source in sources() {
+        if module(&source.path).is_some() || source.path == "src/lib.rs" {
+            continue;
+        }
+        let program = PROGRAMS.iter().find(|(path, _)| source.path.starts_with(path));
+        let (program, allowed) =
+            program.unwrap_or_else(|| panic!("{}: which program is this?", source.path));
+        for used in names_behind(&source.code, "zprobe") {
+            assert!(
+                allowed.contains(&used),
+                "{} uses zprobe::{used}, but {program} may use only {allowed:?}",
+                source.path,
+            );
+        }
+    }
+}
+
+#[test]
+fn only_ranks_say_tch() {
+    for source in sources() {
+        let says = ["tch", "torch_sys"].into_iter().find(|name| {
+            !names_behind(&source.code, name).is_empty()
+                || source.code.contains(&format!("use {name};"))
+        });
+        if let Some(name) = says {
+            assert!(source.path.starts_with(LIBTORCH), "{} says `{name}`", source.path);
+        }
+    }
+}
+
+#[test]
+fn a_diagnosis_is_a_function_of_the_trace_alone() {
+    for source in sources().iter().filter(|source| source.path.starts_with("src/diagnose/")) {
+        for used in names_behind(&source.code, "std") {
+            let path = format!("std::{used}");
+            assert!(!IMPURE.contains(&path.as_str()), "{} uses {path}", source.path);
+        }
+    }
+}
+
+#[test]
+fn paths_are_found_in_every_form() {
+    let code = "use crate::{launch, spec::{self, Plan}, trace::Event};\n\
+                fn f() -> crate::report::Finding { $crate::diagnose::x() }\n\
+                use my_crate::no; // crate::comment\n";
+    let code = without_comments(code);
+    let found = names_behind(&code, "crate");
+    assert_eq!(found, ["launch", "spec", "trace", "report", "diagnose"]);
+
+    let source = Source {
+        path: "src/diagnose/decode/coded.rs".to_owned(),
+        code: "use super::super::observed::Buffer;\nuse super::super::super::launch::Launch;\n\
+               mod tests {\n    use super::super::super::observed::Observed;\n}\n"
+            .to_owned(),
+    };
+    assert_eq!(used_by_library(&source, 3), ["launch"]);
+}
