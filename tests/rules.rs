@@ -1,5 +1,7 @@
 //! The rules against recorded traces of real faulty and healthy runs. Needs no libtorch.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Contribution weights: which gradients a buffer really holds.
 //!
 //! For a buffer `b` this finds `w` with `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`: exactly for coded data
-//! ([`coded`]), by least squares otherwise ([`dense`]).
+//! (`coded`), by least squares otherwise (`dense`).
 
 mod coded;
 mod dense;
