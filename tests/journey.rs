@@ -15,10 +15,6 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("diagnose", &["spec", "trace", "report"]),
 ];
 
-/// The one place where two modules know each other's types: the plan says what is expected at a
-/// point of the journey, and the points are named where events are.
-const EXCEPTIONS: &[(&str, &str)] = &[("src/spec/plan.rs", "trace")];
-
 /// Each program, and the modules of the library that it may use.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("src/main.rs", &[]),
@@ -173,26 +169,11 @@ fn modules_use_only_what_lies_before_them() {
                 continue;
             }
             assert!(
-                allowed.contains(&used.as_str())
-                    || EXCEPTIONS.contains(&(source.path.as_str(), used.as_str())),
+                allowed.contains(&used.as_str()),
                 "{} uses {used}, but {own} may use only {allowed:?}",
                 source.path,
             );
         }
-    }
-}
-
-#[test]
-fn every_exception_is_needed() {
-    let sources = sources();
-    for (path, used) in EXCEPTIONS {
-        let source = sources.iter().find(|source| source.path == *path);
-        let source = source.unwrap_or_else(|| panic!("{path} does not exist"));
-        let depth = module(path).unwrap().len();
-        assert!(
-            used_by_library(source, depth).iter().any(|name| name == used),
-            "{path} no longer uses {used}; strike it off the list"
-        );
     }
 }
 

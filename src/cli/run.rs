@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_ENGINE", help_heading = "Engine")]
     engine: Option<Engine>,
 
-    /// ZeRO stage [default: 1]
+    /// ZeRO stage; only 1 is there yet [default: 1]
     #[arg(long, value_name = "0|1|2|3", env = "ZPROBE_STAGE", help_heading = "Engine")]
     stage: Option<u8>,
 

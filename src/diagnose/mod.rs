@@ -60,7 +60,7 @@ pub fn diagnose(trace: &Trace) -> Report {
         buckets: summary::buckets(&case),
         hooks: summary::hooks(&case),
         power: summary::power(&case),
-        not_exercised: summary::not_exercised(&case),
+        not_exercised: summary::not_exercised(&case, &findings),
         contributions: case.decoded.contributions,
         findings,
     }

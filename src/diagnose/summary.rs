@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
 use super::rules::MUST_AGREE;
-use crate::report::{Flush, HookCount, Hooks, Method, Norms, Power, Rank, Run};
+use crate::report::{Finding, Flush, HookCount, Hooks, Method, Norms, Power, Rank, Run};
 use crate::spec::{Dataflow, Model};
 use crate::trace::{Event, FlushReason, LayoutName, Point};
 
@@ -201,9 +201,12 @@ pub fn power(case: &Case<'_>) -> Power {
 }
 
 /// What this run says nothing about.
-pub fn not_exercised(case: &Case<'_>) -> Vec<String> {
+pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
+    if let (Some(fault), []) = (spec.inject, findings) {
+        missing.push(format!("the injected fault {fault}: it changes nothing in this setting"));
+    }
     if spec.world_size == 1 {
         missing.push("averaging across ranks: there is only one rank".to_owned());
     }

@@ -16,11 +16,11 @@ use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getppid};
 
 use super::channel::Channel;
-use super::contract::{self, LogOf};
 use super::conversation::Conversation;
 use super::group::ProcessGroup;
 use super::sender::{Role, Sender};
 use super::{Hosting, Launch, LaunchError};
+use crate::trace::contract::{self, LogOf};
 
 /// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
 /// ranks is the only one, and the conversation with it comes last.

@@ -10,7 +10,6 @@
 //! filling up, so its memory is bounded, and no misbehaviour of a rank can leave a reader stuck.
 
 mod channel;
-pub mod contract;
 mod conversation;
 mod group;
 mod host;

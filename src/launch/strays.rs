@@ -8,8 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::contract;
 use super::group::{KILL_GRACE, KILL_POLL};
+use crate::trace::contract;
 
 /// Kills the strays of a run among the launcher's children, where the kernel puts them when their
 /// parent is gone. Returns those that would not die.

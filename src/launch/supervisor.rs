@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl;
 
 use super::channel::State;
-use super::contract::LogOf;
 use super::conversation::{Breach, Conversation};
 use super::group::{self, ProcessGroup};
 use super::host::{self, Started};
@@ -17,6 +16,7 @@ use super::strays::end_strays;
 use super::wait::{Ready, wait};
 use super::watchdog::{Verdict, Watchdog};
 use super::{Ended, Hosting, Launch, LaunchError};
+use crate::trace::contract::LogOf;
 use crate::trace::{Event, Outcome, Record, TRACE_FILE};
 
 /// A longer timeout is cut to this, a century, so that no point in time is out of range.

@@ -13,8 +13,32 @@ pub fn counted(noun: &str, numbers: &[usize]) -> String {
     match texts.split_last() {
         None => format!("no {noun}"),
         Some((only, [])) => format!("{noun} {only}"),
-        Some((last, others)) => format!("{noun}s {} and {last}", others.join(", ")),
+        Some((last, others)) => {
+            format!("{} {} and {last}", plural(noun), others.join(", "))
+        }
     }
+}
+
+/// `1 step`, or `3 steps`.
+pub fn amount(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {}", plural(noun)) }
+}
+
+fn plural(noun: &str) -> String {
+    let ending = if noun.ends_with("ch") { "es" } else { "s" };
+    format!("{noun}{ending}")
+}
+
+/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch.
+pub fn matrix_text(weights: &[Vec<f64>]) -> String {
+    let rows: Vec<String> = weights
+        .iter()
+        .map(|row| {
+            let cells: Vec<String> = row.iter().map(|&weight| weight_text(weight)).collect();
+            format!("[{}]", cells.join(", "))
+        })
+        .collect();
+    format!("[{}]", rows.join(", "))
 }
 
 #[cfg(test)]
@@ -32,5 +56,7 @@ mod tests {
         assert_eq!(counted("rank", &[]), "no rank");
         assert_eq!(counted("rank", &[3]), "rank 3");
         assert_eq!(counted("step", &[0, 1, 2]), "steps 0, 1 and 2");
+        assert_eq!(counted("microbatch", &[1, 3]), "microbatches 1 and 3");
+        assert_eq!([amount(1, "rank"), amount(2, "rank")], ["1 rank", "2 ranks"]);
     }
 }

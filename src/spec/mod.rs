@@ -9,6 +9,7 @@ pub mod code;
 pub mod deepspeed;
 pub mod fault;
 pub mod plan;
+mod point;
 mod validate;
 
 use schemars::JsonSchema;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fault::Fault;
 pub use plan::Plan;
+pub use point::Point;
 pub use validate::{DEFAULT_WORLD_SIZE, Invalid, SpecRequest};
 
 /// One run, completely specified.
@@ -105,11 +107,11 @@ named_enum! {
     pub enum Engine {
         /// zprobe's own sharded engine, on libtorch.
         Native = "native",
-        /// A released DeepSpeed.
+        /// A released DeepSpeed (not there yet).
         DeepSpeed = "deepspeed",
-        /// PyTorch `DistributedDataParallel`.
+        /// PyTorch `DistributedDataParallel` (not there yet).
         Ddp = "ddp",
-        /// PyTorch `fully_shard`.
+        /// PyTorch `fully_shard` (not there yet).
         Fsdp2 = "fsdp2",
     }
 }
@@ -119,7 +121,7 @@ named_enum! {
     pub enum Dtype {
         /// bfloat16: 8 significant bits.
         Bf16 = "bf16",
-        /// IEEE half: 11 significant bits.
+        /// IEEE half: 11 significant bits (not there yet).
         Fp16 = "fp16",
         /// IEEE single: 24 significant bits.
         Fp32 = "fp32",

@@ -10,8 +10,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Model, RunSpec, code::Code};
-use crate::trace::Point;
+use super::{Model, Point, RunSpec, code::Code};
 
 /// A parameter of the synthetic model and its place in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,12 +4,14 @@
 //! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.
 //! Everything a report says is computed from this file alone.
 
+pub mod contract;
 mod event;
 mod payload;
 mod record;
 
+pub use crate::spec::Point;
 pub use event::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Point, Violation,
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Violation,
 };
 pub use payload::{Payload, combined_digest, digest};
 pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};

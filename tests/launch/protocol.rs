@@ -1,7 +1,7 @@
 //! `docs/protocol.md` against the types that it describes.
 
 use schemars::schema_for;
-use zprobe::launch::contract;
+use zprobe::trace::contract;
 use zprobe::trace::{Event, Record, Violation};
 
 const PROTOCOL: &str = include_str!("../../docs/protocol.md");

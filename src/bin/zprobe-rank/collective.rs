@@ -2,8 +2,8 @@
 //!
 //! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the
 //! wrong tensors when two operations of equal size are swapped. So before each collective every
-//! rank announces (operation, dtype, elements) under the collective's sequence number in the
-//! TCPStore, and compares the announcements of all ranks.
+//! rank announces (operation, dtype, elements, what for) under the collective's sequence number in
+//! the TCPStore, and compares the announcements of all ranks.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -62,15 +62,16 @@ impl Communicator {
         self.world_size
     }
 
-    /// Sums `tensor` over all ranks, in place.
-    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<()> {
-        self.agree(CollectiveOp::AllReduce, tensor)?;
+    /// Sums `tensor` over all ranks, in place; `purpose` says what it holds.
+    pub fn all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<()> {
+        self.agree(CollectiveOp::AllReduce, tensor, purpose)?;
         self.gloo.all_reduce_sum(tensor).context("all-reduce failed")
     }
 
-    /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long.
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<()> {
-        self.agree(CollectiveOp::AllGather, input)?;
+    /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long; `purpose`
+    /// says what they hold.
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor, purpose: &str) -> Result<()> {
+        self.agree(CollectiveOp::AllGather, input, purpose)?;
         self.gloo.all_gather(output, input).context("all-gather failed")
     }
 
@@ -85,7 +86,7 @@ impl Communicator {
         Ok(())
     }
 
-    fn agree(&self, op: CollectiveOp, tensor: &Tensor) -> Result<()> {
+    fn agree(&self, op: CollectiveOp, tensor: &Tensor, purpose: &str) -> Result<()> {
         let sequence = self.next.replace(self.next.get() + 1);
         let (dtype, numel) = (dtype_name(tensor.kind())?, tensor.numel());
         self.recorder.emit(Event::CollectiveEntered {
@@ -95,7 +96,7 @@ impl Communicator {
             numel,
         })?;
         let key = |sequence: u64, rank: usize| format!("collective/{sequence}/{rank}");
-        let own = format!("{op} of {numel} {dtype}");
+        let own = format!("{op} of {numel} {dtype}, {purpose}");
         self.store.set(&key(sequence, self.rank), own.as_bytes())?;
         let keys: Vec<String> = (0..self.world_size).map(|rank| key(sequence, rank)).collect();
         let announced: Vec<String> = self

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use zprobe::spec::RunSpec;
+use zprobe::trace::contract;
 
 /// A rank host's instructions.
 pub struct Environment {
@@ -32,21 +33,21 @@ pub struct Environment {
 impl Environment {
     /// Reads the instructions. Takes the descriptors over, so call it once.
     pub fn read() -> Result<Self> {
-        let spec = serde_json::from_str(&variable("ZPROBE_SPEC")?)
-            .context("ZPROBE_SPEC is no run specification of this version")?;
-        let event_channels = variable("ZPROBE_EVENT_FDS")?
+        let spec = serde_json::from_str(&variable(contract::SPEC)?)
+            .with_context(|| format!("{} is no specification of this version", contract::SPEC))?;
+        let event_channels = variable(contract::EVENT_FDS)?
             .split(',')
-            .map(|fd| Ok(File::from(descriptor("ZPROBE_EVENT_FDS", fd)?)))
+            .map(|fd| Ok(File::from(descriptor(contract::EVENT_FDS, fd)?)))
             .collect::<Result<_>>()?;
         Ok(Self {
-            run: variable("ZPROBE_RUN")?,
+            run: variable(contract::RUN)?,
             spec,
             event_channels,
-            host_channel: optional_descriptor("ZPROBE_HOST_FD")?.map(File::from),
-            store_listener: optional_descriptor("ZPROBE_STORE_FD")?,
+            host_channel: optional_descriptor(contract::HOST_FD)?.map(File::from),
+            store_listener: optional_descriptor(contract::STORE_FD)?,
             store_host: variable("MASTER_ADDR")?,
             store_port: parsed("MASTER_PORT", &variable("MASTER_PORT")?)?,
-            run_dir: variable("ZPROBE_RUN_DIR")?.into(),
+            run_dir: variable(contract::RUN_DIR)?.into(),
         })
     }
 }

@@ -4,13 +4,14 @@
 //! a process with a single thread, and every rank inherits their result through `fork`.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdout, fork, getppid};
+use zprobe::trace::contract::LogOf;
 use zprobe::trace::{Event, Outcome};
 
 use crate::environment::Environment;
@@ -68,11 +69,11 @@ fn become_rank(rank: usize, run_dir: &Path) -> Result<()> {
     if getppid() == Pid::from_raw(1) {
         bail!("the rank host died before its rank started");
     }
-    let log = |stream: &str| {
-        let path = run_dir.join(format!("rank-{rank}.{stream}.log"));
+    let create = |path: PathBuf| {
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))
     };
-    dup2_stdout(log("stdout")?)?;
-    dup2_stderr(log("stderr")?)?;
+    let log = LogOf::Rank(rank);
+    dup2_stdout(create(log.stdout(run_dir))?)?;
+    dup2_stderr(create(log.stderr(run_dir))?)?;
     Ok(())
 }

@@ -181,7 +181,8 @@ impl System {
         let tolerance = if explained { tolerance } else { tolerance.min(0.5) };
         let mut weights = vec![0.0; spec.contributions()];
         for (&column, &weight) in self.present.iter().zip(w.iter()) {
-            weights[column] = snap(weight, tolerance);
+            // Where foreign data is in the way there are no integers to find.
+            weights[column] = if explained { snap(weight, tolerance) } else { weight };
         }
         // What lies outside the span and is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error * self.spread).max(1.0) };

@@ -19,7 +19,7 @@ pub struct Decoded {
     /// Smallest change of a weight at the optimizer's input that would have been seen; none if
     /// nothing could be read there.
     pub smallest_weight_deviation: Option<f64>,
-    /// Largest condition number of a least-squares problem; none for coded data.
+    /// Largest condition number of a system that was solved: 1 for codes; none if none was.
     pub condition: Option<f64>,
     /// Smallest change of one element that would have been seen; none for dense data.
     pub smallest_element_deviation: Option<f64>,

@@ -25,7 +25,7 @@ pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
 
 use super::deviation::Deviation;
-use crate::report::words::{counted, weight_text};
+use crate::report::words::{counted, matrix_text, weight_text};
 use crate::report::{Contribution, Finding, Severity};
 
 /// A rule.
@@ -63,10 +63,6 @@ pub const RULES: &[Rule] = &[
     zp903_protocol_broken::RULE,
     zp904_digests_disagree::RULE,
 ];
-
-/// Rules that see gradients at the optimizer's input that are wrong.
-pub const WRONG_GRADIENT: &[&str] =
-    &["ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107"];
 
 /// What every rule sees, by code of the rule.
 pub fn check_all(case: &Case<'_>) -> Vec<Finding> {
@@ -117,7 +113,7 @@ impl Rule {
             example.point.describe(),
             example.step,
             example.rank,
-            matrix(&example.weights),
+            matrix_text(&example.weights),
         ));
         finding.evidence.push(format!("first departure from the plan: {}", deviation.first));
         finding.evidence.push(format!(
@@ -130,18 +126,6 @@ impl Rule {
         }
         finding
     }
-}
-
-/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch.
-fn matrix(weights: &[Vec<f64>]) -> String {
-    let rows: Vec<String> = weights
-        .iter()
-        .map(|row| {
-            let cells: Vec<String> = row.iter().map(|&weight| weight_text(weight)).collect();
-            format!("[{}]", cells.join(", "))
-        })
-        .collect();
-    format!("[{}]", rows.join(", "))
 }
 
 /// The first few of many names.
@@ -159,8 +143,7 @@ fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     microbatches.sort_unstable();
     microbatches.dedup();
     if sources.len() == microbatches.len() * world_size {
-        return format!("{} of every rank", counted("microbatch", &microbatches))
-            .replace("microbatchs", "microbatches");
+        return format!("{} of every rank", counted("microbatch", &microbatches));
     }
     let pairs: Vec<String> =
         sources.iter().map(|(rank, m)| format!("microbatch {m} of rank {rank}")).collect();
@@ -181,23 +164,24 @@ fn departed<'a>(
     case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
 }
 
-/// Folds findings that say the same of several ranks, parameters or steps into the first of them.
+/// Folds a finding that says the same as an earlier one, of another rank, step or parameter, into
+/// that one.
 fn merge(mut merged: Vec<Finding>, finding: Finding) -> Vec<Finding> {
-    match merged.first_mut() {
+    match merged.iter_mut().find(|known| known.message == finding.message) {
         None => merged.push(finding),
-        Some(first) => {
-            if first.rank != finding.rank {
-                first.rank = None;
+        Some(known) => {
+            if known.rank != finding.rank {
+                known.rank = None;
             }
-            if first.param != finding.param {
-                first.param = None;
+            if known.param != finding.param {
+                known.param = None;
             }
-            if first.microbatch != finding.microbatch {
-                first.microbatch = None;
+            if known.microbatch != finding.microbatch {
+                known.microbatch = None;
             }
-            if first.message != finding.message {
-                first.evidence.push(finding.message);
-            }
+            known.evidence.extend(finding.evidence);
+            let mut seen = std::collections::BTreeSet::new();
+            known.evidence.retain(|fact| seen.insert(fact.clone()));
         }
     }
     merged

@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP104",
     name: "not-averaged",
     crash: false,
-    explained_by: &["ZP801"],
+    explained_by: &["ZP201", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP104.md"),
     check,
 };

@@ -2,7 +2,7 @@
 
 use super::super::Case;
 use super::super::deviation::Pattern;
-use super::{Rule, matrix};
+use super::{Rule, matrix_text};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
@@ -24,7 +24,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let example = &deviation.example;
             finding.evidence.push(format!(
                 "weights of the earlier steps' gradients: {} (expected 0)",
-                matrix(&example.leftover),
+                matrix_text(&example.leftover),
             ));
             finding
         })

@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP107",
     name: "unexplained-gradient",
     crash: false,
-    explained_by: &["ZP801"],
+    explained_by: &["ZP201", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP107.md"),
     check,
 };
@@ -19,14 +19,18 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         .iter()
         .filter(|deviation| deviation.pattern == Pattern::Unexplained)
         .map(|deviation| {
-            let message =
-                "the optimizer consumed values that this run's gradients do not explain: \
-                           misplaced, foreign or corrupted data"
-                    .to_owned();
-            let mut finding = rule.deviation(deviation, message);
+            let example = &deviation.example;
+            if example.residual <= example.tolerance {
+                let message = "the gradients that the optimizer consumed have weights of no known \
+                               pattern";
+                return rule.deviation(deviation, message.to_owned());
+            }
+            let message = "the optimizer consumed values that this run's gradients do not explain: \
+                           misplaced, foreign or corrupted data";
+            let mut finding = rule.deviation(deviation, message.to_owned());
             finding.evidence.push(format!(
-                "part that no gradient explains: {} of one contribution",
-                weight_text(deviation.example.residual),
+                "what no gradient explains is as large as {} contributions",
+                weight_text(example.residual),
             ));
             finding
         })

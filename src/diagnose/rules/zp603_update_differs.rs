@@ -1,8 +1,8 @@
 //! ZP603: the master weights did not change by what the optimizer was given.
 
 use super::super::Case;
-use super::{Rule, departed, matrix};
-use crate::report::Finding;
+use super::{Rule, counted, departed, matrix_text, weight_text};
+use crate::report::{Contribution, Finding};
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
@@ -17,36 +17,42 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
     let mut findings = Vec::new();
-    for step in 0..observed.spec.steps {
-        for update in observed.at(Point::MasterWeights, step) {
-            let rank = update.rank;
-            let fed = observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank);
-            if !fed {
-                let mut finding = rule.finding(format!(
-                    "rank {rank} took no optimizer step: its inner optimizer was given nothing"
-                ));
-                (finding.step, finding.rank) = (Some(step), Some(rank));
-                findings.push(finding);
-                continue;
-            }
-            // Where input and update depart from the plan alike, the input is the finding.
-            let input_is_right = !departed(case, Point::OptimizerInput)
-                .any(|input| input.rank == rank && input.step == step);
-            let wrong = departed(case, Point::MasterWeights)
-                .find(|entry| entry.rank == rank && entry.step == step);
-            if let (true, Some(entry)) = (input_is_right, wrong) {
-                let mut finding = rule.finding(format!(
-                    "the update on rank {rank} is not what its optimizer was given"
-                ));
-                (finding.step, finding.rank) = (Some(step), Some(rank));
-                finding.evidence.push(format!(
-                    "weights read from the change of the master weights: {}, residual {}",
-                    matrix(&entry.weights),
-                    super::weight_text(entry.residual),
-                ));
-                findings.push(finding);
-            }
+    for rank in 0..observed.spec.world_size {
+        let updates = (0..observed.spec.steps)
+            .filter(|&step| observed.at(Point::MasterWeights, step).any(|b| b.rank == rank));
+        let (fed, starved): (Vec<usize>, Vec<usize>) = updates
+            .partition(|&step| observed.at(Point::OptimizerInput, step).any(|b| b.rank == rank));
+        if let Some(&first) = starved.first() {
+            let mut finding = rule.finding(format!(
+                "rank {rank} took no optimizer step: its inner optimizer was given nothing"
+            ));
+            (finding.step, finding.rank) = (Some(first), Some(rank));
+            finding.evidence.push(format!("seen in {}", counted("step", &starved)));
+            findings.push(finding);
+        }
+        let differing: Vec<(usize, &Contribution)> =
+            fed.iter().filter_map(|&step| Some((step, differing(case, step, rank)?))).collect();
+        if let Some((first, entry)) = differing.first() {
+            let steps: Vec<usize> = differing.iter().map(|(step, _)| *step).collect();
+            let mut finding = rule
+                .finding(format!("the update on rank {rank} is not what its optimizer was given"));
+            (finding.step, finding.rank) = (Some(*first), Some(rank));
+            finding.evidence.push(format!(
+                "weights read from the change of the master weights: {}, residual {}",
+                matrix_text(&entry.weights),
+                weight_text(entry.residual),
+            ));
+            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+            findings.push(finding);
         }
     }
-    findings.into_iter().fold(Vec::new(), super::merge)
+    findings
+}
+
+/// The weights in the update, if they are wrong although the optimizer's input was right. Where
+/// both depart from the plan alike, the input is the finding.
+fn differing<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
+    let here = |entry: &&Contribution| entry.rank == rank && entry.step == step;
+    let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
+    departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)
 }

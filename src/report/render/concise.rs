@@ -25,6 +25,7 @@ pub(super) fn place(finding: &Finding) -> String {
         [("step", finding.step), ("microbatch", finding.microbatch), ("rank", finding.rank)];
     let mut known: Vec<String> =
         parts.iter().filter_map(|(what, n)| n.map(|n| format!("{what} {n}"))).collect();
-    known.extend(finding.param.clone());
+    known.extend(finding.param.as_ref().map(|param| format!("parameter {param}")));
+    known.extend(finding.bucket.map(|bucket| format!("flush {bucket}")));
     known.join(", ")
 }

@@ -197,7 +197,9 @@ impl State {
             && self.flushes == 1;
         if !context.has(Fault::NotAveraged) && !skipped {
             let _ = wire.shallow_clone().f_div_scalar_(context.communicator.world_size() as f64)?;
-            context.communicator.all_reduce_sum(wire)?;
+            context
+                .communicator
+                .all_reduce_sum(wire, &format!("bucket with parameters {params:?}"))?;
         }
         let mut start = 0;
         for &index in params {

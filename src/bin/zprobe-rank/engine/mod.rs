@@ -220,7 +220,8 @@ impl Engine {
         }
         let world_size = i64::try_from(context.communicator.world_size())?;
         let gathered = Tensor::f_zeros([world_size], (tch::Kind::Int64, tch::Device::Cpu))?;
-        context.communicator.all_gather(&gathered, &Tensor::f_from_slice(&[own.cast_signed()])?)?;
+        let own = Tensor::f_from_slice(&[own.cast_signed()])?;
+        context.communicator.all_gather(&gathered, &own, "digests")?;
         let gathered: Vec<i64> = gathered.try_into()?;
         let digests =
             gathered.iter().map(|digest| format!("{:016x}", digest.cast_unsigned())).collect();

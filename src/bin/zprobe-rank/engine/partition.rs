@@ -61,7 +61,7 @@ impl PartitionedOptimizer {
             own.f_copy_(&self.master)?;
         }
         let gathered = self.flat.zeros_like();
-        context.communicator.all_gather(&gathered, &own)?;
+        context.communicator.all_gather(&gathered, &own, "updated parameters")?;
         if !context.has_here(Fault::UpdateNotCopied) {
             self.flat.f_copy_(&gathered)?;
         }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
+use crate::report::words::amount;
 use crate::report::{Finding, Rank, Severity, Verdict};
 use crate::trace::{Outcome, Point};
 
@@ -56,9 +57,9 @@ pub(super) fn headline(report: &Report) -> String {
     let per_step = spec.contributions_per_step();
     match (report.verdict, &report.findings[..]) {
         (Verdict::Clean, _) => format!(
-            "all {} gradients of {} steps reached the optimizer exactly once",
-            per_step * spec.steps,
-            spec.steps,
+            "all {} of {} reached the optimizer exactly once",
+            amount(per_step * spec.steps, "gradient"),
+            amount(spec.steps, "step"),
         ),
         (Verdict::Inconclusive, _) => "the run gives no answer; see below".to_owned(),
         (_, []) => "not every rank finished".to_owned(),
@@ -75,12 +76,12 @@ fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     let mut lines = vec![
         format!(
-            "{} engine, ZeRO stage {}, {} ranks, ga {}, {} steps, model {}",
+            "{} engine, ZeRO stage {}, {}, ga {}, {}, model {}",
             spec.engine,
             spec.stage,
-            spec.world_size,
+            amount(spec.world_size, "rank"),
             spec.gradient_accumulation_steps,
-            spec.steps,
+            amount(spec.steps, "step"),
             spec.model,
         ),
         format!(

@@ -96,17 +96,30 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
         );
         return;
     }
-    let mut table = table(["step", "microbatch", "rank", "AccumulateGrad", "fired"]);
-    for count in counts.iter().filter(|count| !count.silent.is_empty()) {
+    let mut table = table(["AccumulateGrad", "fired", "backwards", "first at"]);
+    for group in alike(counts.iter().filter(|count| !count.silent.is_empty())) {
+        let first = group[0];
         table.add_row([
-            count.step.to_string(),
-            count.microbatch.to_string(),
-            count.rank.to_string(),
-            count.accumulate_grad_nodes.to_string(),
-            count.fired.map_or("-".to_owned(), |fired| fired.to_string()),
+            first.accumulate_grad_nodes.to_string(),
+            first.fired.map_or("-".to_owned(), |fired| fired.to_string()),
+            group.len().to_string(),
+            format!("step {}, microbatch {}, rank {}", first.step, first.microbatch, first.rank),
         ]);
     }
     text.push_str(&finish(table, 0));
+}
+
+/// Backwards with equal counts together.
+fn alike<'a>(counts: impl Iterator<Item = &'a HookCount>) -> Vec<Vec<&'a HookCount>> {
+    let mut groups: Vec<Vec<&HookCount>> = Vec::new();
+    for count in counts {
+        let key = |count: &HookCount| (count.accumulate_grad_nodes, count.fired);
+        match groups.iter_mut().find(|group| key(group[0]) == key(count)) {
+            Some(group) => group.push(count),
+            None => groups.push(vec![count]),
+        }
+    }
+    groups
 }
 
 pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::super::Report;
 use super::text::{finish, paragraph, table};
 use crate::report::Contribution;
-use crate::report::words::{counted, weight_text};
+use crate::report::words::{counted, matrix_text, weight_text};
 use crate::trace::Point;
 
 /// More microbatches than this are not drawn as a matrix.
@@ -81,11 +81,11 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     for &entry in entries {
         let known = groups.iter().position(|group| {
             let known = group.entry;
-            let left = |entry: &Contribution| entry.leftover.iter().flatten().any(|w| *w != 0.0);
+            let nothing_left =
+                |entry: &Contribution| entry.leftover.iter().flatten().all(|w| *w == 0.0);
             known.weights == entry.weights
                 && known.as_planned == entry.as_planned
-                && !left(known)
-                && !left(entry)
+                && (known.leftover == entry.leftover || nothing_left(known) && nothing_left(entry))
         });
         let index = known.unwrap_or_else(|| {
             groups.push(Group { entry, steps: vec![], ranks: vec![], params: vec![] });
@@ -137,13 +137,8 @@ fn matrix(text: &mut String, entry: &Contribution) {
             let _ = writeln!(text, "    {line}");
         }
     }
-    let left = entry.leftover.iter().flatten().filter(|weight| **weight != 0.0).count();
-    if left > 0 {
-        paragraph(
-            text,
-            "    ",
-            &format!("and {left} gradients of earlier steps: {:?}", entry.leftover),
-        );
+    if entry.leftover.iter().flatten().any(|weight| *weight != 0.0) {
+        paragraph(text, "    ", &format!("and of earlier steps {}", matrix_text(&entry.leftover)));
     }
     if entry.residual > entry.tolerance {
         let residual = weight_text(entry.residual);

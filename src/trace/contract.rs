@@ -1,4 +1,5 @@
-//! The names that launcher and ranks agree on: environment variables and files.
+//! The names that launcher and ranks agree on, so that events find their way into the trace:
+//! environment variables and files.
 
 use std::path::{Path, PathBuf};
 
