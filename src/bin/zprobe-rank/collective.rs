@@ -6,6 +6,7 @@
 //! the TCPStore, and compares the announcements of all ranks.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,7 +34,9 @@ pub struct Communicator {
     world_size: usize,
     timeout: Duration,
     store: Store,
-    gloo: Gloo,
+    /// Not dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
+    /// process ends with its group anyway.
+    gloo: ManuallyDrop<Gloo>,
     next: Cell<u64>,
     recorder: Rc<Recorder>,
 }
@@ -48,7 +51,7 @@ impl Communicator {
         recorder: Rc<Recorder>,
     ) -> Result<Self> {
         let store = Store::join(&rendezvous.host, rendezvous.port, rendezvous.listener, timeout)?;
-        let gloo = Gloo::new(&store, rank, world_size, timeout)?;
+        let gloo = ManuallyDrop::new(Gloo::new(&store, rank, world_size, timeout)?);
         Ok(Self { rank, world_size, timeout, store, gloo, next: Cell::new(0), recorder })
     }
 
