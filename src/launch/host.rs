@@ -102,6 +102,11 @@ impl<'a> Hosts<'a> {
             }
             Hosting::Forked => {
                 command.env_remove("RANK").env_remove("LOCAL_RANK");
+                // libtorch's start-up allocates tens of megabytes in small pieces. Huge pages spare
+                // it most of its page faults; where the kernel or libc has none, nothing changes.
+                if std::env::var_os("GLIBC_TUNABLES").is_none() {
+                    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+                }
             }
         }
         let numbers: Vec<String> = events.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
