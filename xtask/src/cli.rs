@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::tasks;
+use crate::{bench, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -52,6 +52,12 @@ pub enum Task {
         full: bool,
     },
 
+    /// Measure how long `zprobe run` takes
+    ///
+    /// Builds, then times `zprobe run --stage 1 --ga 4` in turns with the least that any such run
+    /// must do, and prints the medians. docs/benchmarks.md says what is compared.
+    Bench(bench::Options),
+
     /// Make libtorch ready, and print where it is
     ///
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
@@ -72,6 +78,7 @@ impl Task {
             Self::Run { args } => tasks::run(&args),
             Self::Build => tasks::build(),
             Self::Test { full } => tasks::test(full),
+            Self::Bench(options) => tasks::bench(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),
         }

@@ -6,6 +6,7 @@
 mod collective;
 mod engine;
 mod environment;
+mod floor;
 mod host;
 mod model;
 mod rank;
@@ -30,6 +31,10 @@ fn main() {
 }
 
 fn run() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("floor") {
+        return floor::main(&args.collect::<Vec<_>>());
+    }
     let mut environment = Environment::read()?;
     match environment.host_channel.take() {
         Some(channel) => host::fork_ranks(environment, channel),

@@ -1,11 +1,13 @@
 //! The tasks, one per subcommand.
 
+mod bench;
 mod build;
 mod provision;
 mod record_traces;
 mod run;
 mod test;
 
+pub use bench::bench;
 pub use build::build;
 pub use provision::provision;
 pub use record_traces::record_traces;

@@ -1,0 +1,102 @@
+//! `zprobe-rank floor`: the least that any run on libtorch must do, as a measure for `zprobe run`.
+//!
+//! The ranks of a floor join a TCPStore and a Gloo group, issue the collectives of
+//! `zprobe run --stage 1 --ga 4` and leave. There is no model, no recorder and no agreement before
+//! the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::wait::{WaitStatus, wait};
+use nix::unistd::{ForkResult, fork};
+use tch::{Device, Kind, Tensor};
+use zprobe::spec::{Plan, RunSpec, SpecRequest};
+
+use crate::recorder::kind_of;
+use crate::shim::c10d::{Gloo, Store};
+use crate::{complain, exit_now};
+
+/// How long a rank waits for the others.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// `floor fork` is a host with its ranks, `floor rank RANK PORT` a single rank; rank 0's standard
+/// input is the listening socket of the TCPStore.
+pub fn main(args: &[String]) -> Result<()> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["fork"] => fork_ranks(),
+        ["rank", rank, port] => {
+            let rank = rank.parse().context("RANK is a number")?;
+            let port = port.parse().context("PORT is a number")?;
+            // A descriptor of its own: standard input stays what it is.
+            let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
+            rank_main(rank, port, (rank == 0).then_some(listener))
+        }
+        _ => bail!("usage: zprobe-rank floor fork, or zprobe-rank floor rank RANK PORT"),
+    }
+}
+
+/// Forks all ranks and waits for them.
+fn fork_ranks() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    let ranks = 0..spec()?.world_size;
+    for rank in ranks.clone() {
+        // SAFETY: this process has one thread, so the child may do anything that the parent may.
+        if let ForkResult::Child = unsafe { fork() }.context("cannot fork a rank")? {
+            let listener = (rank == 0).then(|| OwnedFd::from(listener));
+            exit_now(rank_main(rank, port, listener).map_or_else(|err| complain(&err), |()| 0));
+        }
+    }
+    drop(listener);
+    for _ in ranks {
+        let status = wait()?;
+        ensure!(matches!(status, WaitStatus::Exited(_, 0)), "a rank failed: {status:?}");
+    }
+    Ok(())
+}
+
+/// One rank, up to the end of its process.
+fn rank_main(rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
+    tch::set_num_threads(1);
+    let spec = spec()?;
+    let store = Store::join(&Ipv4Addr::LOCALHOST.to_string(), port, listener, TIMEOUT)?;
+    let gloo = Gloo::new(&store, rank, spec.world_size, TIMEOUT)?;
+    collectives(&spec, &gloo)?;
+    // The rank that hosts the store stays until everybody has left, as in every run.
+    store.set(&format!("left/{rank}"), &[])?;
+    if rank == 0 {
+        let everybody: Vec<String> = (0..spec.world_size).map(|r| format!("left/{r}")).collect();
+        store.wait_get(&everybody, TIMEOUT)?;
+    }
+    // Here rather than after the destructors, which wait for libtorch's threads.
+    exit_now(0)
+}
+
+/// The collectives of all steps, on buffers of the run's sizes and dtypes.
+fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
+    let plan = Plan::new(spec);
+    let zeros = |len: usize, kind: Kind| -> Result<Tensor> {
+        Ok(Tensor::f_zeros([i64::try_from(len)?], (kind, Device::Cpu))?)
+    };
+    let gradient = zeros(plan.padded(), kind_of(spec.comm_dtype))?;
+    let parameters = zeros(plan.padded(), kind_of(spec.dtype))?;
+    let own = zeros(plan.padded() / spec.world_size, kind_of(spec.dtype))?;
+    for _ in 0..spec.steps {
+        gloo.all_reduce_sum(&gradient)?;
+        gloo.all_gather(&parameters, &own)?;
+    }
+    Ok(())
+}
+
+/// The run whose collectives these are.
+fn spec() -> Result<RunSpec> {
+    let request = SpecRequest {
+        stage: Some(1),
+        gradient_accumulation_steps: Some(4),
+        ..SpecRequest::default()
+    };
+    Ok(request.resolve()?)
+}

@@ -1,0 +1,187 @@
+//! The programs that are compared.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::scratch::Scratch;
+
+/// Ranks of every contender that has any.
+pub const RANKS: usize = 2;
+
+/// The row that all this is about.
+pub const RUN: &str = "`zprobe run --stage 1 --ga 4`";
+
+/// File of the last program's standard error.
+const STDERR: &str = "stderr.log";
+
+/// File of the last program's standard output, where it is of interest.
+const STDOUT: &str = "stdout.log";
+
+/// What prepares the processes of one run.
+type Prepare = Box<dyn Fn(&Scratch) -> Result<Vec<Command>>>;
+
+/// A program, or a few that are started together, and how often to time them.
+pub struct Contender {
+    /// Its row in the table.
+    pub name: String,
+    /// Timed runs.
+    pub runs: usize,
+    /// Whether its ranks are processes of `zprobe-rank`.
+    pub has_native_ranks: bool,
+    /// What a run that went well says on standard output, where the exit status does not tell.
+    pub proof: Option<&'static str>,
+    prepare: Prepare,
+}
+
+impl Contender {
+    /// A contender that is one process.
+    pub fn new(
+        name: impl Into<String>,
+        runs: usize,
+        prepare: impl Fn(&Scratch) -> Result<Command> + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            runs,
+            has_native_ranks: false,
+            proof: None,
+            prepare: Box::new(move |scratch| Ok(vec![prepare(scratch)?])),
+        }
+    }
+
+    /// `zprobe run`, with everything that it does.
+    pub fn run(release: &Path, runs: usize) -> Self {
+        let zprobe = release.join("zprobe");
+        let run = Self::new(RUN, runs, move |scratch| {
+            let mut command = Command::new(&zprobe);
+            command.args(["run", "--stage", "1", "--ga", "4", "--nproc-per-node"]);
+            command.arg(RANKS.to_string()).arg("--out").arg(scratch.empty("run")?);
+            Ok(command)
+        });
+        Self { has_native_ranks: true, ..run }
+    }
+
+    /// The launcher alone.
+    pub fn version(release: &Path, runs: usize) -> Self {
+        let zprobe = release.join("zprobe");
+        Self::new("`zprobe --version`", runs, move |_| {
+            let mut command = Command::new(&zprobe);
+            command.arg("--version");
+            Ok(command)
+        })
+    }
+
+    /// The floor whose ranks are forked from one process that has loaded libtorch.
+    pub fn fork_floor(release: &Path, runs: usize) -> Self {
+        let rank = release.join("zprobe-rank");
+        let floor = Self::new("floor: ranks forked", runs, move |_| {
+            let mut command = Command::new(&rank);
+            command.args(["floor", "fork"]).env("OMP_NUM_THREADS", "1");
+            Ok(command)
+        });
+        Self { has_native_ranks: true, ..floor }
+    }
+
+    /// The floor whose ranks load libtorch each for itself.
+    pub fn exec_floor(release: &Path, runs: usize) -> Self {
+        let program = release.join("zprobe-rank");
+        Self {
+            name: "floor: ranks started separately".into(),
+            runs,
+            has_native_ranks: true,
+            proof: None,
+            prepare: Box::new(move |_| {
+                // The socket listens before the ranks start, so that none has to try twice.
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let port = listener.local_addr()?.port().to_string();
+                let mut listener = Some(OwnedFd::from(listener));
+                let rank = |rank: usize| {
+                    let mut command = Command::new(&program);
+                    command.args(["floor", "rank", &rank.to_string(), &port]);
+                    command.env("OMP_NUM_THREADS", "1");
+                    // The first rank takes it.
+                    command.stdin(listener.take().map_or_else(Stdio::null, Stdio::from));
+                    command
+                };
+                Ok((0..RANKS).map(rank).collect())
+            }),
+        }
+    }
+
+    /// Starts it, silenced.
+    pub fn start(&self, scratch: &Scratch) -> Result<Running> {
+        let mut commands = (self.prepare)(scratch)?;
+        for command in &mut commands {
+            command.current_dir(scratch.dir()).stderr(scratch.create(STDERR)?);
+            command.stdout(match self.proof {
+                Some(_) => scratch.create(STDOUT)?.into(),
+                None => Stdio::null(),
+            });
+            for (name, _) in std::env::vars_os() {
+                // The user's settings for zprobe are not what is measured here.
+                if name.to_string_lossy().starts_with("ZPROBE_") {
+                    command.env_remove(name);
+                }
+            }
+        }
+        let started = Instant::now();
+        let children = commands
+            .iter_mut()
+            .map(|command| command.spawn().with_context(|| format!("cannot start {command:?}")))
+            .collect::<Result<_>>()?;
+        Ok(Running { started, children })
+    }
+
+    /// Runs it once, from start to end.
+    pub fn time(&self, scratch: &Scratch) -> Result<Duration> {
+        let (time, ended) = self.start(scratch)?.finish()?;
+        let success = match self.proof {
+            Some(proof) => scratch.read(STDOUT)?.contains(proof),
+            None => ended.iter().all(ExitStatus::success),
+        };
+        if !success {
+            let log = scratch.dir().join(STDERR);
+            bail!("{} failed ({}); see {}", self.name, statuses(&ended), log.display());
+        }
+        Ok(time)
+    }
+}
+
+/// A contender at work.
+pub struct Running {
+    started: Instant,
+    children: Vec<Child>,
+}
+
+impl Running {
+    /// The processes that were started.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.children.iter().map(Child::id)
+    }
+
+    /// Whether a process has ended, which never waits.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        for child in &mut self.children {
+            if child.try_wait()?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits for all processes; the time since the start, and how they ended.
+    pub fn finish(mut self) -> Result<(Duration, Vec<ExitStatus>)> {
+        let ended = self.children.iter_mut().map(Child::wait).collect::<Result<_, _>>()?;
+        Ok((self.started.elapsed(), ended))
+    }
+}
+
+/// How processes ended, in words.
+fn statuses(ended: &[ExitStatus]) -> String {
+    ended.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,125 @@
+//! How long `zprobe run` takes, beside the least that it could take and beside the script that it
+//! spares.
+//!
+//! All programs are timed from outside, whole processes from start to end, in turns: whatever else
+//! the machine does hits all of them alike.
+
+mod contender;
+mod machine;
+mod memory;
+pub mod page;
+mod processes;
+mod report;
+mod sample;
+mod scratch;
+mod seed_script;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use self::contender::Contender;
+use self::machine::Machine;
+use self::memory::Memory;
+use self::report::{Measured, Report};
+use self::sample::Sample;
+use self::scratch::Scratch;
+use self::seed_script::SeedScript;
+use crate::workspace;
+
+/// What to measure, and how often.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Timed runs of each program, after one that is not timed
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub runs: usize,
+
+    /// Also time the reproducer of DeepSpeed's pull request 7985 (docs/benchmarks.md says how)
+    #[arg(long, value_name = "FILE")]
+    pub seed_script: Option<PathBuf>,
+
+    /// Timed runs of that script
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub seed_runs: usize,
+
+    /// Python with torch and DeepSpeed, for that script
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
+
+    /// Write the tables into docs/benchmarks.md
+    #[arg(long)]
+    pub write: bool,
+}
+
+impl Options {
+    /// The command that measures the same again. Where files are is everyone's own business.
+    fn command(&self) -> String {
+        let mut command = format!("cargo xtask bench --runs {}", self.runs);
+        if self.seed_script.is_some() {
+            command += &format!(
+                " --seed-script FILE --seed-runs {} --python VENV/bin/python",
+                self.seed_runs
+            );
+        }
+        if self.write {
+            command += " --write";
+        }
+        command
+    }
+}
+
+/// Measures everything.
+pub fn measure(options: &Options) -> Result<Report> {
+    ensure!(options.runs > 0 && options.seed_runs > 0, "at least one run is needed");
+    let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
+    let release = workspace::target_dir()?.join("release");
+    let seed_script = match &options.seed_script {
+        Some(file) => Some(SeedScript::for_cpu(file, &options.python, &scratch)?),
+        None => None,
+    };
+
+    let mut contenders = vec![
+        Contender::fork_floor(&release, options.runs),
+        Contender::exec_floor(&release, options.runs),
+        Contender::run(&release, options.runs),
+        Contender::version(&release, options.runs),
+    ];
+    contenders.extend(seed_script.as_ref().map(|script| script.contender(options.seed_runs)));
+    let times = in_turns(&contenders, &scratch)?;
+
+    let memory = contenders
+        .iter()
+        .filter(|contender| contender.has_native_ranks)
+        .map(|contender| Ok((contender.name.clone(), Memory::measure(contender, &scratch)?)))
+        .collect::<Result<_>>()?;
+    let mut measured: Vec<Measured> = contenders
+        .into_iter()
+        .zip(times)
+        .map(|(contender, times)| Measured { name: contender.name, times })
+        .collect();
+    if seed_script.is_none() {
+        measured.push(Measured { name: seed_script::NAME.into(), times: Sample::default() });
+    }
+    let versions = seed_script.map(|script| script.versions);
+    Ok(Report { command: options.command(), machine: Machine::this(versions)?, measured, memory })
+}
+
+/// Times the contenders one after the other, again and again.
+fn in_turns(contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Sample>> {
+    let mut samples: Vec<Sample> = contenders.iter().map(|_| Sample::default()).collect();
+    let rounds = contenders.iter().map(|contender| contender.runs).max().unwrap_or(0);
+    // Round 0 fills caches and is not counted.
+    for round in 0..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for (contender, sample) in contenders.iter().zip(&mut samples) {
+            if round > contender.runs {
+                continue;
+            }
+            let time = contender.time(scratch)?;
+            if round > 0 {
+                sample.add(time);
+            }
+        }
+    }
+    Ok(samples)
+}

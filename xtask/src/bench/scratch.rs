@@ -1,0 +1,72 @@
+//! A directory for whatever the measured programs write.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The directory. Its last contents stay, to be looked at after a failure.
+pub struct Scratch {
+    dir: PathBuf,
+}
+
+impl Scratch {
+    /// Makes it, empty.
+    pub fn new(dir: PathBuf) -> Result<Self> {
+        let scratch = Self { dir };
+        clear(&scratch.dir)?;
+        fs::create_dir_all(&scratch.dir)
+            .with_context(|| format!("cannot make {}", scratch.dir.display()))?;
+        Ok(scratch)
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path in it where there is nothing.
+    pub fn empty(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        clear(&path)?;
+        Ok(path)
+    }
+
+    /// A new file in it.
+    pub fn create(&self, name: &str) -> Result<File> {
+        let path = self.dir.join(name);
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// What a file in it says.
+    pub fn read(&self, name: &str) -> Result<String> {
+        let path = self.dir.join(name);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+}
+
+/// Removes a directory if it is there.
+fn clear(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot empty {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(dir.path().join("bench")).unwrap();
+        fs::create_dir(scratch.dir().join("run")).unwrap();
+        assert!(!scratch.empty("run").unwrap().exists());
+        assert!(!scratch.empty("run").unwrap().exists());
+        fs::write(scratch.dir().join("old"), "").unwrap();
+        assert!(!Scratch::new(scratch.dir().into()).unwrap().dir().join("old").exists());
+    }
+}

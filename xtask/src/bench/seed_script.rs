@@ -1,0 +1,98 @@
+//! The script with which the boundary-microbatch leak was first shown, in real DeepSpeed.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{self, Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::contender::{Contender, RANKS};
+use super::machine::output;
+use super::scratch::Scratch;
+
+/// The script's row in the table.
+pub const NAME: &str = "the script, with real DeepSpeed";
+
+/// Starts the last line that the script prints.
+const LAST_LINE: &str = "[BEFORE engine.step()]";
+
+/// The script, made to run on the CPU, and a Python to run it.
+pub struct SeedScript {
+    file: PathBuf,
+    python: PathBuf,
+    path: OsString,
+    /// Versions of torch and DeepSpeed.
+    pub versions: String,
+}
+
+impl SeedScript {
+    /// Copies the script with the GPU taken out of it.
+    pub fn for_cpu(script: &Path, python: &Path, scratch: &Scratch) -> Result<Self> {
+        let text = fs::read_to_string(script)
+            .with_context(|| format!("cannot read {}", script.display()))?;
+        let file = scratch.dir().join("seed_script.py");
+        fs::write(&file, without_gpu(&text))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        // A name without a slash is looked up in PATH; a path is meant from where the user stands.
+        let python = match python.components().count() {
+            1 => python.to_path_buf(),
+            _ => path::absolute(python).context("--python is not a usable path")?,
+        };
+        let versions = output(Command::new(&python).args([
+            "-c",
+            "from importlib.metadata import version as v; \
+             print(f\"torch {v('torch')}, deepspeed {v('deepspeed')}\")",
+        ]))
+        .context("--python needs torch and deepspeed")?;
+        ensure!(!versions.is_empty(), "{} says nothing", python.display());
+        Ok(Self { file, path: search_path(&python)?, python, versions })
+    }
+
+    /// The script under torchrun.
+    pub fn contender(&self, runs: usize) -> Contender {
+        let Self { file, python, path, .. } = self;
+        let (file, python, path) = (file.clone(), python.clone(), path.clone());
+        let mut script = Contender::new(NAME, runs, move |_| {
+            let mut command = Command::new(&python);
+            command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]);
+            command.arg(RANKS.to_string()).arg(&file);
+            command.env("DS_ACCELERATOR", "cpu").env("OMP_NUM_THREADS", "1").env("PATH", &path);
+            Ok(command)
+        });
+        // It does not leave its process group, and is aborted at its end every now and then.
+        script.proof = Some(LAST_LINE);
+        script
+    }
+}
+
+/// DeepSpeed looks for ninja in `PATH`, where an environment that is not activated is missing.
+fn search_path(python: &Path) -> Result<OsString> {
+    let own = python.parent().filter(|dir| !dir.as_os_str().is_empty()).map(Path::to_path_buf);
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::join_paths(own.into_iter().chain(env::split_paths(&path)))
+        .context("--python is in a directory that PATH cannot name")
+}
+
+/// The same script on the CPU.
+fn without_gpu(text: &str) -> String {
+    text.replace("\"cuda\"", "\"cpu\"").replace(".cuda()", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_and_modules_stay_on_the_cpu() {
+        let text = "model = Linear().cuda()\nx = rand(4, device=\"cuda\")\n";
+        assert_eq!(without_gpu(text), "model = Linear()\nx = rand(4, device=\"cpu\")\n");
+    }
+
+    #[test]
+    fn the_python_s_own_directory_comes_first() {
+        let path = search_path(Path::new("/venv/bin/python")).unwrap();
+        assert_eq!(env::split_paths(&path).next(), Some(PathBuf::from("/venv/bin")));
+    }
+}
