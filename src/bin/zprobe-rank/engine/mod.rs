@@ -161,10 +161,9 @@ impl Engine {
             microbatch: index,
             value: value.is_finite().then_some(value),
         })?;
-        let mut scaled = loss / context.spec.gradient_accumulation_steps as f64;
-        if context.has(Fault::GaScaledTwice) {
-            scaled = scaled / context.spec.gradient_accumulation_steps as f64;
-        }
+        let divisions = if context.has(Fault::GaScaledTwice) { 2 } else { 1 };
+        let accumulation_steps = context.spec.gradient_accumulation_steps as f64;
+        let scaled = (0..divisions).fold(loss, |loss, _| loss / accumulation_steps);
         let graph = walk_graph(&scaled, self.model.parameters())?;
         context.recorder.emit(Event::GraphWalked {
             step,

@@ -5,7 +5,7 @@
 //! at small multiples of the learning rate, so that plain SGD keeps them exact too.
 
 use anyhow::Result;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use zprobe::spec::code::Code;
 use zprobe::spec::{Optimizer, Plan, RunSpec};
 
@@ -72,12 +72,12 @@ impl ProbeModel for Coded {
 
     fn loss(&self, step: usize, microbatch: usize) -> Tensor {
         let codes = &self.codes[step * self.gradient_accumulation_steps + microbatch];
-        let mut loss = Tensor::zeros([], (Kind::Float, tch::Device::Cpu));
-        for (parameter, code) in self.parameters.iter().zip(codes) {
+        let zero = Tensor::zeros([], (Kind::Float, Device::Cpu));
+        let inner = self.parameters.iter().zip(codes).fold(zero, |sum, (parameter, code)| {
             // In fp32: the division by GA that follows must not round twice.
-            loss = loss + (parameter.to_kind(Kind::Float) * code).sum(Kind::Float);
-        }
-        loss * self.scale
+            sum + (parameter.to_kind(Kind::Float) * code).sum(Kind::Float)
+        });
+        inner * self.scale
     }
 
     fn is_coded(&self) -> bool {
