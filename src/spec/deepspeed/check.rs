@@ -1,8 +1,9 @@
 //! Compares a file with the registry, key by key.
 
 use super::document::{Json, Member};
+use super::key::{Key, Neutral, Role};
 use super::message::{Problem, Remark, Spot};
-use super::registry::{self, Key, Neutral, OLD_BF16, RELEASE, Role};
+use super::registry::{self, OLD_BF16, RELEASE};
 
 /// What the comparison found.
 #[derive(Debug, Default)]

@@ -12,6 +12,7 @@
 mod batch;
 mod check;
 mod document;
+mod key;
 mod message;
 mod optimizer;
 mod registry;
