@@ -274,12 +274,13 @@ impl Groups {
 ///
 /// Codes, their sums and a division by a power of two are exact. A division by another number
 /// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
-/// integer. Each of the `GA` addends carries one such error, relative to at most `W`, the average
-/// one more.
+/// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
+/// each of the `GA` and `W` additions, 1 for the average; and where the update is read back, 1 for
+/// each of two weights, which have grown for `steps` steps.
 fn rounding_bound(spec: &RunSpec) -> f64 {
     if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
         return 0.0;
     }
-    let operations = spec.gradient_accumulation_steps + spec.world_size + 4;
+    let operations = spec.gradient_accumulation_steps + spec.world_size + 2 * (spec.steps + 1) + 3;
     operations as f64 * Dtype::Fp32.unit_roundoff() * spec.contributions_per_step() as f64
 }
