@@ -51,6 +51,20 @@ pub enum Pattern {
     Unexplained,
 }
 
+impl Pattern {
+    /// Whether both are the same slip: a scale is rounded a little differently in every sum.
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < SCALE_NOISE,
+            _ => self == other,
+        }
+    }
+}
+
+/// Relative noise of a wrong scale: well above a bf16 rounding (2⁻⁸), well below the difference
+/// between two accumulation steps or world sizes that anybody mixes up.
+pub const SCALE_NOISE: f64 = 1.0 / 64.0;
+
 /// A place on the journey of a step's gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
@@ -82,7 +96,7 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
         for entry in last_word(decoded, step).into_iter().filter(|entry| !entry.as_planned) {
             for pattern in patterns(spec, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {
-                    deviation.pattern == pattern && deviation.params == entry.params
+                    deviation.pattern.is_like(&pattern) && deviation.params == entry.params
                 });
                 match known {
                     Some(deviation) => {

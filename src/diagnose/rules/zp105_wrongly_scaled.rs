@@ -1,7 +1,7 @@
 //! ZP105: every gradient has the same wrong weight.
 
 use super::super::Case;
-use super::super::deviation::Pattern;
+use super::super::deviation::{Pattern, SCALE_NOISE};
 use super::{Rule, weight_text};
 use crate::report::Finding;
 use crate::spec::RunSpec;
@@ -34,7 +34,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
 fn likely(spec: &RunSpec, factor: f64) -> String {
     let world = spec.world_size as f64;
     let ga = spec.gradient_accumulation_steps as f64;
-    let close = |candidate: f64| (factor / candidate - 1.0).abs() < 1.0 / 64.0;
+    let close = |candidate: f64| (factor / candidate - 1.0).abs() < SCALE_NOISE;
     let slips: Vec<&str> = [
         (1.0 / ga, "divided by the accumulation steps twice"),
         (ga, "not divided by the accumulation steps"),
