@@ -156,3 +156,90 @@ fn no_line_of_a_terminal_report_is_wider_than_80_columns() {
         }
     }
 }
+
+/// The trace of a healthy run, with its records edited.
+fn edited(
+    name: &str,
+    edit: impl Fn(&mut serde_json::Value) -> bool,
+) -> Result<Report, zprobe::trace::TraceError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(name);
+    let text = std::fs::read_to_string(path.join("trace.jsonl")).unwrap();
+    let mut kept = String::new();
+    for line in text.lines() {
+        let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+        if edit(&mut record) {
+            kept.push_str(&(record.to_string() + "\n"));
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace.jsonl"), kept).unwrap();
+    Trace::read(dir.path()).map(|trace| diagnose(&trace))
+}
+
+#[test]
+fn what_was_not_read_is_not_clean() {
+    type Keep = fn(&serde_json::Value) -> bool;
+    let without: [(&str, Keep); 4] = [
+        ("buffers of rank 1", |r| !(r["event"]["type"] == "buffer" && r["rank"] == 1)),
+        ("buffers of step 1", |r| !(r["event"]["type"] == "buffer" && r["event"]["step"] == 1)),
+        ("layouts", |r| r["event"]["type"] != "layout"),
+        ("the optimizer's input of rank 0 in step 0", |r| {
+            !(r["event"]["point"] == "optimizer-input" && r["rank"] == 0 && r["event"]["step"] == 0)
+        }),
+    ];
+    for trace in ["clean-accumulator", "clean-ipg-bucket", "clean-mlp"] {
+        for (what, keep) in without {
+            if trace == "clean-mlp" && what == "buffers of step 1" || what == "layouts" {
+                continue;
+            }
+            let report = edited(trace, |record| keep(record)).unwrap();
+            assert_ne!(report.exit_code(), 0, "{trace} without {what}");
+        }
+    }
+    let report = edited("clean-accumulator", |r| r["event"]["type"] != "layout").unwrap();
+    assert_eq!(report.exit_code(), 4);
+}
+
+#[test]
+fn an_event_that_points_outside_the_run_is_refused_with_its_line() {
+    for (place, value) in [
+        ("/event/step", serde_json::json!(7)),
+        ("/event/microbatch", serde_json::json!(u64::MAX)),
+        ("/event/payload/numel", serde_json::json!(1u64 << 63)),
+        ("/event/segments/0/len", serde_json::json!(u64::MAX)),
+        ("/event/params/0/shape", serde_json::json!([0])),
+        ("/event/spec/world_size", serde_json::json!(0)),
+        ("/event/spec/steps", serde_json::json!(1u64 << 60)),
+    ] {
+        let result = edited("clean-accumulator", |record| {
+            if let Some(field) = record.pointer_mut(place) {
+                *field = value.clone();
+            }
+            true
+        });
+        let error = result.err().unwrap_or_else(|| panic!("{place} is refused")).to_string();
+        assert!(error.contains(", line "), "{place}: {error}");
+    }
+}
+
+#[test]
+fn a_gradient_that_is_no_number_is_found_wherever_it_is() {
+    // The last element of the partition of rank 1 belongs to the shortest parameter.
+    for element in [0, 100] {
+        let report = edited("clean-accumulator", |record| {
+            let event = &mut record["event"];
+            if event["point"] == "optimizer-input" && event["step"] == 0 {
+                let mut payload: zprobe::trace::Payload =
+                    serde_json::from_value(event["payload"].clone()).unwrap();
+                let mut bytes = payload.bytes().unwrap();
+                bytes[4 * element..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+                payload = zprobe::trace::Payload::new(payload.dtype, &bytes, f64::NAN);
+                event["payload"] = serde_json::to_value(payload).unwrap();
+            }
+            true
+        })
+        .unwrap();
+        assert!(report.findings.iter().any(|finding| finding.code == "ZP501"), "{element}");
+        report.to_json().unwrap();
+    }
+}

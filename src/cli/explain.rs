@@ -14,6 +14,6 @@ pub fn main(args: &Args) -> Result<u8> {
     let Some(rule) = rules::find(&args.code) else {
         bail!("{}: no such rule; `zprobe list rules` lists them", args.code);
     };
-    anstream::print!("{}", rule.doc);
+    super::print(rule.doc)?;
     Ok(0)
 }

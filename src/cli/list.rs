@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use zprobe::diagnose::rules::RULES;
 use zprobe::spec::{Engine, Fault};
 
@@ -23,24 +24,22 @@ enum What {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
-    match args.what {
-        What::Rules => {
-            for rule in RULES {
-                anstream::println!("{}  {}", rule.code, rule.name);
-            }
-        }
+    let lines = match args.what {
+        What::Rules => RULES.iter().map(|rule| format!("{}  {}\n", rule.code, rule.name)).collect(),
         What::Faults => values::<Fault>(),
         What::Engines => values::<Engine>(),
-    }
+    };
+    super::print(&lines)?;
     Ok(0)
 }
 
 /// Names with their help, as the command line has them.
-fn values<T: ValueEnum>() {
+fn values<T: ValueEnum>() -> String {
     let values: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
     let width = values.iter().map(|value| value.get_name().len()).max().unwrap_or(0);
-    for value in &values {
+    let line = |value: &PossibleValue| {
         let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-        anstream::println!("{:width$}  {}", value.get_name(), help.replace('\n', " "));
-    }
+        format!("{:width$}  {}\n", value.get_name(), help.replace('\n', " "))
+    };
+    values.iter().map(line).collect()
 }

@@ -7,8 +7,10 @@ mod progress;
 mod run;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use zprobe::report::render::Format;
 
@@ -56,28 +58,29 @@ struct Output {
     export_json: Option<std::path::PathBuf>,
 
     /// Exit with 0 whatever the verdict; errors that kept anything from running still exit with 2
-    #[arg(long, env = "ZPROBE_EXIT_ZERO")]
+    #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
     exit_zero: bool,
 }
 
 impl Output {
     /// Prints the report, exports it, and turns its verdict into an exit code.
     fn hand_out(&self, report: &zprobe::report::Report) -> anyhow::Result<u8> {
-        use anyhow::Context as _;
-        use std::io::Write as _;
-
-        let text = zprobe::report::render::render(report, self.output_format)?;
-        let mut stdout = anstream::stdout().lock();
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            // Whoever reads the report has seen enough of it (`| head`).
-            Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => {}
-            result => result.context("cannot write to standard output")?,
-        }
+        print(&zprobe::report::render::render(report, self.output_format)?)?;
         if let Some(path) = &self.export_json {
             std::fs::write(path, report.to_json()?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(if self.exit_zero { 0 } else { report.exit_code() })
+    }
+}
+
+/// Writes to standard output, with colours where they are wanted.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // Whoever reads has seen enough (`| head`).
+        Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
     }
 }
 

@@ -147,9 +147,9 @@ pub fn main(args: Args) -> Result<u8> {
     let path = run_dir.join("report.json");
     fs::write(&path, report.to_json()?)
         .with_context(|| format!("cannot write {}", path.display()))?;
-    let code = args.output.hand_out(&report)?;
+    // First, so that it is known even if the report cannot be handed out.
     anstream::eprintln!("recorded in {}", run_dir.display());
-    Ok(code)
+    args.output.hand_out(&report)
 }
 
 impl Args {

@@ -10,7 +10,7 @@ use crate::report::Contribution;
 use crate::spec::RunSpec;
 use crate::trace::Point;
 
-use super::decode::Decoded;
+use super::decode::{Decoded, NOISE_SHARE, largest};
 use super::observed::Observed;
 
 /// One pattern of wrong weights.
@@ -144,7 +144,7 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     if let Some(pattern) = pattern(spec, decoded, entry) {
         patterns.push(pattern);
     }
-    let noise = entry.tolerance.max(largest_deviation(entry) / 32.0);
+    let noise = entry.tolerance.max(NOISE_SHARE * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
         patterns.push(Pattern::Leftover);
@@ -155,7 +155,7 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
 /// How far this step's weights are from 1. A wrong scale (1/3, say) is rounded in the narrowest
 /// dtype on the way, which leaves noise well below a share of this.
 fn largest_deviation(entry: &Contribution) -> f64 {
-    entry.weights.iter().flatten().map(|weight| (weight - 1.0).abs()).fold(0.0, f64::max)
+    largest(entry.weights.iter().flatten().map(|weight| (weight - 1.0).abs()))
 }
 
 fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
@@ -169,8 +169,8 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         })
     };
     let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
-    let largest = largest_deviation(entry);
-    if entry.residual > entry.tolerance.max(largest / 8.0) {
+    let deviation = largest_deviation(entry);
+    if entry.residual > entry.tolerance.max(NOISE_SHARE * deviation) {
         return Some(Pattern::Unexplained);
     }
     if all(&|_, _| 1.0) {
@@ -198,7 +198,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         sources
     };
     let first = weights[0][0];
-    let slack = entry.tolerance.max(largest / 32.0);
+    let slack = entry.tolerance.max(NOISE_SHARE * deviation);
     let uniform = weights.iter().flatten().all(|weight| (weight - first).abs() <= slack);
     if uniform && !is(first, 0.0) {
         return Some(Pattern::Scaled(first));

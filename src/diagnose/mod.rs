@@ -12,7 +12,7 @@ pub mod observed;
 pub mod rules;
 mod summary;
 
-use crate::report::{Report, Schema, Verdict};
+use crate::report::{Ending, Report, Schema, Verdict};
 use crate::spec::Plan;
 use crate::trace::Trace;
 
@@ -40,13 +40,13 @@ pub fn diagnose(trace: &Trace) -> Report {
     let deviations = deviation::find(&observed, &decoded);
     let case = Case { observed, plan, decoded, deviations };
     let findings = causes::arrange(rules::check_all(&case));
-    let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code))
-        || !case.observed.all_finished() && !case.observed.interrupted;
-    let verdict = if crashed {
+    let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code));
+    let complete = case.observed.ending() == Ending::Complete;
+    let verdict = if crashed || complete && !case.observed.all_finished() {
         Verdict::Crashed
     } else if !findings.is_empty() {
         Verdict::Findings
-    } else if case.observed.interrupted || case.decoded.refused() {
+    } else if !complete || !case.decoded.complete() {
         Verdict::Inconclusive
     } else {
         Verdict::Clean

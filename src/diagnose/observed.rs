@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::report::Ending;
 use crate::spec::{Plan, RunSpec, plan::Segment};
 use crate::trace::{
     CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Payload, Point, Trace,
@@ -184,6 +185,18 @@ impl<'a> Observed<'a> {
     /// Whether every rank did everything it was asked to.
     pub fn all_finished(&self) -> bool {
         self.processes.iter().all(|process| process.finished)
+    }
+
+    /// How the recording ended. The launcher records an end for every rank, so one without an end
+    /// means that the trace stops early.
+    pub fn ending(&self) -> Ending {
+        if self.interrupted {
+            Ending::Interrupted
+        } else if self.processes.iter().any(|process| process.outcome.is_none()) {
+            Ending::CutOff
+        } else {
+            Ending::Complete
+        }
     }
 
     /// Buffers of a point and step, by rank.

@@ -22,6 +22,7 @@ pub fn run(case: &Case<'_>) -> Run {
         versions,
         optimizer_class: observed.optimizer.map(|(class, _)| class.to_owned()),
         inner_optimizer: observed.optimizer.map(|(_, inner)| inner.to_owned()),
+        ending: observed.ending(),
     }
 }
 
@@ -204,8 +205,15 @@ pub fn power(case: &Case<'_>) -> Power {
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
-    if let (Some(fault), []) = (spec.inject, findings) {
-        missing.push(format!("the injected fault {fault}: it changes nothing in this setting"));
+    if let (Some(fault), [], true) = (spec.inject, findings, observed.all_finished()) {
+        missing.push(format!("the injected fault {fault}: nothing of it was seen in this run"));
+    }
+    if spec.model == Model::Mlp {
+        missing.push(
+            "the scale of the loss before backward: weights are relative to the local gradients, \
+             which carry it too"
+                .to_owned(),
+        );
     }
     if spec.world_size == 1 {
         missing.push("averaging across ranks: there is only one rank".to_owned());
@@ -233,7 +241,9 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let read = |point| case.decoded.contributions.iter().any(|c| c.point == point);
     if !read(Point::MasterWeights) {
         missing.push(
-            "weights read from the update itself: that takes the coded model with SGD".to_owned(),
+            "weights read from the update itself: that takes the coded model, and SGD with a \
+             learning rate that is a power of two"
+                .to_owned(),
         );
     }
     for (rank, process) in observed.processes.iter().enumerate() {

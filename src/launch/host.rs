@@ -34,7 +34,7 @@ pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, Laun
     let mut conversations = Vec::new();
     let mut converse = |role| {
         let (channel, far_end) = Channel::new().map_err(LaunchError::system("a pipe to a rank"))?;
-        let sender = Sender::new(launch.run_id, role);
+        let sender = Sender::new(launch.run_id, launch.spec, role);
         conversations.push(Conversation { channel, sender });
         Ok(far_end)
     };

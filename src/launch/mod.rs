@@ -114,7 +114,7 @@ impl Launch<'_> {
     /// `observer` sees each record as it is written. When this returns (or unwinds), no process
     /// of the run is left, except for [`Ended::survivors`].
     ///
-    /// Runs of one process take place one after the other: while one lasts, SIGINT and SIGTERM
+    /// Runs of one process take place one after the other: while one lasts, SIGINT, SIGTERM and SIGHUP
     /// end that run instead of the process (a second one ends the process at once). The calling
     /// thread must outlive the run: the kernel kills the ranks when the thread that started them
     /// ends.

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
+use crate::spec::RunSpec;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, Violation};
 
 /// Most characters of an offending line that the trace keeps.
@@ -22,6 +23,7 @@ pub(super) enum Role {
 /// One end of a conversation, and how far it has got.
 pub(super) struct Sender {
     run: String,
+    spec: RunSpec,
     role: Role,
     next_seq: u64,
     finished: bool,
@@ -29,8 +31,8 @@ pub(super) struct Sender {
 
 impl Sender {
     /// A sender that has not said anything yet.
-    pub(super) fn new(run: &str, role: Role) -> Self {
-        Self { run: run.to_owned(), role, next_seq: 0, finished: false }
+    pub(super) fn new(run: &str, spec: &RunSpec, role: Role) -> Self {
+        Self { run: run.to_owned(), spec: spec.clone(), role, next_seq: 0, finished: false }
     }
 
     /// The rank, if this is one.
@@ -76,7 +78,7 @@ impl Sender {
                 | Event::Interrupted
                 | Event::Stderr { .. },
             ) => Err(Violation::LauncherEvent),
-            (Role::Rank(_), _) => Ok(()),
+            (Role::Rank(_), event) => event.fits(&self.spec).map_err(|_| Violation::Implausible),
         }
     }
 }
@@ -106,11 +108,15 @@ mod tests {
         format!(r#"{{"v":1,"run":"r","rank":{rank},"seq":{seq},"t_ns":5,"event":{event}}}"#)
     }
 
+    fn spec() -> RunSpec {
+        crate::spec::SpecRequest::default().resolve().expect("the default run")
+    }
+
     const FINISHED: &str = r#"{"type":"finished"}"#;
     const FAILED: &str = r#"{"type":"failed","message":"x"}"#;
 
     fn violation(role: Role, line: &str) -> Option<Violation> {
-        Sender::new("r", role).check(line.as_bytes()).err()
+        Sender::new("r", &spec(), role).check(line.as_bytes()).err()
     }
 
     #[test]
@@ -123,6 +129,14 @@ mod tests {
             ("7".to_owned(), Violation::NotARecord),
             (r#"{"loss":1.5}"#.to_owned(), Violation::NotARecord),
             (line("1", 0, r#"{"type":"invented"}"#), Violation::NotARecord),
+            (
+                line(
+                    "1",
+                    0,
+                    r#"{"type":"phase-entered","step":9,"microbatch":0,"phase":"forward"}"#,
+                ),
+                Violation::Implausible,
+            ),
             (line("1", 0, FINISHED).replace(r#""v":1"#, r#""v":2"#), Violation::NotARecord),
             (line("0", 0, FINISHED), Violation::WrongSender),
             (line("null", 0, FINISHED), Violation::WrongSender),
@@ -137,7 +151,7 @@ mod tests {
 
     #[test]
     fn nothing_comes_after_finished() {
-        let mut sender = Sender::new("r", Role::Rank(1));
+        let mut sender = Sender::new("r", &spec(), Role::Rank(1));
         assert!(sender.check(line("1", 0, FINISHED).as_bytes()).is_ok());
         let late = sender.check(line("1", 1, FAILED).as_bytes());
         assert_eq!(late.err(), Some(Violation::AfterFinished));

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{SigId, flag, low_level};
 
-const STOPPING: [i32; 2] = [SIGINT, SIGTERM];
+const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// While it exists, SIGINT and SIGTERM are asked to stop the run instead of the process. A second
+/// While it exists, SIGINT, SIGTERM and SIGHUP are asked to stop the run instead of the process. A second
 /// one does what it always did, at once, and so does one after the run.
 pub(super) struct Signals {
     interrupted: UnixStream,

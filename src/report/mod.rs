@@ -78,6 +78,21 @@ pub struct Run {
     pub optimizer_class: Option<String>,
     /// The inner optimizer.
     pub inner_optimizer: Option<String>,
+    /// How the recording ended.
+    pub ending: Ending,
+}
+
+named_enum! {
+    /// How the recording of a run ended.
+    pub enum Ending {
+        /// Every rank ended, in whatever way.
+        Complete = "complete",
+        /// The user ended the run.
+        Interrupted = "interrupted",
+        /// The trace stops while ranks were still running: zprobe itself was killed, or the file
+        /// was cut.
+        CutOff = "cut-off",
+    }
 }
 
 /// Something that is wrong.

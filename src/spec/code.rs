@@ -6,6 +6,8 @@
 //! Walsh–Hadamard transform: exactly, with condition number 1. `t` makes a slice that lies at the
 //! wrong place decode to noise instead of to weights; `s` keeps partial sums a random walk.
 
+use std::ops::Range;
+
 /// The code of one run: which value every gradient has in every element.
 #[derive(Clone, Copy, Debug)]
 pub struct Code {
@@ -66,6 +68,21 @@ impl Code {
         rows
     }
 
+    /// The sum of all gradients with these weights, in the flat elements of `range`.
+    pub fn encode(&self, weights: &[f64], range: Range<usize>) -> Vec<f64> {
+        let mut rows = vec![0.0; self.length];
+        for (column, (row, &weight)) in rows.iter_mut().zip(weights).enumerate() {
+            *row = if self.column_negative(column) { -weight } else { weight };
+        }
+        fast_walsh_hadamard(&mut rows);
+        range
+            .map(|element| {
+                let value = rows[element % self.length];
+                if self.element_negative(element) { -value } else { value }
+            })
+            .collect()
+    }
+
     fn element_negative(&self, element: usize) -> bool {
         mix(self.seed ^ 0xe1e3, element as u64) & 1 == 1
     }
@@ -110,13 +127,17 @@ mod tests {
             seed: u64,
         ) {
             let code = Code::new(weights.len(), seed);
-            let window: Vec<f64> = (start..start + code.length())
+            let range = start..start + code.length();
+            let window: Vec<f64> = range
+                .clone()
                 .map(|e| {
                     weights.iter().enumerate()
                         .map(|(k, &w)| f64::from(w) * f64::from(code.value(k, e)))
                         .sum()
                 })
                 .collect();
+            let exact: Vec<f64> = weights.iter().copied().map(f64::from).collect();
+            prop_assert_eq!(&code.encode(&exact, range), &window);
             let decoded = code.decode(&window, start);
             for (k, value) in decoded.iter().enumerate() {
                 let expected = weights.get(k).copied().unwrap_or(0);

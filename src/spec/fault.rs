@@ -20,6 +20,8 @@ named_enum! {
         GaScaledTwice = "ga-scaled-twice",
         /// The accumulator is not zeroed after the optimizer step.
         AccumulatorNotZeroed = "accumulator-not-zeroed",
+        /// One element of the last rank's first microbatch is infinite.
+        InfinityOnOneRank = "infinity-on-one-rank",
         /// Two equal slices of the reduced gradient change places before the optimizer reads them.
         SlicesSwapped = "slices-swapped",
         /// No gradient hook fires on any rank (DeepSpeed issues #7579 and #7595).

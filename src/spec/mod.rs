@@ -213,6 +213,18 @@ impl Optimizer {
     pub const ADAMW: Optimizer =
         Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
 
+    /// The learning rate with which an update can be read back exactly: that of SGD, if it is a
+    /// power of two.
+    pub fn readable_lr(&self) -> Option<f64> {
+        match *self {
+            Optimizer::Sgd { lr } if (1e-30..1e30).contains(&lr) => {
+                let mantissa = lr.to_bits() & ((1 << (f64::MANTISSA_DIGITS - 1)) - 1);
+                (mantissa == 0).then_some(lr)
+            }
+            _ => None,
+        }
+    }
+
     /// Name of the algorithm.
     pub const fn name(&self) -> &'static str {
         match self {

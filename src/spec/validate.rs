@@ -71,6 +71,16 @@ pub enum Invalid {
         /// The flag.
         flag: &'static str,
     },
+    /// A count that no machine could run.
+    #[error("{flag} {value}: at most {limit}")]
+    TooLarge {
+        /// The flag.
+        flag: &'static str,
+        /// What was asked for.
+        value: usize,
+        /// The most there can be.
+        limit: usize,
+    },
     /// Accumulating in fewer bits than the model's gradients have.
     #[error(
         "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
@@ -163,7 +173,8 @@ impl SpecRequest {
         }
         let model = self.model.unwrap_or(Model::Coded);
         let seed = self.seed.unwrap_or(0);
-        let default_bucket = Plan::default_bucket_size(model, steps * world_size * ga, seed);
+        let contributions = steps.saturating_mul(world_size).saturating_mul(ga).min(1 << 30);
+        let default_bucket = Plan::default_bucket_size(model, contributions, seed);
         let spec = RunSpec {
             engine,
             stage,
@@ -189,9 +200,35 @@ impl SpecRequest {
             inject: self.inject,
             timeout_s,
         };
+        spec.check_size()?;
         check_exactness(&spec)?;
         check_fault(&spec)?;
         Ok(spec)
+    }
+}
+
+impl RunSpec {
+    /// Refuses counts of 0, and counts so large that arithmetic with them could overflow.
+    ///
+    /// # Errors
+    /// The first count that is out of range.
+    pub fn check_size(&self) -> Result<(), Invalid> {
+        const MOST: usize = 1 << 16;
+        let timeout_s = usize::try_from(self.timeout_s).unwrap_or(usize::MAX);
+        for (flag, value, limit) in [
+            ("--nproc-per-node", self.world_size, MOST),
+            ("--ga", self.gradient_accumulation_steps, MOST),
+            ("--steps", self.steps, MOST),
+            ("--micro-batch-size", self.micro_batch_size, MOST),
+            ("--timeout", timeout_s, 1_000_000),
+        ] {
+            match value {
+                0 => return Err(Invalid::Zero { flag }),
+                value if value > limit => return Err(Invalid::TooLarge { flag, value, limit }),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -205,15 +242,21 @@ fn deepspeed_dataflow(dtype: Dtype, grad_accum_dtype: Dtype) -> Dataflow {
 }
 
 /// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it.
+///
+/// The accumulator dataflow sums over the ranks before it divides by `W`, so that on its wire are
+/// multiples of `W`, for which only the odd part of `W` takes up significant bits.
 fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
     if spec.model != Model::Coded {
         return Ok(());
     }
     let contributions = spec.contributions_per_step();
-    for (flag, dtype) in
-        [("--grad-accum-dtype", spec.grad_accum_dtype), ("--comm-dtype", spec.comm_dtype)]
-    {
-        let limit = dtype.exact_integers();
+    let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
+    let undivided = if spec.dataflow == Dataflow::Accumulator { odd_part } else { 1 };
+    for (flag, dtype, multiple) in [
+        ("--grad-accum-dtype", spec.grad_accum_dtype, 1),
+        ("--comm-dtype", spec.comm_dtype, undivided),
+    ] {
+        let limit = dtype.exact_integers() / multiple;
         if contributions > limit {
             return Err(Invalid::Inexact {
                 world_size: spec.world_size,
@@ -236,4 +279,32 @@ fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         _ => return Ok(()),
     };
     spec.inject.map_or(Ok(()), |fault| Err(Invalid::FaultHasNoPlace { fault, reason }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {
+        let request = |dataflow, ga| SpecRequest {
+            world_size: Some(7),
+            gradient_accumulation_steps: Some(ga),
+            comm_dtype: Some(Dtype::Bf16),
+            dataflow: Some(dataflow),
+            ..SpecRequest::default()
+        };
+        // 7·7·5 = 245 is exact in bf16, 7·7·6 = 294 is not.
+        assert!(request(Dataflow::Accumulator, 5).resolve().is_ok());
+        assert!(request(Dataflow::Accumulator, 6).resolve().is_err());
+        assert!(request(Dataflow::IpgBucket, 6).resolve().is_ok());
+    }
+
+    #[test]
+    fn counts_that_would_overflow_are_refused_by_name() {
+        let request = SpecRequest { steps: Some(usize::MAX), ..SpecRequest::default() };
+        let limit = 1 << 16;
+        let refusal = Invalid::TooLarge { flag: "--steps", value: usize::MAX, limit };
+        assert_eq!(request.resolve(), Err(refusal));
+    }
 }

@@ -52,7 +52,7 @@ pub enum Event {
         /// The limit, in seconds.
         timeout_s: u64,
     },
-    /// The user interrupted the run (SIGINT or SIGTERM).
+    /// The user interrupted the run (SIGINT, SIGTERM or SIGHUP).
     Interrupted,
     /// The last lines that a rank wrote to its standard error, kept when it did not end well.
     Stderr {
@@ -219,6 +219,8 @@ named_enum! {
         NotJson = "not-json",
         /// The line is JSON but no record of this protocol version.
         NotARecord = "not-a-record",
+        /// The event points outside the run: a step, a microbatch or a size that it does not have.
+        Implausible = "implausible",
         /// The record says that it comes from another rank or another run.
         WrongSender = "wrong-sender",
         /// The record's sequence number does not follow the one before.

@@ -7,6 +7,7 @@
 pub mod contract;
 mod event;
 mod payload;
+mod plausible;
 mod record;
 
 pub use crate::spec::Point;

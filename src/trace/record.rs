@@ -76,6 +76,16 @@ pub enum TraceError {
         /// Version found.
         found: u32,
     },
+    /// An event points outside the run.
+    #[error("{path}, line {line}: {problem}; the trace was damaged or edited")]
+    Implausible {
+        /// The trace.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// What does not fit.
+        problem: String,
+    },
     /// The first record is not `run-started`.
     #[error("{path}: the first record is not run-started; the start of the trace is missing")]
     Headless {
@@ -107,6 +117,19 @@ impl Trace {
                 .map_err(|cause| TraceError::Malformed { path: path.clone(), line, cause })?;
             if record.v != PROTOCOL_VERSION {
                 return Err(TraceError::Version { path, line, found: record.v });
+            }
+            if let Some(Record { event: Event::RunStarted { spec, .. }, .. }) = records.first() {
+                record.event.fits(spec).map_err(|problem| TraceError::Implausible {
+                    path: path.clone(),
+                    line,
+                    problem,
+                })?;
+            } else if let Event::RunStarted { spec, .. } = &record.event {
+                spec.check_size().map_err(|problem| TraceError::Implausible {
+                    path: path.clone(),
+                    line,
+                    problem: problem.to_string(),
+                })?;
             }
             records.push(record);
         }

@@ -57,7 +57,7 @@ fn nothing_is_left(run_dir: &Path) -> bool {
 
 #[test]
 fn an_interrupted_run_is_recorded_to_its_end_and_inconclusive() {
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let dir = tempfile::tempdir().unwrap();
         let mut launcher = zprobe(dir.path(), Stdio::null());
         wait_for_ranks(dir.path());

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdout, fork, getppid};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdout, fork, getpid, getppid};
 use zprobe::trace::contract::LogOf;
 use zprobe::trace::{Event, Outcome};
 
@@ -24,6 +24,7 @@ use crate::{exit_now, rank};
 pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()> {
     let recorder = Recorder::new(environment.run.clone(), None, host_channel);
     let channels = std::mem::take(&mut environment.event_channels);
+    let host = getpid();
     let mut children: Vec<Pid> = Vec::new();
     for rank in 0..channels.len() {
         // SAFETY: this process has one thread, so the child may do anything that the parent may.
@@ -36,7 +37,7 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
                 // The host's own channel and the other ranks' close with `recorder` and `channels`.
                 drop(recorder);
                 let channel = channels.into_iter().nth(rank);
-                exit_now(match become_rank(rank, &environment.run_dir) {
+                exit_now(match become_rank(rank, host, &environment.run_dir) {
                     Ok(()) => rank::main(rank, channel, environment),
                     Err(err) => crate::complain(&err),
                 });
@@ -64,9 +65,10 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
 }
 
 /// Ties a freshly forked child's life to its host's, and sends its output to its own logs.
-fn become_rank(rank: usize, run_dir: &Path) -> Result<()> {
+fn become_rank(rank: usize, host: Pid, run_dir: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    if getppid() == Pid::from_raw(1) {
+    // The signal comes only for a death from now on.
+    if getppid() != host {
         bail!("the rank host died before its rank started");
     }
     let create = |path: PathBuf| {

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::spec::code::Code;
-use crate::spec::{Dtype, Optimizer, Plan, RunSpec};
+use crate::spec::plan::Param;
+use crate::spec::{Dtype, Plan, RunSpec};
 use crate::trace::{LayoutName, Point};
 
 use super::super::observed::{Buffer, Observed};
-use super::{Decoded, Reading, contribution, is_readable, snap};
+use super::{Decoded, NOISE_SHARE, Reading, contribution, is_readable, largest, snap};
 
 /// A piece of a buffer: a range of the flat order within one parameter and one partition.
 struct Piece {
@@ -28,7 +29,7 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
     let mut contributions = Vec::new();
     let mut refusals = Vec::new();
     let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
-    let mut input_seen = false;
+    let mut read = BTreeMap::new();
     for buffer in &observed.buffers {
         let mut values = match buffer.payload.values() {
             Ok(values) => values,
@@ -39,7 +40,7 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         };
         if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
             let earlier = before.insert((buffer.rank, buffer.point), values.clone());
-            let (Some(earlier), Optimizer::Sgd { lr }) = (earlier, observed.spec.optimizer) else {
+            let (Some(earlier), Some(lr)) = (earlier, observed.spec.optimizer.readable_lr()) else {
                 continue;
             };
             for (after, before) in values.iter_mut().zip(earlier) {
@@ -53,19 +54,27 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         if !is_readable(observed.spec, buffer) {
             continue;
         }
-        input_seen |= buffer.point == Point::OptimizerInput;
-        for reading in decoder.read(observed, buffer, &values) {
+        if values.iter().any(|value| !value.is_finite()) {
+            refusals.push(format!("rank {}, {}: not finite", buffer.rank, buffer.point));
+            continue;
+        }
+        let pieces = decoder.pieces(observed, buffer);
+        if let (Point::OptimizerInput, Some(step)) = (buffer.point, buffer.step) {
+            let elements: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
+            *read.entry((step, buffer.rank)).or_insert(0) += elements;
+        }
+        for reading in decoder.read(observed, buffer, &pieces, &values) {
             contributions.push(contribution(observed.spec, plan, buffer, reading));
         }
     }
-    refusals.sort();
-    refusals.dedup();
     Decoded {
         contributions,
-        smallest_weight_deviation: input_seen.then_some(decoder.tolerance),
+        smallest_weight_deviation: (!read.is_empty()).then_some(decoder.tolerance),
         condition: Some(1.0),
         smallest_element_deviation: Some(decoder.tolerance),
         refusals,
+        input_complete: true,
+        read,
     }
 }
 
@@ -96,8 +105,13 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn read(&self, observed: &Observed<'_>, buffer: &Buffer<'_>, values: &[f64]) -> Vec<Reading> {
-        let pieces = self.pieces(observed, buffer);
+    fn read(
+        &self,
+        observed: &Observed<'_>,
+        buffer: &Buffer<'_>,
+        pieces: &[Piece],
+        values: &[f64],
+    ) -> Vec<Reading> {
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
         let mut groups = Groups::new(self.planned(buffer), self.tolerance);
         let mut decoded = 0;
@@ -112,12 +126,8 @@ impl<'a> Decoder<'a> {
         for piece in short {
             let piece_values = &values[piece.start..][..piece.flat.len()];
             let deviation = |weights: &[f64]| {
-                piece
-                    .flat
-                    .clone()
-                    .zip(piece_values)
-                    .map(|(element, value)| (value - self.predict(weights, element)).abs())
-                    .fold(0.0, f64::max)
+                let predicted = self.code.encode(weights, piece.flat.clone());
+                largest(piece_values.iter().zip(predicted).map(|(value, p)| (value - p).abs()))
             };
             groups.add_by_deviation(deviation, piece.param);
         }
@@ -141,7 +151,8 @@ impl<'a> Decoder<'a> {
         let mut start = 0;
         for segment in *segments {
             let place = segment.param.and_then(|i| Some((i, self.plan.params().get(i)?)));
-            if let Some((param, place)) = place {
+            let inside = |place: &Param| segment.offset + segment.len <= place.numel();
+            if let Some((param, place)) = place.filter(|(_, place)| inside(place)) {
                 let mut first = place.offset + segment.offset;
                 let end = first + segment.len;
                 let mut at = start;
@@ -173,25 +184,11 @@ impl<'a> Decoder<'a> {
             let window = &values[piece.start + offset..][..length];
             let mut weights = self.code.decode(window, piece.flat.start + offset);
             let spare = weights.split_off(columns);
-            let residual = spare.iter().fold(0.0, |max: f64, c| max.max(c.abs()));
-            let weights = weights.iter().map(|w| snap(*w, self.tolerance)).collect();
-            (weights, if residual.is_finite() { residual } else { f64::MAX })
+            let residual = largest(spare.iter().map(|coefficient| coefficient.abs()));
+            (weights.iter().map(|w| snap(*w, self.tolerance)).collect(), residual)
         })
     }
-
-    fn predict(&self, weights: &[f64], element: usize) -> f64 {
-        weights
-            .iter()
-            .enumerate()
-            .filter(|(_, weight)| **weight != 0.0)
-            .map(|(column, weight)| weight * f64::from(self.code.value(column, element)))
-            .sum()
-    }
 }
-
-/// Noise beside a deviation, as a share of it: well above a bf16 rounding (2⁻⁸), well below what
-/// foreign data leaves in the spare rows.
-const NOISE_SHARE: f64 = 1.0 / 32.0;
 
 /// Pieces of one buffer that have the same weights.
 struct Groups {
@@ -232,11 +229,8 @@ impl Groups {
     /// What may pass as noise beside these weights. A wrong scale (1/3, say) is rounded in the
     /// narrowest dtype on the way, which leaves noise far below the deviation itself.
     fn slack(&self, weights: &[f64]) -> f64 {
-        let deviation = weights
-            .iter()
-            .zip(&self.planned)
-            .map(|(weight, planned)| (weight - planned).abs())
-            .fold(0.0, f64::max);
+        let deviation =
+            largest(weights.iter().zip(&self.planned).map(|(weight, p)| (weight - p).abs()));
         self.tolerance.max(NOISE_SHARE * deviation)
     }
 

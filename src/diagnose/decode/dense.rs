@@ -4,7 +4,8 @@
 //! within the rounding that the dataflow is allowed, bounded element by element
 //! (`γ(n) = n·u/(1−n·u)`, Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1): more
 //! is foreign data. A weight counts as wrong when it is off by more than six times its standard
-//! error, and no conclusion is drawn where that exceeds one half.
+//! error, estimated without the assumption that all elements are equally noisy, and no conclusion
+//! is drawn where that exceeds one half.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,8 +18,8 @@ use crate::trace::{LayoutName, Point};
 use super::super::observed::Observed;
 use super::{Decoded, Reading, contribution, is_readable, snap};
 
-/// Standard errors that a weight may be off: one chance in 5·10⁸, so that thousands of weights in
-/// thousands of runs raise no false alarm.
+/// Standard errors that a weight may be off, so that thousands of weights in thousands of runs raise
+/// no false alarm.
 const SIGMAS: f64 = 6.0;
 
 pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
@@ -29,6 +30,8 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         condition: None,
         smallest_element_deviation: None,
         refusals: Vec::new(),
+        input_complete: true,
+        read: BTreeMap::new(),
     };
     let columns = match columns(observed) {
         Ok(columns) => columns,
@@ -38,7 +41,6 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         }
     };
     let mut systems: BTreeMap<(usize, usize, usize), Result<System, String>> = BTreeMap::new();
-    let mut refused_input = false;
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(spec, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
         let range = match buffer.layout {
@@ -60,22 +62,17 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
                 let worst = decoded.condition.unwrap_or(1.0).max(condition);
                 decoded.condition = Some(worst);
                 if buffer.point == Point::OptimizerInput {
+                    *decoded.read.entry((step, buffer.rank)).or_insert(0) += range.len();
                     let worst = decoded.smallest_weight_deviation.unwrap_or(0.0);
                     decoded.smallest_weight_deviation = Some(worst.max(reading.tolerance));
                 }
                 decoded.contributions.push(contribution(spec, plan, buffer, reading));
             }
             Err(refusal) => {
-                refused_input |= buffer.point == Point::OptimizerInput;
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
             }
         }
     }
-    if refused_input {
-        decoded.smallest_weight_deviation = None;
-    }
-    decoded.refusals.sort();
-    decoded.refusals.dedup();
     decoded
 }
 
@@ -105,9 +102,17 @@ struct System {
     matrix: DMatrix<f64>,
     q: DMatrix<f64>,
     r: DMatrix<f64>,
+    /// Elements to weights: `R⁻¹Qᵀ`.
+    inverse: DMatrix<f64>,
+    /// `1 − h` of every element, `h` its leverage: the share of its error that shows.
+    visible: Vec<f64>,
     /// Largest standard error of a weight, for noise of one per element.
     spread: f64,
+    /// What fp64 itself may do to a weight.
+    arithmetic: f64,
     condition: f64,
+    /// First column of the step that the buffer belongs to.
+    current: usize,
 }
 
 impl System {
@@ -141,10 +146,38 @@ impl System {
         if sigma_min <= sigma_max * f64::EPSILON * range.len() as f64 {
             return Err("the local gradients are linearly dependent".to_owned());
         }
-        // The covariance of the weights is (RᵀR)⁻¹ = R⁻¹R⁻ᵀ.
         let inverse = r.clone().try_inverse().ok_or("the local gradients are dependent")?;
+        // The covariance of the weights under equal noise is (RᵀR)⁻¹ = R⁻¹R⁻ᵀ.
         let spread = inverse.row_iter().map(|row| row.norm()).fold(0.0, f64::max);
-        Ok(Self { present, matrix, q, r, spread, condition: sigma_max / sigma_min })
+        let visible =
+            q.row_iter().map(|row| (1.0 - row.norm_squared()).max(f64::EPSILON)).collect();
+        let condition = sigma_max / sigma_min;
+        Ok(Self {
+            present,
+            matrix,
+            inverse: inverse * q.transpose(),
+            q,
+            r,
+            visible,
+            spread,
+            arithmetic: f64::EPSILON * condition * range.len() as f64,
+            condition,
+            current: spec.column(step, 0, 0),
+        })
+    }
+
+    /// The largest standard error of a weight, from what is left of each element by itself:
+    /// rounding grows with the element, so errors are not alike (HC3 of MacKinnon and White, 1985).
+    fn standard_error(&self, error: &DVector<f64>) -> f64 {
+        let errors: Vec<f64> =
+            error.iter().zip(&self.visible).map(|(error, visible)| error / visible).collect();
+        self.inverse
+            .row_iter()
+            .map(|row| {
+                let terms = row.iter().zip(&errors).map(|(p, error)| (p * error).powi(2));
+                terms.sum::<f64>().sqrt()
+            })
+            .fold(0.0, f64::max)
     }
 
     /// Solves for the weights in `values`; the reading, and the condition number.
@@ -166,11 +199,9 @@ impl System {
         if !self.r.solve_upper_triangular_mut(&mut w) {
             return Err("the local gradients are linearly dependent".to_owned());
         }
-        let error = (&b - &self.matrix * &w).norm();
-        let explained = error <= self.allowed_error(spec, point, &w);
-        let noise = error / ((rows - self.present.len()) as f64).sqrt();
-        let arithmetic = f64::EPSILON * self.condition * rows as f64;
-        let tolerance = SIGMAS * noise * self.spread + arithmetic;
+        let error = &b - &self.matrix * &w;
+        let explained = error.norm() <= self.allowed_error(spec, point, &w);
+        let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic;
         if explained && tolerance > 0.5 {
             return Err(format!(
                 "rounding alone may move a weight by {tolerance:.2}; use fp32, a larger micro \
@@ -185,7 +216,7 @@ impl System {
             weights[column] = if explained { snap(weight, tolerance) } else { weight };
         }
         // What lies outside the span and is no rounding, in units of a weight.
-        let residual = if explained { 0.0 } else { (error * self.spread).max(1.0) };
+        let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
         Ok((Reading { weights, residual, tolerance, covered: 1.0, params: None }, self.condition))
     }
 
@@ -204,8 +235,16 @@ impl System {
         let relative = accumulation + communication;
         let mut total = 0.0;
         for row in self.matrix.row_iter() {
-            let magnitude: f64 =
-                row.iter().zip(w.iter()).map(|(c, w)| c.abs() * w.abs().max(1.0)).sum();
+            let magnitude: f64 = row
+                .iter()
+                .zip(w.iter())
+                .zip(&self.present)
+                .map(|((c, w), &column)| {
+                    // Gradients of earlier steps should not be there, and excuse nothing.
+                    let planned = if column >= self.current { 1.0 } else { 0.0 };
+                    c.abs() * w.abs().max(planned)
+                })
+                .sum();
             total += (relative * magnitude).powi(2);
         }
         total.sqrt()

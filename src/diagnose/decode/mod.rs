@@ -6,7 +6,10 @@
 mod coded;
 mod dense;
 
+use std::collections::BTreeMap;
+
 use crate::report::Contribution;
+use crate::report::words::counted;
 use crate::spec::{Model, Plan, RunSpec};
 use crate::trace::Point;
 
@@ -25,20 +28,52 @@ pub struct Decoded {
     pub smallest_element_deviation: Option<f64>,
     /// Why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
+    /// Whether every rank's optimizer's input was read as a whole in every step.
+    input_complete: bool,
+    /// Elements of the optimizer's input that were read, by step and rank.
+    read: BTreeMap<(usize, usize), usize>,
 }
 
 impl Decoded {
-    /// Whether the optimizer's input could not be read well enough to conclude.
-    pub fn refused(&self) -> bool {
-        self.smallest_weight_deviation.is_none()
+    /// Whether every element of every optimizer's input was read, well enough to conclude.
+    pub fn complete(&self) -> bool {
+        self.input_complete && self.smallest_weight_deviation.is_some()
     }
 }
 
 /// Reads the weights in every buffer.
 pub fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
-    match observed.spec.model {
+    let mut decoded = match observed.spec.model {
         Model::Coded => coded::decode(observed, plan),
         Model::Mlp => dense::decode(observed, plan),
+    };
+    decoded.check_completeness(observed, plan);
+    decoded.refusals.sort();
+    decoded.refusals.dedup();
+    decoded
+}
+
+impl Decoded {
+    /// What was not read is not right: a clean verdict needs every element that an optimizer was
+    /// to consume, on every rank and in every step.
+    fn check_completeness(&mut self, observed: &Observed<'_>, plan: &Plan) {
+        let spec = observed.spec;
+        for step in 0..spec.steps {
+            let partial: Vec<usize> = (0..spec.world_size)
+                .filter(|&rank| {
+                    let owned = plan.partition(rank);
+                    let owned = owned.end.min(plan.numel()) - owned.start.min(plan.numel());
+                    self.read.get(&(step, rank)).copied().unwrap_or(0) != owned
+                })
+                .collect();
+            if !partial.is_empty() {
+                self.refusals.push(format!(
+                    "the optimizer's input of step {step} on {}: it was not read as a whole",
+                    counted("rank", &partial)
+                ));
+            }
+            self.input_complete &= partial.is_empty();
+        }
     }
 }
 
@@ -94,6 +129,20 @@ fn contribution(
     }
 }
 
+/// The largest value; infinite if one is no number.
+pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(
+        0.0,
+        |largest: f64, value| {
+            if value.is_nan() { f64::INFINITY } else { largest.max(value) }
+        },
+    )
+}
+
+/// Noise beside a deviation, as a share of it: well above a bf16 rounding (2⁻⁸), well below what
+/// foreign data leaves behind.
+pub(super) const NOISE_SHARE: f64 = 1.0 / 32.0;
+
 /// A weight within `tolerance` of an integer is that integer.
 fn snap(weight: f64, tolerance: f64) -> f64 {
     let integer = weight.round();
@@ -108,7 +157,7 @@ fn is_readable(spec: &RunSpec, buffer: &Buffer<'_>) -> bool {
         Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput => true,
         Point::MasterWeights | Point::Parameters => {
             spec.model == Model::Coded
-                && matches!(spec.optimizer, crate::spec::Optimizer::Sgd { .. })
+                && spec.optimizer.readable_lr().is_some()
                 && buffer.step.is_some()
         }
     }

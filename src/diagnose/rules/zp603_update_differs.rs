@@ -1,5 +1,7 @@
 //! ZP603: the master weights did not change by what the optimizer was given.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
 use super::{Rule, counted, departed, matrix_text, weight_text};
 use crate::report::{Contribution, Finding};
@@ -16,42 +18,57 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
-    let mut findings = Vec::new();
-    for rank in 0..observed.spec.world_size {
-        let updates = (0..observed.spec.steps)
-            .filter(|&step| observed.at(Point::MasterWeights, step).any(|b| b.rank == rank));
-        let (fed, starved): (Vec<usize>, Vec<usize>) = updates
-            .partition(|&step| observed.at(Point::OptimizerInput, step).any(|b| b.rank == rank));
-        if let Some(&first) = starved.first() {
-            let mut finding = rule.finding(format!(
-                "rank {rank} took no optimizer step: its inner optimizer was given nothing"
-            ));
-            (finding.step, finding.rank) = (Some(first), Some(rank));
-            finding.evidence.push(format!("seen in {}", counted("step", &starved)));
-            findings.push(finding);
-        }
-        let differing: Vec<(usize, &Contribution)> =
-            fed.iter().filter_map(|&step| Some((step, differing(case, step, rank)?))).collect();
-        if let Some((first, entry)) = differing.first() {
-            let steps: Vec<usize> = differing.iter().map(|(step, _)| *step).collect();
-            let mut finding = rule
-                .finding(format!("the update on rank {rank} is not what its optimizer was given"));
-            (finding.step, finding.rank) = (Some(*first), Some(rank));
-            finding.evidence.push(format!(
-                "weights read from the change of the master weights: {}, residual {}",
-                matrix_text(&entry.weights),
-                weight_text(entry.residual),
-            ));
-            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
-            findings.push(finding);
+    let (mut starved, mut differing) = (Vec::new(), Vec::new());
+    for step in 0..observed.spec.steps {
+        for update in observed.at(Point::MasterWeights, step) {
+            let rank = update.rank;
+            let fed = observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank);
+            if !fed {
+                starved.push((step, rank, None));
+            } else if let Some(entry) = wrong_update(case, step, rank) {
+                differing.push((step, rank, Some(entry)));
+            }
         }
     }
-    findings
+    let no_step = "took no optimizer step: the inner optimizer was given nothing";
+    let other_step = "changed the master weights by something else than the optimizer was given";
+    [(starved, no_step), (differing, other_step)]
+        .into_iter()
+        .filter_map(|(seen, what)| finding(rule, &seen, what))
+        .collect()
+}
+
+fn finding(
+    rule: &Rule,
+    seen: &[(usize, usize, Option<&Contribution>)],
+    what: &str,
+) -> Option<Finding> {
+    let &(step, _, entry) = seen.first()?;
+    let distinct = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+        numbers.collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    let steps = distinct(&mut seen.iter().map(|seen| seen.0));
+    let ranks = distinct(&mut seen.iter().map(|seen| seen.1));
+    let mut finding = rule.finding(format!("{} {what}", counted("rank", &ranks)));
+    finding.step = Some(step);
+    if let [rank] = ranks[..] {
+        finding.rank = Some(rank);
+    }
+    finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+    finding.evidence.extend(entry.map(|entry| {
+        format!(
+            "weights read from the change of the master weights of rank {}: {}, residual {}",
+            entry.rank,
+            matrix_text(&entry.weights),
+            weight_text(entry.residual),
+        )
+    }));
+    Some(finding)
 }
 
 /// The weights in the update, if they are wrong although the optimizer's input was right. Where
 /// both depart from the plan alike, the input is the finding.
-fn differing<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
+fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
     let here = |entry: &&Contribution| entry.rank == rank && entry.step == step;
     let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
     departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)

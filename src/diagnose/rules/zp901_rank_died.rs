@@ -39,7 +39,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (ending, group) in alike(roots) {
         let ranks: Vec<usize> = group.iter().map(|(rank, _)| *rank).collect();
-        let mut finding = rule.finding(format!("{}: {ending}", counted("rank", &ranks)));
+        let mut finding = rule.finding(match ranks[..] {
+            // The place says which.
+            [_] => ending,
+            _ => format!("{}: {ending}", counted("rank", &ranks)),
+        });
         if let [rank] = ranks[..] {
             finding.rank = Some(rank);
         }

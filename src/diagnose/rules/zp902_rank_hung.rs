@@ -32,8 +32,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         if all_wait { reached(process) == behind } else { !waiting(process) }
     });
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
-    let mut finding =
-        rule.finding(format!("{} hung: no event for {timeout_s} s", counted("rank", &ranks)));
+    let mut finding = rule.finding(match ranks[..] {
+        // The place says which.
+        [_] => format!("hung: no event for {timeout_s} s"),
+        _ => format!("{} hung: no event for {timeout_s} s", counted("rank", &ranks)),
+    });
     if let [rank] = ranks[..] {
         finding.rank = Some(rank);
     }

@@ -24,6 +24,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
                     "a line that is not JSON; was something printed to the event channel?"
                 }
                 Violation::NotARecord => "a line that is no record of this protocol version",
+                Violation::Implausible => {
+                    "an event with a step, a microbatch or a size that this run does not have"
+                }
                 Violation::WrongSender => "a record that says it comes from somebody else",
                 Violation::OutOfSequence => "a record whose number does not follow the one before",
                 Violation::TooLong => "a line that does not end",

@@ -1,7 +1,9 @@
 //! ZP904: a buffer's digest came over the process group differently than over the event channel.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
-use super::Rule;
+use super::{Rule, counted};
 use crate::report::Finding;
 use crate::trace::digest;
 
@@ -15,34 +17,39 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gathered in &case.observed.gathered {
+    let observed = &case.observed;
+    let mut differing: Vec<(usize, usize)> = Vec::new();
+    for gathered in &observed.gathered {
         for (source, in_band) in gathered.in_band.iter().enumerate() {
-            let Some(out_of_band) = case.observed.digests.get(&(source, gathered.step)) else {
-                continue;
-            };
-            if in_band != out_of_band {
-                let mut finding = rule.finding(format!(
-                    "rank {source}'s buffers have other digests in band than out of band: what \
-                     the process group carries is not what the rank recorded"
-                ));
-                (finding.step, finding.rank) = (Some(gathered.step), Some(source));
-                finding.evidence.push(format!("as rank {} gathered them", gathered.rank));
-                findings.push(finding);
+            let out_of_band = observed.digests.get(&(source, gathered.step));
+            let key = (gathered.step, source);
+            if out_of_band.is_some_and(|digest| digest != in_band) && !differing.contains(&key) {
+                differing.push(key);
             }
         }
     }
-    for buffer in &case.observed.buffers {
-        let intact = buffer.payload.bytes().is_ok_and(|b| digest(&b) == buffer.payload.digest);
-        if !intact {
-            let mut finding = rule.finding(format!(
-                "a buffer that rank {} recorded does not match its own digest",
-                buffer.rank,
-            ));
-            (finding.step, finding.rank) = (buffer.step, Some(buffer.rank));
-            finding.evidence.push(format!("point: {}", buffer.point));
-            findings.push(finding);
-        }
-    }
-    findings.into_iter().fold(Vec::new(), super::merge)
+    let damaged = observed.buffers.iter().filter(|buffer| {
+        let intact = |bytes: Vec<u8>| digest(&bytes) == buffer.payload.digest;
+        !buffer.payload.bytes().is_ok_and(intact)
+    });
+    let damaged: Vec<(usize, usize)> =
+        damaged.map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect();
+    let carried = "told the other ranks another digest of its buffers, over the process group, than \
+                   of those that it recorded";
+    let broken = "recorded buffers that do not match their own digests";
+    [(differing, carried), (damaged, broken)]
+        .into_iter()
+        .filter_map(|(seen, what)| {
+            let &(step, rank) = seen.first()?;
+            let ranks: BTreeSet<usize> = seen.iter().map(|&(_, rank)| rank).collect();
+            let ranks: Vec<usize> = ranks.into_iter().collect();
+            let mut finding = rule.finding(format!("{} {what}", counted("rank", &ranks)));
+            finding.step = Some(step);
+            finding.rank = (ranks.len() == 1).then_some(rank);
+            let steps: BTreeSet<usize> = seen.iter().map(|&(step, _)| step).collect();
+            let steps: Vec<usize> = steps.into_iter().collect();
+            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+            Some(finding)
+        })
+        .collect()
 }

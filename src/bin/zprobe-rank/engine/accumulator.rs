@@ -46,6 +46,7 @@ impl Accumulator {
             }
             let mut sum = narrow(&self.gradients, place.range())?;
             let addend = gradient.reshape([-1]).to_kind(kind_of(context.spec.grad_accum_dtype));
+            context.poison(&addend, microbatch)?;
             for _ in 0..times {
                 let _ = sum.f_add_(&addend)?;
             }

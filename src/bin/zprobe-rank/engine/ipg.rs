@@ -22,8 +22,8 @@ use crate::shim::autograd::{HookKind, clear_grad, register_hooks};
 /// The buckets of one rank. The state is shared with the hooks, which autograd calls in the middle
 /// of [`GradientFlow::backward`].
 pub struct IpgBuckets {
-    /// On the heap: the hooks hold its address.
-    state: Box<RefCell<State>>,
+    /// The hooks hold its address.
+    state: Rc<RefCell<State>>,
 }
 
 struct State {
@@ -80,12 +80,10 @@ impl IpgBuckets {
         } else {
             HookKind::PostAccumulateGrad
         };
-        let state = Box::new(RefCell::new(state));
-        // SAFETY: the box lives as long as the engine, which runs every backward, and its address
+        let state = Rc::new(RefCell::new(state));
+        // SAFETY: the state lives as long as the engine, which runs every backward, and its address
         // does not change; `on_gradient` expects exactly this type.
-        unsafe {
-            register_hooks(params, kind, on_gradient, (&raw const *state).cast_mut().cast())?
-        };
+        unsafe { register_hooks(params, kind, on_gradient, Rc::as_ptr(&state).cast_mut().cast())? };
         Ok(Self { state })
     }
 }
@@ -117,6 +115,7 @@ impl State {
     fn accumulate(&mut self, index: usize) -> Result<()> {
         let param = &self.params[index];
         let mut gradient = param.grad();
+        self.context.poison(&gradient.detach().reshape([-1]), self.current)?;
         let times = match self.context.spec.inject {
             Some(Fault::MicrobatchDropped) if self.current.index == 0 => 0,
             Some(Fault::MicrobatchDoubled) if self.current.index == 0 => 2,

@@ -48,6 +48,15 @@ impl Context {
         self.has(fault) && self.communicator.rank() + 1 == self.communicator.world_size()
     }
 
+    /// Makes the first element of a flat gradient infinite, where that fault is injected.
+    fn poison(&self, gradient: &Tensor, microbatch: Microbatch) -> Result<()> {
+        if self.has_here(Fault::InfinityOnOneRank) && microbatch.step == 0 && microbatch.index == 0
+        {
+            let _ = narrow(gradient, 0..1)?.f_fill_(f64::INFINITY)?;
+        }
+        Ok(())
+    }
+
     fn phase(&self, microbatch: Microbatch, phase: Phase) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         self.recorder.emit(Event::PhaseEntered { step, microbatch: index, phase })

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use zprobe::spec::code::Code;
-use zprobe::spec::{Optimizer, Plan, RunSpec};
+use zprobe::spec::{Plan, RunSpec};
 
 use super::{ProbeModel, leaf, shape};
 use crate::recorder::kind_of;
@@ -25,10 +25,7 @@ impl Coded {
     /// Lays out parameters and this rank's codes.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Self> {
         let code = Plan::code(spec);
-        let unit = match spec.optimizer {
-            Optimizer::Sgd { lr } => lr,
-            Optimizer::Adamw { .. } => 1.0,
-        };
+        let unit = spec.optimizer.readable_lr().unwrap_or(1.0);
         let initial = |element: usize| f32::from(code.initial(element)) * unit as f32;
         let parameters = tensors(plan, initial)?
             .iter()

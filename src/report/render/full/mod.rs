@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
-use crate::report::{Finding, Rank, Severity, Verdict};
+use crate::report::{Ending, Finding, Rank, Severity, Verdict};
 use crate::trace::{Outcome, Point};
 
 pub(super) fn render(report: &Report) -> String {
@@ -61,7 +61,11 @@ pub(super) fn headline(report: &Report) -> String {
             amount(per_step * spec.steps, "gradient"),
             amount(spec.steps, "step"),
         ),
-        (Verdict::Inconclusive, _) => "the run gives no answer; see below".to_owned(),
+        (Verdict::Inconclusive, _) => match report.run.ending {
+            Ending::Interrupted => "interrupted before the ranks had finished".to_owned(),
+            Ending::CutOff => "the trace ends before the run does".to_owned(),
+            Ending::Complete => "too little could be read; see the end of this report".to_owned(),
+        },
         (_, []) => "not every rank finished".to_owned(),
         (_, [finding]) => format!("{} {}", finding.code, finding.name),
         (_, findings) => {

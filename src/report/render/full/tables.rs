@@ -6,7 +6,7 @@ use crate::report::{Flush, HookCount, Norms};
 use crate::trace::Point;
 
 /// More ranks than this are summarised in the norm table.
-const RANK_COLUMNS: usize = 4;
+const RANK_COLUMNS: usize = 2;
 
 pub(super) fn norm_table(report: &Report) -> String {
     let world = report.ranks.len();
@@ -29,9 +29,9 @@ pub(super) fn norm_table(report: &Report) -> String {
             };
             let smallest = (0..world).min_by(by_norm).unwrap_or(0);
             let largest = (0..world).max_by(by_norm).unwrap_or(0);
-            cells.push(norm_cell(row, 0));
-            cells.push(format!("{} (r{smallest})", norm_cell(row, smallest)));
-            cells.push(format!("{} (r{largest})", norm_cell(row, largest)));
+            cells.push(norm_text(row, 0));
+            cells.push(format!("{} (r{smallest})", norm_text(row, smallest)));
+            cells.push(format!("{} (r{largest})", norm_text(row, largest)));
         }
         cells.push(agreement(row).to_owned());
         table.add_row(cells);
@@ -50,11 +50,16 @@ fn moment(report: &Report, row: &Norms) -> String {
     }
 }
 
+fn norm_text(row: &Norms, rank: usize) -> String {
+    row.norms[rank].map_or("-".to_owned(), |norm| format!("{norm:.4}"))
+}
+
+/// The norm, and its difference to that of rank 0.
 fn norm_cell(row: &Norms, rank: usize) -> String {
-    let Some(norm) = row.norms[rank] else { return "-".to_owned() };
+    let norm = norm_text(row, rank);
     match row.difference_percent.get(rank) {
-        Some(Some(difference)) if rank > 0 => format!("{norm:.4} {difference:+.2}%"),
-        _ => format!("{norm:.4}"),
+        Some(Some(difference)) if rank > 0 => format!("{norm} {difference:+.2}%"),
+        _ => norm,
     }
 }
 

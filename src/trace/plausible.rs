@@ -1,0 +1,75 @@
+//! What an event may say in a given run. The diagnosis indexes by what events say, so nothing that
+//! points outside the run gets past the launcher, or past the reader of a trace.
+
+use super::{Event, Payload};
+use crate::spec::{RunSpec, plan::Segment};
+
+/// Most elements that a model may have: far above any model, far below any overflow.
+const MOST_ELEMENTS: usize = 1 << 40;
+
+impl Event {
+    /// Whether the event fits a run of `spec`.
+    ///
+    /// # Errors
+    /// A phrase that says what does not fit.
+    pub fn fits(&self, spec: &RunSpec) -> Result<(), String> {
+        let (step, microbatch) = self.moment();
+        if let Some(step) = step.filter(|step| *step >= spec.steps) {
+            return Err(format!("step {step} of a run of {}", spec.steps));
+        }
+        let ga = spec.gradient_accumulation_steps;
+        if let Some(microbatch) = microbatch.filter(|microbatch| *microbatch >= ga) {
+            return Err(format!("microbatch {microbatch} of a step of {ga}"));
+        }
+        match self {
+            Event::Buffer { payload, .. } => fits_payload(payload),
+            Event::Layout { segments, .. } => fits_segments(segments),
+            Event::Model { params } => total(params.iter().map(|param| {
+                param.shape.iter().try_fold(1, |size: usize, side| size.checked_mul(*side))
+            })),
+            _ => Ok(()),
+        }
+    }
+
+    /// Step and microbatch that the event is about.
+    fn moment(&self) -> (Option<usize>, Option<usize>) {
+        match *self {
+            Event::PhaseEntered { step, microbatch, .. }
+            | Event::Loss { step, microbatch, .. }
+            | Event::GraphWalked { step, microbatch, .. }
+            | Event::HooksFired { step, microbatch, .. }
+            | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
+            Event::Buffer { step, microbatch, .. } => (step, microbatch),
+            Event::DigestsGathered { step, .. } => (Some(step), None),
+            _ => (None, None),
+        }
+    }
+}
+
+fn fits_payload(payload: &Payload) -> Result<(), String> {
+    // Base64 needs four characters for three bytes.
+    let room = payload.data.len() / 4 * 3;
+    match payload.numel.checked_mul(payload.dtype.size()) {
+        Some(bytes) if bytes <= room => Ok(()),
+        _ => Err(format!("{} elements in a buffer of {room} bytes", payload.numel)),
+    }
+}
+
+fn fits_segments(segments: &[Segment]) -> Result<(), String> {
+    total(segments.iter().map(|segment| {
+        segment.offset.checked_add(segment.len).filter(|end| *end <= MOST_ELEMENTS)?;
+        Some(segment.len)
+    }))
+}
+
+/// Checks that sizes are positive and that their sum is one of a model.
+fn total(sizes: impl Iterator<Item = Option<usize>>) -> Result<(), String> {
+    let mut sum: usize = 0;
+    for size in sizes {
+        match size.filter(|size| *size > 0).and_then(|size| sum.checked_add(size)) {
+            Some(next) if next <= MOST_ELEMENTS => sum = next,
+            _ => return Err("a size that no model has".to_owned()),
+        }
+    }
+    Ok(())
+}
