@@ -100,9 +100,7 @@ struct System {
     /// Columns present, of the run's `K`.
     present: Vec<usize>,
     matrix: DMatrix<f64>,
-    q: DMatrix<f64>,
-    r: DMatrix<f64>,
-    /// Elements to weights: `R⁻¹Qᵀ`.
+    /// Elements to weights: the pseudo-inverse `R⁻¹Qᵀ`.
     inverse: DMatrix<f64>,
     /// `1 − h` of every element, `h` its leverage: the share of its error that shows.
     visible: Vec<f64>,
@@ -146,7 +144,7 @@ impl System {
         if sigma_min <= sigma_max * f64::EPSILON * range.len() as f64 {
             return Err("the local gradients are linearly dependent".to_owned());
         }
-        let inverse = r.clone().try_inverse().ok_or("the local gradients are dependent")?;
+        let inverse = r.try_inverse().ok_or("the local gradients are linearly dependent")?;
         // The covariance of the weights under equal noise is (RᵀR)⁻¹ = R⁻¹R⁻ᵀ.
         let spread = inverse.row_iter().map(|row| row.norm()).fold(0.0, f64::max);
         let visible =
@@ -156,8 +154,6 @@ impl System {
             present,
             matrix,
             inverse: inverse * q.transpose(),
-            q,
-            r,
             visible,
             spread,
             arithmetic: f64::EPSILON * condition * range.len() as f64,
@@ -195,10 +191,7 @@ impl System {
         if b.iter().any(|value| !value.is_finite()) {
             return Err("the buffer is not finite".to_owned());
         }
-        let mut w = self.q.tr_mul(&b);
-        if !self.r.solve_upper_triangular_mut(&mut w) {
-            return Err("the local gradients are linearly dependent".to_owned());
-        }
+        let w = &self.inverse * &b;
         let error = &b - &self.matrix * &w;
         let explained = error.norm() <= self.allowed_error(spec, point, &w);
         let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic;
