@@ -12,17 +12,11 @@ use zprobe::trace::{Event, Phase, Point};
 const WORLD_SIZES: &[usize] = &[1, 2, 3, 4, 8];
 const ACCUMULATION_STEPS: &[usize] = &[1, 2, 3, 4, 8];
 
-/// World sizes × accumulation steps × dtypes × dataflows: the whole grid with `ZPROBE_TEST_FULL`,
-/// otherwise its corners and the numbers that are no powers of two.
+/// World sizes × accumulation steps × dtypes × dataflows.
 fn grid() -> impl Iterator<Item = Vec<String>> {
-    let full = std::env::var_os("ZPROBE_TEST_FULL").is_some();
     let mut cases = Vec::new();
     for &world in WORLD_SIZES {
         for &ga in ACCUMULATION_STEPS {
-            if !full && !matches!((world, ga), (1, 1) | (2, 1) | (2, 4) | (3, 3) | (4, 2) | (8, 8))
-            {
-                continue;
-            }
             for dtype in ["bf16", "fp32"] {
                 for dataflow in ["accumulator", "ipg-bucket"] {
                     cases.push(
