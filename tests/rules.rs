@@ -53,6 +53,16 @@ fn every_trace_has_the_findings_that_it_was_recorded_for() {
 }
 
 #[test]
+fn recorded_traces_name_no_directory_of_the_machine_they_were_made_on() {
+    for (name, path) in traces() {
+        let text = std::fs::read_to_string(path.join("trace.jsonl")).unwrap();
+        for directory in ["/release/", "/debug/", "/home/", "/root/"] {
+            assert!(!text.contains(directory), "{name} names a path in {directory}");
+        }
+    }
+}
+
+#[test]
 fn healthy_traces_are_clean() {
     let healthy: Vec<_> =
         traces().into_iter().filter(|(name, _)| name.starts_with("clean-")).collect();

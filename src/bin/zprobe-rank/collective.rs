@@ -115,18 +115,21 @@ impl Communicator {
         }
         if announced.iter().any(|other| *other != own) {
             self.recorder.emit(Event::CollectiveMismatch { sequence, announced })?;
+            // Everybody sees the mismatch, if rank 0 keeps the store up for so long.
+            self.leave()?;
             bail!("the ranks do not agree on collective {sequence}; this rank is at {own}");
         }
         Ok(())
     }
 
+    /// Who did not come to a collective, when not everybody did.
     fn absent(&self, sequence: u64, keys: &[String]) -> String {
-        let absent: Vec<String> = keys
-            .iter()
-            .enumerate()
-            .filter(|(_, key)| !self.store.has(key).unwrap_or(false))
-            .map(|(rank, _)| rank.to_string())
-            .collect();
+        let came: Result<Vec<bool>> = keys.iter().map(|key| self.store.has(key)).collect();
+        let Ok(came) = came else {
+            return format!("in collective {sequence} the TCPStore, which rank 0 hosts, is gone");
+        };
+        let absent: Vec<String> =
+            (0..came.len()).filter(|&rank| !came[rank]).map(|rank| rank.to_string()).collect();
         format!("collective {sequence} was never reached by rank {}", absent.join(", "))
     }
 }

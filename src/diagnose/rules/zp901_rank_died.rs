@@ -104,6 +104,7 @@ fn blames_a_peer(failure: &str) -> bool {
         "was never reached by rank",
         "Timed out waiting",
         "not every rank left",
+        "the TCPStore, which rank 0 hosts, is gone",
     ];
     SYMPTOMS.iter().any(|symptom| failure.contains(symptom))
 }
