@@ -47,7 +47,7 @@ pub enum Task {
     /// documentation, the release build and every test of the native engine. Stops at the first
     /// failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
     Test {
-        /// Run the full grids instead of their everyday selection (sets ZPROBE_TEST_FULL=1)
+        /// Sweep every seed instead of an everyday few (sets ZPROBE_TEST_FULL=1)
         #[arg(long)]
         full: bool,
     },

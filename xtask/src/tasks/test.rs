@@ -53,7 +53,7 @@ fn documentation(selection: &str) -> Result<Command> {
 struct Runner {
     /// With cargo-nextest, otherwise with `cargo test`.
     nextest: bool,
-    /// Over the full grids.
+    /// Over every seed.
     full: bool,
 }
 
