@@ -9,12 +9,14 @@
 //! 2. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
 //! 3. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
 //!    emits [`trace::Event`]s.
+//!    Ranks of real engines are Python, started by [`adapters`].
 //! 4. [`trace`]: what happened, as it was written down.
 //! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
 //! 6. [`report`]: built once, rendered many ways.
 //!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
+pub mod adapters;
 pub mod diagnose;
 pub mod launch;
 pub mod report;

@@ -11,6 +11,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("trace", &["spec"]),
     ("launch", &["spec", "trace"]),
+    ("adapters", &["launch", "trace"]),
     ("report", &["spec", "trace"]),
     ("diagnose", &["spec", "trace", "report"]),
 ];
@@ -18,7 +19,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
 /// Each program, and the modules of the library that it may use.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("src/main.rs", &[]),
-    ("src/cli", &["spec", "launch", "trace", "diagnose", "report"]),
+    ("src/cli", &["spec", "launch", "adapters", "trace", "diagnose", "report"]),
     ("src/bin/zprobe-rank", &["spec", "trace"]),
 ];
 

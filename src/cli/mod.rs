@@ -5,6 +5,7 @@ mod explain;
 mod list;
 mod progress;
 mod run;
+mod settings;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -8,10 +8,11 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::PossibleValuesParser;
+use zprobe::adapters;
 use zprobe::diagnose;
 use zprobe::launch::{Hosting, Launch, RankProgram};
 use zprobe::spec::deepspeed::DeepSpeedConfig;
-use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, SpecRequest};
+use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, Shape, SpecRequest};
 use zprobe::trace::Trace;
 
 use super::progress::Progress;
@@ -24,7 +25,7 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_ENGINE", help_heading = "Engine")]
     engine: Option<Engine>,
 
-    /// ZeRO stage; only 1 is there yet [default: 1]
+    /// ZeRO stage; the native engine has 1 only [default: 1; ddp: 0; fsdp2: 3]
     #[arg(long, value_name = "0|1|2|3", env = "ZPROBE_STAGE", help_heading = "Engine")]
     stage: Option<u8>,
 
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_DTYPE", help_heading = "Engine")]
     dtype: Option<Dtype>,
 
-    /// Dtype in which microbatches are added up [default: fp32]
+    /// Dtype in which microbatches are added up [default: fp32; ddp: that of the model]
     #[arg(long, value_name = "DTYPE", env = "ZPROBE_GRAD_ACCUM_DTYPE", help_heading = "Engine")]
     grad_accum_dtype: Option<Dtype>,
 
@@ -54,13 +55,16 @@ pub struct Args {
     #[arg(long, value_name = "DTYPE", env = "ZPROBE_COMM_DTYPE", help_heading = "Engine")]
     comm_dtype: Option<Dtype>,
 
-    /// Where gradients wait for the reduction [default: as DeepSpeed chooses for these dtypes]
+    /// Where the native engine's gradients wait [default: as DeepSpeed chooses for these dtypes]
     #[arg(long, env = "ZPROBE_DATAFLOW", help_heading = "Engine")]
     dataflow: Option<Dataflow>,
 
     /// Elements in an IPG bucket [default: small enough that buckets fill]
     #[arg(long, value_name = "N", env = "ZPROBE_REDUCE_BUCKET_SIZE", help_heading = "Engine")]
     reduce_bucket_size: Option<usize>,
+
+    #[command(flatten)]
+    settings: super::settings::Settings,
 
     /// Inner optimizer [default: sgd for the coded model, adamw otherwise]
     #[arg(
@@ -78,6 +82,17 @@ pub struct Args {
     /// Synthetic model [default: coded]
     #[arg(long, env = "ZPROBE_MODEL", help_heading = "Data")]
     model: Option<Model>,
+
+    /// Something unusual about the model or its use; may be repeated (`zprobe list shapes`)
+    #[arg(
+        long = "shape",
+        value_name = "NAME",
+        env = "ZPROBE_SHAPE",
+        value_delimiter = ',',
+        num_args = 1..,
+        help_heading = "Data"
+    )]
+    shapes: Vec<Shape>,
 
     /// Samples per microbatch and rank [default: 4]
     #[arg(long, value_name = "N", env = "ZPROBE_MICRO_BATCH_SIZE", help_heading = "Data")]
@@ -103,6 +118,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
     out: Option<PathBuf>,
 
+    /// Python interpreter that has the engine under test [default: python3]
+    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON", help_heading = "Run")]
+    python: Option<PathBuf>,
+
     /// Start this program once per rank instead of the engine's own; it must speak the protocol of
     /// docs/protocol.md
     #[arg(long, value_name = "PROGRAM", env = "ZPROBE_RANK_PROGRAM", help_heading = "Run")]
@@ -119,14 +138,6 @@ pub struct Args {
 pub fn main(args: Args) -> Result<u8> {
     refuse_nested_launch()?;
     let spec = args.spec()?;
-    let program = match &args.rank_program {
-        Some(program) => RankProgram {
-            program: program.clone(),
-            args: args.rank_args.clone(),
-            hosting: Hosting::OnePerRank,
-        },
-        None => native_ranks()?,
-    };
     let run_id = run_id();
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
     ensure!(
@@ -134,7 +145,18 @@ pub fn main(args: Args) -> Result<u8> {
         "{} holds a recorded run already; choose another directory with --out",
         run_dir.display(),
     );
-
+    let program = match &args.rank_program {
+        Some(program) => RankProgram {
+            program: program.clone(),
+            args: args.rank_args.clone(),
+            hosting: Hosting::OnePerRank,
+        },
+        None if spec.engine == Engine::Native => native_ranks()?,
+        None => {
+            let python = args.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
+            adapters::rank_program(&python, &run_dir)?
+        }
+    };
     let mut progress = Progress::new(&spec);
     let launch = Launch { run_id: &run_id, spec: &spec, program: &program, run_dir: &run_dir };
     let ended = launch.run(&mut |record| progress.see(record))?;
@@ -174,7 +196,10 @@ impl Args {
             seed: self.seed,
             inject: self.inject,
             timeout_s: self.timeout,
+            shapes: self.shapes.clone(),
+            ..SpecRequest::default()
         };
+        self.settings.fill(&mut request);
         if let Some(path) = &self.deepspeed_config {
             for note in DeepSpeedConfig::read(path)?.apply(&mut request)? {
                 anstream::eprintln!("note: {note}");

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::report::Ending;
-use crate::spec::{Plan, RunSpec, plan::Segment};
+use crate::spec::plan::{Param, Segment};
+use crate::spec::{Plan, RunSpec};
 use crate::trace::{
     CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Payload, Point, Trace,
     Violation, combined_digest,
@@ -209,8 +210,11 @@ impl<'a> Observed<'a> {
         if self.params.is_empty() {
             return Plan::new(self.spec);
         }
-        let shapes = self.params.iter().map(|param| (param.name.clone(), param.shape.clone()));
-        Plan::with_shapes(self.spec, shapes.collect())
+        let params = self.params.iter().map(|param| Param {
+            trainable: param.trainable,
+            ..Param::new(param.name.clone(), param.shape.clone())
+        });
+        Plan::with_params(self.spec, params.collect())
     }
 
     /// Name of a parameter.

@@ -225,10 +225,10 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
     match spec.dataflow {
-        Dataflow::Accumulator => {
+        Some(Dataflow::Accumulator) => {
             missing.push("gradient hooks and buckets: this dataflow has none".to_owned());
         }
-        Dataflow::IpgBucket => {
+        Some(Dataflow::IpgBucket) => {
             let flushed = |reason| observed.flushes.iter().any(|flush| flush.reason == reason);
             if !flushed(FlushReason::Full) {
                 missing.push("a bucket flushed because it was full".to_owned());
@@ -237,6 +237,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 missing.push("a parameter larger than the bucket".to_owned());
             }
         }
+        None => {}
     }
     let read = |point| case.decoded.contributions.iter().any(|c| c.point == point);
     if !read(Point::MasterWeights) {

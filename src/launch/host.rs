@@ -20,6 +20,7 @@ use super::conversation::Conversation;
 use super::group::ProcessGroup;
 use super::sender::{Role, Sender};
 use super::{Hosting, Launch, LaunchError};
+use crate::spec::Plan;
 use crate::trace::contract::{self, LogOf};
 
 /// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
@@ -63,6 +64,8 @@ struct Hosts<'a> {
     run_dir: &'a Path,
     /// The spec as JSON.
     spec: String,
+    /// The model's parameters as JSON.
+    params: String,
     /// Where the ranks meet. The socket listens already, so nobody can take its port.
     store: TcpListener,
 }
@@ -71,9 +74,11 @@ impl<'a> Hosts<'a> {
     fn new(launch: &'a Launch<'a>, run_dir: &'a Path) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
+        let params = serde_json::to_string(Plan::new(launch.spec).params())
+            .map_err(LaunchError::system("the parameters for the ranks"))?;
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(LaunchError::system("a socket for the ranks to meet at"))?;
-        Ok(Self { launch, run_dir, spec, store })
+        Ok(Self { launch, run_dir, spec, params, store })
     }
 
     /// Starts a host, whose first rank is `rank`. It gets the sending ends of its ranks' channels,
@@ -136,6 +141,7 @@ impl<'a> Hosts<'a> {
         command
             .env(contract::RUN, self.launch.run_id)
             .env(contract::SPEC, &self.spec)
+            .env(contract::PARAMS, &self.params)
             .env(contract::RUN_DIR, self.run_dir)
             .env("MASTER_ADDR", address.ip().to_string())
             .env("MASTER_PORT", address.port().to_string())

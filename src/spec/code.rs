@@ -41,9 +41,11 @@ impl Code {
     }
 
     /// Starting value of flat element `element` of the parameters, in units of the learning rate:
-    /// a small integer, different from element to element so that misplaced slices show.
+    /// a small integer that is not 0, different from element to element. So misplaced slices show,
+    /// a run of elements says which parameter it belongs to, and padding stands out.
     pub fn initial(&self, element: usize) -> i8 {
-        (mix(self.seed ^ 0x1717, element as u64) % 5) as i8 - 2
+        let value = (mix(self.seed ^ 0x1717, element as u64) % 16) as i8;
+        if value < 8 { value - 8 } else { value - 7 }
     }
 
     /// Decodes the window of `D` elements that starts at flat element `start`.

@@ -8,16 +8,20 @@
 pub mod code;
 pub mod deepspeed;
 pub mod fault;
+mod options;
 pub mod plan;
 mod point;
+mod shape;
 mod validate;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use fault::Fault;
+pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
 pub use plan::Plan;
 pub use point::Point;
+pub use shape::Shape;
 pub use validate::{DEFAULT_WORLD_SIZE, Invalid, SpecRequest};
 
 /// One run, completely specified.
@@ -38,14 +42,42 @@ pub struct RunSpec {
     pub dtype: Dtype,
     /// Dtype in which microbatches are added up.
     pub grad_accum_dtype: Dtype,
-    /// Dtype in which gradients cross ranks.
-    pub comm_dtype: Dtype,
-    /// Where gradients wait between backward and reduction.
-    pub dataflow: Dataflow,
+    /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
+    pub comm_dtype: Option<Dtype>,
+    /// Where gradients wait between backward and reduction, in the native engine; the others have
+    /// ways of their own.
+    pub dataflow: Option<Dataflow>,
     /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     pub reduce_bucket_size: usize,
+    /// Where the optimizer's states live.
+    pub offload: Offload,
+    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`).
+    pub overlap_comm: bool,
+    /// Whether gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
+    /// `contiguous_gradients`).
+    pub contiguous_gradients: bool,
+    /// Whether gradients are reduce-scattered instead of all-reduced (DeepSpeed's
+    /// `reduce_scatter`).
+    pub reduce_scatter: bool,
+    /// Whether `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
+    /// `bf16.immediate_grad_update`).
+    pub immediate_grad_update: bool,
+    /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
+    pub gradient_clipping: f64,
+    /// Scale of the loss of an fp16 model.
+    pub loss_scale: LossScale,
+    /// Settings of DDP; none for other engines.
+    pub ddp: Option<DdpOptions>,
+    /// Settings of FSDP2; none for other engines.
+    pub fsdp2: Option<Fsdp2Options>,
+    /// The user's DeepSpeed file as it is, for the real DeepSpeed; what the flags say wins over it.
+    pub deepspeed_config: Option<serde_json::Value>,
+    /// How much of the engine is observed.
+    pub observe: Observation,
     /// The synthetic model.
     pub model: Model,
+    /// What is unusual about it, and about how it is used.
+    pub shapes: Vec<Shape>,
     /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
     pub micro_batch_size: usize,
     /// The inner optimizer, on fp32 master weights.
@@ -59,6 +91,16 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// Whether this shape was asked for.
+    pub fn has_shape(&self, shape: Shape) -> bool {
+        self.shapes.contains(&shape)
+    }
+
+    /// Dtype in which gradients cross ranks; where the engine chooses, the narrowest that it could.
+    pub fn narrowest_comm_dtype(&self) -> Dtype {
+        self.comm_dtype.unwrap_or(self.dtype)
+    }
+
     /// Number of gradients in one optimizer step, `W·GA`.
     pub fn contributions_per_step(&self) -> usize {
         self.world_size * self.gradient_accumulation_steps
@@ -107,11 +149,11 @@ named_enum! {
     pub enum Engine {
         /// zprobe's own sharded engine, on libtorch.
         Native = "native",
-        /// A released DeepSpeed (not there yet).
+        /// The DeepSpeed of a Python environment.
         DeepSpeed = "deepspeed",
-        /// PyTorch `DistributedDataParallel` (not there yet).
+        /// PyTorch's `DistributedDataParallel`.
         Ddp = "ddp",
-        /// PyTorch `fully_shard` (not there yet).
+        /// PyTorch's `fully_shard`.
         Fsdp2 = "fsdp2",
     }
 }
@@ -121,7 +163,7 @@ named_enum! {
     pub enum Dtype {
         /// bfloat16: 8 significant bits.
         Bf16 = "bf16",
-        /// IEEE half: 11 significant bits (not there yet).
+        /// IEEE half: 11 significant bits.
         Fp16 = "fp16",
         /// IEEE single: 24 significant bits.
         Fp32 = "fp32",

@@ -10,7 +10,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Model, Point, RunSpec, code::Code};
+use super::{Model, Point, RunSpec, Shape, code::Code};
 
 /// A parameter of the synthetic model and its place in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,9 +21,16 @@ pub struct Param {
     pub shape: Vec<usize>,
     /// First element in the flat order.
     pub offset: usize,
+    /// Whether it requires a gradient.
+    pub trainable: bool,
 }
 
 impl Param {
+    /// A trainable parameter, not laid out yet.
+    pub fn new(name: impl Into<String>, shape: Vec<usize>) -> Self {
+        Self { name: name.into(), shape, offset: 0, trainable: true }
+    }
+
     /// Number of elements.
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
@@ -65,15 +72,15 @@ impl Plan {
     /// The plan that follows from `spec` for its synthetic model.
     pub fn new(spec: &RunSpec) -> Self {
         let params = match spec.model {
-            Model::Coded => coded_params(Self::code(spec).length(), spec.world_size),
+            Model::Coded => coded_params(spec),
             Model::Mlp => mlp_params(),
         };
-        Self::with_shapes(spec, params)
+        Self::with_params(spec, params)
     }
 
     /// The plan for a model with these parameters, in flat order.
-    pub fn with_shapes(spec: &RunSpec, shapes: Vec<(String, Vec<usize>)>) -> Self {
-        let params = lay_out(shapes);
+    pub fn with_params(spec: &RunSpec, params: Vec<Param>) -> Self {
+        let params = lay_out(params);
         let numel: usize = params.iter().map(Param::numel).sum();
         let padded = numel.next_multiple_of(Self::ALIGNMENT * spec.world_size);
         Self {
@@ -173,13 +180,17 @@ impl Plan {
 
 /// Parameters of the coded model: about two codes per rank, with one parameter larger than the
 /// default bucket, some that cross partition boundaries, and some too short to decode alone.
-fn coded_params(code: usize, world_size: usize) -> Vec<(String, Vec<usize>)> {
+fn coded_params(spec: &RunSpec) -> Vec<Param> {
+    let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
     // nothing would be left for the flush at the boundary.
-    let mut shapes = vec![
-        ("position.weight".to_owned(), vec![code + 2]),
-        ("embed.weight".to_owned(), vec![4, code + 3]),
+    let mut params = vec![
+        Param::new("position.weight", vec![code + 2]),
+        Param::new("embed.weight", vec![4, code + 3]),
     ];
+    if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
+        params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
+    }
     let mut numel = code + 2 + 4 * (code + 3);
     let mut layer = 0;
     while layer == 0 || numel < 2 * code * world_size + code {
@@ -190,36 +201,33 @@ fn coded_params(code: usize, world_size: usize) -> Vec<(String, Vec<usize>)> {
             ("mlp.bias", vec![5]),
         ] {
             numel += shape.iter().product::<usize>();
-            shapes.push((format!("layers.{layer}.{part}"), shape));
+            params.push(Param::new(format!("layers.{layer}.{part}"), shape));
         }
         layer += 1;
     }
     // An odd total, so that even a single rank has padding.
     let head = if numel.is_multiple_of(2) { 7 } else { 6 };
-    shapes.push(("head.bias".to_owned(), vec![head]));
-    shapes
+    params.push(Param::new("head.bias", vec![head]));
+    params
 }
 
 /// Parameters of the seed's model: `Linear(64, 64)`, GELU, `Linear(64, 64)`.
-fn mlp_params() -> Vec<(String, Vec<usize>)> {
+fn mlp_params() -> Vec<Param> {
     vec![
-        ("0.weight".to_owned(), vec![64, 64]),
-        ("0.bias".to_owned(), vec![64]),
-        ("2.weight".to_owned(), vec![64, 64]),
-        ("2.bias".to_owned(), vec![64]),
+        Param::new("0.weight", vec![64, 64]),
+        Param::new("0.bias", vec![64]),
+        Param::new("2.weight", vec![64, 64]),
+        Param::new("2.bias", vec![64]),
     ]
 }
 
-fn lay_out(shapes: Vec<(String, Vec<usize>)>) -> Vec<Param> {
+fn lay_out(mut params: Vec<Param>) -> Vec<Param> {
     let mut offset = 0;
-    shapes
-        .into_iter()
-        .map(|(name, shape)| {
-            let param = Param { name, shape, offset };
-            offset += param.numel();
-            param
-        })
-        .collect()
+    for param in &mut params {
+        param.offset = offset;
+        offset += param.numel();
+    }
+    params
 }
 
 #[cfg(test)]

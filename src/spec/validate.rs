@@ -1,9 +1,15 @@
 //! From what was asked for to what is run: defaults, contradictions, and what is not there yet.
 
-use super::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, Plan, RunSpec};
+use super::{
+    CommHook, Dataflow, DdpOptions, Dtype, Engine, Fault, Fsdp2Options, LossScale, Model,
+    Observation, Offload, Optimizer, Plan, RunSpec, Shape,
+};
 
 /// Ranks when nobody says how many: the fewest that can disagree.
 pub const DEFAULT_WORLD_SIZE: usize = 2;
+
+/// Bytes in a MiB.
+const MIB: f64 = 1_048_576.0;
 
 /// What was asked for on the command line, in the environment and in files. A value that nobody
 /// gave is `None`.
@@ -29,6 +35,38 @@ pub struct SpecRequest {
     pub dataflow: Option<Dataflow>,
     /// `--reduce-bucket-size`
     pub reduce_bucket_size: Option<usize>,
+    /// `--offload`
+    pub offload: Option<Offload>,
+    /// `--overlap-comm`
+    pub overlap_comm: Option<bool>,
+    /// `--contiguous-gradients`
+    pub contiguous_gradients: Option<bool>,
+    /// `--reduce-scatter`
+    pub reduce_scatter: Option<bool>,
+    /// `--immediate-grad-update`
+    pub immediate_grad_update: Option<bool>,
+    /// `--gradient-clipping`
+    pub gradient_clipping: Option<f64>,
+    /// `--loss-scale`
+    pub loss_scale: Option<LossScale>,
+    /// `--bucket-cap-mb`
+    pub bucket_cap_mb: Option<f64>,
+    /// `--find-unused-parameters`
+    pub find_unused_parameters: Option<bool>,
+    /// `--static-graph`
+    pub static_graph: Option<bool>,
+    /// `--gradient-as-bucket-view`
+    pub gradient_as_bucket_view: Option<bool>,
+    /// `--comm-hook`
+    pub comm_hook: Option<CommHook>,
+    /// `--reshard-after-forward`
+    pub reshard_after_forward: Option<bool>,
+    /// The content of `--deepspeed-config`
+    pub deepspeed_config: Option<serde_json::Value>,
+    /// `--observe`
+    pub observe: Option<Observation>,
+    /// `--shape`
+    pub shapes: Vec<Shape>,
     /// `--model`
     pub model: Option<Model>,
     /// `train_micro_batch_size_per_gpu`
@@ -44,11 +82,18 @@ pub struct SpecRequest {
 }
 
 /// Why a request cannot be run. Each message says what to do instead.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
-    /// The engine exists in the contract but not in this release.
-    #[error("--engine {0}: this release of zprobe has only the native engine; use --engine native")]
-    Engine(Engine),
+    /// The engine has no such setting.
+    #[error("{flag}: the {engine} engine has no such setting; {advice}")]
+    NotOfThisEngine {
+        /// The flag.
+        flag: &'static str,
+        /// The engine.
+        engine: Engine,
+        /// What to do instead.
+        advice: &'static str,
+    },
     /// No such ZeRO stage.
     #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
     NoSuchStage(u8),
@@ -128,32 +173,23 @@ impl SpecRequest {
     /// The first contradiction found.
     pub fn resolve(self) -> Result<RunSpec, Invalid> {
         let engine = self.engine.unwrap_or(Engine::Native);
-        if engine != Engine::Native {
-            return Err(Invalid::Engine(engine));
-        }
-        let stage = self.stage.unwrap_or(1);
-        match stage {
-            1 => {}
-            0 | 2 | 3 => return Err(Invalid::Stage(stage)),
-            _ => return Err(Invalid::NoSuchStage(stage)),
-        }
+        self.check_engine(engine)?;
+        let stage = self.resolve_stage(engine)?;
         let dtype = self.dtype.unwrap_or(Dtype::Bf16);
-        let grad_accum_dtype = self.grad_accum_dtype.unwrap_or(Dtype::Fp32);
-        let dataflow = self.dataflow.unwrap_or_else(|| deepspeed_dataflow(dtype, grad_accum_dtype));
+        let grad_accum_dtype = self.resolve_grad_accum_dtype(engine, dtype);
+        let dataflow = (engine == Engine::Native)
+            .then(|| self.dataflow.unwrap_or_else(|| deepspeed_dataflow(dtype, grad_accum_dtype)));
         // DeepSpeed communicates in the dtype of the buffer that it reduces unless told otherwise:
         // the flat accumulator's, or the model's for IPG buckets.
-        let comm_dtype = self.comm_dtype.unwrap_or(match dataflow {
-            Dataflow::Accumulator => grad_accum_dtype,
-            Dataflow::IpgBucket => dtype,
+        let comm_dtype = self.comm_dtype.or(match (engine, dataflow) {
+            (_, Some(Dataflow::Accumulator)) => Some(grad_accum_dtype),
+            (_, Some(Dataflow::IpgBucket)) => Some(dtype),
+            (Engine::Ddp, None) => Some(self.comm_hook.map_or(dtype, |hook| hook.dtype(dtype))),
+            (Engine::Fsdp2, None) => Some(Dtype::Fp32),
+            (_, None) => None,
         });
-        for (flag, asked) in [
-            ("--dtype", dtype),
-            ("--grad-accum-dtype", grad_accum_dtype),
-            ("--comm-dtype", comm_dtype),
-        ] {
-            if asked == Dtype::Fp16 {
-                return Err(Invalid::Fp16 { flag });
-            }
+        if engine == Engine::Native {
+            refuse_native_fp16(dtype, grad_accum_dtype, comm_dtype)?;
         }
         if grad_accum_dtype == Dtype::Bf16 && dtype == Dtype::Fp32 {
             return Err(Invalid::NarrowAccumulation { accum: grad_accum_dtype, model: dtype });
@@ -167,7 +203,8 @@ impl SpecRequest {
         let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
         let steps = at_least_one("--steps", self.steps, 2)?;
         let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;
-        let timeout_s = self.timeout_s.unwrap_or(60);
+        // A real engine is imported first, which a busy machine can take a minute for.
+        let timeout_s = self.timeout_s.unwrap_or(if engine == Engine::Native { 60 } else { 180 });
         if timeout_s == 0 {
             return Err(Invalid::Zero { flag: "--timeout" });
         }
@@ -175,6 +212,9 @@ impl SpecRequest {
         let seed = self.seed.unwrap_or(0);
         let contributions = steps.saturating_mul(world_size).saturating_mul(ga).min(1 << 30);
         let default_bucket = Plan::default_bucket_size(model, contributions, seed);
+        let mut shapes = self.shapes;
+        shapes.sort_unstable();
+        shapes.dedup();
         let spec = RunSpec {
             engine,
             stage,
@@ -190,7 +230,29 @@ impl SpecRequest {
                 self.reduce_bucket_size,
                 default_bucket,
             )?,
+            offload: self.offload.unwrap_or(Offload::None),
+            overlap_comm: self.overlap_comm.unwrap_or(false),
+            contiguous_gradients: self.contiguous_gradients.unwrap_or(true),
+            reduce_scatter: self.reduce_scatter.unwrap_or(true),
+            immediate_grad_update: self.immediate_grad_update.unwrap_or(false),
+            gradient_clipping: self.gradient_clipping.unwrap_or(0.0),
+            loss_scale: self.loss_scale.unwrap_or(LossScale::DEFAULT),
+            ddp: (engine == Engine::Ddp).then(|| DdpOptions {
+                bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
+                find_unused_parameters: self
+                    .find_unused_parameters
+                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+                static_graph: self.static_graph.unwrap_or(false),
+                gradient_as_bucket_view: self.gradient_as_bucket_view.unwrap_or(false),
+                comm_hook: self.comm_hook.unwrap_or(CommHook::None),
+            }),
+            fsdp2: (engine == Engine::Fsdp2).then(|| Fsdp2Options {
+                reshard_after_forward: self.reshard_after_forward.unwrap_or(true),
+            }),
+            deepspeed_config: self.deepspeed_config.filter(|_| engine == Engine::DeepSpeed),
+            observe: self.observe.unwrap_or(Observation::Full),
             model,
+            shapes,
             micro_batch_size,
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
@@ -205,6 +267,88 @@ impl SpecRequest {
         check_fault(&spec)?;
         Ok(spec)
     }
+}
+
+impl SpecRequest {
+    /// Refuses what the engine has no place for: nothing that was asked for is ignored.
+    fn check_engine(&self, engine: Engine) -> Result<(), Invalid> {
+        let other = "choose another with --engine";
+        let deepspeed_only = "use --engine deepspeed";
+        let ddp_only = "use --engine ddp";
+        let is_set = |flag: Option<bool>| flag.is_some();
+        let (native, deepspeed) = (engine == Engine::Native, engine == Engine::DeepSpeed);
+        let (ddp, fsdp2) = (engine == Engine::Ddp, engine == Engine::Fsdp2);
+        let rows = [
+            ("--dataflow", self.dataflow.is_some(), native, "use --engine native"),
+            ("--inject", self.inject.is_some(), native, "use --engine native"),
+            ("--stage", self.stage.is_some(), native || deepspeed, other),
+            ("--reduce-bucket-size", self.reduce_bucket_size.is_some(), native || deepspeed, other),
+            ("--offload", self.offload == Some(Offload::Cpu), deepspeed, deepspeed_only),
+            ("--overlap-comm", is_set(self.overlap_comm), deepspeed, deepspeed_only),
+            (
+                "--contiguous-gradients",
+                is_set(self.contiguous_gradients),
+                deepspeed,
+                deepspeed_only,
+            ),
+            ("--reduce-scatter", is_set(self.reduce_scatter), deepspeed, deepspeed_only),
+            (
+                "--immediate-grad-update",
+                is_set(self.immediate_grad_update),
+                deepspeed,
+                deepspeed_only,
+            ),
+            ("--gradient-clipping", self.gradient_clipping.is_some(), !native, other),
+            ("--loss-scale", self.loss_scale.is_some(), deepspeed, deepspeed_only),
+            ("--bucket-cap-mb", self.bucket_cap_mb.is_some(), ddp, ddp_only),
+            ("--find-unused-parameters", is_set(self.find_unused_parameters), ddp, ddp_only),
+            ("--static-graph", is_set(self.static_graph), ddp, ddp_only),
+            ("--gradient-as-bucket-view", is_set(self.gradient_as_bucket_view), ddp, ddp_only),
+            ("--comm-hook", self.comm_hook.is_some(), ddp, ddp_only),
+            (
+                "--reshard-after-forward",
+                is_set(self.reshard_after_forward),
+                fsdp2,
+                "use --engine fsdp2",
+            ),
+            ("--observe outcome", self.observe == Some(Observation::Outcome), !native, other),
+            ("--shape", !self.shapes.is_empty(), !native, other),
+        ];
+        match rows.into_iter().find(|(_, asked, has, _)| *asked && !has) {
+            Some((flag, _, _, advice)) => Err(Invalid::NotOfThisEngine { flag, engine, advice }),
+            None => Ok(()),
+        }
+    }
+
+    fn resolve_stage(&self, engine: Engine) -> Result<u8, Invalid> {
+        let stage = self.stage.unwrap_or(match engine {
+            Engine::Native | Engine::DeepSpeed => 1,
+            Engine::Ddp => 0,
+            Engine::Fsdp2 => 3,
+        });
+        match (stage, engine) {
+            (4.., _) => Err(Invalid::NoSuchStage(stage)),
+            (0 | 2 | 3, Engine::Native) => Err(Invalid::Stage(stage)),
+            _ => Ok(stage),
+        }
+    }
+
+    /// DDP accumulates in the parameters' own gradients, FSDP2 in the dtype that it reduces in.
+    fn resolve_grad_accum_dtype(&self, engine: Engine, dtype: Dtype) -> Dtype {
+        self.grad_accum_dtype.unwrap_or(match engine {
+            Engine::Native | Engine::DeepSpeed => Dtype::Fp32,
+            Engine::Ddp => dtype,
+            Engine::Fsdp2 => self.comm_dtype.unwrap_or(Dtype::Fp32),
+        })
+    }
+}
+
+/// The native engine of this release has no fp16.
+fn refuse_native_fp16(dtype: Dtype, accum: Dtype, comm: Option<Dtype>) -> Result<(), Invalid> {
+    [("--dtype", Some(dtype)), ("--grad-accum-dtype", Some(accum)), ("--comm-dtype", comm)]
+        .into_iter()
+        .find(|(_, asked)| *asked == Some(Dtype::Fp16))
+        .map_or(Ok(()), |(flag, _)| Err(Invalid::Fp16 { flag }))
 }
 
 impl RunSpec {
@@ -251,10 +395,10 @@ fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
     }
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
-    let undivided = if spec.dataflow == Dataflow::Accumulator { odd_part } else { 1 };
+    let undivided = if spec.dataflow == Some(Dataflow::Accumulator) { odd_part } else { 1 };
     for (flag, dtype, multiple) in [
         ("--grad-accum-dtype", spec.grad_accum_dtype, 1),
-        ("--comm-dtype", spec.comm_dtype, undivided),
+        ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
     ] {
         let limit = dtype.exact_integers() / multiple;
         if contributions > limit {
@@ -273,7 +417,7 @@ fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
 
 fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
     let reason = match (spec.inject, spec.dataflow) {
-        (Some(Fault::DeadHooks | Fault::EmptyBucketFlush), Dataflow::Accumulator) => {
+        (Some(Fault::DeadHooks | Fault::EmptyBucketFlush), Some(Dataflow::Accumulator)) => {
             "the accumulator dataflow has no hooks and no buckets; add --dataflow ipg-bucket"
         }
         _ => return Ok(()),

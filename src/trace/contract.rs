@@ -9,6 +9,10 @@ pub const RUN: &str = "ZPROBE_RUN";
 /// Variable: the [`RunSpec`](crate::spec::RunSpec) as JSON.
 pub const SPEC: &str = "ZPROBE_SPEC";
 
+/// The parameters of the synthetic model, in flat order, as JSON: a list of
+/// [`crate::spec::plan::Param`].
+pub const PARAMS: &str = "ZPROBE_PARAMS";
+
 /// Variable: the event channel (a descriptor number) of each rank of this process, separated by
 /// commas, in rank order.
 pub const EVENT_FDS: &str = "ZPROBE_EVENT_FDS";

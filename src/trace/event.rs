@@ -88,6 +88,34 @@ pub enum Event {
         /// The inner optimizer.
         inner: String,
     },
+    /// What the engine says about itself: settings that it chose, classes, log entries.
+    EngineDescribed {
+        /// By name, in the engine's own words.
+        facts: BTreeMap<String, String>,
+    },
+    /// Something that this release of the engine does not let be seen.
+    NotObserved {
+        /// What was not observed.
+        what: String,
+        /// Why: the attribute or function that is missing.
+        why: String,
+    },
+    /// The loss scale that a step was taken with, once it is over.
+    LossScaled {
+        /// Optimizer step.
+        step: usize,
+        /// The scale.
+        scale: f64,
+        /// Whether the engine saw an overflow, and skipped the step.
+        overflow: bool,
+    },
+    /// The global norm of the gradient as the engine computed it, before clipping.
+    GradientNorm {
+        /// Optimizer step.
+        step: usize,
+        /// The norm; none when it is not finite.
+        norm: Option<f64>,
+    },
     /// A phase begins.
     PhaseEntered {
         /// Optimizer step.
@@ -198,6 +226,8 @@ pub struct ParamInfo {
     pub name: String,
     /// Shape.
     pub shape: Vec<usize>,
+    /// Whether it requires a gradient.
+    pub trainable: bool,
 }
 
 /// How a process ended.
@@ -285,5 +315,9 @@ named_enum! {
         AllGather = "all-gather",
         /// One rank's data, on every rank.
         Broadcast = "broadcast",
+        /// Sum over ranks, on one rank.
+        Reduce = "reduce",
+        /// Sum over ranks, a part of it on each rank.
+        ReduceScatter = "reduce-scatter",
     }
 }

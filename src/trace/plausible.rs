@@ -40,7 +40,9 @@ impl Event {
             | Event::HooksFired { step, microbatch, .. }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
-            Event::DigestsGathered { step, .. } => (Some(step), None),
+            Event::DigestsGathered { step, .. }
+            | Event::LossScaled { step, .. }
+            | Event::GradientNorm { step, .. } => (Some(step), None),
             _ => (None, None),
         }
     }

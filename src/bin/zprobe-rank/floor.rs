@@ -81,7 +81,7 @@ fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
     let zeros = |len: usize, kind: Kind| -> Result<Tensor> {
         Ok(Tensor::f_zeros([i64::try_from(len)?], (kind, Device::Cpu))?)
     };
-    let gradient = zeros(plan.padded(), kind_of(spec.comm_dtype))?;
+    let gradient = zeros(plan.padded(), kind_of(spec.narrowest_comm_dtype()))?;
     let parameters = zeros(plan.padded(), kind_of(spec.dtype))?;
     let own = zeros(plan.padded() / spec.world_size, kind_of(spec.dtype))?;
     for _ in 0..spec.steps {

@@ -223,7 +223,7 @@ impl System {
         // Casts to and from the wire, the division by W, and the sum over ranks.
         let communication = match point {
             Point::LocalGradient | Point::Accumulator => 0.0,
-            _ => gamma(spec.world_size + 2, spec.comm_dtype),
+            _ => gamma(spec.world_size + 2, spec.narrowest_comm_dtype()),
         };
         let relative = accumulation + communication;
         let mut total = 0.0;

@@ -41,8 +41,8 @@ fn zero1_with_fp32_accumulation_becomes_the_accumulator_dataflow() {
     assert_eq!(spec.stage, 1);
     assert_eq!(spec.dtype, Dtype::Bf16);
     assert_eq!(spec.grad_accum_dtype, Dtype::Fp32);
-    assert_eq!(spec.comm_dtype, Dtype::Fp32);
-    assert_eq!(spec.dataflow, Dataflow::Accumulator);
+    assert_eq!(spec.comm_dtype, Some(Dtype::Fp32));
+    assert_eq!(spec.dataflow, Some(Dataflow::Accumulator));
     assert_eq!(spec.world_size, 2);
     assert_eq!(spec.gradient_accumulation_steps, 4);
     assert_eq!(spec.micro_batch_size, 4);
@@ -167,8 +167,8 @@ fn defaults_are_deepspeeds_where_the_file_is_silent() {
         r#"{ "train_batch_size": 8, "bf16": { "enabled": true }, "zero_optimization": { "stage": 1 } }"#,
     );
     assert_eq!(spec.grad_accum_dtype, Dtype::Bf16);
-    assert_eq!(spec.comm_dtype, Dtype::Bf16);
-    assert_eq!(spec.dataflow, Dataflow::IpgBucket);
+    assert_eq!(spec.comm_dtype, Some(Dtype::Bf16));
+    assert_eq!(spec.dataflow, Some(Dataflow::IpgBucket));
     assert_eq!(spec.reduce_bucket_size, 500_000_000);
     assert_eq!((spec.micro_batch_size, spec.gradient_accumulation_steps), (4, 1));
 
@@ -182,8 +182,8 @@ fn accumulating_in_fp32_does_not_make_ranks_communicate_in_fp32() {
         r#"{ "train_batch_size": 8, "bf16": { "enabled": true },
              "data_types": { "grad_accum_dtype": "float32" }, "zero_optimization": { "stage": 1 } }"#,
     );
-    assert_eq!(spec.dataflow, Dataflow::Accumulator);
-    assert_eq!(spec.comm_dtype, Dtype::Bf16);
+    assert_eq!(spec.dataflow, Some(Dataflow::Accumulator));
+    assert_eq!(spec.comm_dtype, Some(Dtype::Bf16));
 }
 
 #[test]

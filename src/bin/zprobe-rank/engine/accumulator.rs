@@ -63,7 +63,7 @@ impl Accumulator {
         let skipped = context.has(Fault::NotAveraged)
             || (context.has_here(Fault::CollectiveSkipped) && microbatch.step == 0);
         if !skipped {
-            let mut wire = self.gradients.to_kind(kind_of(context.spec.comm_dtype));
+            let mut wire = self.gradients.to_kind(kind_of(context.spec.narrowest_comm_dtype()));
             context.communicator.all_reduce_sum(&wire, "accumulated gradients")?;
             let _ = wire.f_div_scalar_(context.communicator.world_size() as f64)?;
             self.gradients.f_copy_(&wire)?;

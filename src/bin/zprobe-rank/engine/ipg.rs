@@ -56,7 +56,7 @@ impl IpgBuckets {
         let partition = i64::try_from(context.plan.partition(0).len())?;
         // No bucket ever holds more than the model.
         let buffer_len = i64::try_from(capacity.min(context.plan.numel()))?;
-        let comm_kind = kind_of(spec.comm_dtype);
+        let comm_kind = kind_of(spec.narrowest_comm_dtype());
         let state = State {
             params: params.iter().map(Tensor::shallow_clone).collect(),
             accumulated: (spec.grad_accum_dtype != spec.dtype)
@@ -156,7 +156,7 @@ impl State {
             self.flush(FlushReason::Full)?;
         }
         if numel > self.bucket.capacity {
-            let wire = gradient.to_kind(kind_of(self.context.spec.comm_dtype)).copy();
+            let wire = gradient.to_kind(kind_of(self.context.spec.narrowest_comm_dtype())).copy();
             return self.average(FlushReason::Oversized, &wire, &[index]);
         }
         let start = self.bucket.elements;

@@ -12,7 +12,7 @@ mod partition;
 
 use std::rc::Rc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use tch::Tensor;
 use zprobe::spec::{Dataflow, Fault, Plan, RunSpec};
 use zprobe::trace::{Event, LayoutName, ParamInfo, Phase, Point, combined_digest};
@@ -118,8 +118,9 @@ impl Engine {
         // First, because it moves the parameters' storage into one flat buffer.
         let optimizer = PartitionedOptimizer::new(Rc::clone(&context), params)?;
         let flow: Box<dyn GradientFlow> = match context.spec.dataflow {
-            Dataflow::Accumulator => Box::new(Accumulator::new(Rc::clone(&context), params)?),
-            Dataflow::IpgBucket => Box::new(IpgBuckets::new(Rc::clone(&context), params)?),
+            Some(Dataflow::Accumulator) => Box::new(Accumulator::new(Rc::clone(&context), params)?),
+            Some(Dataflow::IpgBucket) => Box::new(IpgBuckets::new(Rc::clone(&context), params)?),
+            None => bail!("the spec names no dataflow: it is not one of the native engine"),
         };
         Ok(Self { context, model, flow, optimizer, backwards: 0 })
     }
@@ -144,7 +145,11 @@ impl Engine {
         let params = plan
             .params()
             .iter()
-            .map(|param| ParamInfo { name: param.name.clone(), shape: param.shape.clone() })
+            .map(|param| ParamInfo {
+                name: param.name.clone(),
+                shape: param.shape.clone(),
+                trainable: param.trainable,
+            })
             .collect();
         recorder.emit(Event::Model { params })?;
         for (layout, range) in [

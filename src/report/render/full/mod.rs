@@ -10,6 +10,7 @@ use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
 use crate::report::{Ending, Finding, Rank, Severity, Verdict};
+use crate::spec::Dtype;
 use crate::trace::{Outcome, Point};
 
 pub(super) fn render(report: &Report) -> String {
@@ -90,7 +91,9 @@ fn setting(report: &Report) -> Vec<String> {
         ),
         format!(
             "{}, accumulated in {}, communicated in {}",
-            spec.dtype, spec.grad_accum_dtype, spec.comm_dtype
+            spec.dtype,
+            spec.grad_accum_dtype,
+            spec.comm_dtype.map_or("the engine's choice", Dtype::name),
         ),
     ];
     if let (Some(class), Some(inner)) = (&report.run.optimizer_class, &report.run.inner_optimizer) {

@@ -1,0 +1,5 @@
+"""The rank program for real engines: `python rank-program`. See docs/protocol.md."""
+
+from zprobe_rank.host import main
+
+main()

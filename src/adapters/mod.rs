@@ -1,0 +1,95 @@
+//! Real engines: DeepSpeed, DDP and FSDP2 under the same probe.
+//!
+//! Their ranks are Python, started with the user's interpreter from the files beside this one,
+//! which need nothing but the standard library, torch and the engine. One process imports the
+//! engine and forks the ranks ([`Hosting::Forked`]), so that all of them cost one import. They
+//! emit the same [`Event`](crate::trace::Event)s as native ranks.
+//!
+//! An adapter observes by wrapping and by hooks; it never changes what the engine computes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::launch::{Hosting, RankProgram};
+
+/// The rank program's files, by path: a Python package, and what starts it.
+const FILES: &[(&str, &str)] = &[
+    ("__main__.py", include_str!("__main__.py")),
+    ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
+    ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
+    ("zprobe_rank/codes.py", include_str!("zprobe_rank/codes.py")),
+    ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
+    ("zprobe_rank/engines/ddp.py", include_str!("zprobe_rank/engines/ddp.py")),
+    ("zprobe_rank/engines/deepspeed.py", include_str!("zprobe_rank/engines/deepspeed.py")),
+    ("zprobe_rank/engines/fsdp2.py", include_str!("zprobe_rank/engines/fsdp2.py")),
+    ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
+    ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
+    ("zprobe_rank/model.py", include_str!("zprobe_rank/model.py")),
+    ("zprobe_rank/optimizer_tap.py", include_str!("zprobe_rank/optimizer_tap.py")),
+    ("zprobe_rank/placement.py", include_str!("zprobe_rank/placement.py")),
+    ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
+];
+
+/// Directory of the rank program inside a run directory.
+const DIRECTORY: &str = "rank-program";
+
+/// The rank program could not be written to the run directory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}: {cause}; choose another run directory with --out")]
+pub struct Unwritable {
+    path: PathBuf,
+    cause: io::Error,
+}
+
+/// Writes the rank program into `run_dir` and returns what starts it with `python`.
+///
+/// It lies with the run, so that what the ranks did can be read, and run again, from there.
+///
+/// # Errors
+/// When the run directory cannot be written.
+pub fn rank_program(python: &Path, run_dir: &Path) -> Result<RankProgram, Unwritable> {
+    let directory = run_dir.join(DIRECTORY);
+    let unwritable = |path: &Path| {
+        let path = path.to_owned();
+        |cause| Unwritable { path, cause }
+    };
+    for (name, text) in FILES {
+        let path = directory.join(name);
+        let parent = path.parent().unwrap_or(&directory);
+        fs::create_dir_all(parent).map_err(unwritable(parent))?;
+        fs::write(&path, text).map_err(unwritable(&path))?;
+    }
+    Ok(RankProgram {
+        program: python.to_owned(),
+        // Without leaving byte code in the run directory.
+        args: vec!["-B".into(), directory.into()],
+        hosting: Hosting::Forked,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_python_file_is_embedded() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters");
+        let mut directories = vec![root.clone()];
+        let mut names = Vec::new();
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).expect("a directory of Python files") {
+                let path = entry.expect("a Python file").path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "py") {
+                    let name = path.strip_prefix(&root).expect("a path below the root");
+                    names.push(name.display().to_string());
+                }
+            }
+        }
+        names.sort();
+        let embedded: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, embedded);
+    }
+}

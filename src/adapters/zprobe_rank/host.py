@@ -1,0 +1,85 @@
+"""The host: imports torch and the engine once, forks the ranks, and says how each of them ended."""
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+
+ENGINES = {"deepspeed": "deepspeed", "ddp": "ddp", "fsdp2": "fsdp2"}
+
+
+def main():
+    """What the launcher starts; docs/protocol.md says what it is given."""
+    run_host(os.environ)
+
+
+def run_host(environment):
+    """Forks one rank per event channel and waits for all of them."""
+    spec = json.loads(environment["ZPROBE_SPEC"])
+    load(spec["engine"])
+    from zprobe_rank.channel import Channel
+
+    event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
+    channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
+    host_pid = os.getpid()
+    ranks = {}
+    for rank in range(len(event_fds)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _leave(_become_rank, environment, spec, rank, event_fds, host_pid)
+        channel.emit("rank-spawned", rank=rank, pid=pid)
+        ranks[pid] = rank
+    for fd in event_fds:
+        os.close(fd)
+    while ranks:
+        pid, status = os.wait()
+        if pid in ranks:
+            # Not `os.waitstatus_to_exitcode`, which is younger than Python 3.8.
+            signalled = os.WIFSIGNALED(status)
+            outcome = dict(signal=os.WTERMSIG(status)) if signalled else dict(code=os.WEXITSTATUS(status))
+            channel.emit("rank-exited", rank=ranks.pop(pid), outcome=outcome)
+
+
+def load(engine):
+    """Imports torch and the engine; the ranks that are forked from here have them already."""
+    return importlib.import_module("zprobe_rank.engines." + ENGINES[engine])
+
+
+def _leave(body, *args):
+    """Runs `body` and ends this process without the clean-up of the process it was forked from."""
+    code = 1
+    try:
+        code = body(*args)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _become_rank(environment, spec, rank, event_fds, host_pid):
+    """Ties this process to the host's life, sends its output to its own logs, and runs the rank."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != host_pid:
+        return 1
+    os.close(int(environment["ZPROBE_HOST_FD"]))
+    for other, fd in enumerate(event_fds):
+        if other != rank:
+            os.close(fd)
+    for stream, number in [("stdout", 1), ("stderr", 2)]:
+        path = os.path.join(environment["ZPROBE_RUN_DIR"], "rank-%d.%s.log" % (rank, stream))
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(log, number)
+        os.close(log)
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    from zprobe_rank import rank as rank_module
+
+    return rank_module.main(spec, rank, event_fds[rank])

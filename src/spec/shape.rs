@@ -1,0 +1,74 @@
+//! What is unusual about the model, or about how it is used: shapes in which real bugs hide.
+
+use super::named_enum;
+
+named_enum! {
+    /// Something unusual about the model or its use. Shapes combine.
+    ///
+    /// Whatever the shapes, the coded model has a parameter larger than the default bucket and
+    /// parameters that cross partition boundaries.
+    pub enum Shape {
+        /// A parameter is not used in the first microbatch of a step.
+        UnusedFirst = "unused-first",
+        /// A parameter is not used in the last microbatch of a step.
+        UnusedLast = "unused-last",
+        /// A parameter is never used.
+        UnusedAlways = "unused-always",
+        /// A parameter is used in every other step, beginning with the first.
+        UnusedAlternating = "unused-alternating",
+        /// A parameter is used twice in each microbatch.
+        Tied = "tied",
+        /// A parameter is frozen: it requires no gradient.
+        Frozen = "frozen",
+        /// A term of the loss uses a parameter beside the engine's forward.
+        Bypass = "bypass",
+        /// Forward returns a tuple of loss and logits.
+        TupleOutput = "tuple-output",
+        /// Forward returns a dict of loss and logits.
+        DictOutput = "dict-output",
+        /// One element of one gradient is infinite, on one rank, in the first microbatch.
+        InfinityOnOneRank = "infinity-on-one-rank",
+        /// The loss of each microbatch goes backward in two parts.
+        SeveralBackwards = "several-backwards",
+    }
+}
+
+impl Shape {
+    /// What is unusual, in words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Shape::UnusedFirst => "a parameter is unused in the first microbatch of each step",
+            Shape::UnusedLast => "a parameter is unused in the last microbatch of each step",
+            Shape::UnusedAlways => "a parameter is never used",
+            Shape::UnusedAlternating => "a parameter is used in one step and unused in the next",
+            Shape::Tied => "a parameter is used twice in each microbatch",
+            Shape::Frozen => "a parameter requires no gradient",
+            Shape::Bypass => "a term of the loss uses a parameter beside the engine's forward",
+            Shape::TupleOutput => "forward returns a tuple of loss and logits",
+            Shape::DictOutput => "forward returns a dict of loss and logits",
+            Shape::InfinityOnOneRank => "one element of one rank's gradient is infinite",
+            Shape::SeveralBackwards => "each microbatch's loss goes backward in two parts",
+        }
+    }
+
+    /// Whether some microbatch does not reach every trainable parameter.
+    pub const fn leaves_unused(self) -> bool {
+        matches!(
+            self,
+            Shape::UnusedFirst | Shape::UnusedLast | Shape::UnusedAlways | Shape::UnusedAlternating
+        )
+    }
+
+    /// The parameter of the coded model that the shape is about, if it is one.
+    pub const fn param(self) -> Option<&'static str> {
+        match self {
+            Shape::UnusedFirst | Shape::Bypass => Some("layers.0.attn.weight"),
+            Shape::UnusedLast => Some("layers.0.mlp.weight"),
+            Shape::UnusedAlways | Shape::InfinityOnOneRank => Some("layers.0.norm.weight"),
+            Shape::UnusedAlternating => Some("embed.weight"),
+            Shape::Tied => Some("position.weight"),
+            Shape::Frozen => Some("frozen.weight"),
+            Shape::TupleOutput | Shape::DictOutput | Shape::SeveralBackwards => None,
+        }
+    }
+}
