@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
     ("zprobe_rank/codes.py", include_str!("zprobe_rank/codes.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
+    ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
     ("zprobe_rank/engines/ddp.py", include_str!("zprobe_rank/engines/ddp.py")),
     ("zprobe_rank/engines/deepspeed.py", include_str!("zprobe_rank/engines/deepspeed.py")),
     ("zprobe_rank/engines/fsdp2.py", include_str!("zprobe_rank/engines/fsdp2.py")),

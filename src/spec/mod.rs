@@ -51,17 +51,18 @@ pub struct RunSpec {
     pub reduce_bucket_size: usize,
     /// Where the optimizer's states live.
     pub offload: Offload,
-    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`).
-    pub overlap_comm: bool,
+    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`); this and the next three
+    /// are none where that is left to the engine.
+    pub overlap_comm: Option<bool>,
     /// Whether gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
     /// `contiguous_gradients`).
-    pub contiguous_gradients: bool,
+    pub contiguous_gradients: Option<bool>,
     /// Whether gradients are reduce-scattered instead of all-reduced (DeepSpeed's
     /// `reduce_scatter`).
-    pub reduce_scatter: bool,
+    pub reduce_scatter: Option<bool>,
     /// Whether `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
     /// `bf16.immediate_grad_update`).
-    pub immediate_grad_update: bool,
+    pub immediate_grad_update: Option<bool>,
     /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
     pub gradient_clipping: f64,
     /// Scale of the loss of an fp16 model.
@@ -70,7 +71,8 @@ pub struct RunSpec {
     pub ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
     pub fsdp2: Option<Fsdp2Options>,
-    /// The user's DeepSpeed file as it is, for the real DeepSpeed; what the flags say wins over it.
+    /// What the real DeepSpeed is configured with: the user's file as it is, or what follows from
+    /// the flags; none for other engines.
     pub deepspeed_config: Option<serde_json::Value>,
     /// How much of the engine is observed.
     pub observe: Observation,

@@ -30,6 +30,10 @@ named_enum! {
         InfinityOnOneRank = "infinity-on-one-rank",
         /// The loss of each microbatch goes backward in two parts.
         SeveralBackwards = "several-backwards",
+        /// The last microbatch's loss reaches only a tensor that the engine does not manage.
+        Unmanaged = "unmanaged",
+        /// `no_sync` is entered after forward, around backward only: a user's mistake with DDP.
+        LateNoSync = "late-no-sync",
     }
 }
 
@@ -48,6 +52,8 @@ impl Shape {
             Shape::DictOutput => "forward returns a dict of loss and logits",
             Shape::InfinityOnOneRank => "one element of one rank's gradient is infinite",
             Shape::SeveralBackwards => "each microbatch's loss goes backward in two parts",
+            Shape::Unmanaged => "the last microbatch reaches only a tensor outside of the engine",
+            Shape::LateNoSync => "no_sync is entered after forward, a user's mistake with DDP",
         }
     }
 
@@ -68,7 +74,11 @@ impl Shape {
             Shape::UnusedAlternating => Some("embed.weight"),
             Shape::Tied => Some("position.weight"),
             Shape::Frozen => Some("frozen.weight"),
-            Shape::TupleOutput | Shape::DictOutput | Shape::SeveralBackwards => None,
+            Shape::TupleOutput
+            | Shape::DictOutput
+            | Shape::SeveralBackwards
+            | Shape::Unmanaged
+            | Shape::LateNoSync => None,
         }
     }
 }

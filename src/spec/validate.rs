@@ -2,7 +2,7 @@
 
 use super::{
     CommHook, Dataflow, DdpOptions, Dtype, Engine, Fault, Fsdp2Options, LossScale, Model,
-    Observation, Offload, Optimizer, Plan, RunSpec, Shape,
+    Observation, Offload, Optimizer, Plan, RunSpec, Shape, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -171,7 +171,7 @@ impl SpecRequest {
     ///
     /// # Errors
     /// The first contradiction found.
-    pub fn resolve(self) -> Result<RunSpec, Invalid> {
+    pub fn resolve(mut self) -> Result<RunSpec, Invalid> {
         let engine = self.engine.unwrap_or(Engine::Native);
         self.check_engine(engine)?;
         let stage = self.resolve_stage(engine)?;
@@ -212,10 +212,10 @@ impl SpecRequest {
         let seed = self.seed.unwrap_or(0);
         let contributions = steps.saturating_mul(world_size).saturating_mul(ga).min(1 << 30);
         let default_bucket = Plan::default_bucket_size(model, contributions, seed);
-        let mut shapes = self.shapes;
+        let mut shapes = std::mem::take(&mut self.shapes);
         shapes.sort_unstable();
         shapes.dedup();
-        let spec = RunSpec {
+        let mut spec = RunSpec {
             engine,
             stage,
             world_size,
@@ -231,10 +231,10 @@ impl SpecRequest {
                 default_bucket,
             )?,
             offload: self.offload.unwrap_or(Offload::None),
-            overlap_comm: self.overlap_comm.unwrap_or(false),
-            contiguous_gradients: self.contiguous_gradients.unwrap_or(true),
-            reduce_scatter: self.reduce_scatter.unwrap_or(true),
-            immediate_grad_update: self.immediate_grad_update.unwrap_or(false),
+            overlap_comm: self.overlap_comm,
+            contiguous_gradients: self.contiguous_gradients,
+            reduce_scatter: self.reduce_scatter,
+            immediate_grad_update: self.immediate_grad_update,
             gradient_clipping: self.gradient_clipping.unwrap_or(0.0),
             loss_scale: self.loss_scale.unwrap_or(LossScale::DEFAULT),
             ddp: (engine == Engine::Ddp).then(|| DdpOptions {
@@ -249,7 +249,7 @@ impl SpecRequest {
             fsdp2: (engine == Engine::Fsdp2).then(|| Fsdp2Options {
                 reshard_after_forward: self.reshard_after_forward.unwrap_or(true),
             }),
-            deepspeed_config: self.deepspeed_config.filter(|_| engine == Engine::DeepSpeed),
+            deepspeed_config: None,
             observe: self.observe.unwrap_or(Observation::Full),
             model,
             shapes,
@@ -262,6 +262,10 @@ impl SpecRequest {
             inject: self.inject,
             timeout_s,
         };
+        if engine == Engine::DeepSpeed {
+            let file = self.deepspeed_config.take();
+            spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
+        }
         spec.check_size()?;
         check_exactness(&spec)?;
         check_fault(&spec)?;

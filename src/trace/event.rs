@@ -115,6 +115,8 @@ pub enum Event {
         step: usize,
         /// The norm; none when it is not finite.
         norm: Option<f64>,
+        /// The norm to which the engine clips the gradient; 0 for no clipping.
+        limit: f64,
     },
     /// A phase begins.
     PhaseEntered {

@@ -1,0 +1,205 @@
+"""One rank, from joining the others to its last event."""
+
+import datetime
+import functools
+import importlib
+import json
+import os
+import platform
+import traceback
+
+import torch
+import torch.distributed as dist
+
+from zprobe_rank import graph, model
+from zprobe_rank.channel import DTYPES, Channel, finite
+from zprobe_rank.host import load
+from zprobe_rank.optimizer_tap import OptimizerTap
+from zprobe_rank.placement import Placement
+
+
+def main(spec, rank, event_fd):
+    """Runs `rank` and returns the exit code of its process."""
+    channel = Channel(os.environ["ZPROBE_RUN"], rank, event_fd)
+    try:
+        run(spec, rank, channel)
+        return 0
+    except BaseException as error:
+        # The event says it in the trace, standard error in the log.
+        channel.emit("failed", message=account(error))
+        traceback.print_exc()
+        return 1
+
+
+def run(spec, rank, channel):
+    """The whole run of one rank."""
+    # One thread per rank: ranks share the machine, and sums do not depend on a thread count.
+    torch.set_num_threads(1)
+    engine_class = load(spec["engine"]).Engine
+    channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
+    join(spec, rank)
+
+    params = json.loads(os.environ["ZPROBE_PARAMS"])
+    dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
+    probe = model.build(spec, params, rank, dtype)
+    named = list(probe.model.named_parameters())
+    channel.emit(
+        "model",
+        params=[dict(name=n, shape=list(p.shape), trainable=p.requires_grad) for n, p in named],
+    )
+    segments = [dict(param=i, offset=0, len=p.numel()) for i, (_, p) in enumerate(named)]
+    channel.emit("layout", layout="full", segments=segments)
+    placement = Placement({i: p for i, (_, p) in enumerate(named) if p.requires_grad})
+    make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
+    engine = engine_class(spec, probe.model, make_optimizer, channel)
+    engine.set_up()
+    wrapper, facts = engine.describe()
+    channel.emit("optimizer-chosen", **{"class": wrapper, "inner": type(engine.optimizer).__name__})
+    channel.emit("engine-described", facts=facts)
+    full = spec["observe"] == "full"
+    tap = None
+    if full:
+        engine.observe()
+        tap = OptimizerTap(engine.optimizer, placement, channel)
+        tap.activate()
+    observer = Observer(spec, channel, engine, probe, tap)
+    observer.parameters(None)
+    for step in range(spec["steps"]):
+        take_step(spec, step, engine, probe, observer, channel)
+    dist.barrier()
+    channel.emit("finished")
+
+
+def take_step(spec, step, engine, probe, observer, channel):
+    """One optimizer step: forward and backward of every microbatch, then the engine's step."""
+    accumulation_steps = spec["gradient_accumulation_steps"]
+    for microbatch in range(accumulation_steps):
+        boundary = microbatch + 1 == accumulation_steps
+        parts = probe.parts(step, microbatch)
+        for number, data in enumerate(parts):
+            last = number + 1 == len(parts)
+            channel.emit("phase-entered", step=step, microbatch=microbatch, phase="forward")
+            with engine.accumulation(final=boundary and last):
+                loss = probe.loss(engine, data)
+                observer.before_backward(step, microbatch, loss, data)
+                channel.emit("phase-entered", step=step, microbatch=microbatch, phase="backward")
+                try:
+                    engine.backward(loss)
+                finally:
+                    observer.after_backward(step, microbatch, last)
+        if boundary:
+            observer.before_step(step, microbatch)
+            channel.emit("phase-entered", step=step, microbatch=microbatch, phase="optimizer-step")
+        engine.step(boundary)
+    observer.after_step(step)
+    channel.emit("phase-entered", step=step, microbatch=accumulation_steps - 1, phase="digests")
+    exchange_digests(spec, step, channel)
+
+
+class Observer:
+    """Turns what the engine lets be seen into events."""
+
+    def __init__(self, spec, channel, engine, probe, tap):
+        self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
+        self.index = engine.graph_index()
+        self.held = None
+
+    def before_backward(self, step, microbatch, loss, data):
+        """The loss, its graph, and for dense data the local gradient."""
+        if self.tap is None:
+            return
+        at = dict(step=step, microbatch=microbatch)
+        self.channel.emit("loss", value=finite(loss.item()), **at)
+        nodes, reached = graph.walk(loss, self.index)
+        self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
+        if isinstance(self.probe, model.DenseProbe):
+            gradient = self.probe.local_gradient(self.held, data)
+            self.channel.buffer("local-gradient", "full", gradient, **at)
+
+    def after_backward(self, step, microbatch, last):
+        """Hooks and accumulators; also when backward failed."""
+        if self.tap is None or not last:
+            return
+        at = dict(step=step, microbatch=microbatch)
+        fired = self.engine.fired()
+        if fired is not None:
+            self.channel.emit("hooks-fired", fired=fired, **at)
+        accumulated = self.engine.accumulated(microbatch)
+        if accumulated is not None:
+            self.channel.buffer("accumulator", "full", accumulated, **at)
+
+    def before_step(self, step, microbatch):
+        """Gradient buffers as the step finds them."""
+        gradient = self.engine.before_step() if self.tap is not None else None
+        if gradient is not None:
+            self.channel.buffer("before-step", "full", gradient, step=step, microbatch=microbatch)
+
+    def after_step(self, step):
+        """What the optimizer consumed, scale and norm, and the parameters."""
+        if self.tap is not None:
+            self.tap.record(step)
+            scaling = self.engine.scaling()
+            if scaling is not None:
+                scale, overflow = scaling
+                self.channel.emit("loss-scaled", step=step, scale=scale, overflow=overflow)
+            norm = self.engine.gradient_norm()
+            if norm is not None:
+                norm, limit = norm
+                self.channel.emit("gradient-norm", step=step, norm=finite(norm), limit=limit)
+        self.parameters(step)
+
+    def parameters(self, step):
+        """The model's parameters on this rank."""
+        self.held = [parameter.clone() for parameter in self.engine.parameters()]
+        content = torch.cat([parameter.reshape(-1) for parameter in self.held])
+        self.channel.buffer("parameters", "full", content, step=step)
+
+
+def join(spec, rank):
+    """Joins the other ranks, at the address that the launcher listens at already."""
+    timeout = datetime.timedelta(seconds=2 * spec["timeout_s"])
+    arguments = [os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), spec["world_size"], rank == 0]
+    listener = int(os.environ["ZPROBE_STORE_FD"])
+    try:
+        options = dict(master_listen_fd=listener) if rank == 0 else {}
+        store = dist.TCPStore(*arguments, timeout=timeout, wait_for_workers=False, **options)
+    except TypeError:
+        # A torch that cannot take over a listening socket: it has to bind the port anew.
+        os.close(listener)
+        store = dist.TCPStore(*arguments, timeout=timeout, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
+
+
+def inner_optimizer(settings, parameters):
+    """torch's own optimizer, with the settings of the spec."""
+    settings = dict(settings)
+    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[settings.pop("type")]
+    return kind(parameters, **settings)
+
+
+def exchange_digests(spec, step, channel):
+    """All-gathers the digests of everything recorded since the last exchange."""
+    own = torch.tensor([channel.take_digest()], dtype=torch.int64)
+    gathered = [torch.zeros_like(own) for _ in range(spec["world_size"])]
+    dist.all_gather(gathered, own)
+    digests = ["%016x" % (digest.item() & (1 << 64) - 1) for digest in gathered]
+    channel.emit("digests-gathered", step=step, digests=digests)
+
+
+def versions(engine_class):
+    """Versions of Python, torch and the engine's packages."""
+    found = dict(python=platform.python_version(), torch=torch.__version__)
+    for package in engine_class.packages:
+        found[package] = importlib.import_module(package).__version__
+    return found
+
+
+def account(error):
+    """The error in its own words, and the innermost place of the engine that it comes from."""
+    text = "%s: %s" % (type(error).__name__, error)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if "site-packages" in frame.filename:
+            place = frame.filename.split("site-packages" + os.sep, 1)[1]
+            return "%s (%s:%d, in %s)" % (text, place, frame.lineno, frame.name)
+    return text

@@ -11,6 +11,7 @@
 
 mod batch;
 mod check;
+mod complete;
 mod document;
 mod key;
 mod message;
@@ -22,9 +23,12 @@ mod tests;
 
 use std::path::Path;
 
-use super::{DEFAULT_WORLD_SIZE, Dtype, SpecRequest};
+use serde_json::Value;
+
+use super::{DEFAULT_WORLD_SIZE, Dtype, Engine, LossScale, Offload, SpecRequest};
 use batch::{Asked, Batch, BatchError};
 use check::Checked;
+pub(super) use complete::complete;
 pub use message::{ConfigError, Note, Problem};
 use message::{Flag, Remark, Spot};
 use settings::{Set, Settings};
@@ -37,6 +41,8 @@ const AUTO_DTYPE: Dtype = Dtype::Bf16;
 #[derive(Clone, Debug)]
 pub struct DeepSpeedConfig {
     file: String,
+    /// The whole file, for the real DeepSpeed.
+    content: Value,
     settings: Settings,
     problems: Vec<Problem>,
     remarks: Vec<Remark>,
@@ -71,7 +77,9 @@ impl DeepSpeedConfig {
         checked.problems.append(&mut repeated);
         let settings = Settings::read(&members, &mut checked);
         let Checked { problems, remarks, auto } = checked;
-        Ok(DeepSpeedConfig { file, settings, problems, remarks, auto })
+        // The syntax was checked above.
+        let content = serde_json::from_str(text).unwrap_or_default();
+        Ok(DeepSpeedConfig { file, content, settings, problems, remarks, auto })
     }
 
     /// Fills what `request` leaves open: a flag or variable that was given wins over the file.
@@ -81,6 +89,11 @@ impl DeepSpeedConfig {
     /// Everything that stands in the way of running the file with these flags, at once. The
     /// request is then left as it was.
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
+        let real = request.engine == Some(Engine::DeepSpeed);
+        if real {
+            // What the native engine makes of a key does not matter to DeepSpeed itself.
+            self.remarks.clear();
+        }
         let mut filled = request.clone();
         self.fill_dtypes(&mut filled);
         self.fill_batch(&mut filled);
@@ -96,8 +109,32 @@ impl DeepSpeedConfig {
         if !self.problems.is_empty() {
             return Err(ConfigError::unusable(self.file, self.problems));
         }
+        if real {
+            self.keep_content(request, &mut filled);
+        }
         *request = filled;
         Ok(self.notes())
+    }
+
+    /// Hands the file on to the real DeepSpeed, with the flags of `asked` over it.
+    fn keep_content(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
+        let number = |pointer: &str| self.content.pointer(pointer).and_then(Value::as_f64);
+        let is_set = |pointer| number(pointer).filter(|number| *number > 0.0);
+        filled.gradient_clipping = asked.gradient_clipping.or(number("/gradient_clipping"));
+        filled.loss_scale = asked
+            .loss_scale
+            .or(is_set("/fp16/loss_scale").map(|scale| LossScale::Static { scale }))
+            .or(Some(LossScale::Dynamic {
+                initial_power: is_set("/fp16/initial_scale_power").unwrap_or(16.0) as u32,
+            }));
+        let device = self.content.pointer("/zero_optimization/offload_optimizer/device");
+        let offloads = device.is_some_and(|device| device == "cpu");
+        filled.offload = asked.offload.or(offloads.then_some(Offload::Cpu));
+        filled.comm_dtype = asked.comm_dtype.or(self.settings.comm_dtype);
+        if let Value::Object(members) = &mut self.content {
+            complete::overrule(members, asked);
+        }
+        filled.deepspeed_config = Some(std::mem::take(&mut self.content));
     }
 
     /// Model dtype, accumulation dtype and communication dtype.

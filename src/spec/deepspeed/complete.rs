@@ -1,0 +1,174 @@
+//! The configuration that the real DeepSpeed is given: the user's file, if there is one, with what
+//! the flags and the probe need put over it.
+
+use serde_json::{Map, Value, json};
+
+use crate::spec::{Dtype, LossScale, Offload, RunSpec, SpecRequest};
+
+/// Sections that the probe replaces: it brings an optimizer of its own, whose settings are those
+/// of the file, and has no schedule.
+const REPLACED: &[&str] = &["optimizer", "scheduler"];
+
+/// The configuration for `spec`: a file over which [`overrule`] has put the flags, or else what
+/// follows from the flags. What neither says is left to DeepSpeed.
+pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Value {
+    let mut config = match file {
+        Some(Value::Object(members)) => members,
+        _ => described(asked, spec),
+    };
+    config.retain(|key, _| !REPLACED.contains(&key.as_str()));
+    drop_auto(&mut config);
+    config.insert("train_micro_batch_size_per_gpu".into(), spec.micro_batch_size.into());
+    config.insert("gradient_accumulation_steps".into(), spec.gradient_accumulation_steps.into());
+    config.remove("train_batch_size");
+    // An optimizer that comes from outside, and none that has to be compiled.
+    config.insert("zero_allow_untested_optimizer".into(), true.into());
+    config.insert("zero_force_ds_cpu_optimizer".into(), false.into());
+    Value::Object(config)
+}
+
+/// What a run without a file is: the settings that make up the question, and nothing else.
+fn described(asked: &SpecRequest, spec: &RunSpec) -> Map<String, Value> {
+    let mut config = Map::new();
+    put(&mut config, "data_types.grad_accum_dtype", spec.grad_accum_dtype.name());
+    put(&mut config, "gradient_clipping", spec.gradient_clipping);
+    put(&mut config, "zero_optimization.stage", spec.stage);
+    put(&mut config, "zero_optimization.reduce_bucket_size", spec.reduce_bucket_size);
+    model_dtype(&mut config, spec.dtype);
+    if spec.dtype == Dtype::Fp16 {
+        loss_scale(&mut config, spec.loss_scale);
+    }
+    overrule(&mut config, asked);
+    config
+}
+
+/// Puts what was asked for by flag over what a file says.
+pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
+    if let Some(dtype) = asked.dtype {
+        model_dtype(config, dtype);
+    }
+    if let Some(dtype) = asked.grad_accum_dtype {
+        put(config, "data_types.grad_accum_dtype", dtype.name());
+    }
+    if let Some(dtype) = asked.comm_dtype {
+        put(config, "communication_data_type", dtype.name());
+    }
+    if let Some(stage) = asked.stage {
+        put(config, "zero_optimization.stage", stage);
+    }
+    if let Some(size) = asked.reduce_bucket_size {
+        put(config, "zero_optimization.reduce_bucket_size", size);
+    }
+    match asked.offload {
+        Some(Offload::Cpu) => put(config, "zero_optimization.offload_optimizer.device", "cpu"),
+        Some(Offload::None) => put(config, "zero_optimization.offload_optimizer.device", "none"),
+        None => {}
+    }
+    for (key, asked) in [
+        ("zero_optimization.overlap_comm", asked.overlap_comm),
+        ("zero_optimization.contiguous_gradients", asked.contiguous_gradients),
+        ("zero_optimization.reduce_scatter", asked.reduce_scatter),
+        ("bf16.immediate_grad_update", asked.immediate_grad_update),
+    ] {
+        if let Some(on) = asked {
+            put(config, key, on);
+        }
+    }
+    if let Some(norm) = asked.gradient_clipping {
+        put(config, "gradient_clipping", norm);
+    }
+    if let Some(scale) = asked.loss_scale {
+        loss_scale(config, scale);
+    }
+}
+
+fn model_dtype(config: &mut Map<String, Value>, model: Dtype) {
+    config.remove("bfloat16");
+    for (section, dtype) in [("bf16", Dtype::Bf16), ("fp16", Dtype::Fp16)] {
+        if model == dtype {
+            put(config, &format!("{section}.enabled"), true);
+        } else {
+            config.remove(section);
+        }
+    }
+}
+
+fn loss_scale(config: &mut Map<String, Value>, scale: LossScale) {
+    match scale {
+        LossScale::Static { scale } => put(config, "fp16.loss_scale", scale),
+        LossScale::Dynamic { initial_power } => {
+            put(config, "fp16.loss_scale", 0);
+            put(config, "fp16.initial_scale_power", initial_power);
+        }
+    }
+}
+
+/// Sets a value by its dotted path, making sections on the way.
+fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
+    match path.split_once('.') {
+        None => {
+            config.insert(path.to_owned(), value.into());
+        }
+        Some((section, rest)) => {
+            let section = config.entry(section).or_insert_with(|| json!({}));
+            if !section.is_object() {
+                *section = json!({});
+            }
+            if let Value::Object(members) = section {
+                put(members, rest, value);
+            }
+        }
+    }
+}
+
+/// `"auto"` is a word of the framework that calls DeepSpeed; DeepSpeed itself does not know it.
+fn drop_auto(members: &mut Map<String, Value>) {
+    members.retain(|_, value| value != "auto");
+    for value in members.values_mut() {
+        if let Value::Object(section) = value {
+            drop_auto(section);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Engine;
+
+    fn configured(file: Option<Value>, request: SpecRequest) -> Value {
+        let request =
+            SpecRequest { engine: Some(Engine::DeepSpeed), deepspeed_config: file, ..request };
+        let spec = request.resolve().expect("a valid request");
+        spec.deepspeed_config.expect("a configuration for DeepSpeed")
+    }
+
+    #[test]
+    fn without_a_file_the_flags_are_the_configuration() {
+        let config = configured(
+            None,
+            SpecRequest {
+                dtype: Some(Dtype::Fp16),
+                stage: Some(2),
+                reduce_bucket_size: Some(100),
+                offload: Some(Offload::Cpu),
+                overlap_comm: Some(true),
+                ..SpecRequest::default()
+            },
+        );
+        insta::assert_json_snapshot!(config);
+    }
+
+    #[test]
+    fn a_file_is_passed_on_as_it_is_but_for_what_the_flags_say() {
+        let file = json!({
+            "train_batch_size": "auto",
+            "bf16": {"enabled": true},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+            "zero_optimization": {"stage": 2, "overlap_comm": "auto", "round_robin_gradients": true},
+            "steps_per_print": 10,
+        });
+        let request = SpecRequest { contiguous_gradients: Some(false), ..SpecRequest::default() };
+        insta::assert_json_snapshot!(configured(Some(file), request));
+    }
+}
