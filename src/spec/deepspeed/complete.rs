@@ -135,10 +135,14 @@ fn drop_auto(members: &mut Map<String, Value>) {
 mod tests {
     use super::*;
     use crate::spec::Engine;
+    use crate::spec::deepspeed::DeepSpeedConfig;
 
-    fn configured(file: Option<Value>, request: SpecRequest) -> Value {
-        let request =
-            SpecRequest { engine: Some(Engine::DeepSpeed), deepspeed_config: file, ..request };
+    fn configured(file: Option<&Value>, asked: SpecRequest) -> Value {
+        let mut request = SpecRequest { engine: Some(Engine::DeepSpeed), ..asked };
+        if let Some(file) = file {
+            let file = DeepSpeedConfig::parse(&file.to_string(), "file").expect("a readable file");
+            file.apply(&mut request).expect("a file that can be run");
+        }
         let spec = request.resolve().expect("a valid request");
         spec.deepspeed_config.expect("a configuration for DeepSpeed")
     }
@@ -169,6 +173,6 @@ mod tests {
             "steps_per_print": 10,
         });
         let request = SpecRequest { contiguous_gradients: Some(false), ..SpecRequest::default() };
-        insta::assert_json_snapshot!(configured(Some(file), request));
+        insta::assert_json_snapshot!(configured(Some(&file), request));
     }
 }
