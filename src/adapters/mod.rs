@@ -19,10 +19,19 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
     ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
     ("zprobe_rank/codes.py", include_str!("zprobe_rank/codes.py")),
+    ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
     ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
     ("zprobe_rank/engines/ddp.py", include_str!("zprobe_rank/engines/ddp.py")),
     ("zprobe_rank/engines/deepspeed.py", include_str!("zprobe_rank/engines/deepspeed.py")),
+    (
+        "zprobe_rank/engines/deepspeed_buckets.py",
+        include_str!("zprobe_rank/engines/deepspeed_buckets.py"),
+    ),
+    (
+        "zprobe_rank/engines/deepspeed_hooks.py",
+        include_str!("zprobe_rank/engines/deepspeed_hooks.py"),
+    ),
     ("zprobe_rank/engines/fsdp2.py", include_str!("zprobe_rank/engines/fsdp2.py")),
     ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
     ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
@@ -30,6 +39,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/optimizer_tap.py", include_str!("zprobe_rank/optimizer_tap.py")),
     ("zprobe_rank/placement.py", include_str!("zprobe_rank/placement.py")),
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
+    ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
 ];
 
 /// Directory of the rank program inside a run directory.

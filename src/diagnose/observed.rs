@@ -38,6 +38,19 @@ pub struct Backward<'a> {
     pub reached: &'a [usize],
     /// Firings by parameter; none where no hooks were reported.
     pub fired: Option<&'a [u32]>,
+    /// Gradients that autograd delivered, by parameter; none where that was not watched.
+    pub arrived: Option<&'a [u32]>,
+}
+
+impl Backward<'_> {
+    /// Parameters that autograd reached without their hook firing. A backward that failed on its
+    /// way did not reach all that its graph has.
+    pub fn silent(&self) -> Vec<usize> {
+        let Some(fired) = self.fired else { return Vec::new() };
+        let counts = |list: &[u32], param: usize| list.get(param).is_some_and(|&count| count > 0);
+        let arrived = |param: usize| self.arrived.is_none_or(|arrived| counts(arrived, param));
+        self.reached.iter().copied().filter(|&p| arrived(p) && !counts(fired, p)).collect()
+    }
 }
 
 /// A bucket flush on one rank.
@@ -269,12 +282,14 @@ impl<'a> Observed<'a> {
                     accumulate_grad_nodes: *accumulate_grad_nodes,
                     reached: params,
                     fired: None,
+                    arrived: None,
                 };
                 self.backwards.insert((*step, *microbatch, rank), backward);
             }
-            Event::HooksFired { step, microbatch, fired } => {
+            Event::HooksFired { step, microbatch, fired, arrived } => {
                 if let Some(backward) = self.backwards.get_mut(&(*step, *microbatch, rank)) {
                     backward.fired = Some(fired);
+                    backward.arrived = arrived.as_deref();
                 }
             }
             Event::BucketFlushed {

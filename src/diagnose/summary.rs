@@ -149,14 +149,11 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
         .iter()
         .map(|(&(step, microbatch, rank), backward)| {
             let fired = backward.fired;
-            let silent = fired.map_or_else(Vec::new, |fired| {
-                backward
-                    .reached
-                    .iter()
-                    .filter(|&&param| fired.get(param).is_none_or(|&count| count == 0))
-                    .map(|&param| case.observed.param_name(param))
-                    .collect()
-            });
+            let silent = backward
+                .silent()
+                .into_iter()
+                .map(|param| case.observed.param_name(param))
+                .collect();
             HookCount {
                 step,
                 microbatch,

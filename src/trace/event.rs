@@ -155,6 +155,8 @@ pub enum Event {
         microbatch: usize,
         /// Firings by parameter index.
         fired: Vec<u32>,
+        /// Gradients that autograd delivered, by parameter index; none where that was not watched.
+        arrived: Option<Vec<u32>>,
     },
     /// A bucket is about to be reduced.
     BucketFlushed {

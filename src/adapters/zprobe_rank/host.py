@@ -17,10 +17,15 @@ def main():
 
 def run_host(environment):
     """Forks one rank per event channel and waits for all of them."""
+    # Some releases of torch start compile workers on import, which would inherit every descriptor.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     spec = json.loads(environment["ZPROBE_SPEC"])
     load(spec["engine"])
     from zprobe_rank.channel import Channel
 
+    from zprobe_rank.rendezvous import keep_listener
+
+    listener = keep_listener(int(environment["ZPROBE_STORE_FD"]))
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     host_pid = os.getpid()
@@ -30,11 +35,12 @@ def run_host(environment):
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _leave(_become_rank, environment, spec, rank, event_fds, host_pid)
+            _leave(_become_rank, environment, spec, rank, event_fds, listener, host_pid)
         channel.emit("rank-spawned", rank=rank, pid=pid)
         ranks[pid] = rank
-    for fd in event_fds:
-        os.close(fd)
+    for fd in event_fds + [listener]:
+        if fd is not None:
+            os.close(fd)
     while ranks:
         pid, status = os.wait()
         if pid in ranks:
@@ -64,7 +70,7 @@ def _leave(body, *args):
         os._exit(code)
 
 
-def _become_rank(environment, spec, rank, event_fds, host_pid):
+def _become_rank(environment, spec, rank, event_fds, listener, host_pid):
     """Ties this process to the host's life, sends its output to its own logs, and runs the rank."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -74,6 +80,9 @@ def _become_rank(environment, spec, rank, event_fds, host_pid):
     for other, fd in enumerate(event_fds):
         if other != rank:
             os.close(fd)
+    if listener is not None and rank != 0:
+        os.close(listener)
+        listener = None
     for stream, number in [("stdout", 1), ("stderr", 2)]:
         path = os.path.join(environment["ZPROBE_RUN_DIR"], "rank-%d.%s.log" % (rank, stream))
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -82,4 +91,4 @@ def _become_rank(environment, spec, rank, event_fds, host_pid):
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
     from zprobe_rank import rank as rank_module
 
-    return rank_module.main(spec, rank, event_fds[rank])
+    return rank_module.main(spec, rank, event_fds[rank], listener)

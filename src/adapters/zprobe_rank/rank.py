@@ -1,6 +1,5 @@
 """One rank, from joining the others to its last event."""
 
-import datetime
 import functools
 import importlib
 import json
@@ -11,18 +10,18 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_rank import graph, model
+from zprobe_rank import collectives, graph, model, rendezvous
 from zprobe_rank.channel import DTYPES, Channel, finite
 from zprobe_rank.host import load
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
 
 
-def main(spec, rank, event_fd):
+def main(spec, rank, event_fd, listener):
     """Runs `rank` and returns the exit code of its process."""
     channel = Channel(os.environ["ZPROBE_RUN"], rank, event_fd)
     try:
-        run(spec, rank, channel)
+        run(spec, rank, channel, listener)
         return 0
     except BaseException as error:
         # The event says it in the trace, standard error in the log.
@@ -31,13 +30,13 @@ def main(spec, rank, event_fd):
         return 1
 
 
-def run(spec, rank, channel):
+def run(spec, rank, channel, listener):
     """The whole run of one rank."""
     # One thread per rank: ranks share the machine, and sums do not depend on a thread count.
     torch.set_num_threads(1)
     engine_class = load(spec["engine"]).Engine
     channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
-    join(spec, rank)
+    rendezvous.join(spec, rank, listener)
 
     params = json.loads(os.environ["ZPROBE_PARAMS"])
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
@@ -51,12 +50,14 @@ def run(spec, rank, channel):
     channel.emit("layout", layout="full", segments=segments)
     placement = Placement({i: p for i, (_, p) in enumerate(named) if p.requires_grad})
     make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
+    full = spec["observe"] == "full"
+    if full:
+        collectives.watch(channel)
     engine = engine_class(spec, probe.model, make_optimizer, channel)
     engine.set_up()
     wrapper, facts = engine.describe()
     channel.emit("optimizer-chosen", **{"class": wrapper, "inner": type(engine.optimizer).__name__})
     channel.emit("engine-described", facts=facts)
-    full = spec["observe"] == "full"
     tap = None
     if full:
         engine.observe()
@@ -75,6 +76,7 @@ def take_step(spec, step, engine, probe, observer, channel):
     accumulation_steps = spec["gradient_accumulation_steps"]
     for microbatch in range(accumulation_steps):
         boundary = microbatch + 1 == accumulation_steps
+        engine.begin(step, microbatch)
         parts = probe.parts(step, microbatch)
         for number, data in enumerate(parts):
             last = number + 1 == len(parts)
@@ -121,9 +123,10 @@ class Observer:
         if self.tap is None or not last:
             return
         at = dict(step=step, microbatch=microbatch)
-        fired = self.engine.fired()
-        if fired is not None:
-            self.channel.emit("hooks-fired", fired=fired, **at)
+        hooks = self.engine.fired()
+        if hooks is not None:
+            fired, arrived = hooks
+            self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
         accumulated = self.engine.accumulated(microbatch)
         if accumulated is not None:
             self.channel.buffer("accumulator", "full", accumulated, **at)
@@ -153,21 +156,6 @@ class Observer:
         self.held = [parameter.clone() for parameter in self.engine.parameters()]
         content = torch.cat([parameter.reshape(-1) for parameter in self.held])
         self.channel.buffer("parameters", "full", content, step=step)
-
-
-def join(spec, rank):
-    """Joins the other ranks, at the address that the launcher listens at already."""
-    timeout = datetime.timedelta(seconds=2 * spec["timeout_s"])
-    arguments = [os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), spec["world_size"], rank == 0]
-    listener = int(os.environ["ZPROBE_STORE_FD"])
-    try:
-        options = dict(master_listen_fd=listener) if rank == 0 else {}
-        store = dist.TCPStore(*arguments, timeout=timeout, wait_for_workers=False, **options)
-    except TypeError:
-        # A torch that cannot take over a listening socket: it has to bind the port anew.
-        os.close(listener)
-        store = dist.TCPStore(*arguments, timeout=timeout, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
 
 
 def inner_optimizer(settings, parameters):

@@ -17,12 +17,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut silent = Vec::new();
     for (&(step, microbatch, rank), backward) in &case.observed.backwards {
         let Some(fired) = backward.fired else { continue };
-        let dead: Vec<usize> = backward
-            .reached
-            .iter()
-            .copied()
-            .filter(|&param| fired.get(param).is_none_or(|&count| count == 0))
-            .collect();
+        let dead = backward.silent();
         if !dead.is_empty() {
             silent.push((step, microbatch, rank, dead, backward, fired));
         }

@@ -33,6 +33,9 @@ class BaseEngine:
     def observe(self):
         """Attaches what observes the engine; not called when only the outcome is asked for."""
 
+    def begin(self, step, microbatch):
+        """A microbatch begins."""
+
     def accumulation(self, final):
         """A context for forward and backward; `final` for the last backward of the step."""
         return contextlib.nullcontext()
@@ -62,7 +65,8 @@ class BaseEngine:
         return {id(parameter): index for index, parameter in enumerate(self.model.parameters())}
 
     def fired(self):
-        """How often each parameter's gradient hook fired since the last call, or None."""
+        """How often each parameter's gradient hook fired since the last call, and how many gradients
+        autograd delivered to it; None where hooks are not observed."""
         return None
 
     def accumulated(self, microbatch):

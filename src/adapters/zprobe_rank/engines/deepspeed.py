@@ -3,14 +3,15 @@
 import os
 import sys
 
-import torch
-
 # Before the import: DeepSpeed looks for its accelerator then.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
+import torch
 
 from zprobe_rank.engines.base import BaseEngine, flat_gradients
+from zprobe_rank.engines.deepspeed_buckets import watch_buckets
+from zprobe_rank.engines.deepspeed_hooks import watch_hooks
 
 
 class Engine(BaseEngine):
@@ -25,15 +26,37 @@ class Engine(BaseEngine):
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.spec["deepspeed_config"]
         )
+        self.hooks, self.buckets, self.scale = None, None, None
+        self.index = {id(parameter): i for i, parameter in enumerate(self.model.parameters())}
 
     def describe(self):
-        return type(self.wrapper).__name__, {}
+        facts = {}
+        for name in ("zero_optimization_stage", "communication_data_type", "gradient_clipping"):
+            value = getattr(self.engine, name, None)
+            if value is not None:
+                facts[name] = str(value() if callable(value) else value)
+        for name in ("overlap_comm", "contiguous_gradients", "reduce_scatter", "cpu_offload", "grad_acc_dtype"):
+            if hasattr(self.wrapper, name):
+                facts[name] = str(getattr(self.wrapper, name))
+        return type(self.wrapper).__name__, facts
+
+    def observe(self):
+        self.hooks = watch_hooks(self.wrapper, list(self.model.parameters()), self.not_observed)
+        self.buckets = watch_buckets(self.wrapper, self.index, self.channel, self.not_observed)
+
+    def not_observed(self, what, why):
+        self.channel.emit("not-observed", what=what, why=why)
 
     def forward(self, *data):
         return self.engine(*data)
 
     def backward(self, loss):
+        self.scale = loss_scale(self.wrapper)
         self.engine.backward(loss)
+
+    def begin(self, step, microbatch):
+        if self.buckets is not None:
+            self.buckets.begin(step, microbatch)
 
     def step(self, boundary):
         self.engine.step()
@@ -45,9 +68,56 @@ class Engine(BaseEngine):
         with deepspeed.zero.GatheredParameters(parameters):
             return [parameter.detach().clone() for parameter in parameters]
 
+    def fired(self):
+        return None if self.hooks is None else self.hooks.take()
+
+    def accumulated(self, microbatch):
+        boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
+        return None if boundary else self.gradient_buffer()
+
+    def before_step(self):
+        # Where stages partition gradients, a rank holds its own part only; the optimizer's input
+        # shows that.
+        whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
+        return self.gradient_buffer() if whole else None
+
+    def gradient_buffer(self):
+        """The rank's gradients, flat in the model's order, or None where they are not whole."""
+        wrapper = self.wrapper
+        parameters = list(self.model.parameters())
+        if hasattr(wrapper, "fp32_groups_gradients"):
+            held = {}
+            for group, gradients in zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients):
+                held.update((id(p), gradient) for p, gradient in zip(group, gradients))
+            empty = torch.zeros
+            gradients = [held.get(id(p), empty(p.shape, dtype=torch.float32)) for p in parameters]
+            return torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+        if self.spec["stage"] == 3 or getattr(wrapper, "partition_gradients", False):
+            return None
+        if getattr(wrapper, "use_grad_accum_attribute", False):
+            gradients = [p.grad_accum if getattr(p, "grad_accum", None) is not None else p.grad for p in parameters]
+            gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
+            flat = torch.cat([gradient.detach().reshape(-1).float() for gradient in gradients])
+        else:
+            flat = flat_gradients(parameters)
+        # Scales are powers of two, so that this is exact.
+        return flat if self.scale is None else flat.float() / self.scale
+
+    def scaling(self):
+        overflow = getattr(self.wrapper, "overflow", None)
+        if self.scale is None or overflow is None:
+            return None
+        return self.scale, bool(overflow)
+
     def gradient_norm(self):
         norm = self.engine.get_global_grad_norm()
         return None if norm is None else (float(norm), float(self.engine.gradient_clipping()))
+
+
+def loss_scale(wrapper):
+    """The current loss scale of an fp16 optimizer; None for the others."""
+    scale = getattr(wrapper, "cur_scale", getattr(wrapper, "loss_scale", None))
+    return float(scale) if isinstance(scale, (int, float)) else None
 
 
 def avoid_compiling():

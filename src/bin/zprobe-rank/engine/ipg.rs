@@ -296,6 +296,7 @@ impl GradientFlow for IpgBuckets {
             step: microbatch.step,
             microbatch: microbatch.index,
             fired: state.fired.clone(),
+            arrived: None,
         })?;
         state.record_accumulated()?;
         if microbatch.boundary {

@@ -1,0 +1,53 @@
+"""The order of collectives, as this rank enters them from Python.
+
+Ranks that enter different collectives hang, crash, or add up what does not belong together.
+Collectives that an engine issues from C++ (DDP's reducer) do not pass here.
+"""
+
+import functools
+import itertools
+
+import torch.distributed as dist
+
+from zprobe_rank.channel import DTYPE_NAMES
+
+# Function of `torch.distributed`: operation, and position and name of the tensor that is put in.
+WATCHED = {
+    "all_reduce": ("all-reduce", 0, "tensor"),
+    "reduce": ("reduce", 0, "tensor"),
+    "broadcast": ("broadcast", 0, "tensor"),
+    "all_gather": ("all-gather", 1, "tensor"),
+    "all_gather_into_tensor": ("all-gather", 1, "input_tensor"),
+    "_all_gather_base": ("all-gather", 1, "input_tensor"),
+    "reduce_scatter": ("reduce-scatter", 1, "input_list"),
+    "reduce_scatter_tensor": ("reduce-scatter", 1, "input"),
+    "_reduce_scatter_base": ("reduce-scatter", 1, "input"),
+}
+
+
+def watch(channel):
+    """Emits an event before each collective; to be called before the engine looks them up."""
+    sequence = itertools.count()
+    for name, place in WATCHED.items():
+        function = getattr(dist, name, None)
+        if function is not None:
+            setattr(dist, name, _watched(function, place, channel, sequence))
+
+
+def _watched(function, place, channel, sequence):
+    op, position, keyword = place
+
+    @functools.wraps(function)
+    def enter(*args, **kwargs):
+        given = args[position] if len(args) > position else kwargs.get(keyword)
+        tensors = given if isinstance(given, (list, tuple)) else [given]
+        channel.emit(
+            "collective-entered",
+            sequence=next(sequence),
+            op=op,
+            dtype=DTYPE_NAMES.get(tensors[0].dtype, str(tensors[0].dtype).replace("torch.", "")),
+            numel=sum(tensor.numel() for tensor in tensors),
+        )
+        return function(*args, **kwargs)
+
+    return enter
