@@ -130,7 +130,7 @@ impl<'a> Hosts<'a> {
         let child = command
             .spawn()
             .map_err(|cause| LaunchError::Spawn { program: program.clone(), cause })?;
-        Ok(ProcessGroup::new(child))
+        Ok(ProcessGroup::new(child.id()))
     }
 
     /// The part of the environment that is the same for every host.
