@@ -38,6 +38,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/model.py", include_str!("zprobe_rank/model.py")),
     ("zprobe_rank/optimizer_tap.py", include_str!("zprobe_rank/optimizer_tap.py")),
     ("zprobe_rank/placement.py", include_str!("zprobe_rank/placement.py")),
+    ("zprobe_rank/pool.py", include_str!("zprobe_rank/pool.py")),
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
 ];

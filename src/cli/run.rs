@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use zprobe::adapters;
 use zprobe::diagnose;
-use zprobe::launch::{Hosting, Launch, RankProgram};
+use zprobe::launch::{Hosting, Launch, RankProgram, Source};
 use zprobe::spec::deepspeed::DeepSpeedConfig;
 use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, Shape, SpecRequest};
 use zprobe::trace::Trace;
@@ -158,7 +158,8 @@ pub fn main(args: Args) -> Result<u8> {
         }
     };
     let mut progress = Progress::new(&spec);
-    let launch = Launch { run_id: &run_id, spec: &spec, program: &program, run_dir: &run_dir };
+    let source = Source::Cold(&program);
+    let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
     let ended = launch.run(&mut |record| progress.see(record))?;
     drop(progress);
     if !ended.survivors.is_empty() {

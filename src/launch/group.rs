@@ -1,11 +1,12 @@
 //! A process group that the launcher started, and its certain end.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
@@ -20,26 +21,25 @@ pub(super) const KILL_GRACE: Duration = Duration::from_secs(5);
 pub(super) const KILL_POLL: Duration = Duration::from_millis(1);
 
 /// A group: the leader, whose process id is the group's, and whatever descends from it.
+#[derive(Debug)]
 pub(super) struct ProcessGroup {
-    leader: Child,
+    /// A child of the launcher's, whoever forked it; its id is its own until it was waited for.
+    leader: Pid,
     /// Set once the leader was waited for.
     outcome: Option<Outcome>,
     killed: bool,
 }
 
 impl ProcessGroup {
-    /// Takes charge of the group that `leader` leads.
-    pub(super) fn new(leader: Child) -> Self {
-        Self { leader, outcome: None, killed: false }
+    /// Takes charge of the group that process `leader` leads, a child of the launcher's that nobody
+    /// else waits for.
+    pub(super) fn new(leader: u32) -> Self {
+        Self { leader: Pid::from_raw(leader.cast_signed()), outcome: None, killed: false }
     }
 
     /// Process id of the leader.
     pub(super) fn pid(&self) -> u32 {
-        self.leader.id()
-    }
-
-    fn id(&self) -> Pid {
-        Pid::from_raw(self.leader.id().cast_signed())
+        self.leader.as_raw().cast_unsigned()
     }
 
     /// How the leader ended, if it has. What it left behind is killed.
@@ -48,7 +48,7 @@ impl ProcessGroup {
             // As long as the dead leader was not waited for, nobody else can get its id: no
             // stranger is hit.
             self.signal();
-            self.outcome = self.leader.try_wait().ok().flatten().map(|status| self.read(status));
+            self.outcome = wait(self.leader).map(|status| self.read(status));
         }
         self.outcome
     }
@@ -63,13 +63,13 @@ impl ProcessGroup {
 
     fn signal(&self) {
         // Fails only when there is nobody left.
-        let _ = killpg(self.id(), Signal::SIGKILL);
+        let _ = killpg(self.leader, Signal::SIGKILL);
     }
 
     fn leader_is_dead(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         // An error is an end by a real-time signal, for which nix has no name.
-        !matches!(waitid(Id::Pid(self.id()), flags), Ok(WaitStatus::StillAlive))
+        !matches!(waitid(Id::Pid(self.leader), flags), Ok(WaitStatus::StillAlive))
     }
 
     fn read(&self, status: ExitStatus) -> Outcome {
@@ -88,7 +88,7 @@ impl ProcessGroup {
         if self.outcome().is_none() {
             return false;
         }
-        let members = Pid::from_raw(-self.id().as_raw());
+        let members = Pid::from_raw(-self.leader.as_raw());
         loop {
             let (pid, outcome) = match waitpid(members, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::StillAlive) => return false,
@@ -102,6 +102,14 @@ impl ProcessGroup {
             ended.push((pid.as_raw().unsigned_abs(), outcome));
         }
     }
+}
+
+/// Waits for a dead child. nix's `waitpid` has no name for real-time signals, and would lose them.
+fn wait(child: Pid) -> Option<ExitStatus> {
+    let mut status = 0;
+    // SAFETY: waitpid writes to `status`, and to nothing else.
+    let pid = unsafe { libc::waitpid(child.as_raw(), &raw mut status, libc::WNOHANG) };
+    (pid == child.as_raw()).then(|| ExitStatus::from_raw(status))
 }
 
 impl Drop for ProcessGroup {

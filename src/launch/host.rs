@@ -1,25 +1,17 @@
-//! Starts the process that a rank, or every rank, lives in.
+//! Starts the hosts of a run: the processes that a rank, or every rank, lives in.
 
-use std::fs::File;
-use std::io;
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::slice;
-
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
-use nix::unistd::{getpid, getppid};
 
 use super::channel::Channel;
 use super::conversation::Conversation;
 use super::group::ProcessGroup;
+use super::pool::Handover;
 use super::sender::{Role, Sender};
-use super::{Hosting, Launch, LaunchError};
+use super::spawn::{Streams, Variables, for_forking, spawn};
+use super::{Hosting, Launch, LaunchError, RankProgram, Source};
 use crate::spec::Plan;
 use crate::trace::contract::{self, LogOf};
 
@@ -43,15 +35,19 @@ pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, Laun
     let ranks = 0..launch.spec.world_size;
     let events: Vec<OwnedFd> =
         ranks.clone().map(|rank| converse(Role::Rank(rank))).collect::<Result<_, LaunchError>>()?;
-    let groups = match launch.program.hosting {
-        Hosting::OnePerRank => events
+    let groups = match launch.source {
+        Source::Cold(program) if program.hosting == Hosting::OnePerRank => events
             .iter()
             .enumerate()
-            .map(|(rank, event)| hosts.spawn(rank, slice::from_ref(event), None))
+            .map(|(rank, event)| hosts.start_rank(program, rank, event))
             .collect::<Result<_, _>>()?,
-        Hosting::Forked => {
+        Source::Cold(program) => {
             let host_channel = converse(Role::Host(ranks))?;
-            vec![hosts.spawn(0, &events, Some(&host_channel))?]
+            vec![hosts.start_forking(program, &events, &host_channel)?]
+        }
+        Source::Warm(pool) => {
+            let host_channel = converse(Role::Host(ranks))?;
+            vec![pool.fork_host(hosts.handover(&events, &host_channel)?)?]
         }
     };
     Ok(Started { groups, conversations })
@@ -59,124 +55,104 @@ pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, Laun
 
 /// What the hosts of a run have in common.
 struct Hosts<'a> {
-    launch: &'a Launch<'a>,
     /// Absolute, because a rank may change its directory.
     run_dir: &'a Path,
-    /// The spec as JSON.
-    spec: String,
-    /// The model's parameters as JSON.
-    params: String,
+    /// The part of the environment that is the same for every host.
+    variables: Variables,
     /// Where the ranks meet. The socket listens already, so nobody can take its port.
     store: TcpListener,
 }
 
 impl<'a> Hosts<'a> {
-    fn new(launch: &'a Launch<'a>, run_dir: &'a Path) -> Result<Self, LaunchError> {
+    fn new(launch: &Launch<'_>, run_dir: &'a Path) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
         let params = serde_json::to_string(Plan::new(launch.spec).params())
             .map_err(LaunchError::system("the parameters for the ranks"))?;
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(LaunchError::system("a socket for the ranks to meet at"))?;
-        Ok(Self { launch, run_dir, spec, params, store })
-    }
-
-    /// Starts a host, whose first rank is `rank`. It gets the sending ends of its ranks' channels,
-    /// and of its own.
-    fn spawn(
-        &self,
-        rank: usize,
-        events: &[OwnedFd],
-        host_channel: Option<&OwnedFd>,
-    ) -> Result<ProcessGroup, LaunchError> {
-        let program = &self.launch.program.program;
-        let mut command = Command::new(program);
-        command.args(&self.launch.program.args).stdin(Stdio::null()).process_group(0);
-        let log = match self.launch.program.hosting {
-            Hosting::OnePerRank => LogOf::Rank(rank),
-            Hosting::Forked => LogOf::Host,
-        };
-        command.stdout(create(&log.stdout(self.run_dir))?);
-        command.stderr(create(&log.stderr(self.run_dir))?);
-
-        self.describe_run(&mut command)?;
-        match self.launch.program.hosting {
-            Hosting::OnePerRank => {
-                command.env("RANK", rank.to_string());
-                command.env("LOCAL_RANK", rank.to_string());
-            }
-            Hosting::Forked => {
-                command.env_remove("RANK").env_remove("LOCAL_RANK");
-                // libtorch's start-up allocates tens of megabytes in small pieces. Huge pages spare
-                // it most of its page faults; where the kernel or libc has none, nothing changes.
-                if std::env::var_os("GLIBC_TUNABLES").is_none() {
-                    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-                }
-            }
-        }
-        let numbers: Vec<String> = events.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        command.env(contract::EVENT_FDS, numbers.join(","));
-        let mut inherited: Vec<RawFd> = events.iter().map(|fd| fd.as_raw_fd()).collect();
-        let store = (rank == 0).then(|| self.store.as_raw_fd());
-        let host_channel = host_channel.map(|fd| fd.as_raw_fd());
-        for (name, fd) in [(contract::STORE_FD, store), (contract::HOST_FD, host_channel)] {
-            match fd {
-                Some(fd) => command.env(name, fd.to_string()),
-                None => command.env_remove(name),
-            };
-            inherited.extend(fd);
-        }
-        prepare_child(&mut command, inherited);
-        let child = command
-            .spawn()
-            .map_err(|cause| LaunchError::Spawn { program: program.clone(), cause })?;
-        Ok(ProcessGroup::new(child))
-    }
-
-    /// The part of the environment that is the same for every host.
-    fn describe_run(&self, command: &mut Command) -> Result<(), LaunchError> {
         let address =
-            self.store.local_addr().map_err(LaunchError::system("the ranks' meeting point"))?;
-        let world_size = self.launch.spec.world_size.to_string();
-        command
-            .env(contract::RUN, self.launch.run_id)
-            .env(contract::SPEC, &self.spec)
-            .env(contract::PARAMS, &self.params)
-            .env(contract::RUN_DIR, self.run_dir)
-            .env("MASTER_ADDR", address.ip().to_string())
-            .env("MASTER_PORT", address.port().to_string())
-            .env("WORLD_SIZE", &world_size)
-            .env("LOCAL_WORLD_SIZE", &world_size);
-        // Ranks share the machine: with a thread per core each, they slow each other down a
-        // thousandfold.
-        if std::env::var_os("OMP_NUM_THREADS").is_none() {
-            command.env("OMP_NUM_THREADS", "1");
-        }
-        Ok(())
+            store.local_addr().map_err(LaunchError::system("the ranks' meeting point"))?;
+        let world_size = launch.spec.world_size.to_string();
+        let variables = vec![
+            (contract::RUN, Some(launch.run_id.into())),
+            (contract::SPEC, Some(spec.into())),
+            (contract::PARAMS, Some(params.into())),
+            (contract::RUN_DIR, Some(run_dir.into())),
+            ("MASTER_ADDR", Some(address.ip().to_string().into())),
+            ("MASTER_PORT", Some(address.port().to_string().into())),
+            ("WORLD_SIZE", Some(world_size.clone().into())),
+            ("LOCAL_WORLD_SIZE", Some(world_size.into())),
+        ];
+        Ok(Self { run_dir, variables, store })
+    }
+
+    /// Starts a process that is rank `rank`. It gets the sending end of its channel.
+    fn start_rank(
+        &self,
+        program: &RankProgram,
+        rank: usize,
+        event: &OwnedFd,
+    ) -> Result<ProcessGroup, LaunchError> {
+        let store = (rank == 0).then(|| self.store.as_fd());
+        let mut variables = self.variables.clone();
+        variables.extend([
+            ("RANK", Some(rank.to_string().into())),
+            ("LOCAL_RANK", Some(rank.to_string().into())),
+            (contract::EVENT_FDS, Some(number(event))),
+            (contract::STORE_FD, store.map(number)),
+            (contract::HOST_FD, None),
+        ]);
+        let inherited: Vec<_> = [event.as_fd()].into_iter().chain(store).collect();
+        spawn(program, Streams::create(LogOf::Rank(rank), self.run_dir)?, variables, &inherited)
+    }
+
+    /// Starts the process that forks all ranks. It gets the sending ends of their channels, and of
+    /// its own.
+    fn start_forking(
+        &self,
+        program: &RankProgram,
+        events: &[OwnedFd],
+        host_channel: &OwnedFd,
+    ) -> Result<ProcessGroup, LaunchError> {
+        let numbers: Vec<_> = events.iter().map(number).collect();
+        let mut variables = self.variables.clone();
+        variables.extend(for_forking());
+        variables.extend([
+            (contract::EVENT_FDS, Some(numbers.join(",".as_ref()))),
+            (contract::STORE_FD, Some(number(&self.store))),
+            (contract::HOST_FD, Some(number(host_channel))),
+        ]);
+        let streams = Streams::create(LogOf::Host, self.run_dir)?;
+        spawn(program, streams, variables, &self.inherited(events, host_channel))
+    }
+
+    /// The same for a process that exists already.
+    fn handover<'b>(
+        &'b self,
+        events: &'b [OwnedFd],
+        host_channel: &'b OwnedFd,
+    ) -> Result<Handover<'b>, LaunchError> {
+        Ok(Handover {
+            variables: &self.variables,
+            streams: Streams::create(LogOf::Host, self.run_dir)?,
+            descriptors: self.inherited(events, host_channel),
+            stderr: LogOf::Host.stderr(self.run_dir),
+        })
+    }
+
+    /// Descriptors of a host that forks its ranks, in the order in which a pool is given them.
+    fn inherited<'b>(
+        &'b self,
+        events: &'b [OwnedFd],
+        host_channel: &'b OwnedFd,
+    ) -> Vec<BorrowedFd<'b>> {
+        let leading = [self.store.as_fd(), host_channel.as_fd()];
+        leading.into_iter().chain(events.iter().map(AsFd::as_fd)).collect()
     }
 }
 
-fn create(path: &Path) -> Result<File, LaunchError> {
-    File::create(path).map_err(|cause| LaunchError::RunDir { path: path.to_owned(), cause })
-}
-
-/// Makes the child die with the launcher, and inherit these descriptors and no others.
-fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
-    let launcher = getpid();
-    let prepare = move || -> io::Result<()> {
-        prctl::set_pdeathsig(Signal::SIGKILL)?;
-        if getppid() != launcher {
-            // The launcher died before the line above took effect.
-            return Err(Errno::ESRCH.into());
-        }
-        for &fd in &inherited {
-            // SAFETY: the caller of `spawn` holds these descriptors open for the whole call.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        }
-        Ok(())
-    };
-    // SAFETY: runs between fork and exec, where only async-signal-safe functions may be called:
-    // it makes system calls and does not allocate.
-    unsafe { command.pre_exec(prepare) };
+/// A descriptor as the value of a variable.
+fn number(fd: impl AsFd) -> OsString {
+    fd.as_fd().as_raw_fd().to_string().into()
 }

@@ -14,9 +14,11 @@ mod conversation;
 mod group;
 mod host;
 mod log_tail;
+mod pool;
 mod recorder;
 mod sender;
 mod signals;
+mod spawn;
 mod strays;
 mod supervisor;
 mod wait;
@@ -25,6 +27,10 @@ mod watchdog;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use pool::Pool;
+use strays::Strays;
 
 use crate::spec::RunSpec;
 use crate::trace::Record;
@@ -50,6 +56,32 @@ pub enum Hosting {
     Forked,
 }
 
+/// Where the hosts of a run come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// This program is started for the run.
+    Cold(&'a RankProgram),
+    /// A process that has loaded its engine already forks a host, which forks the ranks.
+    Warm(&'a Pool),
+}
+
+impl Source<'_> {
+    fn hosting(&self) -> Hosting {
+        match self {
+            Source::Cold(program) => program.hosting,
+            Source::Warm(_) => Hosting::Forked,
+        }
+    }
+
+    /// What run `run` may leave behind.
+    fn strays(&self, run: &str) -> Strays {
+        match self {
+            Source::Cold(_) => Strays::of(run),
+            Source::Warm(pool) => pool.strays().and(run),
+        }
+    }
+}
+
 /// Everything that a run needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
@@ -58,7 +90,7 @@ pub struct Launch<'a> {
     /// What to run.
     pub spec: &'a RunSpec,
     /// Who runs it.
-    pub program: &'a RankProgram,
+    pub source: Source<'a>,
     /// Where the trace and the ranks' logs go; created when it does not exist.
     pub run_dir: &'a Path,
 }
@@ -99,6 +131,52 @@ pub enum LaunchError {
         /// The operating system's answer.
         cause: io::Error,
     },
+    /// The process of a pool does not do its part.
+    #[error(
+        "the pool of {program} {failure}; start another pool, or run without one{}",
+        last_words(.stderr)
+    )]
+    Pool {
+        /// The program.
+        program: PathBuf,
+        /// What is wrong.
+        failure: PoolFailure,
+        /// The last lines of its standard error.
+        stderr: Option<String>,
+    },
+    /// More ranks than a pool can fork for one run.
+    #[error(
+        "{ranks} ranks are too many for a pool: the kernel hands over the channels of {most} ranks \
+         at once; run without a pool"
+    )]
+    PoolWorld {
+        /// Ranks of the run.
+        ranks: usize,
+        /// Most ranks of a run over a pool.
+        most: usize,
+    },
+}
+
+/// What is wrong with a pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolFailure {
+    /// Its process is gone.
+    #[error("has exited with code {0}")]
+    Exited(i32),
+    /// Its process is gone.
+    #[error("was ended by signal {0}")]
+    Killed(i32),
+    /// Its process did not say that its engine is loaded.
+    #[error("did not say that it is ready, and had {0:?} for it")]
+    NotReady(Duration),
+    /// There is no host for a run.
+    #[error("did not fork a host for the run")]
+    NoHost,
+}
+
+/// The end of a message that quotes standard error.
+fn last_words(stderr: &Option<String>) -> String {
+    stderr.as_ref().map_or_else(String::new, |tail| format!(". Its last words:\n{tail}"))
 }
 
 impl LaunchError {
@@ -120,7 +198,8 @@ impl Launch<'_> {
     /// ends.
     ///
     /// # Errors
-    /// When the program cannot be started, or the trace or the logs cannot be written.
+    /// When the program cannot be started, the pool does not fork a host, or the trace or the logs
+    /// cannot be written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
         supervisor::run(self, observer)
     }

@@ -4,46 +4,90 @@ use std::fs;
 use std::thread;
 use std::time::Instant;
 
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::LaunchError;
 use super::group::{KILL_GRACE, KILL_POLL};
 use crate::trace::contract;
 
-/// Kills the strays of a run among the launcher's children, where the kernel puts them when their
-/// parent is gone. Returns those that would not die.
+/// Makes whatever a dying process leaves behind a child of the launcher, which can then wait for
+/// it.
+pub(super) fn adopt_orphans() -> Result<(), LaunchError> {
+    prctl::set_child_subreaper(true)
+        .map_err(LaunchError::system("the adoption of orphaned processes"))
+}
+
+/// Which processes among the launcher's children, where the kernel puts them when their parent is
+/// gone, are strays.
 ///
-/// They are known by their environment, which a process has to go out of its way to lose.
-pub(super) fn end_strays(run: &str) -> Vec<u32> {
-    let mark = format!("{}={run}", contract::RUN);
-    let deadline = Instant::now() + KILL_GRACE;
-    let mut dying: Vec<u32> = Vec::new();
-    loop {
-        let mut found = children();
-        found.retain(|pid| !dying.contains(pid) && is_marked(*pid, &mark));
-        // The children of a stray become the launcher's before it is seen to be dead, so there is
-        // nothing left once a look at them finds nothing.
-        if (found.is_empty() && dying.is_empty()) || Instant::now() > deadline {
-            return dying;
+/// They are known by their environment, which a process has to go out of its way to lose. The
+/// kernel shows the environment that a program was started with: those that are forked have that
+/// of the process that forked them.
+pub(super) struct Strays {
+    marks: Vec<String>,
+    spared: Option<u32>,
+}
+
+impl Strays {
+    /// Those of run `run`.
+    pub(super) fn of(run: &str) -> Self {
+        Self { marks: vec![mark(run)], spared: None }
+    }
+
+    /// All but this process.
+    pub(super) fn sparing(mut self, pid: u32) -> Self {
+        self.spared = Some(pid);
+        self
+    }
+
+    /// Those of run `run` too.
+    pub(super) fn and(mut self, run: &str) -> Self {
+        self.marks.push(mark(run));
+        self
+    }
+
+    /// Kills them. Returns those that would not die.
+    pub(super) fn end(&self) -> Vec<u32> {
+        let deadline = Instant::now() + KILL_GRACE;
+        let mut dying: Vec<u32> = Vec::new();
+        loop {
+            let mut found = children();
+            found.retain(|&pid| !dying.contains(&pid) && self.are(pid));
+            // The children of a stray become the launcher's before it is seen to be dead, so there
+            // is nothing left once a look at them finds nothing.
+            if (found.is_empty() && dying.is_empty()) || Instant::now() > deadline {
+                return dying;
+            }
+            for &pid in &found {
+                // Nobody else waits for it, so the id is still its own.
+                let _ = kill(to_pid(pid), Signal::SIGKILL);
+            }
+            dying.extend(found);
+            dying.retain(|&pid| {
+                waitpid(to_pid(pid), Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive)
+            });
+            if !dying.is_empty() {
+                thread::sleep(KILL_POLL);
+            }
         }
-        for &pid in &found {
-            // Nobody else waits for it, so the id is still its own.
-            let _ = kill(to_pid(pid), Signal::SIGKILL);
+    }
+
+    /// Whether this child is one of them.
+    fn are(&self, pid: u32) -> bool {
+        if self.spared == Some(pid) {
+            return false;
         }
-        dying.extend(found);
-        dying.retain(|&pid| {
-            waitpid(to_pid(pid), Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive)
-        });
-        if !dying.is_empty() {
-            thread::sleep(KILL_POLL);
-        }
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.any(|variable| self.marks.iter().any(|mark| mark.as_bytes() == variable))
     }
 }
 
-fn is_marked(pid: u32, mark: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+fn mark(run: &str) -> String {
+    format!("{}={run}", contract::RUN)
 }
 
 /// Children of this process, whichever thread they hang on.

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::sys::prctl;
-
 use super::channel::State;
 use super::conversation::{Breach, Conversation};
 use super::group::{self, ProcessGroup};
@@ -12,7 +10,7 @@ use super::host::{self, Started};
 use super::log_tail::log_tail;
 use super::recorder::{Recorder, now_ns};
 use super::signals::Signals;
-use super::strays::end_strays;
+use super::strays::{Strays, adopt_orphans};
 use super::wait::{Ready, wait};
 use super::watchdog::{Verdict, Watchdog};
 use super::{Ended, Hosting, Launch, LaunchError};
@@ -31,10 +29,7 @@ pub(super) fn run(
         .and_then(|()| launch.run_dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
     let mut recorder = Recorder::create(&run_dir, launch.run_id, observer)?;
-    // Whatever a dying host leaves behind becomes a child of the launcher, which can then wait
-    // for it.
-    prctl::set_child_subreaper(true)
-        .map_err(LaunchError::system("the adoption of orphaned processes"))?;
+    adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.record(Event::RunStarted {
         spec: Box::new(launch.spec.clone()),
@@ -51,7 +46,7 @@ pub(super) fn run(
 
 /// A run in progress.
 struct Supervisor<'a> {
-    run_id: String,
+    strays: Strays,
     run_dir: PathBuf,
     recorder: Recorder<'a>,
     watchdog: Watchdog,
@@ -89,13 +84,13 @@ impl<'a> Supervisor<'a> {
         let watchdog = Watchdog::new(world_size, timeout, Instant::now());
         let Started { groups, conversations } = host::start(launch, &run_dir)?;
         let mut supervisor = Self {
-            run_id: launch.run_id.to_owned(),
+            strays: launch.source.strays(launch.run_id),
             run_dir,
             recorder,
             watchdog,
             timeout_s: launch.spec.timeout_s,
             ranks: vec![Rank::default(); world_size],
-            hosting: launch.program.hosting,
+            hosting: launch.source.hosting(),
             hosts: groups.into_iter().map(|group| Host { group, ended: false }).collect(),
             conversations: conversations.into_iter().map(Some).collect(),
             violated: false,
@@ -227,7 +222,7 @@ impl<'a> Supervisor<'a> {
         let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut orphans = Vec::new();
         let mut survivors = group::end(&mut groups, &mut orphans);
-        survivors.extend(end_strays(&self.run_id));
+        survivors.extend(self.strays.end());
         // The host's channel comes last and is heard first: it knows better how ranks ended.
         for index in (0..self.conversations.len()).rev() {
             self.listen(index)?;

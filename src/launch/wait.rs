@@ -55,7 +55,7 @@ pub(super) fn wait<'a>(
 }
 
 /// Rounded up, so that the time is over when `poll` says so.
-fn timeout(until: Instant) -> PollTimeout {
+pub(super) fn timeout(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return PollTimeout::ZERO;

@@ -27,6 +27,10 @@ pub const STORE_FD: &str = "ZPROBE_STORE_FD";
 /// Variable: the run directory, for a process that forks its ranks and redirects their output.
 pub const RUN_DIR: &str = "ZPROBE_RUN_DIR";
 
+/// Variable: the socket (a descriptor number) of a pool, a process that stays and forks a host for
+/// each run.
+pub const POOL_FD: &str = "ZPROBE_POOL_FD";
+
 /// Whose output a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOf {
@@ -34,23 +38,26 @@ pub enum LogOf {
     Rank(usize),
     /// That of the process that forks the ranks.
     Host,
+    /// That of the process that forks such a process for each run.
+    Pool,
 }
 
 impl LogOf {
-    /// File in the run directory that standard output goes to.
-    pub fn stdout(self, run_dir: &Path) -> PathBuf {
-        self.file(run_dir, "stdout")
+    /// File in `dir`, the run directory for ranks and hosts, that standard output goes to.
+    pub fn stdout(self, dir: &Path) -> PathBuf {
+        self.file(dir, "stdout")
     }
 
-    /// File in the run directory that standard error goes to.
-    pub fn stderr(self, run_dir: &Path) -> PathBuf {
-        self.file(run_dir, "stderr")
+    /// File in `dir`, the run directory for ranks and hosts, that standard error goes to.
+    pub fn stderr(self, dir: &Path) -> PathBuf {
+        self.file(dir, "stderr")
     }
 
-    fn file(self, run_dir: &Path, stream: &str) -> PathBuf {
-        run_dir.join(match self {
+    fn file(self, dir: &Path, stream: &str) -> PathBuf {
+        dir.join(match self {
             LogOf::Rank(rank) => format!("rank-{rank}.{stream}.log"),
             LogOf::Host => format!("host.{stream}.log"),
+            LogOf::Pool => format!("pool.{stream}.log"),
         })
     }
 }

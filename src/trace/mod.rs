@@ -6,6 +6,7 @@
 
 pub mod contract;
 mod event;
+pub mod handover;
 mod payload;
 mod plausible;
 mod record;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use zprobe::launch::{Ended, Hosting, Launch, RankProgram};
+use zprobe::launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
 use zprobe::spec::{RunSpec, SpecRequest};
 use zprobe::trace::{Event, Outcome, Record, Trace, Violation};
 
@@ -44,10 +44,33 @@ pub fn run(arguments: &str) -> Run {
 
 /// Runs to the end and checks what holds for every run.
 pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
+    run_from(Source::Cold(program), spec, "")
+}
+
+/// `fixtures/ranks/rank.py` with these arguments over `pool`, which must be one of `pooled.py`.
+pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
+    let run = run_from(Source::Warm(pool), spec, arguments);
+    let marked = processes_of(&mark_of(pool));
+    assert_eq!(marked.len(), 1, "only the pool itself is left: {marked:?}");
+    run
+}
+
+/// What the processes of a pool have for the id of a run, as far as the kernel shows it.
+pub fn mark_of(pool: &Pool) -> String {
+    let environment = std::fs::read(format!("/proc/{}/environ", pool.pid())).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let mark = environment.split('\0').find_map(|variable| variable.strip_prefix("ZPROBE_RUN="));
+    mark.unwrap().to_owned()
+}
+
+/// `arguments` stand in a file of the run directory.
+fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
+    std::fs::create_dir(&run_dir).unwrap();
+    std::fs::write(run_dir.join("arguments"), arguments).unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();
-    let launch = Launch { run_id, spec, program, run_dir: &run_dir };
+    let launch = Launch { run_id, spec, source, run_dir: &run_dir };
     let mut observed = Vec::new();
     let ended = launch.run(&mut |record| observed.push(record.clone())).unwrap();
     assert_eq!(ended, Ended { survivors: vec![] });

@@ -6,5 +6,7 @@ mod harness;
 mod healthy;
 mod interrupted;
 mod misbehaving;
+mod pool_of_its_own;
+mod pooled;
 mod protocol;
 mod refused;

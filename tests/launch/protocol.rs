@@ -29,6 +29,7 @@ fn every_violation_and_variable_is_in_the_document() {
         contract::HOST_FD,
         contract::STORE_FD,
         contract::RUN_DIR,
+        contract::POOL_FD,
     ];
     for variable in variables {
         assert!(PROTOCOL.contains(&format!("| `{variable}` |")), "{variable} is missing");

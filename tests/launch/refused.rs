@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use zprobe::launch::{Hosting, Launch, LaunchError, RankProgram};
+use zprobe::launch::{Hosting, Launch, LaunchError, RankProgram, Source};
 use zprobe::trace::Event;
 
 use crate::harness::{fixture, processes_of, ranks, spec};
@@ -12,7 +12,8 @@ fn error(program: &Path, run_dir: &Path) -> LaunchError {
     let program =
         RankProgram { program: program.to_owned(), args: vec![], hosting: Hosting::OnePerRank };
     let spec = spec(2, 2);
-    let launch = Launch { run_id: "refused", spec: &spec, program: &program, run_dir };
+    let source = Source::Cold(&program);
+    let launch = Launch { run_id: "refused", spec: &spec, source, run_dir };
     launch.run(&mut |_| {}).unwrap_err()
 }
 
@@ -40,7 +41,8 @@ fn a_panic_of_the_observer_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();
     let (spec, program) = (spec(2, 30), ranks("sleeps"));
-    let launch = Launch { run_id, spec: &spec, program: &program, run_dir: dir.path() };
+    let source = Source::Cold(&program);
+    let launch = Launch { run_id, spec: &spec, source, run_dir: dir.path() };
     let result = catch_unwind(AssertUnwindSafe(|| {
         launch.run(&mut |record| assert!(!matches!(record.event, Event::RankReady { .. })))
     }));

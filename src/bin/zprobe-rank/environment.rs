@@ -67,7 +67,8 @@ fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| anyhow!("{name}={text}: not a number"))
 }
 
-fn optional_descriptor(name: &str) -> Result<Option<OwnedFd>> {
+/// The descriptor that a variable names, if it is set. Takes it over, so call it once.
+pub fn optional_descriptor(name: &str) -> Result<Option<OwnedFd>> {
     env::var(name).ok().map(|text| descriptor(name, &text)).transpose()
 }
 

@@ -1,6 +1,7 @@
 //! Ranks of the native engine: the only program of zprobe that links libtorch.
 //!
-//! `zprobe` starts it as a rank host, which forks one process per rank. Each rank runs the sharded
+//! `zprobe` starts it as a rank host, which forks one process per rank, or as a pool, which forks
+//! such a host for each of many runs. Each rank runs the sharded
 //! engine on a synthetic model and emits [`zprobe::trace::Event`]s on its own channel.
 
 mod collective;
@@ -9,6 +10,7 @@ mod environment;
 mod floor;
 mod host;
 mod model;
+mod pool;
 mod rank;
 mod recorder;
 mod shim;
@@ -35,6 +37,7 @@ fn run() -> Result<()> {
     if args.next().as_deref() == Some("floor") {
         return floor::main(&args.collect::<Vec<_>>());
     }
+    pool::wait_for_run()?;
     let mut environment = Environment::read()?;
     match environment.host_channel.take() {
         Some(channel) => host::fork_ranks(environment, channel),

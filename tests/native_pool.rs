@@ -1,0 +1,98 @@
+//! The native engine over a pool: libtorch is loaded once, and every run is as it would be cold.
+#![cfg(feature = "native")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use zprobe::diagnose::diagnose;
+use zprobe::launch::{Hosting, Launch, Pool, RankProgram, Source};
+use zprobe::spec::{Dataflow, Fault, Model, RunSpec, SpecRequest};
+use zprobe::trace::{Event, Trace};
+
+fn program() -> RankProgram {
+    RankProgram {
+        program: env!("CARGO_BIN_EXE_zprobe-rank").into(),
+        args: vec![],
+        hosting: Hosting::Forked,
+    }
+}
+
+fn pool(dir: &Path) -> Pool {
+    Pool::start(&program(), dir, Duration::from_secs(60)).unwrap()
+}
+
+fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
+    let dir = tempfile::tempdir().unwrap();
+    let run_id = dir.path().file_name().unwrap().to_str().unwrap();
+    let launch = Launch { run_id, spec, source, run_dir: dir.path() };
+    let ended = launch.run(&mut |_| {}).unwrap();
+    assert_eq!(ended.survivors, Vec::<u32>::new());
+    Trace::read(dir.path()).unwrap()
+}
+
+fn codes(trace: &Trace) -> Vec<String> {
+    diagnose(trace).findings.iter().map(|finding| finding.code.clone()).collect()
+}
+
+/// What each rank said, with every buffer.
+fn said(trace: &Trace) -> BTreeMap<usize, Vec<&Event>> {
+    let mut said = BTreeMap::<_, Vec<_>>::new();
+    for (sender, event) in trace.events() {
+        if let Some(rank) = sender {
+            said.entry(rank).or_default().push(event);
+        }
+    }
+    said
+}
+
+#[test]
+fn a_run_over_a_pool_says_what_a_cold_one_says_to_the_last_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let ranks = |world_size| SpecRequest { world_size: Some(world_size), ..SpecRequest::default() };
+    for request in [
+        ranks(1),
+        ranks(2),
+        SpecRequest { dataflow: Some(Dataflow::IpgBucket), ..ranks(3) },
+        SpecRequest { model: Some(Model::Mlp), ..ranks(2) },
+        SpecRequest { inject: Some(Fault::BoundaryLeak), ..ranks(2) },
+    ] {
+        let spec = request.resolve().unwrap();
+        let cold = run(Source::Cold(&program()), &spec);
+        let warm = run(Source::Warm(&pool), &spec);
+        assert_eq!(said(&warm), said(&cold), "{spec:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_hangs_or_babbles_harms_no_other_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for (inject, expected) in [
+        (Fault::RankDies, "ZP901"),
+        (Fault::RankHangs, "ZP902"),
+        (Fault::RankRubbish, "ZP903"),
+        (Fault::CollectiveSkipped, "ZP801"),
+    ] {
+        let request = SpecRequest { timeout_s: Some(2), ..SpecRequest::default() };
+        let faulty = SpecRequest { inject: Some(inject), ..request.clone() };
+        let faulty = run(Source::Warm(&pool), &faulty.resolve().unwrap());
+        assert_eq!(codes(&faulty), [expected]);
+        let request = SpecRequest { timeout_s: Some(60), ..request };
+        let clean = run(Source::Warm(&pool), &request.resolve().unwrap());
+        assert_eq!(codes(&clean), Vec::<String>::new(), "after {expected}");
+    }
+}
+
+#[test]
+fn fifty_runs_over_one_pool_are_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for seed in 0..50 {
+        let request = SpecRequest { seed: Some(seed), ..SpecRequest::default() };
+        let trace = run(Source::Warm(&pool), &request.resolve().unwrap());
+        assert_eq!(codes(&trace), Vec::<String>::new(), "seed {seed}");
+    }
+}
