@@ -15,7 +15,7 @@ pub enum ReadError {
         /// The file.
         file: String,
         /// What the parser says, with line and column.
-        cause: Box<toml::de::Error>,
+        cause: String,
     },
     /// A value is not what it has to be.
     #[error("{file}: {key}: {problem}")]
@@ -72,8 +72,10 @@ impl Row {
     /// # Errors
     /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
-        let raw: File = toml::from_str(text)
-            .map_err(|cause| ReadError::Syntax { file: file.to_owned(), cause: Box::new(cause) })?;
+        let raw: File = toml::from_str(text).map_err(|cause| ReadError::Syntax {
+            file: file.to_owned(),
+            cause: cause.to_string().trim_end().to_owned(),
+        })?;
         raw.check(file).map_err(|(key, problem)| ReadError::Value {
             file: file.to_owned(),
             key,

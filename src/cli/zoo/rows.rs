@@ -16,6 +16,18 @@ pub struct Case<'a> {
     pub number: usize,
 }
 
+impl Case<'_> {
+    /// A name for the directory of the run, its own among those of the row.
+    pub fn file_name(&self) -> String {
+        let packages = self.release.packages.file_name();
+        if packages.is_empty() {
+            self.number.to_string()
+        } else {
+            format!("{}-{packages}", self.number)
+        }
+    }
+}
+
 /// The rows with these names; `.toml` files are read; without names, all that zprobe has.
 pub fn chosen(names: &[String]) -> Result<Vec<Row>> {
     let known = registry::rows()?;

@@ -75,11 +75,7 @@ fn run_one(case: &Case<'_>, environments: &Environments<'_>, own: &Path, out: &P
             return Outcome { got: format!("no environment: {first}"), ok: false, dir: None };
         }
     };
-    let dir = out.join(&case.row.name).join(format!(
-        "{}-{}",
-        case.number,
-        case.release.packages.file_name(),
-    ));
+    let dir = out.join(&case.row.name).join(case.file_name());
     let (got, ok) = match child(case, python, own, &dir) {
         Ok(report) => {
             let judgement = case.release.judge(&report);
