@@ -14,11 +14,18 @@
 //! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
 //! 6. [`report`]: built once, rendered many ways.
 //!
+//! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
+//! pinned packages, [`zoo`] holds known bugs and what to expect of them, and [`doctor`] says what a
+//! machine and a Python can run.
+//!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
 pub mod diagnose;
+pub mod doctor;
+pub mod environment;
 pub mod launch;
 pub mod report;
 pub mod spec;
 pub mod trace;
+pub mod zoo;

@@ -14,12 +14,28 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("adapters", &["launch", "trace"]),
     ("report", &["spec", "trace"]),
     ("diagnose", &["spec", "trace", "report"]),
+    ("environment", &[]),
+    ("zoo", &["spec", "report", "environment"]),
+    ("doctor", &["spec"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("src/main.rs", &[]),
-    ("src/cli", &["spec", "launch", "adapters", "trace", "diagnose", "report"]),
+    (
+        "src/cli",
+        &[
+            "spec",
+            "launch",
+            "adapters",
+            "trace",
+            "diagnose",
+            "report",
+            "environment",
+            "zoo",
+            "doctor",
+        ],
+    ),
     ("src/bin/zprobe-rank", &["spec", "trace"]),
 ];
 

@@ -1,20 +1,32 @@
 //! `zprobe list`: what there is.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
 use zprobe::diagnose::rules::RULES;
+use zprobe::doctor::engines;
 use zprobe::spec::{Engine, Fault};
+use zprobe::zoo::registry;
+
+/// Seconds that an interpreter may take to try the engines.
+const TRY_LIMIT: u64 = 120;
 
 /// Arguments of `zprobe list`.
 #[derive(clap::Args)]
 pub struct Args {
     /// What to list
     what: What,
+
+    /// With `engines`: interpreter to try them with, and say which can run
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
+    /// Known bugs for `zprobe zoo`
+    Probes,
     /// Rules, by code
     Rules,
     /// Faults for --inject
@@ -24,22 +36,45 @@ enum What {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
+    ensure!(
+        args.python.is_none() || matches!(args.what, What::Engines),
+        "--python: only `zprobe list engines` tries an interpreter",
+    );
     let lines = match args.what {
         What::Rules => RULES.iter().map(|rule| format!("{}  {}\n", rule.code, rule.name)).collect(),
         What::Faults => values::<Fault>(),
-        What::Engines => values::<Engine>(),
+        What::Engines => match &args.python {
+            Some(python) => tried(python)?,
+            None => values::<Engine>(),
+        },
+        What::Probes => {
+            named(registry::rows()?.into_iter().map(|row| (row.name, row.title)).collect())
+        }
     };
     super::print(&lines)?;
     Ok(0)
 }
 
+/// Which engines can run with this interpreter, and why not.
+fn tried(python: &Path) -> Result<String> {
+    let (machine, python) = super::doctor::examine(python, TRY_LIMIT)?;
+    let mut text = String::new();
+    super::doctor::lines(&mut text, &engines(&machine, &python));
+    Ok(text)
+}
+
 /// Names with their help, as the command line has them.
 fn values<T: ValueEnum>() -> String {
-    let values: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
-    let width = values.iter().map(|value| value.get_name().len()).max().unwrap_or(0);
-    let line = |value: &PossibleValue| {
+    let values = T::value_variants().iter().filter_map(T::to_possible_value);
+    let pairs = values.map(|value| {
         let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-        format!("{:width$}  {}\n", value.get_name(), help.replace('\n', " "))
-    };
-    values.iter().map(line).collect()
+        (value.get_name().to_owned(), help.replace('\n', " "))
+    });
+    named(pairs.collect())
+}
+
+/// Names with what they stand for, in two columns.
+fn named(pairs: Vec<(String, String)>) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    pairs.into_iter().map(|(name, text)| format!("{name:width$}  {text}\n")).collect()
 }

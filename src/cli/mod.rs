@@ -1,11 +1,13 @@
 //! The command line: arguments in, exit code out.
 
 mod diagnose;
+mod doctor;
 mod explain;
 mod list;
 mod progress;
 mod run;
 mod settings;
+mod zoo;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -45,6 +47,10 @@ enum Command {
     Explain(explain::Args),
     /// List what zprobe knows
     List(list::Args),
+    /// Try known bugs on the released versions that have them
+    Zoo(zoo::Args),
+    /// Say what this machine can run, and why not
+    Doctor(doctor::Args),
 }
 
 /// How to hand out a report.
@@ -93,6 +99,8 @@ pub fn main() -> ExitCode {
         Command::Diagnose(args) => diagnose::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),
+        Command::Zoo(args) => zoo::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
     };
     match result {
         Ok(code) => code.into(),

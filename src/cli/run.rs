@@ -247,7 +247,7 @@ fn refuse_nested_launch() -> Result<()> {
 }
 
 /// Time and process id: unique on a machine, and sorted by time.
-fn run_id() -> String {
+pub fn run_id() -> String {
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
     format!("{compact}-{}", std::process::id())

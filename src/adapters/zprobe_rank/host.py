@@ -7,25 +7,30 @@ import os
 import signal
 import sys
 
-ENGINES = {"deepspeed": "deepspeed", "ddp": "ddp", "fsdp2": "fsdp2"}
+from zprobe_rank import pool
 
 
 def main():
-    """What the launcher starts; docs/protocol.md says what it is given."""
-    run_host(os.environ)
+    """What the launcher starts; docs/protocol.md says what it is given.
+
+    As a pool it loads the engine that its argument names, and then hosts run after run.
+    """
+    if pool.is_pool():
+        load(sys.argv[1])
+        pool.serve(run_host)
+    else:
+        run_host(os.environ)
 
 
 def run_host(environment):
     """Forks one rank per event channel and waits for all of them."""
-    # Some releases of torch start compile workers on import, which would inherit every descriptor.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    spec = json.loads(environment["ZPROBE_SPEC"])
-    load(spec["engine"])
     from zprobe_rank.channel import Channel
-
     from zprobe_rank.rendezvous import keep_listener
 
+    # Before the engine is loaded: processes that it starts on import inherit every descriptor.
     listener = keep_listener(int(environment["ZPROBE_STORE_FD"]))
+    spec = json.loads(environment["ZPROBE_SPEC"])
+    load(spec["engine"])
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     host_pid = os.getpid()
@@ -52,7 +57,7 @@ def run_host(environment):
 
 def load(engine):
     """Imports torch and the engine; the ranks that are forked from here have them already."""
-    return importlib.import_module("zprobe_rank.engines." + ENGINES[engine])
+    return importlib.import_module("zprobe_rank.engines." + engine)
 
 
 def _leave(body, *args):

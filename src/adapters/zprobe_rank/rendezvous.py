@@ -18,14 +18,18 @@ def join(spec, rank, listener):
     """Joins the other ranks in a process group over Gloo."""
     # The launcher's watchdog speaks first: it knows what every rank did last.
     timeout = datetime.timedelta(seconds=2 * spec["timeout_s"])
-    options = {} if listener is None else dict(master_listen_fd=listener)
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        spec["world_size"],
-        rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-        **options,
-    )
+    store = _store(spec["world_size"], rank == 0, timeout, listener)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
+
+
+def _store(world_size, is_master, timeout, listener):
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    options = dict(timeout=timeout, wait_for_workers=False)
+    if listener is None:
+        return dist.TCPStore(*address, world_size, is_master, **options)
+    options.update(master_listen_fd=listener)
+    try:
+        return dist.TCPStore(*address, world_size, is_master, **options)
+    except NotImplementedError:
+        # Up to torch 2.6 only the older of the store's two back ends takes over a socket.
+        return dist.TCPStore(*address, world_size, is_master, use_libuv=False, **options)

@@ -1,0 +1,56 @@
+//! `zprobe doctor`: what this machine can run, and why not.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context as _, Result};
+use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, surroundings};
+
+/// Arguments of `zprobe doctor`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Interpreter to examine
+    #[arg(long, value_name = "PATH", default_value = "python3", env = "ZPROBE_PYTHON")]
+    python: PathBuf,
+
+    /// Seconds that the interpreter may take; importing torch and DeepSpeed takes up to 30
+    #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
+    timeout: u64,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    let (machine, python) = examine(&args.python, args.timeout)?;
+    let engines = engines(&machine, &python);
+    let mut text = String::from("Engines\n");
+    lines(&mut text, &engines);
+    text.push_str("\nSurroundings\n");
+    lines(&mut text, &surroundings(&machine, &python));
+    super::print(&text)?;
+    let any = engines.iter().any(|check| check.state == State::Ok);
+    Ok(if any { 0 } else { super::USAGE })
+}
+
+/// Looks at the machine and asks an interpreter.
+pub fn examine(python: &Path, timeout: u64) -> Result<(Machine, Result<Python, NoAnswer>)> {
+    let own = std::env::current_exe().context("cannot find the program that is running")?;
+    let machine = Machine::look(own.with_file_name("zprobe-rank"));
+    Ok((machine, Python::ask(python, Duration::from_secs(timeout))))
+}
+
+/// One line for each check, and one for what to do.
+pub fn lines(text: &mut String, checks: &[Check]) {
+    let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
+    for Check { subject, state, detail, advice } in checks {
+        let style = Style::new().fg_color(Some(match state {
+            State::Ok => AnsiColor::Green.into(),
+            State::Missing => AnsiColor::Yellow.into(),
+            State::Broken => AnsiColor::Red.into(),
+        }));
+        let _ = writeln!(text, "  {style}{state:7}{style:#}  {subject:width$}  {detail}");
+        if let Some(advice) = advice {
+            let _ = writeln!(text, "  {:7}  {:width$}  to do: {advice}", "", "");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Makes the runs: each a `zprobe run` of its own, judged by the report that it leaves behind.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use indicatif::{MultiProgress, ProgressBar};
+use zprobe::environment::CACHE_VARIABLE;
+use zprobe::report::Report;
+
+use super::environments::{Environments, say};
+use super::rows::Case;
+
+/// How a case ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What the run said, or why there was none.
+    pub got: String,
+    /// Whether that was expected.
+    pub ok: bool,
+    /// Where it is recorded, if it was started.
+    pub dir: Option<PathBuf>,
+}
+
+/// Runs all cases, `--jobs` at a time, and returns their outcomes in the same order.
+pub fn run_all(
+    cases: &[Case<'_>],
+    environments: &Environments<'_>,
+    out: &Path,
+    args: &super::Args,
+    progress: &MultiProgress,
+) -> Result<Vec<Outcome>> {
+    let own = std::env::current_exe().context("cannot find the program that is running")?;
+    let line = progress.add(ProgressBar::new_spinner());
+    line.enable_steady_tick(Duration::from_millis(100));
+    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let outcomes = Mutex::new(vec![None; cases.len()]);
+    let work = || {
+        while !stopped.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(at) else { return };
+            let label = format!("{} on {}", case.row.name, case.release.label());
+            say(progress, &line, &format!("[{}/{}] {label}", at + 1, cases.len()));
+            let outcome = run_one(case, environments, &own, out);
+            if args.fail_fast && !outcome.ok {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            if let Ok(mut outcomes) = outcomes.lock() {
+                outcomes[at] = Some(outcome);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.min(cases.len()) {
+            scope.spawn(work);
+        }
+    });
+    line.finish_and_clear();
+    let outcomes = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let skipped = || Outcome { got: "not tried".to_owned(), ok: false, dir: None };
+    Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(skipped)).collect())
+}
+
+/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+fn run_one(case: &Case<'_>, environments: &Environments<'_>, own: &Path, out: &Path) -> Outcome {
+    let python = match environments.get(&case.release.packages) {
+        None => None,
+        Some(Ok(python)) => Some(python),
+        Some(Err(error)) => {
+            let first = error.lines().next().unwrap_or_default();
+            return Outcome { got: format!("no environment: {first}"), ok: false, dir: None };
+        }
+    };
+    let dir = out.join(&case.row.name).join(case.file_name());
+    let (got, ok) = match child(case, python, own, &dir) {
+        Ok(report) => {
+            let judgement = case.release.judge(&report);
+            (judgement.got, judgement.ok)
+        }
+        Err(error) => (format!("did not run: {error:#}"), false),
+    };
+    Outcome { got, ok, dir: Some(dir) }
+}
+
+/// Starts `zprobe run` and reads its report.
+fn child(case: &Case<'_>, python: Option<&PathBuf>, own: &Path, dir: &Path) -> Result<Report> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let file = |name: &str| {
+        let path = dir.join(name);
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let mut command = Command::new(own);
+    command.arg("run").arg("--out").arg(dir);
+    if let Some(python) = python {
+        command.arg("--python").arg(python);
+    }
+    command.args(case.row.arguments(case.release));
+    // A row is run as it is written, whatever the user has set for runs of his own.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
+            command.env_remove(name);
+        }
+    }
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(file("zprobe.stdout.log")?)
+        .stderr(file("zprobe.stderr.log")?)
+        .status()
+        .with_context(|| format!("cannot start {}", own.display()))?;
+    let path = dir.join("report.json");
+    let Ok(text) = fs::read_to_string(&path) else {
+        let stderr = fs::read(dir.join("zprobe.stderr.log")).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        let words = stderr.lines().find(|line| line.starts_with("error:")).unwrap_or("no report");
+        anyhow::bail!("{words} ({status})");
+    };
+    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+}

@@ -1,0 +1,114 @@
+//! The table of the zoo, in each of its forms.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::{Value, json};
+use zprobe::zoo::Row;
+
+use super::Form;
+use super::rows::Case;
+use super::run::Outcome;
+
+/// What would be tried.
+pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
+    match form {
+        Form::Json => to_json(cases.iter().map(case_json).collect()),
+        Form::Full | Form::Markdown => {
+            let head = ["row", "release", "expected"];
+            Ok(table(form, &head, cases.iter().map(|case| case_cells(case).to_vec())))
+        }
+    }
+}
+
+/// What was tried, and what came of it.
+pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<String> {
+    let both = || cases.iter().zip(outcomes);
+    if form == Form::Json {
+        return to_json(
+            both()
+                .map(|(case, outcome)| {
+                    let mut object = case_json(case);
+                    object["got"] = json!(outcome.got);
+                    object["ok"] = json!(outcome.ok);
+                    object["run_dir"] = json!(outcome.dir);
+                    object
+                })
+                .collect(),
+        );
+    }
+    let head = ["row", "release", "expected", "got", "ok"];
+    let mut text = table(
+        form,
+        &head,
+        both().map(|(case, outcome)| {
+            let ok = if outcome.ok { "yes" } else { "NO" };
+            let mut cells = case_cells(case).to_vec();
+            cells.extend([outcome.got.clone(), ok.to_owned()]);
+            cells
+        }),
+    );
+    if form == Form::Markdown {
+        stories(&mut text, cases);
+    } else {
+        let expected = outcomes.iter().filter(|outcome| outcome.ok).count();
+        let _ = writeln!(text, "{expected} of {} as expected", outcomes.len());
+    }
+    Ok(text)
+}
+
+fn case_cells(case: &Case<'_>) -> [String; 3] {
+    [case.row.name.clone(), case.release.label(), case.release.expect.to_string()]
+}
+
+fn case_json(case: &Case<'_>) -> Value {
+    json!({
+        "row": case.row.name,
+        "title": case.row.title,
+        "engine": case.row.engine,
+        "packages": case.release.packages,
+        "run": case.row.arguments(case.release).collect::<Vec<_>>(),
+        "expected": case.release.expect.to_string(),
+    })
+}
+
+fn to_json(values: Vec<Value>) -> Result<String> {
+    Ok(serde_json::to_string_pretty(&values)? + "\n")
+}
+
+fn table(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    if form == Form::Markdown {
+        table.load_style(presets::ASCII_MARKDOWN);
+    } else {
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table.set_header(head).add_rows(rows);
+    let lines = table.to_string();
+    lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The story of each row, below the table.
+fn stories(text: &mut String, cases: &[Case<'_>]) {
+    let mut told: Vec<&str> = Vec::new();
+    for Case { row, .. } in cases {
+        if !told.contains(&row.name.as_str()) {
+            told.push(&row.name);
+            text.push_str(&story(row));
+        }
+    }
+}
+
+fn story(row: &Row) -> String {
+    let links: String = row.links.iter().map(|link| format!(" <{link}>")).collect();
+    format!(
+        "\n## {}\n\n{}.{links}\n\n{}\n\nCause: {}\n\nWhat to do: {}\n\n    zprobe run {}\n",
+        row.name,
+        row.title,
+        row.summary,
+        row.cause,
+        row.workaround,
+        row.run.join(" "),
+    )
+}

@@ -1,0 +1,18 @@
+//! What this machine and a Python can run, and why not.
+//!
+//! [`Python::ask`] and [`Machine::look`] collect facts; [`engines`] and [`surroundings`] turn them into lines
+//! with advice, as pure functions.
+
+mod checks;
+mod engines;
+mod machine;
+mod python;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+
+pub use checks::{Check, State};
+pub use engines::engines;
+pub use machine::Machine;
+pub use python::{Attempt, NoAnswer, Python};
+pub use surroundings::surroundings;

@@ -1,0 +1,135 @@
+//! What an interpreter says about itself: the answer of `facts.py`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use process_control::{ChildExt as _, Control as _};
+use serde::Deserialize;
+
+/// The script; it needs nothing but the interpreter.
+const SCRIPT: &str = include_str!("facts.py");
+
+/// Why something was not tried.
+pub(super) const NOT_TRIED: &str = "torch does not import";
+
+/// How much of a silent interpreter's standard error is shown.
+const TAIL_LINES: usize = 5;
+
+/// What an interpreter says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Python {
+    /// Its path.
+    pub executable: String,
+    /// Its version.
+    pub version: String,
+    /// Version of torch.
+    pub torch: Attempt<String>,
+    /// Backends of `torch.distributed`.
+    #[serde(default)]
+    pub backends: Attempt<Vec<String>>,
+    /// Names of the GPUs that torch can use.
+    #[serde(default)]
+    pub gpus: Attempt<Vec<String>>,
+    /// Whether a backward under DDP works on the CPU.
+    #[serde(default)]
+    pub ddp: Attempt<bool>,
+    /// Whether a backward under `fully_shard` works on the CPU.
+    #[serde(default)]
+    pub fsdp2: Attempt<bool>,
+    /// Version of DeepSpeed.
+    pub deepspeed: Attempt<String>,
+}
+
+/// Something that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attempt<T> {
+    /// It worked.
+    Value(T),
+    /// It did not: the exception, in Python's words.
+    Problem(String),
+}
+
+/// Not tried, because torch is missing.
+impl<T> Default for Attempt<T> {
+    fn default() -> Self {
+        Self::Problem(NOT_TRIED.to_owned())
+    }
+}
+
+impl<T> Attempt<T> {
+    /// What it gave, if it worked.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Problem(_) => None,
+        }
+    }
+}
+
+/// Why an interpreter gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// It does not start.
+    #[error("cannot start {python}: {cause}")]
+    Start {
+        /// The interpreter.
+        python: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// It took too long.
+    #[error("{python} did not answer within {seconds} s")]
+    Late {
+        /// The interpreter.
+        python: String,
+        /// The limit.
+        seconds: u64,
+    },
+    /// It ended without an answer, or with another.
+    #[error("{python} gave no answer ({status}): {words}")]
+    Nothing {
+        /// The interpreter.
+        python: String,
+        /// How it ended.
+        status: String,
+        /// The end of its standard error.
+        words: String,
+    },
+}
+
+impl Python {
+    /// Asks an interpreter, and waits for its answer for at most `limit`.
+    ///
+    /// # Errors
+    /// If there is no answer: it does not start, dies of an import, or hangs.
+    pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
+        let name = || python.display().to_string();
+        let start = |cause| NoAnswer::Start { python: name(), cause };
+        let output = Command::new(python)
+            .args(["-c", SCRIPT])
+            .env("OMP_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(start)?
+            .controlled_with_output()
+            .time_limit(limit)
+            .terminate_for_timeout()
+            .wait()
+            .map_err(start)?
+            .ok_or_else(|| NoAnswer::Late { python: name(), seconds: limit.as_secs() })?;
+        serde_json::from_slice(&output.stdout).map_err(|_| {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let lines: Vec<&str> = text.lines().collect();
+            NoAnswer::Nothing {
+                python: name(),
+                status: output.status.to_string(),
+                words: lines[lines.len().saturating_sub(TAIL_LINES)..].join(" / "),
+            }
+        })
+    }
+}

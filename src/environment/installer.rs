@@ -1,0 +1,95 @@
+//! The tools that make environments: uv where there is one, otherwise venv and pip.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::recipe::Stage;
+
+/// A tool that makes virtual environments and installs packages into them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Installer {
+    /// uv: quick, and it fetches an interpreter where none fits.
+    Uv {
+        /// The program.
+        program: PathBuf,
+    },
+    /// The standard library's venv, and the pip that it brings.
+    Pip,
+}
+
+impl Installer {
+    /// uv if it is on `PATH`, pip otherwise.
+    pub fn find() -> Self {
+        match which::which("uv") {
+            Ok(program) => Self::Uv { program },
+            Err(_) => Self::Pip,
+        }
+    }
+
+    /// Name of the tool.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Uv { .. } => "uv",
+            Self::Pip => "pip",
+        }
+    }
+
+    /// The command that makes an empty environment at `dir` with one of these interpreters, or none
+    /// if this machine has none of them and the tool cannot fetch one.
+    pub fn create(&self, dir: &Path, pythons: &[String]) -> Option<Command> {
+        let present = pythons.iter().find_map(|version| interpreter(version));
+        match self {
+            Self::Uv { program } => {
+                let mut command = Command::new(program);
+                command.args(["venv", "--no-project", "--python"]);
+                match present {
+                    Some(python) => command.arg(python),
+                    None => command.args(pythons.first()),
+                };
+                command.arg(dir);
+                Some(command)
+            }
+            Self::Pip => {
+                let mut command = Command::new(present?);
+                command.args(["-m", "venv"]).arg(dir);
+                Some(command)
+            }
+        }
+    }
+
+    /// The command that installs into the environment whose interpreter is `python`.
+    pub fn install(&self, python: &Path, stage: &Stage) -> Command {
+        let mut command = match self {
+            Self::Uv { program } => {
+                let mut command = Command::new(program);
+                command.args(["pip", "install", "--python"]).arg(python);
+                command
+            }
+            Self::Pip => {
+                let mut command = Command::new(python);
+                command.args(["-m", "pip", "install", "--disable-pip-version-check"]);
+                command
+            }
+        };
+        if stage.from_source {
+            command.arg("--no-build-isolation");
+        }
+        command.args(&stage.requirements).envs(&stage.variables);
+        command
+    }
+}
+
+/// An interpreter of this version (`3.11`) on `PATH`: one that starts, because the shims of a
+/// version manager stand there for versions that are not installed, too.
+fn interpreter(version: &str) -> Option<PathBuf> {
+    let names = [format!("python{version}"), "python3".to_owned()];
+    names.iter().filter_map(|name| which::which(name).ok()).find(|program| {
+        let asked = Command::new(program)
+            .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+            .stdin(Stdio::null())
+            .output();
+        asked.is_ok_and(|output| {
+            output.status.success() && String::from_utf8_lossy(&output.stdout).trim() == version
+        })
+    })
+}

@@ -1,0 +1,240 @@
+//! Python environments with pinned packages: made once, kept in a cache, used by many runs.
+//!
+//! An environment is made where it stays, because the scripts in a virtual environment hold its
+//! path. It counts only once its mark has been written, after all of its packages were imported; what
+//! a killed process left behind has none and is made anew. A lock on a file beside it keeps two
+//! processes from making the same one. Its name ends in a digest of the whole plan, so a changed
+//! recipe gives a new environment.
+
+mod error;
+mod installer;
+mod packages;
+mod recipe;
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use blake2::digest::consts::U4;
+use blake2::{Blake2b, Digest as _};
+use etcetera::BaseStrategy as _;
+
+pub use error::{Failure, ProvisionError};
+pub use installer::Installer;
+pub use packages::Packages;
+use recipe::Plan;
+
+/// The mark of a complete environment; it holds the plan.
+const MARK: &str = "zprobe-environment.txt";
+
+/// Variable that moves the cache.
+pub const CACHE_VARIABLE: &str = "ZPROBE_CACHE_DIR";
+
+/// How much of a tool's output an error shows.
+const TAIL_LINES: usize = 15;
+
+/// What to do when the installer failed.
+const CHECK_INSTALL: &str =
+    "Check the network, the space on the disk, and that the versions exist; then try again.";
+
+/// What to do when an installed package does not import.
+const CHECK_IMPORT: &str = "The versions do not fit each other or this machine; say what they need in \
+     src/environment/recipe.toml.";
+
+/// The directory in which environments are kept.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    envs: PathBuf,
+}
+
+impl Cache {
+    /// `$ZPROBE_CACHE_DIR`, or `zprobe` in the user's cache directory.
+    ///
+    /// # Errors
+    /// If the user has no home directory.
+    pub fn locate() -> Result<Self, ProvisionError> {
+        if let Some(dir) = std::env::var_os(CACHE_VARIABLE).filter(|dir| !dir.is_empty()) {
+            return Ok(Self::at(Path::new(&dir)));
+        }
+        let strategy = etcetera::choose_base_strategy()
+            .map_err(|error| ProvisionError::NoCache { cause: error.to_string() })?;
+        Ok(Self::at(&strategy.cache_dir().join("zprobe")))
+    }
+
+    /// The cache at `dir`.
+    pub fn at(dir: &Path) -> Self {
+        // The path stands in every script of an environment.
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Self { envs: dir.join("envs") }
+    }
+
+    /// The interpreter of an environment with these packages, which is made if it is not there.
+    /// `progress` hears what takes time.
+    ///
+    /// # Errors
+    /// If it cannot be made: no interpreter, no network, no space, versions that do not fit.
+    pub fn provide(
+        &self,
+        packages: &Packages,
+        installer: &Installer,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<PathBuf, ProvisionError> {
+        let plan = Plan::new(packages)?;
+        let text = format!("{plan:#?}\n");
+        let digest = Blake2b::<U4>::digest(text.as_bytes());
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let site = Site {
+            dir: self.envs.join(format!("{}-{digest}", packages.file_name())),
+            packages,
+            installer,
+        };
+        if site.is_complete() {
+            return Ok(site.python());
+        }
+        fs::create_dir_all(&self.envs).map_err(|cause| cache_error(&self.envs, cause))?;
+        let _lock = site.lock(progress)?;
+        // Another process may have made it meanwhile.
+        if !site.is_complete() {
+            site.make(&plan, &text, progress)?;
+        }
+        Ok(site.python())
+    }
+}
+
+/// One environment: where it is, or is going to be.
+struct Site<'a> {
+    dir: PathBuf,
+    packages: &'a Packages,
+    installer: &'a Installer,
+}
+
+impl Site<'_> {
+    fn python(&self) -> PathBuf {
+        self.dir.join("bin/python")
+    }
+
+    /// A file beside the environment.
+    fn beside(&self, extension: &str) -> PathBuf {
+        // Not `with_extension`: versions hold dots.
+        let mut path = self.dir.clone().into_os_string();
+        path.push(extension);
+        path.into()
+    }
+
+    /// Whether it was made to the end, and the interpreter that it links to is still there.
+    fn is_complete(&self) -> bool {
+        self.dir.join(MARK).is_file() && self.python().exists()
+    }
+
+    /// Waits until no other process makes this environment. The lock ends with the file, so with
+    /// the process at the latest.
+    fn lock(&self, progress: &mut dyn FnMut(&str)) -> Result<File, ProvisionError> {
+        let path = self.beside(".lock");
+        let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress("another process is making this environment: waiting for it");
+                lock.lock().map_err(|cause| cache_error(&path, cause))?;
+            }
+            Err(TryLockError::Error(cause)) => return Err(cache_error(&path, cause)),
+        }
+        Ok(lock)
+    }
+
+    /// Makes it, imports what it is for, and marks it.
+    fn make(
+        &self,
+        plan: &Plan,
+        text: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), ProvisionError> {
+        match fs::remove_dir_all(&self.dir) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                return Err(cache_error(&self.dir, cause));
+            }
+            _ => {}
+        }
+        let log = self.beside(".log");
+        File::create(&log).map_err(|cause| cache_error(&log, cause))?;
+
+        progress("making a virtual environment");
+        let create = self
+            .installer
+            .create(&self.dir, &plan.python)
+            .ok_or_else(|| ProvisionError::NoPython { versions: plan.python.join(" or ") })?;
+        self.run("making a virtual environment", create, CHECK_INSTALL)?;
+        for stage in &plan.stages {
+            let step = format!("installing {}", stage.requirements.join(" "));
+            progress(&step);
+            let install = self.installer.install(&self.python(), stage);
+            self.run(&step, install, CHECK_INSTALL)?;
+        }
+        for import in &plan.imports {
+            let step = format!("importing {}", import.package);
+            progress(&step);
+            let mut command = Command::new(self.python());
+            command.args(["-c", &format!("import {}", import.package)]).envs(&import.variables);
+            self.run(&step, command, CHECK_IMPORT)?;
+        }
+        let mark = self.dir.join(MARK);
+        fs::write(&mark, text).map_err(|cause| cache_error(&mark, cause))
+    }
+
+    /// Runs one tool, with all it prints in the log.
+    fn run(
+        &self,
+        step: &str,
+        mut command: Command,
+        advice: &'static str,
+    ) -> Result<(), ProvisionError> {
+        let log = self.beside(".log");
+        let open = || File::options().append(true).open(&log);
+        let cannot = |cause| cache_error(&log, cause);
+        let before = fs::metadata(&log).map_err(cannot)?.len();
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(open().map_err(cannot)?)
+            .stderr(open().map_err(cannot)?)
+            // Modules of the user's own must not hide those of the environment.
+            .env_remove("PYTHONPATH")
+            .env_remove("PYTHONHOME")
+            .env("OMP_NUM_THREADS", "1")
+            .current_dir(self.envs_dir())
+            .status()
+            .map_err(|cause| ProvisionError::NoTool {
+                program: command.get_program().display().to_string(),
+                cause,
+            })?;
+        if status.success() {
+            return Ok(());
+        }
+        let printed = fs::read(&log).map_err(cannot)?;
+        let own = usize::try_from(before).ok().and_then(|start| printed.get(start..));
+        Err(ProvisionError::Failed(Box::new(Failure {
+            packages: self.packages.to_string(),
+            step: step.to_owned(),
+            status: status.to_string(),
+            tail: tail(&String::from_utf8_lossy(own.unwrap_or_default())),
+            advice,
+            log,
+        })))
+    }
+
+    /// The directory that holds it: tools run there, where no project file of the user's is.
+    fn envs_dir(&self) -> PathBuf {
+        self.dir.parent().map(Path::to_owned).unwrap_or_default()
+    }
+}
+
+/// The last lines of a tool's output, indented.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    last.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn cache_error(path: &Path, cause: io::Error) -> ProvisionError {
+    ProvisionError::Cache { path: path.to_owned(), cause }
+}

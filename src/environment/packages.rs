@@ -1,0 +1,51 @@
+//! Which packages an environment holds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pep440_rs::Version;
+use serde::{Deserialize, Serialize};
+
+/// Packages with the one version of each, by name: `torch` 2.11.0, `deepspeed` 0.18.9.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Packages(BTreeMap<String, Version>);
+
+impl Packages {
+    /// Whether there are none, so that no environment is needed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The version of a package.
+    pub fn version(&self, name: &str) -> Option<&Version> {
+        self.0.get(name)
+    }
+
+    /// Each package with its version, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Version)> {
+        self.0.iter().map(|(name, version)| (name.as_str(), version))
+    }
+
+    /// A name for files: `deepspeed-0.18.9-torch-2.11.0`.
+    pub fn file_name(&self) -> String {
+        let parts: Vec<String> =
+            self.iter().map(|(name, version)| format!("{name}-{version}")).collect();
+        parts.join("-")
+    }
+}
+
+impl<N: Into<String>> FromIterator<(N, Version)> for Packages {
+    fn from_iter<I: IntoIterator<Item = (N, Version)>>(packages: I) -> Self {
+        Self(packages.into_iter().map(|(name, version)| (name.into(), version)).collect())
+    }
+}
+
+/// `deepspeed 0.18.9, torch 2.11.0`.
+impl fmt::Display for Packages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> =
+            self.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        f.pad(&parts.join(", "))
+    }
+}

@@ -1,0 +1,60 @@
+//! What a run said, against what was expected of it.
+
+use super::{Expectation, Release};
+use crate::report::{Report, Verdict};
+
+/// What a run said, against what was expected of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// What the run said, in a few words.
+    pub got: String,
+    /// Whether that was expected.
+    pub ok: bool,
+}
+
+impl Release {
+    /// Compares a report with what is expected of this release.
+    pub fn judge(&self, report: &Report) -> Judgement {
+        let first = report.findings.first().map(|finding| finding.code.as_str());
+        let ok = match &self.expect {
+            Expectation::Clean => report.verdict == Verdict::Clean,
+            Expectation::Finding(code) => first == Some(code),
+            Expectation::Crash { message, finding } => {
+                report.verdict == Verdict::Crashed
+                    && words(report).any(|text| text.contains(message.as_str()))
+                    && finding.as_deref().is_none_or(|code| first == Some(code))
+            }
+        };
+        Judgement { got: got(report), ok }
+    }
+}
+
+/// What a report says, in a few words: `ZP101 boundary-leak`, `clean`, `crashed: …`.
+pub fn got(report: &Report) -> String {
+    let mut parts: Vec<String> = report
+        .findings
+        .iter()
+        .map(|finding| format!("{} {}", finding.code, finding.name))
+        .collect();
+    match report.verdict {
+        Verdict::Findings => {}
+        Verdict::Crashed => {
+            let failure = report.ranks.iter().find_map(|rank| rank.failure.as_deref());
+            parts.push(match failure.and_then(|text| text.lines().next_back()) {
+                Some(line) => format!("crashed: {line}"),
+                None => Verdict::Crashed.to_string(),
+            });
+        }
+        verdict => parts.push(verdict.to_string()),
+    }
+    parts.join(", ")
+}
+
+/// Everything in a report that may be the engine's own words.
+fn words(report: &Report) -> impl Iterator<Item = &str> {
+    let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
+    let findings = report.findings.iter().flat_map(|finding| {
+        [&finding.message].into_iter().chain(&finding.evidence).map(String::as_str)
+    });
+    ranks.flatten().map(String::as_str).chain(findings)
+}

@@ -1,0 +1,242 @@
+//! Reads a row from its file: strictly, with file and key in every complaint.
+
+use serde::Deserialize;
+
+use super::{Expectation, Release, Row};
+use crate::environment::Packages;
+use crate::spec::Engine;
+
+/// Why a file is no row of the zoo.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is no TOML, or has other keys or types.
+    #[error("{file}: {cause}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// What the parser says, with line and column.
+        cause: String,
+    },
+    /// A value is not what it has to be.
+    #[error("{file}: {key}: {problem}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The key, for example `release[2].expect`.
+        key: String,
+        /// What is wrong, and what to write instead.
+        problem: String,
+    },
+}
+
+/// A row as it stands in its file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    title: String,
+    links: Vec<String>,
+    engine: String,
+    summary: String,
+    cause: String,
+    workaround: String,
+    run: String,
+    release: Vec<FileRelease>,
+}
+
+/// A `[[release]]` as it stands in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRelease {
+    #[serde(default)]
+    packages: Packages,
+    #[serde(default)]
+    extra: String,
+    /// `clean`, `crash` or a rule's code.
+    expect: String,
+    /// With `crash`: part of what the engine says.
+    message: Option<String>,
+    /// With `crash`: code of the first finding.
+    finding: Option<String>,
+}
+
+/// Whether this is written like the code of a rule: `ZP101`.
+pub fn is_rule_code(text: &str) -> bool {
+    text.strip_prefix("ZP")
+        .is_some_and(|digits| digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+impl Row {
+    /// Reads a row; `file` is its path, for messages and for the name that it must have.
+    ///
+    /// # Errors
+    /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
+        let raw: File = toml::from_str(text).map_err(|cause| ReadError::Syntax {
+            file: file.to_owned(),
+            cause: cause.to_string().trim_end().to_owned(),
+        })?;
+        raw.check(file).map_err(|(key, problem)| ReadError::Value {
+            file: file.to_owned(),
+            key,
+            problem,
+        })
+    }
+}
+
+/// A key, and what is wrong with its value.
+type Wrong = (String, String);
+
+impl File {
+    fn check(self, file: &str) -> Result<Row, Wrong> {
+        let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
+        let stem = file.rsplit('/').next().and_then(|name| name.strip_suffix(".toml"));
+        if stem != Some(self.name.as_str()) {
+            return wrong("name", format!("`{}` is not the name of the file", self.name));
+        }
+        for (key, text) in [
+            ("title", &self.title),
+            ("summary", &self.summary),
+            ("cause", &self.cause),
+            ("workaround", &self.workaround),
+        ] {
+            if text.trim().is_empty() {
+                return wrong(key, "is empty; say it, or say that it is not known".to_owned());
+            }
+        }
+        let Some(engine) = Engine::ALL.iter().find(|engine| engine.name() == self.engine) else {
+            let known: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
+            let known = known.join(", ");
+            return wrong("engine", format!("`{}` is none of {known}", self.engine));
+        };
+        let run = split("run", &self.run)?;
+        let named = run.windows(2).any(|pair| pair == ["--engine", engine.name()]);
+        if !named {
+            return wrong("run", format!("does not say `--engine {engine}`, as `engine` does"));
+        }
+        if self.release.is_empty() {
+            return wrong("release", "is empty; name a release to try it on".to_owned());
+        }
+        let releases = self.release.into_iter().enumerate().map(|(at, release)| {
+            release.check().map_err(|(key, problem)| (format!("release[{at}].{key}"), problem))
+        });
+        Ok(Row {
+            releases: releases.collect::<Result<_, _>>()?,
+            name: self.name,
+            title: self.title,
+            links: self.links,
+            engine: *engine,
+            summary: self.summary.trim().to_owned(),
+            cause: self.cause.trim().to_owned(),
+            workaround: self.workaround.trim().to_owned(),
+            run,
+        })
+    }
+}
+
+impl FileRelease {
+    fn check(self) -> Result<Release, Wrong> {
+        let wrong = |key: &str, problem: &str| Err((key.to_owned(), problem.to_owned()));
+        if self.finding.as_deref().is_some_and(|code| !is_rule_code(code)) {
+            return wrong("finding", "is no rule's code; write one like `ZP101`");
+        }
+        let expect = match (self.expect.as_str(), self.message, self.finding) {
+            ("crash", Some(message), finding) => Expectation::Crash { message, finding },
+            ("crash", None, _) => {
+                return wrong(
+                    "message",
+                    "is missing; a crash needs a part of what the engine says",
+                );
+            }
+            (_, Some(_), _) => return wrong("message", "is only for `expect = \"crash\"`"),
+            (_, _, Some(_)) => return wrong("finding", "is only for `expect = \"crash\"`"),
+            ("clean", None, None) => Expectation::Clean,
+            (code, None, None) if is_rule_code(code) => Expectation::Finding(code.to_owned()),
+            (_, None, None) => {
+                return wrong(
+                    "expect",
+                    "is neither `clean`, `crash` nor a rule's code like `ZP101`",
+                );
+            }
+        };
+        Ok(Release { packages: self.packages, extra: split("extra", &self.extra)?, expect })
+    }
+}
+
+/// Words as a shell splits them.
+fn split(key: &str, text: &str) -> Result<Vec<String>, Wrong> {
+    let words = shlex::split(text);
+    words.ok_or_else(|| (key.to_owned(), "has a quote that is not closed".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = r#"
+        name = "leak"
+        title = "A leak"
+        links = []
+        engine = "deepspeed"
+        summary = "It leaks."
+        cause = "Not known."
+        workaround = "None."
+        run = "--engine deepspeed --stage 1"
+
+        [[release]]
+        packages = { deepspeed = "0.18.9", torch = "2.11.0" }
+        expect = "ZP101"
+
+        [[release]]
+        packages = { deepspeed = "0.18.9", torch = "2.11.0" }
+        extra = "--immediate-grad-update"
+        expect = "clean"
+
+        [[release]]
+        expect = "crash"
+        message = "IndexError"
+        finding = "ZP301"
+    "#;
+
+    fn complaint(from: &str, to: &str) -> String {
+        assert!(ROW.contains(from), "{from}");
+        Row::parse("zoo/leak.toml", &ROW.replacen(from, to, 1)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_row_says_what_to_run_where_and_what_to_expect() {
+        let row = Row::parse("zoo/leak.toml", ROW).unwrap();
+        let words: Vec<&str> = row.arguments(&row.releases[1]).collect();
+        assert_eq!(words, ["--engine", "deepspeed", "--stage", "1", "--immediate-grad-update"]);
+        let expected: Vec<String> =
+            row.releases.iter().map(|release| release.expect.to_string()).collect();
+        assert_eq!(expected, ["ZP101", "clean", "ZP301, crash: IndexError"]);
+        assert_eq!(row.releases[0].label(), "deepspeed 0.18.9, torch 2.11.0");
+    }
+
+    #[test]
+    fn a_release_goes_by_a_version_or_by_package_and_version() {
+        let row = Row::parse("zoo/leak.toml", ROW).unwrap();
+        let matches = |text| row.releases[0].matches(text);
+        assert!(matches("0.18.9") && matches("2.11.0") && matches("deepspeed==0.18.9"));
+        assert!(!matches("0.18") && !matches("torch==0.18.9"));
+    }
+
+    #[test]
+    fn complaints_name_the_file_and_the_key() {
+        let complaints = [
+            complaint("name = \"leak\"", "name = \"lake\""),
+            complaint("\"It leaks.\"", "\" \""),
+            complaint("engine = \"deepspeed\"", "engine = \"horovod\""),
+            complaint("--engine deepspeed", "--engine ddp"),
+            complaint("--stage 1", "--stage '1"),
+            complaint("expect = \"clean\"", "expect = \"fine\""),
+            complaint("message = \"IndexError\"", ""),
+            complaint("finding = \"ZP301\"", "finding = \"301\""),
+            complaint("expect = \"crash\"", "expect = \"ZP301\""),
+            complaint("title", "tilte"),
+            complaint("\"0.18.9\"", "\"newest\""),
+        ];
+        insta::assert_snapshot!(complaints.join("\n\n"));
+    }
+}

@@ -1,0 +1,40 @@
+//! Every row of the zoo that is part of the program.
+
+use super::{ReadError, Row};
+
+/// Declares the rows by the names of their files.
+macro_rules! rows {
+    ($($name:literal,)*) => {
+        /// Path and text of each file in `probes/zoo`, by name.
+        pub const FILES: &[(&str, &str)] = &[$((
+            concat!("probes/zoo/", $name, ".toml"),
+            include_str!(concat!("../../probes/zoo/", $name, ".toml")),
+        ),)*];
+    };
+}
+
+rows! {
+    "boundary-leak",
+    "clipping-spreads-infinity",
+    "comm-dtype-key-error",
+    "comm-dtype-large-parameter",
+    "cpu-never-reduced",
+    "cpu-split-view",
+    "dead-hooks",
+    "dead-hooks-silent",
+    "dead-hooks-silent-stage2",
+    "divided-twice-dict",
+    "divided-twice-tuple",
+    "not-averaged-mixed-dtype",
+    "overflow-not-shared",
+    "stage3-stale-gradient",
+    "wrong-optimizer",
+}
+
+/// All of them.
+///
+/// # Errors
+/// Never for the files of a release: `tests/zoo.rs` reads them.
+pub fn rows() -> Result<Vec<Row>, ReadError> {
+    FILES.iter().map(|(path, text)| Row::parse(path, text)).collect()
+}

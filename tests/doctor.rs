@@ -1,0 +1,80 @@
+//! The doctor, with interpreters that work and that do not. Needs no torch.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use zprobe::doctor::{NoAnswer, Python};
+
+/// An interpreter that runs this script instead of what it is given.
+fn interpreter(script: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("python3");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    (dir, path)
+}
+
+fn zprobe(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_zprobe")).args(args).output().unwrap()
+}
+
+#[test]
+fn a_python_answers_for_itself() {
+    let python = Python::ask("python3".as_ref(), Duration::from_secs(120)).unwrap();
+    assert!(python.version.starts_with("3."), "{python:?}");
+}
+
+#[test]
+fn an_interpreter_that_dies_is_quoted() {
+    let (_dir, python) = interpreter("echo 'libcudart.so.13: not found' >&2; exit 127");
+    let error = Python::ask(&python, Duration::from_secs(60)).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("libcudart.so.13: not found"), "{message}");
+    assert!(message.contains("127"), "{message}");
+}
+
+#[test]
+fn an_interpreter_that_hangs_is_ended() {
+    let (_dir, python) = interpreter("exec sleep 1000");
+    let error = Python::ask(&python, Duration::from_millis(200)).unwrap_err();
+    assert!(matches!(error, NoAnswer::Late { .. }), "{error}");
+}
+
+#[test]
+fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
+    let output = zprobe(&["doctor", "--python", "/does/not/exist"]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("missing  deepspeed"), "{stdout}");
+    assert!(stdout.contains("cannot start /does/not/exist"), "{stdout}");
+    let native = stdout.contains("ok       native");
+    assert_eq!(output.status.code(), Some(if native { 0 } else { 2 }), "{stdout}");
+}
+
+#[test]
+fn one_engine_is_enough() {
+    let (_dir, python) = interpreter(
+        r#"echo '{"executable": "python3", "version": "3.11.7", "torch": {"value": "2.6.0"},
+        "ddp": {"value": true}, "deepspeed": {"problem": "ImportError: no"}}'"#,
+    );
+    let python = python.to_str().unwrap();
+    let output = zprobe(&["doctor", "--python", python]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    let output = zprobe(&["list", "engines", "--python", python]);
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(listed.contains("ok       ddp        torch 2.6.0"), "{listed}");
+    assert!(listed.contains("broken   deepspeed  ImportError: no"), "{listed}");
+    assert!(stdout.contains(&listed), "{stdout}");
+}
+
+#[test]
+fn only_engines_are_tried_with_a_python() {
+    let output = zprobe(&["list", "rules", "--python", "python3"]);
+    assert_eq!(output.status.code(), Some(2));
+}

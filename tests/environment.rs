@@ -1,0 +1,155 @@
+//! Python environments, made by a program that stands in for uv or for venv and pip. Needs no
+//! network.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+use zprobe::environment::{Cache, Installer, Packages, ProvisionError};
+
+/// A cache, and a uv that notes what it is asked for.
+struct Fixture {
+    dir: TempDir,
+    installer: Installer,
+}
+
+/// A uv that makes an environment of one interpreter, and succeeds at whatever else.
+const UV: &str = r#"
+echo "uv $*" >>"$HERE/calls"
+if [ "$1" = venv ]; then
+    for last in "$@"; do :; done
+    mkdir -p "$last/bin"
+    printf '#!/bin/sh\necho "python $*" >>"%s/calls"\n' "$HERE" >"$last/bin/python"
+    chmod +x "$last/bin/python"
+fi
+"#;
+
+impl Fixture {
+    /// With a uv that runs `script`, in which `$HERE` is the fixture's directory.
+    fn new(script: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("uv");
+        write_program(&program, &format!("HERE='{}'\n{script}", dir.path().display()));
+        Self { installer: Installer::Uv { program }, dir }
+    }
+
+    fn provide(&self, packages: &[(&str, &str)]) -> Result<PathBuf, ProvisionError> {
+        let packages: Packages =
+            packages.iter().map(|(name, version)| (*name, version.parse().unwrap())).collect();
+        let cache = Cache::at(&self.dir.path().join("cache"));
+        cache.provide(&packages, &self.installer, &mut |_| ())
+    }
+
+    /// Every call of the tool and of the interpreters that it made.
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const DEEPSPEED: &[(&str, &str)] = &[("deepspeed", "0.18.9"), ("torch", "2.11.0")];
+
+#[test]
+fn deepspeed_is_installed_after_torch_and_both_are_imported() {
+    let fixture = Fixture::new(UV);
+    let python = fixture.provide(DEEPSPEED).unwrap();
+    assert!(python.exists());
+    let calls = fixture.calls();
+    let [venv, torch, deepspeed, import_torch, import_deepspeed] = &calls[..] else {
+        panic!("{calls:#?}")
+    };
+    assert!(venv.starts_with("uv venv"), "{venv}");
+    assert!(torch.contains("torch==2.11.0") && !torch.contains("deepspeed=="), "{torch}");
+    assert!(deepspeed.ends_with("--no-build-isolation deepspeed==0.18.9"), "{deepspeed}");
+    assert!(import_torch.ends_with("import torch"), "{import_torch}");
+    assert!(import_deepspeed.ends_with("import deepspeed"), "{import_deepspeed}");
+}
+
+#[test]
+fn an_environment_is_made_once() {
+    let fixture = Fixture::new(UV);
+    let first = fixture.provide(DEEPSPEED).unwrap();
+    let calls = fixture.calls();
+    assert_eq!(fixture.provide(DEEPSPEED).unwrap(), first);
+    assert_eq!(fixture.calls(), calls);
+    assert_ne!(fixture.provide(&[("torch", "2.11.0")]).unwrap(), first);
+}
+
+#[test]
+fn what_a_killed_process_left_behind_is_made_anew() {
+    let fixture = Fixture::new(UV);
+    let python = fixture.provide(DEEPSPEED).unwrap();
+    let env = python.parent().unwrap().parent().unwrap();
+    fs::remove_file(env.join("zprobe-environment.txt")).unwrap();
+    fs::write(env.join("half-installed"), "").unwrap();
+    assert_eq!(fixture.provide(DEEPSPEED).unwrap(), python);
+    assert!(!env.join("half-installed").exists());
+}
+
+#[test]
+fn an_environment_whose_interpreter_is_gone_is_made_anew() {
+    let fixture = Fixture::new(UV);
+    let python = fixture.provide(DEEPSPEED).unwrap();
+    fs::remove_file(&python).unwrap();
+    assert!(fixture.provide(DEEPSPEED).unwrap().exists());
+}
+
+#[test]
+fn of_two_at_once_one_makes_it_and_the_other_waits() {
+    let fixture = Fixture::new(&UV.replace("mkdir", "sleep 1; mkdir"));
+    let pythons = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let python = fixture.provide(DEEPSPEED);
+                pythons.lock().unwrap().push(python);
+            });
+        }
+    });
+    for python in pythons.into_inner().unwrap() {
+        assert!(python.unwrap().exists());
+    }
+    let venvs = fixture.calls().iter().filter(|call| call.starts_with("uv venv")).count();
+    assert_eq!(venvs, 1);
+}
+
+#[test]
+fn a_failure_shows_what_the_tool_said_and_what_to_do() {
+    let no_version = "no version of torch==9.9.9";
+    let fixture = Fixture::new(&format!(
+        "{UV}\nif [ \"$1\" = pip ]; then echo '{no_version}' >&2; exit 1; fi"
+    ));
+    let message = fixture.provide(&[("torch", "9.9.9")]).unwrap_err().to_string();
+    let log = message.rsplit(" in ").next().unwrap();
+    assert!(fs::read_to_string(log).unwrap().contains(no_version), "{message}");
+    for part in ["torch 9.9.9: installing", no_version, "Check the network"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert!(fixture.provide(&[("torch", "9.9.9")]).is_err(), "a failed environment was used");
+}
+
+#[test]
+fn packages_that_do_not_import_are_no_environment() {
+    let fixture = Fixture::new(&UV.replace("calls\"\\n'", "calls\"\\nexit 1\\n'"));
+    let message = fixture.provide(DEEPSPEED).unwrap_err().to_string();
+    assert!(message.contains("importing torch failed"), "{message}");
+    assert!(fixture.provide(DEEPSPEED).is_err());
+}
+
+#[test]
+fn a_tool_that_does_not_start_is_named() {
+    let fixture = Fixture::new(UV);
+    let missing = Installer::Uv { program: "/does/not/exist/uv".into() };
+    let fixture = Fixture { installer: missing, ..fixture };
+    let message = fixture.provide(DEEPSPEED).unwrap_err().to_string();
+    assert!(message.contains("cannot start /does/not/exist/uv"), "{message}");
+}
