@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::report::Contribution;
-use crate::spec::RunSpec;
+use crate::spec::{Observation, RunSpec};
 use crate::trace::Point;
 
 use super::decode::{Decoded, NOISE_SHARE, largest};
@@ -93,7 +93,7 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     let spec = observed.spec;
     let mut found: Vec<Deviation> = Vec::new();
     for step in 0..spec.steps {
-        for entry in last_word(decoded, step).into_iter().filter(|entry| !entry.as_planned) {
+        for entry in last_word(spec, decoded, step).into_iter().filter(|entry| !entry.as_planned) {
             for pattern in patterns(spec, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {
                     deviation.pattern.is_like(&pattern) && deviation.params == entry.params
@@ -116,14 +116,31 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
             }
         }
     }
+    name_ambiguous_leaks(&mut found);
     found
 }
 
+/// Where only the boundary microbatch uses a parameter, its leak looks like a gradient that was not
+/// averaged. If the boundary microbatch leaked elsewhere, it leaked here too.
+fn name_ambiguous_leaks(found: &mut [Deviation]) {
+    if found.iter().any(|deviation| deviation.pattern == Pattern::BoundaryLeak) {
+        for deviation in found {
+            if deviation.pattern == Pattern::NotAveraged && only_boundary(&deviation.example) {
+                deviation.pattern = Pattern::BoundaryLeak;
+            }
+        }
+    }
+}
+
 /// What the optimizers consumed in a step, or the closest to it that was seen.
-fn last_word(decoded: &Decoded, step: usize) -> Vec<&Contribution> {
-    [Point::OptimizerInput, Point::BeforeStep, Point::Reduced]
-        .into_iter()
-        .map(|point| at(decoded, point, step).collect::<Vec<_>>())
+fn last_word<'a>(spec: &RunSpec, decoded: &'a Decoded, step: usize) -> Vec<&'a Contribution> {
+    let points: &[Point] = match spec.observe {
+        Observation::Full => &[Point::OptimizerInput, Point::BeforeStep, Point::Reduced],
+        Observation::Outcome => &[Point::Parameters],
+    };
+    points
+        .iter()
+        .map(|&point| at(decoded, point, step).collect::<Vec<_>>())
         .find(|entries| !entries.is_empty())
         .unwrap_or_default()
 }
@@ -152,77 +169,87 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     patterns
 }
 
-/// How far this step's weights are from 1. A wrong scale (1/3, say) is rounded in the narrowest
+/// How far this step's weights are from what is expected. A wrong scale (1/3, say) is rounded in the narrowest
 /// dtype on the way, which leaves noise well below a share of this.
 fn largest_deviation(entry: &Contribution) -> f64 {
-    largest(entry.weights.iter().flatten().map(|weight| (weight - 1.0).abs()))
+    let expected = entry.expected.iter().flatten();
+    largest(entry.weights.iter().flatten().zip(expected).map(|(weight, e)| (weight - e).abs()))
 }
 
+/// The shape of this step's weights. A microbatch that does not use the parameters has no gradient
+/// in them: a pattern is one of the others, and holds only if that one's weight is 0.
 fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
     let world = spec.world_size;
     let boundary = spec.gradient_accumulation_steps - 1;
     let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
-    let weights = &entry.weights;
-    let all = |expected: &dyn Fn(usize, usize) -> f64| {
-        weights.iter().enumerate().all(|(rank, row)| {
-            row.iter().enumerate().all(|(m, &weight)| is(weight, expected(rank, m)))
-        })
-    };
-    let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
+    let used = |rank: usize, m: usize| entry.expected[rank][m] != 0.0;
     let deviation = largest_deviation(entry);
     if entry.residual > entry.tolerance.max(NOISE_SHARE * deviation) {
         return Some(Pattern::Unexplained);
     }
+    let mut gradients = Vec::new();
+    for (rank, row) in entry.weights.iter().enumerate() {
+        for (m, &weight) in row.iter().enumerate() {
+            if used(rank, m) {
+                gradients.push((rank, m, weight));
+            } else if !is(weight, 0.0) {
+                return Some(Pattern::Unexplained);
+            }
+        }
+    }
+    let all = |expected: &dyn Fn(usize, usize) -> f64| {
+        gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
+    };
+    let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
     if all(&|_, _| 1.0) {
         // Only a residual below the tolerance, or a leftover.
         return None;
     }
     if world > 1 && all(&|rank, _| own(rank)) {
-        // With a single microbatch a leak looks the same, but it comes after a reduction in which
-        // the microbatch is missing.
-        let leaked = boundary == 0 && reduced_without_boundary(decoded, entry);
+        // With nothing but the boundary microbatch a leak looks the same, but it comes after a
+        // reduction in which the microbatch is missing.
+        let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
     if world > 1 && all(&|rank, m| if m == boundary { own(rank) } else { 1.0 }) {
         return Some(Pattern::BoundaryLeak);
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {
-        let mut sources = Vec::new();
-        for (rank, row) in weights.iter().enumerate() {
-            for (m, &weight) in row.iter().enumerate() {
-                if wanted(weight) {
-                    sources.push((rank, m));
-                }
-            }
-        }
-        sources
+        let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));
+        wanted.map(|&(rank, m, _)| (rank, m)).collect()
     };
-    let first = weights[0][0];
+    let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
     let slack = entry.tolerance.max(NOISE_SHARE * deviation);
-    let uniform = weights.iter().flatten().all(|weight| (weight - first).abs() <= slack);
+    let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
     if uniform && !is(first, 0.0) {
         return Some(Pattern::Scaled(first));
     }
-    if weights.iter().flatten().all(|&weight| is(weight, 0.0) || is(weight, 1.0)) {
+    if gradients.iter().all(|&(_, _, weight)| is(weight, 0.0) || is(weight, 1.0)) {
         return Some(Pattern::Missing(sources(&|weight| is(weight, 0.0))));
     }
     let repeated = |weight: f64| weight > 1.5 && is(weight, weight.round());
-    if weights.iter().flatten().all(|&weight| is(weight, 1.0) || repeated(weight)) {
+    if gradients.iter().all(|&(_, _, weight)| is(weight, 1.0) || repeated(weight)) {
         return Some(Pattern::Repeated(sources(&repeated)));
     }
     Some(Pattern::Unexplained)
 }
 
+/// Whether the boundary microbatch is the only one that uses the parameters.
+fn only_boundary(entry: &Contribution) -> bool {
+    let others =
+        |row: &Vec<f64>| row.split_last().is_some_and(|(_, o)| o.iter().all(|e| *e == 0.0));
+    entry.expected.iter().all(others)
+}
+
 /// Whether the reduction of this rank and step ran before the boundary microbatch had arrived.
 fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
-    at(decoded, Point::Reduced, entry.step).filter(|reduced| reduced.rank == entry.rank).any(
-        |reduced| {
-            reduced
-                .weights
-                .iter()
-                .all(|row| row.last().is_some_and(|weight| weight.abs() <= reduced.tolerance))
-        },
-    )
+    let ends = |weights: &[Vec<f64>], is: &dyn Fn(f64) -> bool| {
+        weights.iter().all(|row| row.last().is_some_and(|weight| is(*weight)))
+    };
+    at(decoded, Point::Reduced, entry.step)
+        .filter(|reduced| reduced.rank == entry.rank)
+        .filter(|reduced| ends(&reduced.expected, &|expected| expected != 0.0))
+        .any(|reduced| ends(&reduced.weights, &|weight| weight.abs() <= reduced.tolerance))
 }
 
 /// The first buffer of the step, in the order in which buffers were recorded, that is not as

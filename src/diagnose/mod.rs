@@ -1,6 +1,6 @@
 //! From a trace to a report: pure functions, no processes, no clock.
 //!
-//! [`observed`] sorts the events, [`decode`] reads contribution weights from buffers, [`deviation`]
+//! [`observed`] sorts the events, [`placement`] says who holds what, [`decode`] reads contribution weights from buffers, [`deviation`]
 //! compares them with the plan and recognises patterns, the [`rules`] turn what they see into
 //! findings, and [`causes`] hangs consequences under their root. The live run and
 //! `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read from disk.
@@ -9,6 +9,7 @@ pub mod causes;
 pub mod decode;
 pub mod deviation;
 pub mod observed;
+pub mod placement;
 pub mod rules;
 mod summary;
 
@@ -16,9 +17,10 @@ use crate::report::{Ending, Report, Schema, Verdict};
 use crate::spec::Plan;
 use crate::trace::Trace;
 
-use self::decode::Decoded;
+use self::decode::{Decoded, Scene};
 use self::deviation::Deviation;
 use self::observed::Observed;
+use self::placement::Placement;
 
 /// Everything a rule may look at.
 pub struct Case<'a> {
@@ -26,6 +28,8 @@ pub struct Case<'a> {
     pub observed: Observed<'a>,
     /// Where everything should have gone.
     pub plan: Plan,
+    /// Who holds what.
+    pub placement: Placement,
     /// What buffers really contain.
     pub decoded: Decoded,
     /// Where the optimizer's input departs from the plan.
@@ -36,9 +40,11 @@ pub struct Case<'a> {
 pub fn diagnose(trace: &Trace) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();
-    let decoded = decode::decode(&observed, &plan);
+    let placement = Placement::new(&observed, &plan);
+    let scene = Scene { observed: &observed, plan: &plan, placement: &placement };
+    let decoded = decode::decode(&scene);
     let deviations = deviation::find(&observed, &decoded);
-    let case = Case { observed, plan, decoded, deviations };
+    let case = Case { observed, plan, placement, decoded, deviations };
     let findings = causes::arrange(rules::check_all(&case));
     let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code));
     let complete = case.observed.ending() == Ending::Complete;

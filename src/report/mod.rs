@@ -152,11 +152,13 @@ pub struct Contribution {
     pub microbatch: Option<usize>,
     /// Rank whose buffer this is.
     pub rank: usize,
-    /// Parameters concerned, when weights are not the same in the whole buffer.
+    /// Parameters concerned; none for all that no other entry of the same buffer names.
     pub params: Option<Vec<String>>,
     /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step.
     pub weights: Vec<Vec<f64>>,
-    /// The same for earlier steps, oldest first: `GA` columns a step. Expected 0.
+    /// What `weights` should be. A microbatch that does not use a parameter has no gradient there.
+    pub expected: Vec<Vec<f64>>,
+    /// The same as `weights` for earlier steps, oldest first: `GA` columns a step. Expected 0.
     pub leftover: Vec<Vec<f64>>,
     /// Largest part of the buffer that no gradient explains, in units of a weight.
     pub residual: f64,

@@ -19,6 +19,9 @@ impl Code {
     /// Shortest code, so that small runs have rows to spare too.
     pub const MIN_LENGTH: usize = 32;
 
+    /// Largest absolute value of [`Code::initial`].
+    pub const MOST_INITIAL: usize = 8;
+
     /// A code for `contributions` gradients.
     ///
     /// Its length `D` is at least twice their number: the spare rows are expected to be zero, and
@@ -28,9 +31,19 @@ impl Code {
         Self { length, seed }
     }
 
-    /// Code length `D`: the shortest run of elements that can be decoded by itself.
+    /// Code length `D`: every window of so many elements can be decoded by itself, with at least
+    /// as many spare rows as gradients.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// The shortest run of elements that can be decoded by itself, with the fewest spare rows.
+    ///
+    /// The rows below `D/2` do not depend on the highest bit of the element, so over `D/2`
+    /// consecutive elements they are the Walsh–Hadamard matrix of half the size; and no gradient has
+    /// a row above.
+    pub fn shortest(&self) -> usize {
+        self.length / 2
     }
 
     /// Value (±1) of gradient `column` in flat element `element`.
@@ -48,24 +61,25 @@ impl Code {
         if value < 8 { value - 8 } else { value - 7 }
     }
 
-    /// Decodes the window of `D` elements that starts at flat element `start`.
+    /// Decodes the window of `D` or [`Code::shortest`] elements that starts at flat element `start`.
     ///
-    /// Returns `D` coefficients: those of the run's gradients, then those of the spare rows.
+    /// Returns as many coefficients: those of the run's gradients, then those of the spare rows.
     ///
     /// # Panics
-    /// When `window` is not exactly `D` long.
+    /// When `window` has another length.
     pub fn decode(&self, window: &[f64], start: usize) -> Vec<f64> {
-        assert_eq!(window.len(), self.length, "a window is one code long");
-        let mut rows = vec![0.0; self.length];
+        let length = window.len();
+        assert!(length == self.length || length == self.shortest(), "a window is a code, or half");
+        let mut rows = vec![0.0; length];
         for (i, &value) in window.iter().enumerate() {
             let element = start + i;
             let sign = if self.element_negative(element) { -1.0 } else { 1.0 };
-            rows[element % self.length] = sign * value;
+            rows[element % length] = sign * value;
         }
         fast_walsh_hadamard(&mut rows);
         for (column, row) in rows.iter_mut().enumerate() {
             let sign = if self.column_negative(column) { -1.0 } else { 1.0 };
-            *row *= sign / self.length as f64;
+            *row *= sign / length as f64;
         }
         rows
     }
@@ -145,6 +159,8 @@ mod tests {
                 let expected = weights.get(k).copied().unwrap_or(0);
                 prop_assert_eq!(*value, f64::from(expected));
             }
+            let half = code.decode(&window[..code.shortest()], start);
+            prop_assert_eq!(&half[..], &decoded[..code.shortest()]);
         }
     }
 

@@ -12,6 +12,7 @@ mod options;
 pub mod plan;
 mod point;
 mod shape;
+mod usage;
 mod validate;
 
 use schemars::JsonSchema;
@@ -22,6 +23,7 @@ pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Of
 pub use plan::Plan;
 pub use point::Point;
 pub use shape::Shape;
+pub use usage::Usage;
 pub use validate::{DEFAULT_WORLD_SIZE, Invalid, SpecRequest};
 
 /// One run, completely specified.

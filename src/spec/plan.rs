@@ -10,7 +10,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Model, Point, RunSpec, Shape, code::Code};
+use super::{Model, Point, RunSpec, Shape, Usage, code::Code};
 
 /// A parameter of the synthetic model and its place in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -57,6 +57,7 @@ pub struct Segment {
 #[derive(Clone, Debug)]
 pub struct Plan {
     params: Vec<Param>,
+    usages: Vec<Usage>,
     numel: usize,
     partition_size: usize,
     world_size: usize,
@@ -82,9 +83,11 @@ impl Plan {
     pub fn with_params(spec: &RunSpec, params: Vec<Param>) -> Self {
         let params = lay_out(params);
         let numel: usize = params.iter().map(Param::numel).sum();
+        let usages = params.iter().map(|param| Usage::of(spec, param)).collect();
         let padded = numel.next_multiple_of(Self::ALIGNMENT * spec.world_size);
         Self {
             params,
+            usages,
             numel,
             partition_size: padded / spec.world_size,
             world_size: spec.world_size,
@@ -110,6 +113,11 @@ impl Plan {
     /// Parameters in flat order.
     pub fn params(&self) -> &[Param] {
         &self.params
+    }
+
+    /// Which microbatches use a parameter.
+    pub fn usage(&self, param: usize) -> Usage {
+        self.usages[param]
     }
 
     /// Elements of all parameters, without padding.
@@ -152,27 +160,37 @@ impl Plan {
         segments
     }
 
-    /// Weights that `rank` should hold at `point` after `microbatch` of `step`, by source column
-    /// (see [`RunSpec::column`]), in units of the averaged gradient `g/(W·GA)`.
+    /// Weights that `rank` should hold at `point` after `microbatch` of `step`, in a parameter that
+    /// is used like `usage`, by source column (see [`RunSpec::column`]), in units of the averaged
+    /// gradient `g/(W·GA)`.
     ///
     /// Before the reduction a rank holds its own gradients, not yet divided by `W`: their weight is
-    /// `W`. From the reduction on every gradient of the step has weight 1.
-    pub fn expected(&self, point: Point, step: usize, microbatch: usize, rank: usize) -> Vec<f64> {
+    /// `W`. From the reduction on every gradient of the step so far has weight 1. A microbatch that
+    /// does not use the parameter has no gradient there.
+    pub fn expected(
+        &self,
+        usage: Usage,
+        point: Point,
+        step: usize,
+        microbatch: usize,
+        rank: usize,
+    ) -> Vec<f64> {
         let (world, ga) = (self.world_size, self.gradient_accumulation_steps);
         let mut weights = vec![0.0; self.steps * world * ga];
-        let first = step * world * ga;
-        match point {
-            Point::LocalGradient => weights[first + rank * ga + microbatch] = world as f64,
-            Point::Accumulator => {
-                weights[first + rank * ga..][..=microbatch].fill(world as f64);
-            }
-            Point::Reduced
-            | Point::BeforeStep
-            | Point::OptimizerInput
-            | Point::MasterWeights
-            | Point::Parameters => {
-                weights[first..first + world * ga].fill(1.0);
-            }
+        for (index, weight) in weights[step * world * ga..][..world * ga].iter_mut().enumerate() {
+            let (source, m) = (index / ga, index % ga);
+            let own = if source == rank { world as f64 } else { 0.0 };
+            let planned = match point {
+                Point::LocalGradient if m == microbatch => own,
+                Point::Accumulator if m <= microbatch => own,
+                Point::Reduced if m <= microbatch => 1.0,
+                Point::LocalGradient | Point::Accumulator | Point::Reduced => 0.0,
+                Point::BeforeStep
+                | Point::OptimizerInput
+                | Point::MasterWeights
+                | Point::Parameters => 1.0,
+            };
+            *weight = if usage.uses(step, m, ga) { planned } else { 0.0 };
         }
         weights
     }
@@ -288,9 +306,31 @@ mod tests {
     #[test]
     fn before_the_reduction_a_rank_expects_its_own_gradients_undivided() {
         let (_, plan) = plan(2, 2, 2);
-        let expected = |point, step, m, rank| plan.expected(point, step, m, rank);
+        let expected = |point, step, m, rank| plan.expected(Usage::ALWAYS, point, step, m, rank);
         assert_eq!(expected(Point::Accumulator, 0, 0, 0), [2., 0., 0., 0., 0., 0., 0., 0.]);
         assert_eq!(expected(Point::Accumulator, 1, 1, 1), [0., 0., 0., 0., 0., 0., 2., 2.]);
         assert_eq!(expected(Point::OptimizerInput, 1, 1, 0), [0., 0., 0., 0., 1., 1., 1., 1.]);
+        assert_eq!(expected(Point::Reduced, 0, 0, 1), [1., 0., 1., 0., 0., 0., 0., 0.]);
+    }
+
+    #[test]
+    fn a_microbatch_that_does_not_use_a_parameter_is_expected_nowhere_in_it() {
+        let (spec, plan) = plan(2, 3, 2);
+        let name = |shape: Shape| shape.param().expect("a shape of one parameter");
+        let expected = |shapes: &[Shape], shape: Shape, step| {
+            let spec = RunSpec { shapes: shapes.to_vec(), ..spec.clone() };
+            let usage = Usage::of(&spec, &Param::new(name(shape), vec![1]));
+            let weights = plan.expected(usage, Point::OptimizerInput, step, 2, 0);
+            weights[6 * step..][..6].to_vec()
+        };
+        let of = |shape, step| expected(&[shape], shape, step);
+        assert_eq!(of(Shape::UnusedFirst, 1), [0., 1., 1., 0., 1., 1.]);
+        assert_eq!(of(Shape::UnusedLast, 0), [1., 1., 0., 1., 1., 0.]);
+        assert_eq!(of(Shape::UnusedAlternating, 0), [1.; 6]);
+        assert_eq!(of(Shape::UnusedAlternating, 1), [0.; 6]);
+        assert_eq!(of(Shape::UnusedAlways, 0), [0.; 6]);
+        assert_eq!(of(Shape::Tied, 0), [1.; 6]);
+        let both = [Shape::UnusedFirst, Shape::Unmanaged];
+        assert_eq!(expected(&both, Shape::UnusedFirst, 0), [0., 1., 0., 0., 1., 0.]);
     }
 }

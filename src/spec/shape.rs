@@ -65,6 +65,22 @@ impl Shape {
         )
     }
 
+    /// Why this shape and `other` cannot be had together, if they cannot.
+    pub const fn excludes(self, other: Shape) -> Option<&'static str> {
+        match (self, other) {
+            (Shape::UnusedFirst, Shape::Bypass) => {
+                Some("both are about the same parameter, which one uses and the other does not")
+            }
+            (Shape::UnusedAlways, Shape::InfinityOnOneRank) => {
+                Some("a parameter that is never used has no gradient to be infinite in")
+            }
+            (Shape::TupleOutput, Shape::DictOutput) => {
+                Some("forward returns either a tuple or a dict")
+            }
+            _ => None,
+        }
+    }
+
     /// The parameter of the coded model that the shape is about, if it is one.
     pub const fn param(self) -> Option<&'static str> {
         match self {

@@ -156,6 +156,26 @@ pub enum Invalid {
         /// Flag that widens it.
         flag: &'static str,
     },
+    /// A shape of a model that has none.
+    #[error(
+        "--shape {shape} with --model {model}: only the coded model has shapes; use --model coded"
+    )]
+    ShapeWithoutCodes {
+        /// The shape.
+        shape: Shape,
+        /// The model.
+        model: Model,
+    },
+    /// Two shapes that no model has at once.
+    #[error("--shape {first} --shape {second}: {reason}; leave one of them out")]
+    ShapesContradict {
+        /// One shape.
+        first: Shape,
+        /// The other.
+        second: Shape,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A fault that the chosen dataflow has no place for.
     #[error("--inject {fault}: {reason}")]
     FaultHasNoPlace {
@@ -267,6 +287,7 @@ impl SpecRequest {
             spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
         }
         spec.check_size()?;
+        check_shapes(&spec)?;
         check_exactness(&spec)?;
         check_fault(&spec)?;
         Ok(spec)
@@ -414,6 +435,21 @@ fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
                 limit,
                 flag,
             });
+        }
+    }
+    Ok(())
+}
+
+/// Shapes are shapes of the coded model, and some contradict each other.
+fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
+    if let (Some(&shape), Model::Mlp) = (spec.shapes.first(), spec.model) {
+        return Err(Invalid::ShapeWithoutCodes { shape, model: spec.model });
+    }
+    for &first in &spec.shapes {
+        for &second in &spec.shapes {
+            if let Some(reason) = first.excludes(second) {
+                return Err(Invalid::ShapesContradict { first, second, reason });
+            }
         }
     }
     Ok(())

@@ -1,31 +1,26 @@
 //! Exact weights from coded gradients.
 //!
-//! A buffer is cut where faults cut: at parameters and at partitions. Every piece that is at least
-//! one code long is decoded by itself, window by window, the last window overlapping the one
-//! before. A shorter piece is compared, element by element, with what each set of weights found in
-//! the same buffer (and the plan's own) predicts for it.
+//! A buffer is cut where faults cut: at parameters, and wherever some rank's partition is cut.
+//! Every piece that is at least half a code long is decoded by itself, window by window, the last
+//! window overlapping the one before. A shorter piece is compared, element by element, with what
+//! each set of weights found in the same buffer (and the plan's own) predicts for it, and at last
+//! with what each slip that has a name would have made of the plan's.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use crate::spec::code::Code;
-use crate::spec::plan::Param;
-use crate::spec::{Dtype, Plan, RunSpec};
+use crate::spec::{Dtype, Plan, RunSpec, Usage};
 use crate::trace::{LayoutName, Point};
 
-use super::super::observed::{Buffer, Observed};
-use super::{Decoded, NOISE_SHARE, Reading, contribution, is_readable, largest, snap};
+use super::super::observed::Buffer;
+use super::super::placement::{Fragment, fragments};
+use super::groups::Groups;
+use super::hypotheses::hypotheses;
+use super::{Decoded, Reading, Scene, contribution, expected, is_readable, largest, snap};
 
-/// A piece of a buffer: a range of the flat order within one parameter and one partition.
-struct Piece {
-    param: usize,
-    flat: Range<usize>,
-    /// Where the piece starts in the buffer.
-    start: usize,
-}
-
-pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
-    let decoder = Decoder::new(observed.spec, plan);
+pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
+    let observed = scene.observed;
+    let decoder = Decoder::new(scene);
     let mut contributions = Vec::new();
     let mut refusals = Vec::new();
     let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
@@ -54,17 +49,19 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         if !is_readable(observed.spec, buffer) {
             continue;
         }
-        if values.iter().any(|value| !value.is_finite()) {
+        let pieces = decoder.pieces(buffer);
+        let mut read_values =
+            pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]);
+        if read_values.any(|value| !value.is_finite()) {
             refusals.push(format!("rank {}, {}: not finite", buffer.rank, buffer.point));
             continue;
         }
-        let pieces = decoder.pieces(observed, buffer);
-        if let (Point::OptimizerInput, Some(step)) = (buffer.point, buffer.step) {
+        if let (true, Some(step)) = (buffer.point == scene.last_word(), buffer.step) {
             let elements: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
             *read.entry((step, buffer.rank)).or_insert(0) += elements;
         }
-        for reading in decoder.read(observed, buffer, &pieces, &values) {
-            contributions.push(contribution(observed.spec, plan, buffer, reading));
+        for reading in decoder.read(buffer, &pieces, &values) {
+            contributions.push(contribution(scene, buffer, reading));
         }
     }
     Decoded {
@@ -73,12 +70,13 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         condition: Some(1.0),
         smallest_element_deviation: Some(decoder.tolerance),
         refusals,
-        input_complete: true,
+        complete: true,
         read,
     }
 }
 
 struct Decoder<'a> {
+    scene: &'a Scene<'a>,
     spec: &'a RunSpec,
     plan: &'a Plan,
     code: Code,
@@ -87,14 +85,16 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn new(spec: &'a RunSpec, plan: &'a Plan) -> Self {
-        Self { spec, plan, code: Plan::code(spec), tolerance: rounding_bound(spec) }
+    fn new(scene: &'a Scene<'a>) -> Self {
+        let spec = scene.observed.spec;
+        let (plan, code) = (scene.plan, Plan::code(spec));
+        Self { scene, spec, plan, code, tolerance: rounding_bound(spec) }
     }
 
     /// Parameters in a narrow dtype hold the sum of all updates so far, and may outgrow it.
     fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
         let dtype = buffer.payload.dtype;
-        let largest = self.spec.contributions() + 2;
+        let largest = self.spec.contributions() + Code::MOST_INITIAL;
         (largest > dtype.exact_integers()).then(|| {
             format!(
                 "the {} after each step: {largest} contributions are not exact in {dtype} \
@@ -105,68 +105,109 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn read(
-        &self,
-        observed: &Observed<'_>,
-        buffer: &Buffer<'_>,
-        pieces: &[Piece],
-        values: &[f64],
-    ) -> Vec<Reading> {
-        let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
-        let mut groups = Groups::new(self.planned(buffer), self.tolerance);
-        let mut decoded = 0;
+    /// Reads a buffer: ordinary parameters together, each special one by itself.
+    fn read(&self, buffer: &Buffer<'_>, pieces: &[Fragment], values: &[f64]) -> Vec<Reading> {
+        let step = buffer.step.unwrap_or(0);
+        let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
+        for piece in pieces {
+            let kind = self.kind(piece);
+            kinds.entry(kind).or_insert_with(|| {
+                let usage = self.plan.usage(piece.param);
+                let planned = expected(self.scene, buffer, step, usage);
+                Groups::new(usage, kind.is_some(), planned, self.tolerance)
+            });
+        }
         let (long, short): (Vec<_>, Vec<_>) =
-            pieces.iter().partition(|piece| piece.flat.len() >= self.code.length());
+            pieces.iter().partition(|piece| piece.flat.len() >= self.code.shortest());
+        let mut decoded = 0;
         for piece in long {
             decoded += piece.flat.len();
             for (weights, residual) in self.windows(piece, values) {
-                groups.add(weights, residual, piece.param);
+                if let Some(groups) = kinds.get_mut(&self.kind(piece)) {
+                    groups.add(weights, residual, piece.param);
+                }
             }
         }
         for piece in short {
-            let piece_values = &values[piece.start..][..piece.flat.len()];
-            let deviation = |weights: &[f64]| {
-                let predicted = self.code.encode(weights, piece.flat.clone());
-                largest(piece_values.iter().zip(predicted).map(|(value, p)| (value - p).abs()))
-            };
-            groups.add_by_deviation(deviation, piece.param);
-        }
-        let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
-        groups.into_readings(covered, |param| observed.param_name(param))
-    }
-
-    fn planned(&self, buffer: &Buffer<'_>) -> Vec<f64> {
-        let last = self.spec.gradient_accumulation_steps - 1;
-        let step = buffer.step.unwrap_or(0);
-        self.plan.expected(buffer.point, step, buffer.microbatch.unwrap_or(last), buffer.rank)
-    }
-
-    /// Cuts a buffer at parameters and partitions; padding is left out.
-    fn pieces(&self, observed: &Observed<'_>, buffer: &Buffer<'_>) -> Vec<Piece> {
-        let Some(segments) = observed.layouts.get(&(buffer.rank, buffer.layout)) else {
-            return Vec::new();
-        };
-        let partition = self.plan.partition(0).len();
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        for segment in *segments {
-            let place = segment.param.and_then(|i| Some((i, self.plan.params().get(i)?)));
-            let inside = |place: &Param| segment.offset + segment.len <= place.numel();
-            if let Some((param, place)) = place.filter(|(_, place)| inside(place)) {
-                let mut first = place.offset + segment.offset;
-                let end = first + segment.len;
-                let mut at = start;
-                while first < end {
-                    let cut = match buffer.layout {
-                        LayoutName::Full => end.min((first / partition + 1) * partition),
-                        LayoutName::Partition => end,
-                    };
-                    pieces.push(Piece { param, flat: first..cut, start: at });
-                    at += cut - first;
-                    first = cut;
-                }
+            let best = self.best(&kinds, buffer, piece, values);
+            if let (Some((residual, weights)), Some(groups)) =
+                (best, kinds.get_mut(&self.kind(piece)))
+            {
+                groups.add(weights, residual, piece.param);
             }
-            start += segment.len;
+        }
+        let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
+        let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
+        let name = |param| self.scene.observed.param_name(param);
+        kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
+    }
+
+    /// The parameter of a piece, if it is a special one.
+    fn kind(&self, piece: &Fragment) -> Option<usize> {
+        (self.plan.usage(piece.param) != Usage::ordinary(self.spec)).then_some(piece.param)
+    }
+
+    /// The weights that deviate least from a piece too short to decode, and by how much: those
+    /// found elsewhere in the buffer, the plan's, those of a gradient that is left over; or those of
+    /// the only slip that fits.
+    fn best(
+        &self,
+        kinds: &BTreeMap<Option<usize>, Groups>,
+        buffer: &Buffer<'_>,
+        piece: &Fragment,
+        values: &[f64],
+    ) -> Option<(f64, Vec<f64>)> {
+        let own = kinds.get(&self.kind(piece))?;
+        // The plan's come first: where a piece agrees with several, nothing is wrong with it.
+        let mut candidates: Vec<Vec<f64>> = vec![own.planned().to_vec()];
+        candidates.extend(own.found().map(<[f64]>::to_vec));
+        let elsewhere = kinds.values().flat_map(Groups::found);
+        candidates.extend(elsewhere.map(|weights| self.as_used(weights, own.usage())));
+        if let Some(step) = buffer.step.and_then(|step| step.checked_sub(1)) {
+            let left = expected(self.scene, buffer, step, own.usage());
+            candidates.push(left.iter().zip(own.planned()).map(|(left, new)| left + new).collect());
+            candidates.push(left);
+        }
+        let piece_values = &values[piece.start..][..piece.flat.len()];
+        let deviation = |weights: &[f64]| {
+            let predicted = self.code.encode(weights, piece.flat.clone());
+            largest(piece_values.iter().zip(predicted).map(|(value, p)| (value - p).abs()))
+        };
+        let best = candidates
+            .into_iter()
+            .map(|weights| (deviation(&weights), weights))
+            .min_by(|a, b| a.0.total_cmp(&b.0))?;
+        if best.0 <= self.tolerance {
+            return Some(best);
+        }
+        // A few elements may agree with several slips, and then say nothing.
+        let mut slips = hypotheses(self.spec, own.planned(), buffer.rank)
+            .into_iter()
+            .map(|weights| (deviation(&weights), weights))
+            .filter(|(deviation, _)| *deviation <= self.tolerance);
+        match (slips.next(), slips.next()) {
+            (Some(only), None) => Some(only),
+            _ => Some(best),
+        }
+    }
+
+    /// Weights without the gradients that a parameter, used like `usage`, does not have.
+    fn as_used(&self, weights: &[f64], usage: Usage) -> Vec<f64> {
+        let ga = self.spec.gradient_accumulation_steps;
+        let per_step = self.spec.contributions_per_step();
+        weights
+            .iter()
+            .enumerate()
+            .map(|(k, &weight)| if usage.uses(k / per_step, k % ga, ga) { weight } else { 0.0 })
+            .collect()
+    }
+
+    /// Cuts a buffer at parameters and, where it holds them whole, at partitions.
+    fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
+        let layout = self.scene.observed.layouts.get(&(buffer.rank, buffer.layout));
+        let mut pieces = fragments(layout.copied().unwrap_or_default(), self.plan);
+        if buffer.layout == LayoutName::Full {
+            pieces = pieces.into_iter().flat_map(|piece| self.scene.placement.cut(piece)).collect();
         }
         pieces.retain(|piece| piece.start + piece.flat.len() <= buffer.payload.numel);
         pieces
@@ -175,92 +216,19 @@ impl<'a> Decoder<'a> {
     /// Decodes a piece window by window: weights, and the largest coefficient of a spare row.
     fn windows<'p>(
         &'p self,
-        piece: &'p Piece,
+        piece: &'p Fragment,
         values: &'p [f64],
     ) -> impl Iterator<Item = (Vec<f64>, f64)> + 'p {
-        let (length, columns) = (self.code.length(), self.spec.contributions());
+        let whole = piece.flat.len() >= self.code.length();
+        let length = if whole { self.code.length() } else { self.code.shortest() };
         let last = piece.flat.len() - length;
         (0..last).step_by(length).chain([last]).map(move |offset| {
             let window = &values[piece.start + offset..][..length];
             let mut weights = self.code.decode(window, piece.flat.start + offset);
-            let spare = weights.split_off(columns);
+            let spare = weights.split_off(self.spec.contributions());
             let residual = largest(spare.iter().map(|coefficient| coefficient.abs()));
             (weights.iter().map(|w| snap(*w, self.tolerance)).collect(), residual)
         })
-    }
-}
-
-/// Pieces of one buffer that have the same weights.
-struct Groups {
-    tolerance: f64,
-    planned: Vec<f64>,
-    groups: Vec<Group>,
-}
-
-struct Group {
-    weights: Vec<f64>,
-    residual: f64,
-    params: Vec<usize>,
-}
-
-impl Groups {
-    fn new(planned: Vec<f64>, tolerance: f64) -> Self {
-        Self { tolerance, planned, groups: Vec::new() }
-    }
-
-    fn add(&mut self, weights: Vec<f64>, residual: f64, param: usize) {
-        let slack = self.slack(&weights);
-        let explained = residual <= slack;
-        let alike = |other: &[f64]| weights.iter().zip(other).all(|(a, b)| (a - b).abs() <= slack);
-        // Windows that no weights explain have nothing in common; one entry stands for all.
-        let same = self.groups.iter().position(|group| {
-            let group_explained = group.residual <= self.slack(&group.weights);
-            explained == group_explained && (!explained || alike(&group.weights))
-        });
-        match same.map(|index| &mut self.groups[index]) {
-            Some(group) => {
-                group.residual = group.residual.max(residual);
-                group.params.push(param);
-            }
-            None => self.groups.push(Group { weights, residual, params: vec![param] }),
-        }
-    }
-
-    /// What may pass as noise beside these weights. A wrong scale (1/3, say) is rounded in the
-    /// narrowest dtype on the way, which leaves noise far below the deviation itself.
-    fn slack(&self, weights: &[f64]) -> f64 {
-        let deviation =
-            largest(weights.iter().zip(&self.planned).map(|(weight, p)| (weight - p).abs()));
-        self.tolerance.max(NOISE_SHARE * deviation)
-    }
-
-    /// Adds a piece too short to decode under the weights that deviate least from it.
-    fn add_by_deviation(&mut self, deviation: impl Fn(&[f64]) -> f64, param: usize) {
-        let candidates = self.groups.iter().map(|group| &group.weights).chain([&self.planned]);
-        let best = candidates
-            .map(|weights| (deviation(weights), weights))
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(residual, weights)| (residual, weights.clone()));
-        if let Some((residual, weights)) = best {
-            self.add(weights, residual, param);
-        }
-    }
-
-    fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
-        let whole = self.groups.len() == 1;
-        self.groups
-            .into_iter()
-            .map(|mut group| {
-                group.params.dedup();
-                Reading {
-                    weights: group.weights,
-                    residual: group.residual,
-                    tolerance: self.tolerance,
-                    covered,
-                    params: (!whole).then(|| group.params.iter().map(|&p| name(p)).collect()),
-                }
-            })
-            .collect()
     }
 }
 
@@ -269,12 +237,14 @@ impl Groups {
 /// Codes, their sums and a division by a power of two are exact. A division by another number
 /// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
 /// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
-/// each of the `GA` and `W` additions, 1 for the average; and where the update is read back, 1 for
-/// each of two weights, which have grown for `steps` steps.
+/// each of the `GA` and `W` additions, 1 for the average. Where the update is read back, `u` for
+/// each of two weights, which have grown by `W·GA` in each of `steps` steps.
 fn rounding_bound(spec: &RunSpec) -> f64 {
     if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
         return 0.0;
     }
-    let operations = spec.gradient_accumulation_steps + spec.world_size + 2 * (spec.steps + 1) + 3;
-    operations as f64 * Dtype::Fp32.unit_roundoff() * spec.contributions_per_step() as f64
+    let operations = spec.gradient_accumulation_steps + spec.world_size + 3;
+    let gradient = operations * spec.contributions_per_step();
+    let weights = 2 * (Code::MOST_INITIAL + (spec.steps + 1) * spec.contributions_per_step());
+    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
 }

@@ -8,21 +8,22 @@
 //! is drawn where that exceeds one half.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use nalgebra::{DMatrix, DVector};
 
-use crate::spec::{Dtype, Plan, RunSpec};
-use crate::trace::{LayoutName, Point};
+use crate::spec::{Dtype, RunSpec, Usage};
+use crate::trace::Point;
 
-use super::super::observed::Observed;
-use super::{Decoded, Reading, contribution, is_readable, snap};
+use super::super::observed::{Buffer, Observed};
+use super::super::placement::fragments;
+use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 
 /// Standard errors that a weight may be off, so that thousands of weights in thousands of runs raise
 /// no false alarm.
 const SIGMAS: f64 = 6.0;
 
-pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
+pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
+    let observed = scene.observed;
     let spec = observed.spec;
     let mut decoded = Decoded {
         contributions: Vec::new(),
@@ -30,7 +31,7 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         condition: None,
         smallest_element_deviation: None,
         refusals: Vec::new(),
-        input_complete: true,
+        complete: true,
         read: BTreeMap::new(),
     };
     let columns = match columns(observed) {
@@ -40,19 +41,15 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
             return decoded;
         }
     };
-    let mut systems: BTreeMap<(usize, usize, usize), Result<System, String>> = BTreeMap::new();
+    // Buffers that hold the same elements share a system.
+    let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(spec, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
-        let range = match buffer.layout {
-            LayoutName::Full => 0..plan.numel(),
-            LayoutName::Partition => {
-                let own = plan.partition(buffer.rank);
-                own.start..own.end.min(plan.numel())
-            }
-        };
+        let (elements, values) = in_parameters(scene, buffer, &values);
+        let read = elements.len();
         let system = systems
-            .entry((step, range.start, range.end))
-            .or_insert_with(|| System::new(spec, &columns, step, range.clone()));
+            .entry((step, elements))
+            .or_insert_with_key(|(_, elements)| System::new(spec, &columns, step, elements));
         let outcome = match system {
             Ok(system) => system.solve(spec, buffer.point, &values),
             Err(refusal) => Err(refusal.clone()),
@@ -61,12 +58,12 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
             Ok((reading, condition)) => {
                 let worst = decoded.condition.unwrap_or(1.0).max(condition);
                 decoded.condition = Some(worst);
-                if buffer.point == Point::OptimizerInput {
-                    *decoded.read.entry((step, buffer.rank)).or_insert(0) += range.len();
+                if buffer.point == scene.last_word() {
+                    *decoded.read.entry((step, buffer.rank)).or_insert(0) += read;
                     let worst = decoded.smallest_weight_deviation.unwrap_or(0.0);
                     decoded.smallest_weight_deviation = Some(worst.max(reading.tolerance));
                 }
-                decoded.contributions.push(contribution(spec, plan, buffer, reading));
+                decoded.contributions.push(contribution(scene, buffer, reading));
             }
             Err(refusal) => {
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
@@ -74,6 +71,16 @@ pub(super) fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
         }
     }
     decoded
+}
+
+/// The elements of the flat order that a buffer holds, and their values.
+fn in_parameters(scene: &Scene<'_>, buffer: &Buffer<'_>, values: &[f64]) -> (Vec<usize>, Vec<f64>) {
+    let layout = scene.observed.layouts.get(&(buffer.rank, buffer.layout));
+    fragments(layout.copied().unwrap_or_default(), scene.plan)
+        .into_iter()
+        .flat_map(|fragment| fragment.flat.zip(fragment.start..))
+        .filter_map(|(element, place)| Some((element, *values.get(place)?)))
+        .unzip()
 }
 
 /// Local gradients by column of the run; those of microbatches that never ran are missing.
@@ -95,7 +102,7 @@ fn columns(observed: &Observed<'_>) -> Result<BTreeMap<usize, Vec<f64>>, String>
         .collect()
 }
 
-/// The least-squares problem of one range of the flat order and one step.
+/// The least-squares problem of some elements of the flat order and one step.
 struct System {
     /// Columns present, of the run's `K`.
     present: Vec<usize>,
@@ -118,22 +125,23 @@ impl System {
         spec: &RunSpec,
         columns: &BTreeMap<usize, Vec<f64>>,
         step: usize,
-        range: Range<usize>,
+        elements: &[usize],
     ) -> Result<Self, String> {
         let end = spec.column(step + 1, 0, 0);
         let present: Vec<usize> = columns.keys().copied().filter(|column| *column < end).collect();
         if present.len() < end {
             return Err(format!("only {} of {end} local gradients were recorded", present.len()));
         }
-        if range.len() < 2 * present.len() {
+        let rows = elements.len();
+        if rows < 2 * present.len() {
             return Err(format!(
                 "{} elements are too few for {} contributions",
-                range.len(),
+                rows,
                 present.len()
             ));
         }
-        let matrix = DMatrix::from_fn(range.len(), present.len(), |row, column| {
-            columns[&present[column]].get(range.start + row).copied().unwrap_or(0.0)
+        let matrix = DMatrix::from_fn(rows, present.len(), |row, column| {
+            columns[&present[column]].get(elements[row]).copied().unwrap_or(0.0)
         });
         if matrix.iter().any(|value| !value.is_finite()) {
             return Err("a local gradient is not finite".to_owned());
@@ -141,7 +149,7 @@ impl System {
         let (q, r) = matrix.clone().qr().unpack();
         let singular = r.singular_values();
         let (sigma_max, sigma_min) = (singular.max(), singular.min());
-        if sigma_min <= sigma_max * f64::EPSILON * range.len() as f64 {
+        if sigma_min <= sigma_max * f64::EPSILON * rows as f64 {
             return Err("the local gradients are linearly dependent".to_owned());
         }
         let inverse = r.try_inverse().ok_or("the local gradients are linearly dependent")?;
@@ -156,7 +164,7 @@ impl System {
             inverse: inverse * q.transpose(),
             visible,
             spread,
-            arithmetic: f64::EPSILON * condition * range.len() as f64,
+            arithmetic: f64::EPSILON * condition * rows as f64,
             condition,
             current: spec.column(step, 0, 0),
         })
@@ -183,11 +191,7 @@ impl System {
         point: Point,
         values: &[f64],
     ) -> Result<(Reading, f64), String> {
-        let rows = self.matrix.nrows();
-        if values.len() < rows {
-            return Err(format!("{} elements instead of {rows}", values.len()));
-        }
-        let b = DVector::from_column_slice(&values[..rows]);
+        let b = DVector::from_column_slice(values);
         if b.iter().any(|value| !value.is_finite()) {
             return Err("the buffer is not finite".to_owned());
         }
@@ -210,7 +214,15 @@ impl System {
         }
         // What lies outside the span and is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
-        Ok((Reading { weights, residual, tolerance, covered: 1.0, params: None }, self.condition))
+        let reading = Reading {
+            weights,
+            residual,
+            tolerance,
+            covered: 1.0,
+            usage: Usage::ALWAYS,
+            params: None,
+        };
+        Ok((reading, self.condition))
     }
 
     /// Norm of the rigorous elementwise bound on rounding.

@@ -5,15 +5,18 @@
 
 mod coded;
 mod dense;
+mod groups;
+mod hypotheses;
 
 use std::collections::BTreeMap;
 
 use crate::report::Contribution;
 use crate::report::words::counted;
-use crate::spec::{Model, Plan, RunSpec};
+use crate::spec::{Model, Observation, Plan, RunSpec, Usage};
 use crate::trace::Point;
 
 use super::observed::{Buffer, Observed};
+use super::placement::Placement;
 
 /// What all buffers contain.
 pub struct Decoded {
@@ -28,51 +31,82 @@ pub struct Decoded {
     pub smallest_element_deviation: Option<f64>,
     /// Why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
-    /// Whether every rank's optimizer's input was read as a whole in every step.
-    input_complete: bool,
-    /// Elements of the optimizer's input that were read, by step and rank.
+    /// Whether everything that the optimizers were to consume was read.
+    complete: bool,
+    /// Elements that were read at the last word ([`Scene::last_word`]), by step and rank.
     read: BTreeMap<(usize, usize), usize>,
 }
 
 impl Decoded {
-    /// Whether every element of every optimizer's input was read, well enough to conclude.
+    /// Whether all that the optimizers were to consume was read, well enough to conclude.
     pub fn complete(&self) -> bool {
-        self.input_complete && self.smallest_weight_deviation.is_some()
+        self.complete && self.smallest_weight_deviation.is_some()
+    }
+}
+
+/// What decoding starts from.
+pub struct Scene<'a> {
+    /// The trace, sorted.
+    pub observed: &'a Observed<'a>,
+    /// Where everything should have gone.
+    pub plan: &'a Plan,
+    /// Who holds what.
+    pub placement: &'a Placement,
+}
+
+impl Scene<'_> {
+    /// The point that has the last word on what a step's gradient was: what the inner optimizer
+    /// consumed, or the update itself where nothing else was observed.
+    pub fn last_word(&self) -> Point {
+        match self.observed.spec.observe {
+            Observation::Full => Point::OptimizerInput,
+            Observation::Outcome => Point::Parameters,
+        }
     }
 }
 
 /// Reads the weights in every buffer.
-pub fn decode(observed: &Observed<'_>, plan: &Plan) -> Decoded {
-    let mut decoded = match observed.spec.model {
-        Model::Coded => coded::decode(observed, plan),
-        Model::Mlp => dense::decode(observed, plan),
+pub fn decode(scene: &Scene<'_>) -> Decoded {
+    let mut decoded = match scene.observed.spec.model {
+        Model::Coded => coded::decode(scene),
+        Model::Mlp => dense::decode(scene),
     };
-    decoded.check_completeness(observed, plan);
+    decoded.check_completeness(scene);
     decoded.refusals.sort();
     decoded.refusals.dedup();
     decoded
 }
 
 impl Decoded {
-    /// What was not read is not right: a clean verdict needs every element that an optimizer was
-    /// to consume, on every rank and in every step.
-    fn check_completeness(&mut self, observed: &Observed<'_>, plan: &Plan) {
-        let spec = observed.spec;
+    /// What was not read is not right: a clean verdict needs every trainable element, on every
+    /// rank that holds it, in every step that the engine did not skip.
+    fn check_completeness(&mut self, scene: &Scene<'_>) {
+        let spec = scene.observed.spec;
+        let trainable = scene.plan.params().iter().filter(|param| param.trainable);
+        let trainable: usize = trainable.map(|param| param.numel()).sum();
+        let outcome = scene.last_word() == Point::Parameters;
+        if !outcome && !scene.placement.is_complete() {
+            self.complete = false;
+            self.refusals.push("some rank's partition: it never said what it holds".to_owned());
+        }
         for step in 0..spec.steps {
             let partial: Vec<usize> = (0..spec.world_size)
+                .filter(|&rank| !scene.observed.skipped(step, rank))
                 .filter(|&rank| {
-                    let owned = plan.partition(rank);
-                    let owned = owned.end.min(plan.numel()) - owned.start.min(plan.numel());
-                    self.read.get(&(step, rank)).copied().unwrap_or(0) != owned
+                    let wanted =
+                        if outcome { Some(trainable) } else { scene.placement.owned(rank) };
+                    let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
+                    wanted.is_none_or(|wanted| read < wanted)
                 })
                 .collect();
             if !partial.is_empty() {
                 self.refusals.push(format!(
-                    "the optimizer's input of step {step} on {}: it was not read as a whole",
+                    "the {} of step {step} on {}: it was not read as a whole",
+                    scene.last_word().describe(),
                     counted("rank", &partial)
                 ));
             }
-            self.input_complete &= partial.is_empty();
+            self.complete &= partial.is_empty();
         }
     }
 }
@@ -87,41 +121,50 @@ struct Reading {
     tolerance: f64,
     /// Fraction decoded by itself.
     covered: f64,
-    /// Parameters; none for the whole buffer.
+    /// How the parameters are used.
+    usage: Usage,
+    /// Parameters; none for all that no other reading of the buffer names.
     params: Option<Vec<String>>,
 }
 
+/// Weights that the plan expects in a buffer like this after `step`, in parameters that are used
+/// like `usage`.
+fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
+    let spec = scene.observed.spec;
+    let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
+    if is_update && scene.observed.skipped(step, buffer.rank) {
+        return vec![0.0; spec.contributions()];
+    }
+    let microbatch = buffer.microbatch.unwrap_or(spec.gradient_accumulation_steps - 1);
+    scene.plan.expected(usage, buffer.point, step, microbatch, buffer.rank)
+}
+
 /// Turns a reading into a report entry and compares it with the plan.
-fn contribution(
-    spec: &RunSpec,
-    plan: &Plan,
-    buffer: &Buffer<'_>,
-    reading: Reading,
-) -> Contribution {
+fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Contribution {
+    let spec = scene.observed.spec;
     let step = buffer.step.unwrap_or(0);
     let ga = spec.gradient_accumulation_steps;
-    let microbatch = buffer.microbatch.unwrap_or(ga - 1);
-    let expected = plan.expected(buffer.point, step, microbatch, buffer.rank);
+    let expected = expected(scene, buffer, step, reading.usage);
     let as_planned = reading.residual <= reading.tolerance
         && reading
             .weights
             .iter()
             .zip(&expected)
             .all(|(weight, expected)| (weight - expected).abs() <= reading.tolerance);
-    let of_step = |step: usize, rank: usize| {
-        let first = spec.column(step, rank, 0);
-        reading.weights[first..first + ga].iter().copied()
+    let of_step = |weights: &[f64], step: usize, rank: usize| {
+        weights[spec.column(step, rank, 0)..][..ga].to_vec()
     };
+    let ranks = 0..spec.world_size;
+    let earlier = |rank| (0..step).flat_map(|step| of_step(&reading.weights, step, rank)).collect();
     Contribution {
         point: buffer.point,
         step,
         microbatch: buffer.microbatch,
         rank: buffer.rank,
+        weights: ranks.clone().map(|rank| of_step(&reading.weights, step, rank)).collect(),
+        expected: ranks.clone().map(|rank| of_step(&expected, step, rank)).collect(),
+        leftover: ranks.map(earlier).collect(),
         params: reading.params,
-        weights: (0..spec.world_size).map(|rank| of_step(step, rank).collect()).collect(),
-        leftover: (0..spec.world_size)
-            .map(|rank| (0..step).flat_map(|earlier| of_step(earlier, rank)).collect())
-            .collect(),
         residual: reading.residual,
         tolerance: reading.tolerance,
         covered: reading.covered,

@@ -12,6 +12,7 @@ mod zp106_leftover_gradient;
 mod zp107_unexplained_gradient;
 mod zp201_dead_hooks;
 mod zp301_empty_bucket;
+mod zp401_misplaced;
 mod zp501_not_finite;
 mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
@@ -55,6 +56,7 @@ pub const RULES: &[Rule] = &[
     zp107_unexplained_gradient::RULE,
     zp201_dead_hooks::RULE,
     zp301_empty_bucket::RULE,
+    zp401_misplaced::RULE,
     zp501_not_finite::RULE,
     zp601_replicas_disagree::RULE,
     zp602_stale_parameters::RULE,

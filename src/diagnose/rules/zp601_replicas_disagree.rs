@@ -1,5 +1,7 @@
 //! ZP601: ranks hold different bits where they must hold the same.
 
+use std::collections::BTreeMap;
+
 use super::super::Case;
 use super::super::observed::Buffer;
 use super::Rule;
@@ -50,9 +52,19 @@ fn disagreement<'a>(
     point: Point,
     step: usize,
 ) -> Option<(usize, &'a Buffer<'a>, &'a Buffer<'a>)> {
-    let mut whole =
-        case.observed.at(point, step).filter(|buffer| buffer.layout == LayoutName::Full);
-    let first = whole.next()?;
-    let other = whole.find(|buffer| buffer.payload.digest != first.payload.digest)?;
-    Some((step, first, other))
+    // By microbatch, and by number where a rank recorded several.
+    let mut first_of: BTreeMap<(Option<usize>, usize), &Buffer<'_>> = BTreeMap::new();
+    let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
+    for buffer in case.observed.at(point, step) {
+        if buffer.layout != LayoutName::Full {
+            continue;
+        }
+        let number = seen.entry((buffer.microbatch, buffer.rank)).or_default();
+        let first = *first_of.entry((buffer.microbatch, *number)).or_insert(buffer);
+        *number += 1;
+        if buffer.payload.digest != first.payload.digest {
+            return Some((step, first, buffer));
+        }
+    }
+    None
 }

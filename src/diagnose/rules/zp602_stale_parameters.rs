@@ -27,12 +27,21 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let Ok(held) = parameters.payload.values() else { continue };
             for master in observed.at(Point::MasterWeights, step) {
                 let Ok(expected) = master.payload.values() else { continue };
-                let partition = case.plan.partition(master.rank);
-                let wrong: Vec<usize> = partition
-                    .zip(&expected)
-                    .filter(|(element, _)| *element < case.plan.numel())
+                // A rank that updates an element itself answers to itself; what the others made of
+                // it is for ZP601.
+                let own = case.placement.partition(parameters.rank).unwrap_or_default();
+                let is_own = |element: usize| {
+                    parameters.rank != master.rank
+                        && own.iter().any(|fragment| fragment.flat.contains(&element))
+                };
+                let held_by_owner = case.placement.partition(master.rank).unwrap_or_default();
+                let wrong: Vec<usize> = held_by_owner
+                    .iter()
+                    .flat_map(|fragment| fragment.flat.clone().zip(fragment.start..))
+                    .filter_map(|(element, place)| Some((element, *expected.get(place)?)))
+                    .filter(|(element, _)| !is_own(*element))
                     .filter(|(element, value)| {
-                        let rounded = round(**value, parameters.payload.dtype);
+                        let rounded = round(*value, parameters.payload.dtype);
                         held.get(*element).is_none_or(|held| held.to_bits() != rounded.to_bits())
                     })
                     .map(|(element, _)| element)

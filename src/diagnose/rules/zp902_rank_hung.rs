@@ -24,7 +24,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         .collect();
     let waiting =
         |process: &Process<'_>| matches!(process.last, Some(Event::CollectiveEntered { .. }));
-    let reached = |process: &Process<'_>| process.collective.map(|(sequence, _)| sequence);
+    let reached = |process: &Process<'_>| process.collectives.last().map(|last| last.sequence);
     // Who waits in a collective waits for somebody; if all do, for whoever is furthest behind.
     let all_wait = processes.iter().all(|(_, process)| waiting(process));
     let behind = processes.iter().map(|(_, process)| reached(process)).min().flatten();

@@ -26,9 +26,14 @@ pub(super) fn weights(text: &mut String, report: &Report) {
         }
         if entries.iter().all(|entry| entry.as_planned) {
             let residual = entries.iter().map(|entry| entry.residual).fold(0.0, f64::max);
+            let unused = if entries.iter().all(|entry| all_used(entry)) {
+                ""
+            } else {
+                " (0 where a microbatch does not use the parameter)"
+            };
             let body = format!(
-                "every weight is 1, every leftover 0, on every rank in every step (residual \
-                 {residual})"
+                "every weight is 1{unused}, every leftover 0, on every rank in every step \
+                 (residual {residual})"
             );
             paragraph(text, &format!("{what}: "), &body);
         } else if point != Point::OptimizerInput && follows(&entries, &input) {
@@ -45,6 +50,11 @@ pub(super) fn weights(text: &mut String, report: &Report) {
 
 fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
     report.contributions.iter().filter(|entry| entry.point == point).collect()
+}
+
+/// Whether every microbatch should be there.
+fn all_used(entry: &Contribution) -> bool {
+    entry.expected.iter().flatten().all(|expected| *expected != 0.0)
 }
 
 /// Whether all weights are some optimizer's input of the same step.
@@ -83,7 +93,7 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
             let known = group.entry;
             let nothing_left =
                 |entry: &Contribution| entry.leftover.iter().flatten().all(|w| *w == 0.0);
-            known.weights == entry.weights
+            (&known.weights, &known.expected) == (&entry.weights, &entry.expected)
                 && known.as_planned == entry.as_planned
                 && (known.leftover == entry.leftover || nothing_left(known) && nothing_left(entry))
         });
@@ -110,18 +120,20 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
 fn matrix(text: &mut String, entry: &Contribution) {
     let ga = entry.weights.first().map_or(0, Vec::len);
     if entry.as_planned {
-        let _ = writeln!(text, "      every weight is 1");
+        let all = if all_used(entry) { "1" } else { "as planned" };
+        let _ = writeln!(text, "      every weight is {all}");
         return;
     }
     if ga > MATRIX_COLUMNS {
-        for (rank, row) in entry.weights.iter().enumerate() {
+        for (rank, (row, expected)) in entry.weights.iter().zip(&entry.expected).enumerate() {
             let wrong: Vec<String> = row
                 .iter()
+                .zip(expected)
                 .enumerate()
-                .filter(|(_, weight)| **weight != 1.0)
-                .map(|(m, weight)| format!("m{m} {}", weight_text(*weight)))
+                .filter(|(_, (weight, expected))| weight != expected)
+                .map(|(m, (weight, _))| format!("m{m} {}", weight_text(*weight)))
                 .collect();
-            let body = if wrong.is_empty() { "all 1".to_owned() } else { wrong.join(", ") };
+            let body = if wrong.is_empty() { "all right".to_owned() } else { wrong.join(", ") };
             paragraph(text, &format!("  rank {rank}: "), &body);
         }
     } else {

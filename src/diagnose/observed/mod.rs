@@ -1,125 +1,17 @@
 //! The events of a trace, sorted by what they are about.
 
-use std::collections::BTreeMap;
+mod parts;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
-use crate::trace::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Payload, Point, Trace,
-    Violation, combined_digest,
+use crate::trace::{Event, LayoutName, ParamInfo, Point, Trace, combined_digest};
+
+pub use self::parts::{
+    Backward, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
 };
-
-/// A buffer as one rank recorded it.
-#[derive(Clone, Copy, Debug)]
-pub struct Buffer<'a> {
-    /// Rank.
-    pub rank: usize,
-    /// Optimizer step; none before the first.
-    pub step: Option<usize>,
-    /// Microbatch, inside the accumulation.
-    pub microbatch: Option<usize>,
-    /// Point of the journey.
-    pub point: Point,
-    /// Which part of the model.
-    pub layout: LayoutName,
-    /// The elements.
-    pub payload: &'a Payload,
-    /// Number of this buffer among its rank's.
-    ordinal: usize,
-}
-
-/// One backward on one rank.
-#[derive(Clone, Copy, Debug)]
-pub struct Backward<'a> {
-    /// `AccumulateGrad` nodes in the graph.
-    pub accumulate_grad_nodes: usize,
-    /// Parameters that the graph reaches.
-    pub reached: &'a [usize],
-    /// Firings by parameter; none where no hooks were reported.
-    pub fired: Option<&'a [u32]>,
-    /// Gradients that autograd delivered, by parameter; none where that was not watched.
-    pub arrived: Option<&'a [u32]>,
-}
-
-impl Backward<'_> {
-    /// Parameters that autograd reached without their hook firing. A backward that failed on its
-    /// way did not reach all that its graph has.
-    pub fn silent(&self) -> Vec<usize> {
-        let Some(fired) = self.fired else { return Vec::new() };
-        let counts = |list: &[u32], param: usize| list.get(param).is_some_and(|&count| count > 0);
-        let arrived = |param: usize| self.arrived.is_none_or(|arrived| counts(arrived, param));
-        self.reached.iter().copied().filter(|&p| arrived(p) && !counts(fired, p)).collect()
-    }
-}
-
-/// A bucket flush on one rank.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketFlush<'a> {
-    /// Rank.
-    pub rank: usize,
-    /// Optimizer step.
-    pub step: usize,
-    /// Microbatch.
-    pub microbatch: usize,
-    /// Number within the step.
-    pub flush: usize,
-    /// Why.
-    pub reason: FlushReason,
-    /// Elements.
-    pub elements: usize,
-    /// Capacity.
-    pub capacity: usize,
-    /// Parameters.
-    pub params: &'a [usize],
-}
-
-/// A violation of the protocol.
-#[derive(Clone, Copy, Debug)]
-pub struct Broken<'a> {
-    /// Rank; none for the process that hosts the ranks.
-    pub rank: Option<usize>,
-    /// What is wrong.
-    pub violation: Violation,
-    /// The line's start.
-    pub line: &'a str,
-}
-
-/// What is known of one rank's process.
-#[derive(Clone, Debug, Default)]
-pub struct Process<'a> {
-    /// Process id.
-    pub pid: Option<u32>,
-    /// How it ended.
-    pub outcome: Option<Outcome>,
-    /// Whether its last event was [`Event::Finished`].
-    pub finished: bool,
-    /// Its last event.
-    pub last: Option<&'a Event>,
-    /// Its last phase, as (step, microbatch, phase) in words.
-    pub last_phase: Option<&'a Event>,
-    /// The collective it entered last.
-    pub collective: Option<(u64, CollectiveOp)>,
-    /// Its own account of a failure.
-    pub failure: Option<&'a str>,
-    /// The end of its standard error.
-    pub stderr: Option<&'a str>,
-    /// Buffers that it recorded so far.
-    buffers: usize,
-    /// Versions it reported.
-    pub versions: Option<&'a BTreeMap<String, String>>,
-}
-
-/// A step's digests as one rank all-gathered them.
-#[derive(Clone, Copy, Debug)]
-pub struct Gathered<'a> {
-    /// Rank that says so.
-    pub rank: usize,
-    /// Optimizer step.
-    pub step: usize,
-    /// By source rank.
-    pub in_band: &'a [String],
-}
 
 /// The trace, sorted.
 pub struct Observed<'a> {
@@ -141,6 +33,14 @@ pub struct Observed<'a> {
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// Class of the optimizer, and the inner optimizer.
     pub optimizer: Option<(&'a str, &'a str)>,
+    /// What each rank's engine says about itself.
+    pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
+    /// What was not observed, and why.
+    pub not_observed: BTreeSet<(&'a str, &'a str)>,
+    /// Loss scales, by (step, rank).
+    pub scaled: BTreeMap<(usize, usize), Scaled>,
+    /// Global norms of the gradient as the engine computed them, by (step, rank).
+    pub norms: BTreeMap<(usize, usize), Norm>,
     /// Digests as gathered in band.
     pub gathered: Vec<Gathered<'a>>,
     /// Combined digests out of band, by (rank, step in which they were gathered).
@@ -170,6 +70,10 @@ impl<'a> Observed<'a> {
             params: &[],
             layouts: BTreeMap::new(),
             optimizer: None,
+            facts: BTreeMap::new(),
+            not_observed: BTreeSet::new(),
+            scaled: BTreeMap::new(),
+            norms: BTreeMap::new(),
             gathered: Vec::new(),
             digests: BTreeMap::new(),
             mismatches: BTreeMap::new(),
@@ -211,6 +115,11 @@ impl<'a> Observed<'a> {
         } else {
             Ending::Complete
         }
+    }
+
+    /// Whether a rank's engine says that it saw an overflow in a step, and skipped it.
+    pub fn skipped(&self, step: usize, rank: usize) -> bool {
+        self.scaled.get(&(step, rank)).is_some_and(|scaled| scaled.overflow)
     }
 
     /// Buffers of a point and step, by rank.
@@ -312,8 +221,22 @@ impl<'a> Observed<'a> {
                     params,
                 });
             }
-            Event::CollectiveEntered { sequence, op, .. } => {
-                process.collective = Some((*sequence, *op));
+            Event::CollectiveEntered { sequence, op, dtype, numel } => {
+                let (sequence, op, numel) = (*sequence, *op, *numel);
+                process.collectives.push(Collective { sequence, op, dtype, numel });
+            }
+            Event::EngineDescribed { facts } => {
+                self.facts.insert(rank, facts);
+            }
+            Event::NotObserved { what, why } => {
+                self.not_observed.insert((what, why));
+            }
+            Event::LossScaled { step, scale, overflow } => {
+                let scaled = Scaled { scale: *scale, overflow: *overflow };
+                self.scaled.insert((*step, rank), scaled);
+            }
+            Event::GradientNorm { step, norm, limit } => {
+                self.norms.insert((*step, rank), Norm { norm: *norm, limit: *limit });
             }
             Event::CollectiveMismatch { sequence, announced } => {
                 self.mismatches.insert(*sequence, announced);

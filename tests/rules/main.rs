@@ -1,6 +1,11 @@
-//! The rules against recorded traces of real faulty and healthy runs. Needs no libtorch.
+//! The rules against traces: recorded ones of real faulty and healthy runs, and simulated ones.
+//! Needs no libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod scenarios;
+mod simulated;
+mod simulator;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,12 +36,18 @@ fn named(name: &str) -> Report {
     report(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(name))
 }
 
+/// Reports on every recorded trace, then on every simulated one.
+fn reports() -> Vec<(String, Report)> {
+    let recorded = traces().into_iter().map(|(name, path)| (name, report(&path)));
+    let simulated = scenarios::scenarios().into_iter();
+    recorded.chain(simulated.map(|(name, trace)| (name, diagnose(&trace)))).collect()
+}
+
 #[test]
-fn every_trace_has_the_findings_that_it_was_recorded_for() {
-    let lines: Vec<String> = traces()
+fn every_trace_has_the_findings_that_it_was_made_for() {
+    let lines: Vec<String> = reports()
         .iter()
-        .map(|(name, path)| {
-            let report = report(path);
+        .map(|(name, report)| {
             let findings: Vec<String> = report
                 .findings
                 .iter()
@@ -74,10 +85,10 @@ fn healthy_traces_are_clean() {
 }
 
 #[test]
-fn every_rule_is_triggered_by_a_recorded_trace() {
-    let triggered: BTreeSet<String> = traces()
-        .iter()
-        .flat_map(|(_, path)| report(path).findings)
+fn every_rule_is_triggered_by_a_trace() {
+    let triggered: BTreeSet<String> = reports()
+        .into_iter()
+        .flat_map(|(_, report)| report.findings)
         .flat_map(|finding| {
             let under = finding.consequences.into_iter().map(|consequence| consequence.code);
             [finding.code].into_iter().chain(under).collect::<Vec<_>>()
@@ -115,9 +126,13 @@ fn a_trace_that_was_cut_off_anywhere_is_still_diagnosed_and_never_clean() {
     }
 }
 
-/// Colours off, and process ids of dead ranks out.
 fn rendered(name: &str, format: Format) -> String {
-    let text = render(&named(name), format).unwrap();
+    plain(&named(name), format)
+}
+
+/// Without colours.
+fn plain(report: &Report, format: Format) -> String {
+    let text = render(report, format).unwrap();
     anstream::adapter::strip_str(&text).to_string()
 }
 
@@ -158,9 +173,9 @@ fn the_concise_report() {
 
 #[test]
 fn no_line_of_a_terminal_report_is_wider_than_80_columns() {
-    for (name, _) in traces() {
+    for (name, report) in reports() {
         // Quotes from logs stay as they were written.
-        let report = rendered(&name, Format::Full);
+        let report = plain(&report, Format::Full);
         for line in report.lines().filter(|line| !line.starts_with("    | ")) {
             assert!(line.chars().count() <= 80, "{name}: {line}");
         }

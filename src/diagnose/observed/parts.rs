@@ -1,0 +1,149 @@
+//! What the events of a trace are sorted into.
+
+use std::collections::BTreeMap;
+
+use crate::trace::{
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, Payload, Point, Violation,
+};
+
+/// A buffer as one rank recorded it.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer<'a> {
+    /// Rank.
+    pub rank: usize,
+    /// Optimizer step; none before the first.
+    pub step: Option<usize>,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point of the journey.
+    pub point: Point,
+    /// Which part of the model.
+    pub layout: LayoutName,
+    /// The elements.
+    pub payload: &'a Payload,
+    /// Number of this buffer among its rank's.
+    pub(super) ordinal: usize,
+}
+
+/// One backward on one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Backward<'a> {
+    /// `AccumulateGrad` nodes in the graph.
+    pub accumulate_grad_nodes: usize,
+    /// Parameters that the graph reaches.
+    pub reached: &'a [usize],
+    /// Firings by parameter; none where no hooks were reported.
+    pub fired: Option<&'a [u32]>,
+    /// Gradients that autograd delivered, by parameter; none where that was not watched.
+    pub arrived: Option<&'a [u32]>,
+}
+
+impl Backward<'_> {
+    /// Parameters that autograd reached without their hook firing. A backward that failed on its
+    /// way did not reach all that its graph has.
+    pub fn silent(&self) -> Vec<usize> {
+        let Some(fired) = self.fired else { return Vec::new() };
+        let counts = |list: &[u32], param: usize| list.get(param).is_some_and(|&count| count > 0);
+        let arrived = |param: usize| self.arrived.is_none_or(|arrived| counts(arrived, param));
+        self.reached.iter().copied().filter(|&p| arrived(p) && !counts(fired, p)).collect()
+    }
+}
+
+/// A bucket flush on one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketFlush<'a> {
+    /// Rank.
+    pub rank: usize,
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number within the step.
+    pub flush: usize,
+    /// Why.
+    pub reason: FlushReason,
+    /// Elements.
+    pub elements: usize,
+    /// Capacity.
+    pub capacity: usize,
+    /// Parameters.
+    pub params: &'a [usize],
+}
+
+/// A violation of the protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Broken<'a> {
+    /// Rank; none for the process that hosts the ranks.
+    pub rank: Option<usize>,
+    /// What is wrong.
+    pub violation: Violation,
+    /// The line's start.
+    pub line: &'a str,
+}
+
+/// What is known of one rank's process.
+#[derive(Clone, Debug, Default)]
+pub struct Process<'a> {
+    /// Process id.
+    pub pid: Option<u32>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Whether its last event was [`Event::Finished`].
+    pub finished: bool,
+    /// Its last event.
+    pub last: Option<&'a Event>,
+    /// Its last phase, as (step, microbatch, phase) in words.
+    pub last_phase: Option<&'a Event>,
+    /// The collectives it entered, in order.
+    pub collectives: Vec<Collective<'a>>,
+    /// Its own account of a failure.
+    pub failure: Option<&'a str>,
+    /// The end of its standard error.
+    pub stderr: Option<&'a str>,
+    /// Buffers that it recorded so far.
+    pub(super) buffers: usize,
+    /// Versions it reported.
+    pub versions: Option<&'a BTreeMap<String, String>>,
+}
+
+/// A step's digests as one rank all-gathered them.
+#[derive(Clone, Copy, Debug)]
+pub struct Gathered<'a> {
+    /// Rank that says so.
+    pub rank: usize,
+    /// Optimizer step.
+    pub step: usize,
+    /// By source rank.
+    pub in_band: &'a [String],
+}
+
+/// A collective that a rank was about to issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collective<'a> {
+    /// Its number on this rank.
+    pub sequence: u64,
+    /// The operation.
+    pub op: CollectiveOp,
+    /// Element type on the wire.
+    pub dtype: &'a str,
+    /// Elements that the rank puts in.
+    pub numel: usize,
+}
+
+/// The loss scale that one rank took a step with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaled {
+    /// The scale.
+    pub scale: f64,
+    /// Whether the rank saw an overflow, and skipped the step.
+    pub overflow: bool,
+}
+
+/// The global norm of a step's gradient as one rank's engine computed it, before clipping.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// The norm; none when it is not finite.
+    pub norm: Option<f64>,
+    /// The norm to which the engine clips; 0 for no clipping.
+    pub limit: f64,
+}

@@ -1,0 +1,67 @@
+//! ZP401: an element of the model that no optimizer holds, or too many.
+
+use super::super::Case;
+use super::super::placement::Span;
+use super::{Rule, abridged, counted};
+use crate::report::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP401",
+    name: "misplaced",
+    crash: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP401.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    // A rank that never said what it holds may hold anything.
+    if !case.placement.is_complete() {
+        return Vec::new();
+    }
+    let world = case.observed.spec.world_size;
+    let spans = case.placement.spans(&case.plan);
+    let (lost, held): (Vec<Span>, Vec<Span>) =
+        spans.into_iter().partition(|span| span.owners.is_empty());
+    let shared: Vec<Span> = held.into_iter().filter(|span| !is_right(span, world)).collect();
+    [
+        (lost, "no rank's optimizer holds"),
+        (
+            shared,
+            "more than one rank's optimizer, but not every rank's, or one of them twice, holds",
+        ),
+    ]
+    .into_iter()
+    .filter(|(spans, _)| !spans.is_empty())
+    .map(|(spans, who)| finding(case, rule, &spans, who))
+    .collect()
+}
+
+/// Whether one rank holds a span, or all do: once each.
+fn is_right(span: &Span, world: usize) -> bool {
+    span.owners.len() == 1 || span.owners.iter().copied().eq(0..world)
+}
+
+fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
+    let elements: usize = spans.iter().map(|span| span.flat.len()).sum();
+    let mut names: Vec<String> =
+        spans.iter().map(|span| case.observed.param_name(span.param)).collect();
+    names.dedup();
+    let mut finding = rule.finding(format!("{who} {elements} elements of {}", abridged(&names)));
+    if let [name] = &names[..] {
+        finding.param = Some(name.clone());
+    }
+    finding.evidence = spans
+        .iter()
+        .map(|span| {
+            let first = span.flat.start - case.plan.params()[span.param].offset;
+            format!(
+                "{}, elements {first} to {}: held by {}",
+                case.observed.param_name(span.param),
+                first + span.flat.len() - 1,
+                counted("rank", &span.owners),
+            )
+        })
+        .collect();
+    finding
+}

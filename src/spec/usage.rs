@@ -1,0 +1,74 @@
+//! Which microbatches use a parameter: what the shapes of a run ask for.
+
+use super::plan::Param;
+use super::{RunSpec, Shape};
+
+/// The microbatches whose loss depends on a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Whether any does.
+    ever: bool,
+    /// Whether the first of each step does.
+    first: bool,
+    /// Whether the last of each step does.
+    last: bool,
+    /// Whether those of every other step do, beginning with the second.
+    odd_steps: bool,
+}
+
+impl Usage {
+    /// Every microbatch uses the parameter.
+    pub const ALWAYS: Usage = Usage { ever: true, first: true, last: true, odd_steps: true };
+
+    /// How a run uses one of its parameters.
+    pub fn of(spec: &RunSpec, param: &Param) -> Self {
+        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
+        Self {
+            ever: param.trainable && !about(Shape::UnusedAlways),
+            first: !about(Shape::UnusedFirst),
+            last: Self::ordinary(spec).last && !about(Shape::UnusedLast),
+            odd_steps: !about(Shape::UnusedAlternating),
+        }
+    }
+
+    /// How a run uses the parameters that no shape is about.
+    pub fn ordinary(spec: &RunSpec) -> Self {
+        Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
+    }
+
+    /// Whether this microbatch, of a step of `ga`, uses the parameter.
+    pub fn uses(self, step: usize, microbatch: usize, ga: usize) -> bool {
+        self.ever
+            && (self.first || microbatch > 0)
+            && (self.last || microbatch + 1 < ga)
+            && (self.odd_steps || step.is_multiple_of(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Engine, Plan, SpecRequest};
+
+    #[test]
+    fn every_shape_that_leaves_something_unused_says_what() {
+        for &shape in Shape::ALL {
+            let request = SpecRequest {
+                engine: Some(Engine::DeepSpeed),
+                shapes: vec![shape],
+                ..SpecRequest::default()
+            };
+            let plan = Plan::new(&request.resolve().expect("a valid request"));
+            let special: Vec<&str> = (0..plan.params().len())
+                .filter(|&param| plan.usage(param) != Usage::ALWAYS)
+                .map(|param| plan.params()[param].name.as_str())
+                .collect();
+            if shape == Shape::Unmanaged {
+                assert_eq!(special.len(), plan.params().len());
+                continue;
+            }
+            let expected = shape.leaves_unused() || shape == Shape::Frozen;
+            assert_eq!(special, if expected { Vec::from_iter(shape.param()) } else { vec![] });
+        }
+    }
+}

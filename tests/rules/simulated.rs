@@ -1,0 +1,208 @@
+//! The diagnosis against engines on paper: a correct one is always clean, however it cuts the model
+//! and whatever the shapes; a single slip is found where it is.
+
+use proptest::prelude::*;
+use zprobe::report::{Report, Verdict};
+use zprobe::spec::plan::Param;
+use zprobe::spec::{Engine, Shape, SpecRequest};
+
+use super::simulator::{Cut, Place, Simulation};
+
+/// A run of a real engine with the coded model.
+fn request(world_size: usize, ga: usize, shapes: &[Shape]) -> SpecRequest {
+    SpecRequest {
+        engine: Some(Engine::DeepSpeed),
+        world_size: Some(world_size),
+        gradient_accumulation_steps: Some(ga),
+        shapes: shapes.to_vec(),
+        ..SpecRequest::default()
+    }
+}
+
+fn cuts() -> impl Strategy<Value = Cut> {
+    prop_oneof![
+        Just(Cut::Replicated),
+        Just(Cut::Flat),
+        Just(Cut::EachParameter),
+        prop::collection::vec(0.0..1.0, 4).prop_map(Cut::At),
+    ]
+}
+
+/// Shapes that leave parameters out, in any combination.
+fn shapes() -> impl Strategy<Value = Vec<Shape>> {
+    prop::sample::subsequence(
+        vec![
+            Shape::UnusedFirst,
+            Shape::UnusedLast,
+            Shape::UnusedAlways,
+            Shape::UnusedAlternating,
+            Shape::Frozen,
+            Shape::Tied,
+            Shape::SeveralBackwards,
+            Shape::Unmanaged,
+        ],
+        0..=8,
+    )
+}
+
+fn codes(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_correct_engine_is_clean_however_it_cuts_and_whatever_the_shapes(
+        world in 1usize..=5, ga in 1usize..=5, steps in 1usize..=3, cut in cuts(), shapes in shapes(),
+    ) {
+        let request = SpecRequest { steps: Some(steps), ..request(world, ga, &shapes) };
+        let report = Simulation::new(request, cut).report();
+        prop_assert_eq!(report.verdict, Verdict::Clean, "{:?}", report);
+        prop_assert!(report.contributions.iter().all(|entry| entry.as_planned));
+    }
+
+    #[test]
+    fn a_single_wrong_element_is_found_with_its_parameter(
+        world in 1usize..=4, ga in 1usize..=4, cut in cuts(), place in 0.0f64..1.0,
+    ) {
+        let mut simulation = Simulation::new(request(world, ga, &[]), cut);
+        let wrong = (place * simulation.plan.numel() as f64) as usize;
+        simulation.weight = Box::new(move |at, right| {
+            if at.element == wrong && (at.source.1, at.source.2) == (0, 0) { -right } else { right }
+        });
+        let hit = |param: &&Param| param.range().contains(&wrong);
+        let name = simulation.plan.params().iter().find(hit).unwrap().name.clone();
+        let report = simulation.report();
+        prop_assert!(!report.findings.is_empty(), "element {} of {}", wrong, name);
+        let evidence = report.findings[0].evidence.join(" ");
+        prop_assert!(evidence.contains(&name), "{name}: {:#?}", report.findings);
+    }
+}
+
+/// A slip in one parameter that long pieces of it are left of, whatever the cut.
+const PARAM: &str = "embed.weight";
+
+type Slip = fn(Place<'_>, f64) -> f64;
+
+/// Slips in one parameter, the rule that names each, and the microbatch that it names.
+const SLIPS: &[(&str, Slip, &str, Option<usize>)] = &[
+    ("dropped", |at, w| if at.source.2 == 1 { 0.0 } else { w }, "ZP102", Some(1)),
+    (
+        "one rank's dropped",
+        |at, w| if (at.source.1, at.source.2) == (1, 0) { 0.0 } else { w },
+        "ZP102",
+        Some(0),
+    ),
+    ("doubled", |at, w| if at.source.2 == 2 { 2.0 * w } else { w }, "ZP103", Some(2)),
+    ("halved", |_, w| w / 2.0, "ZP105", None),
+    ("not averaged", |at, w| if at.source.1 == at.owner { 2.0 * w } else { 0.0 }, "ZP104", None),
+    (
+        "leaked",
+        |at, w| match (at.source.2 == 2, at.source.1 == at.owner) {
+            (false, _) => w,
+            (true, true) => 2.0 * w,
+            (true, false) => 0.0,
+        },
+        "ZP101",
+        Some(2),
+    ),
+    ("stale", |at, w| if at.source.0 + 1 == at.step { 1.0 } else { w }, "ZP106", None),
+];
+
+#[test]
+fn a_slip_in_one_parameter_is_named_with_parameter_and_microbatch() {
+    for cut in [Cut::Replicated, Cut::Flat, Cut::EachParameter, Cut::At(vec![0.3])] {
+        for (what, slip, code, microbatch) in SLIPS {
+            let mut simulation = Simulation::new(request(2, 3, &[Shape::UnusedFirst]), cut.clone());
+            simulation.weight =
+                Box::new(move |at, right| if at.param == PARAM { slip(at, right) } else { right });
+            let report = simulation.report();
+            let [finding] = &report.findings[..] else {
+                panic!("{what}, {cut:?}: {:#?}", report.findings);
+            };
+            assert_eq!(finding.code, *code, "{what}, {cut:?}: {finding:#?}");
+            assert_eq!(finding.param.as_deref(), Some(PARAM), "{what}, {cut:?}");
+            assert_eq!(finding.microbatch, *microbatch, "{what}, {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slip_on_one_rank_is_named_with_the_rank() {
+    let cut = Cut::At(vec![0.3]);
+    for (what, slip, code, _) in SLIPS {
+        let mut simulation = Simulation::new(request(2, 3, &[]), cut.clone());
+        simulation.weight =
+            Box::new(move |at, right| if at.owner == 1 { slip(at, right) } else { right });
+        let report = simulation.report();
+        assert_eq!(codes(&report), [*code], "{what}");
+        assert_eq!(report.findings[0].rank, Some(1), "{what}");
+    }
+}
+
+#[test]
+fn a_slip_is_found_beside_what_is_not_used_in_each_special_parameter() {
+    for shape in [Shape::UnusedFirst, Shape::UnusedLast, Shape::UnusedAlternating] {
+        for cut in [Cut::Replicated, Cut::Flat, Cut::EachParameter] {
+            let param = shape.param().unwrap();
+            let mut simulation = Simulation::new(request(2, 4, &[shape]), cut);
+            simulation.weight = Box::new(move |at, right| {
+                if at.param == param && at.source.1 == 1 && at.source.2 == 2 { 0.0 } else { right }
+            });
+            let report = simulation.report();
+            assert_eq!(codes(&report), ["ZP102"], "{shape}");
+            let finding = &report.findings[0];
+            assert_eq!((finding.param.as_deref(), finding.microbatch), (Some(param), Some(2)));
+            assert!(finding.message.contains("microbatch 2 of rank 1"), "{}", finding.message);
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_the_step_before_is_found_in_a_parameter_that_is_not_used_again() {
+    for cut in [Cut::Replicated, Cut::Flat, Cut::EachParameter] {
+        let shapes = [Shape::UnusedAlternating];
+        let mut simulation = Simulation::new(request(2, 4, &shapes), cut);
+        let param = Shape::UnusedAlternating.param().unwrap();
+        simulation.weight = Box::new(move |at, right| {
+            let again = at.param == param && at.step == 1 && at.source.0 == 0;
+            if again { 1.0 } else { right }
+        });
+        let report = simulation.report();
+        assert_eq!(codes(&report), ["ZP106"]);
+        let finding = &report.findings[0];
+        assert_eq!((finding.step, finding.param.as_deref()), (Some(1), Some(param)));
+    }
+}
+
+#[test]
+fn a_gradient_in_a_parameter_that_no_microbatch_uses_is_no_clean_run() {
+    for shape in [Shape::UnusedAlways, Shape::UnusedFirst] {
+        let mut simulation = Simulation::new(request(2, 4, &[shape]), Cut::Flat);
+        let param = shape.param().unwrap();
+        simulation.weight = Box::new(move |at, right| {
+            let own = at.param == param && (at.source.0, at.source.2) == (at.step, 0);
+            if own { 1.0 } else { right }
+        });
+        let report = simulation.report();
+        assert_eq!(codes(&report), ["ZP107"], "{shape}");
+        assert_eq!(report.findings[0].param.as_deref(), Some(param));
+    }
+}
+
+#[test]
+fn contributions_of_a_clean_run_are_one_entry_and_one_more_for_each_special_parameter() {
+    let shapes = [Shape::UnusedFirst, Shape::UnusedAlternating];
+    let report = Simulation::new(request(2, 3, &shapes), Cut::Replicated).report();
+    let input: Vec<_> = report
+        .contributions
+        .iter()
+        .filter(|entry| (entry.point.name(), entry.step, entry.rank) == ("optimizer-input", 1, 0))
+        .collect();
+    let names = |index: usize| input[index].params.clone().unwrap_or_default().join(", ");
+    assert_eq!([names(0), names(1), names(2)], ["", "embed.weight", "layers.0.attn.weight"]);
+    assert_eq!(input[0].expected, vec![vec![1.0; 3]; 2]);
+    assert_eq!(input[1].weights, vec![vec![0.0; 3]; 2]);
+    assert_eq!(input[2].weights, vec![vec![0.0, 1.0, 1.0]; 2]);
+}

@@ -1,0 +1,352 @@
+//! A correct engine on paper: the trace that it would leave, for any number of ranks and
+//! microbatches, any shapes, and any way to cut the model.
+//!
+//! It knows the codes and the flat order. What should reach which optimizer it works out by itself,
+//! so that the plan of the diagnosis is checked and not repeated. Tests change a weight, or records
+//! afterwards, and see what is found.
+
+use std::collections::BTreeMap;
+
+use half::{bf16, f16};
+use zprobe::report::Report;
+use zprobe::spec::code::Code;
+use zprobe::spec::plan::{Param, Segment};
+use zprobe::spec::{Dtype, Plan, RunSpec, Shape, SpecRequest};
+use zprobe::trace::{
+    Event, LayoutName, Outcome, PROTOCOL_VERSION, ParamInfo, Payload, Phase, Point, Record, Trace,
+};
+
+/// How the optimizers share the model.
+#[derive(Clone, Debug)]
+pub enum Cut {
+    /// Every rank holds everything: DDP, stage 0.
+    Replicated,
+    /// One flat order in equal parts, padded at the end: stages 1 and 2.
+    Flat,
+    /// Each parameter in equal parts, padded: stage 3, and FSDP2 but for the padding.
+    EachParameter,
+    /// One flat order, cut at these fractions of it.
+    At(Vec<f64>),
+}
+
+/// One gradient in one element of one rank's optimizer.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Step that the optimizer takes.
+    pub step: usize,
+    /// Its rank.
+    pub owner: usize,
+    /// Parameter.
+    pub param: &'a str,
+    /// Element of the flat order.
+    pub element: usize,
+    /// Step, rank and microbatch of the gradient.
+    pub source: (usize, usize, usize),
+}
+
+type Weight = Box<dyn Fn(Place<'_>, f64) -> f64>;
+
+/// A run of a correct engine, but for what was changed.
+pub struct Simulation {
+    /// What is run.
+    pub spec: RunSpec,
+    /// Where everything lies.
+    pub plan: Plan,
+    /// How the optimizers share the model.
+    pub cut: Cut,
+    /// The weight of a gradient, given the right one.
+    pub weight: Weight,
+}
+
+/// What one rank's optimizer holds, and the whole model as this rank sees it.
+struct State {
+    held: Vec<(Option<usize>, f32)>,
+}
+
+impl Simulation {
+    /// A correct engine.
+    pub fn new(request: SpecRequest, cut: Cut) -> Self {
+        let spec = request.resolve().expect("a valid request");
+        let plan = Plan::new(&spec);
+        Self { spec, plan, cut, weight: Box::new(|_, right| right) }
+    }
+
+    /// The report on the trace.
+    pub fn report(&self) -> Report {
+        zprobe::diagnose::diagnose(&self.trace())
+    }
+
+    /// The trace that this run leaves.
+    pub fn trace(&self) -> Trace {
+        let world = self.spec.world_size;
+        let mut ranks: Vec<Vec<Event>> = (0..world).map(|rank| self.start(rank)).collect();
+        let mut states: Vec<State> = (0..world).map(|rank| self.state(rank)).collect();
+        self.record_weights(None, &states, &mut ranks);
+        for step in 0..self.spec.steps {
+            self.backwards(step, &mut ranks);
+            self.step(step, &mut states, &mut ranks);
+        }
+        let mut records = Vec::new();
+        let spec = Box::new(self.spec.clone());
+        push(&mut records, None, Event::RunStarted { spec, zprobe: "0.0.0".to_owned() });
+        for (rank, events) in ranks.into_iter().enumerate() {
+            for event in events.into_iter().chain([Event::Finished]) {
+                event.fits(&self.spec).expect("a plausible event");
+                push(&mut records, Some(rank), event);
+            }
+            push(&mut records, None, Event::RankExited { rank, outcome: Outcome::Code(0) });
+        }
+        Trace { spec: self.spec.clone(), records }
+    }
+
+    /// The parts of parameters that a rank's optimizer holds, in the order of its buffer.
+    pub fn partition(&self, rank: usize) -> Vec<Segment> {
+        let world = self.spec.world_size;
+        let trainable: Vec<usize> =
+            (0..self.plan.params().len()).filter(|&p| self.plan.params()[p].trainable).collect();
+        let numel = |param: usize| self.plan.params()[param].numel();
+        let total: usize = trainable.iter().map(|&param| numel(param)).sum();
+        let part = |from: usize, to: usize| {
+            let mut segments = Vec::new();
+            let mut start = 0;
+            for &param in &trainable {
+                let (first, end) = (from.max(start), to.min(start + numel(param)));
+                if first < end {
+                    let (offset, len) = (first - start, end - first);
+                    segments.push(Segment { param: Some(param), offset, len });
+                }
+                start += numel(param);
+            }
+            if to > total.max(from) {
+                let len = to - total.max(from);
+                segments.push(Segment { param: None, offset: 0, len });
+            }
+            segments
+        };
+        match &self.cut {
+            Cut::Replicated => part(0, total),
+            Cut::Flat => {
+                let size = total.div_ceil(world);
+                part(rank * size, (rank + 1) * size)
+            }
+            Cut::EachParameter => trainable
+                .iter()
+                .flat_map(|&param| {
+                    let size = numel(param).div_ceil(world);
+                    let (from, to) = (rank * size, numel(param).min((rank + 1) * size));
+                    let len = to.saturating_sub(from);
+                    let held = Segment { param: Some(param), offset: from, len };
+                    let padding = Segment { param: None, offset: 0, len: size - len };
+                    [held, padding].into_iter().filter(|segment| segment.len > 0)
+                })
+                .collect(),
+            Cut::At(fractions) => {
+                let mut cuts: Vec<usize> =
+                    fractions.iter().map(|fraction| (fraction * total as f64) as usize).collect();
+                cuts.sort_unstable();
+                let at = |index: usize| match index {
+                    0 => 0,
+                    index if index == world => total,
+                    index => cuts.get(index - 1).copied().unwrap_or(total),
+                };
+                part(at(rank), at(rank + 1))
+            }
+        }
+    }
+
+    /// What a rank says before the first step.
+    fn start(&self, rank: usize) -> Vec<Event> {
+        let params = self.plan.params();
+        let info = |param: &Param| ParamInfo {
+            name: param.name.clone(),
+            shape: param.shape.clone(),
+            trainable: param.trainable,
+        };
+        let whole = |(index, param): (usize, &Param)| Segment {
+            param: Some(index),
+            offset: 0,
+            len: param.numel(),
+        };
+        vec![
+            Event::RankReady { versions: BTreeMap::new(), device: "cpu".to_owned() },
+            Event::Model { params: params.iter().map(info).collect() },
+            Event::Layout {
+                layout: LayoutName::Full,
+                segments: params.iter().enumerate().map(whole).collect(),
+            },
+            Event::OptimizerChosen { class: "Paper".to_owned(), inner: "SGD".to_owned() },
+            Event::Layout { layout: LayoutName::Partition, segments: self.partition(rank) },
+        ]
+    }
+
+    /// Flat elements that a rank's optimizer holds; none for padding.
+    fn elements(&self, rank: usize) -> Vec<Option<usize>> {
+        self.partition(rank)
+            .iter()
+            .flat_map(|segment| {
+                let first = segment.param.map(|p| self.plan.params()[p].offset + segment.offset);
+                (0..segment.len).map(move |i| first.map(|first| first + i))
+            })
+            .collect()
+    }
+
+    fn state(&self, rank: usize) -> State {
+        let held = self.elements(rank).into_iter();
+        State { held: held.map(|e| (e, e.map_or(0.0, |e| self.initial(e)))).collect() }
+    }
+
+    fn lr(&self) -> f32 {
+        self.spec.optimizer.readable_lr().expect("an optimizer that can be read back") as f32
+    }
+
+    fn initial(&self, element: usize) -> f32 {
+        f32::from(self.code().initial(element)) * self.lr()
+    }
+
+    fn code(&self) -> Code {
+        Plan::code(&self.spec)
+    }
+
+    fn param_of(&self, element: usize) -> &Param {
+        let mut params = self.plan.params().iter();
+        params.find(|param| param.range().contains(&element)).expect("an element of the model")
+    }
+
+    /// Whether the loss of a microbatch depends on a parameter.
+    fn is_used(&self, param: &str, step: usize, microbatch: usize) -> bool {
+        let last = self.spec.gradient_accumulation_steps - 1;
+        let about = |shape: &&Shape| shape.param().is_none_or(|about| about == param);
+        self.spec.shapes.iter().filter(about).all(|shape| match shape {
+            Shape::UnusedFirst => microbatch != 0,
+            Shape::UnusedLast | Shape::Unmanaged => microbatch != last,
+            Shape::UnusedAlternating => step.is_multiple_of(2),
+            Shape::UnusedAlways | Shape::Frozen => false,
+            _ => true,
+        })
+    }
+
+    fn backwards(&self, step: usize, ranks: &mut [Vec<Event>]) {
+        for events in ranks {
+            for microbatch in 0..self.spec.gradient_accumulation_steps {
+                let params: Vec<usize> = (0..self.plan.params().len())
+                    .filter(|&p| self.is_used(&self.plan.params()[p].name, step, microbatch))
+                    .collect();
+                let mut fired = vec![0; self.plan.params().len()];
+                for &param in &params {
+                    fired[param] = 1;
+                }
+                let accumulate_grad_nodes = params.len();
+                events.push(Event::PhaseEntered { step, microbatch, phase: Phase::Backward });
+                events.push(Event::GraphWalked { step, microbatch, accumulate_grad_nodes, params });
+                events.push(Event::HooksFired { step, microbatch, fired, arrived: None });
+            }
+        }
+    }
+
+    /// The averaged gradient in one element of one optimizer, with the roundings of fp32.
+    pub fn gradient(&self, step: usize, owner: usize, element: usize) -> f32 {
+        let (world, ga) = (self.spec.world_size, self.spec.gradient_accumulation_steps);
+        let (code, scale) = (self.code(), self.spec.contributions_per_step() as f32);
+        let param = &self.param_of(element).name;
+        let infinite = self.spec.has_shape(Shape::InfinityOnOneRank)
+            && Shape::InfinityOnOneRank.param() == Some(param)
+            && self.param_of(element).offset == element;
+        let mut sum = 0.0;
+        for rank in 0..world {
+            let mut accumulated = 0.0;
+            for source_step in 0..=step {
+                for m in 0..ga {
+                    let used = source_step == step && self.is_used(param, step, m);
+                    let source = (source_step, rank, m);
+                    let place = Place { step, owner, param, element, source };
+                    let weight = (self.weight)(place, if used { 1.0 } else { 0.0 }) as f32;
+                    let value = code.value(self.spec.column(source_step, rank, m), element);
+                    if weight != 0.0 {
+                        accumulated += weight * (f32::from(value) * (scale / ga as f32));
+                    }
+                    if infinite && source == (0, world - 1, 0) && step == 0 {
+                        accumulated = f32::INFINITY;
+                    }
+                }
+            }
+            sum += accumulated;
+        }
+        sum / world as f32
+    }
+
+    fn step(&self, step: usize, states: &mut [State], ranks: &mut [Vec<Event>]) {
+        for (owner, (state, events)) in states.iter_mut().zip(ranks.iter_mut()).enumerate() {
+            let boundary = self.spec.gradient_accumulation_steps - 1;
+            let phase = Phase::OptimizerStep;
+            events.push(Event::PhaseEntered { step, microbatch: boundary, phase });
+            let gradients: Vec<f32> = state
+                .held
+                .iter()
+                .map(|(element, _)| element.map_or(0.0, |e| self.gradient(step, owner, e)))
+                .collect();
+            for ((_, weight), gradient) in state.held.iter_mut().zip(&gradients) {
+                *weight -= self.lr() * gradient;
+            }
+            events.push(buffer(
+                Some(step),
+                Point::OptimizerInput,
+                LayoutName::Partition,
+                Dtype::Fp32,
+                &gradients,
+            ));
+        }
+        self.record_weights(Some(step), states, ranks);
+    }
+
+    fn record_weights(&self, step: Option<usize>, states: &[State], ranks: &mut [Vec<Event>]) {
+        let numel = self.plan.numel();
+        let mut whole: Vec<f32> = (0..numel).map(|element| self.initial(element)).collect();
+        for state in states {
+            for &(element, weight) in &state.held {
+                if let Some(element) = element {
+                    whole[element] = weight;
+                }
+            }
+        }
+        for (state, events) in states.iter().zip(ranks) {
+            // What a rank updates itself is what it sees.
+            for &(element, weight) in &state.held {
+                if let Some(element) = element {
+                    whole[element] = weight;
+                }
+            }
+            let held: Vec<f32> = state.held.iter().map(|&(_, weight)| weight).collect();
+            let partition = LayoutName::Partition;
+            events.push(buffer(step, Point::MasterWeights, partition, Dtype::Fp32, &held));
+            let (full, dtype) = (LayoutName::Full, self.spec.dtype);
+            events.push(buffer(step, Point::Parameters, full, dtype, &whole));
+        }
+    }
+}
+
+/// A buffer event.
+pub fn buffer(
+    step: Option<usize>,
+    point: Point,
+    layout: LayoutName,
+    dtype: Dtype,
+    values: &[f32],
+) -> Event {
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|&value| match dtype {
+            Dtype::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+            Dtype::Fp16 => f16::from_f32(value).to_le_bytes().to_vec(),
+            Dtype::Fp32 => value.to_le_bytes().to_vec(),
+        })
+        .collect();
+    let squares: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
+    let payload = Payload::new(dtype, &bytes, squares.sqrt());
+    Event::Buffer { step, microbatch: None, point, layout, payload }
+}
+
+fn push(records: &mut Vec<Record>, rank: Option<usize>, event: Event) {
+    let seq = records.iter().filter(|record| record.rank == rank).count() as u64;
+    let run = "simulated".to_owned();
+    records.push(Record { v: PROTOCOL_VERSION, run, rank, seq, t_ns: 0, event });
+}
