@@ -2,7 +2,8 @@
 
 Engines flatten, reorder, pad and shard parameters, each release in its own way. Before the first
 step a fragment holds starting values, and the model's are made so that a run of them occurs only
-once: so a fragment says by itself where each of its elements belongs.
+once: so a fragment says by itself where each of its elements belongs. Where a piece is too short to
+speak for itself, its neighbours do: the parameter before it in the model's order.
 """
 
 # Elements that make a run unmistakable: 16 of 16 possible values each.
@@ -12,72 +13,94 @@ UNMISTAKABLE = 16
 class Placement:
     """Finds runs of the model's starting values."""
 
-    def __init__(self, tensors):
-        """`tensors`: each trainable parameter's starting values (any shape) by index."""
+    def __init__(self, tensors, rank, world_size):
+        """`tensors`: each trainable parameter's starting values by index, in the model's order."""
         self.params = {index: _words(tensor) for index, tensor in tensors.items()}
-        self.starts = {}
+        self.order = sorted(self.params)
         self.windows = {}
         for index, words in self.params.items():
-            self.starts.setdefault(words[0], []).append((index, 0))
             for offset in range(len(words) - UNMISTAKABLE + 1):
                 window = tuple(words[offset : offset + UNMISTAKABLE])
                 self.windows.setdefault(window, []).append((index, offset))
+        self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
     def locate(self, tensor):
         """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised."""
         words = _words(tensor)
-        segments, at = [], 0
+        segments, at, before = [], 0, None
         while at < len(words):
-            found = self._longest(words, at, segments[-1] if segments else None)
-            if found is None:
-                _append_unknown(segments, 1)
+            piece = self._unmistakable(words, at) or self._neighbour(words, at, before)
+            if piece is None:
+                _append_unknown(segments)
                 at += 1
             else:
-                segments.append(found)
-                at += found["len"]
+                segments.append(piece)
+                before = piece["param"]
+                at += piece["len"]
         return segments
 
-    def _longest(self, words, at, before):
-        """The longest run of one parameter that starts at `at`, if it is unmistakable."""
-        window = tuple(words[at : at + UNMISTAKABLE])
-        candidates = list(self.windows.get(window, ()))
-        if not candidates:
-            candidates = list(self.starts.get(words[at], ()))
-            if at == 0:
-                # A shard may begin inside a parameter, with less than a window left of it.
-                candidates += self._endings(words)
-        best = None
-        for index, offset in candidates:
-            param = self.params[index]
-            length = 0
-            while (
-                at + length < len(words)
-                and offset + length < len(param)
-                and words[at + length] == param[offset + length]
-            ):
-                length += 1
-            whole = offset + length == len(param)
-            cut = at + length == len(words) and before is not None and before["param"] is not None
-            if length >= UNMISTAKABLE or whole or cut:
-                if best is None or length > best["len"]:
-                    best = dict(param=index, offset=offset, len=length)
-        return best
+    def _unmistakable(self, words, at):
+        """The longest piece that begins at `at`, if it is long enough to occur only once."""
+        candidates = self.windows.get(tuple(words[at : at + UNMISTAKABLE]), ())
+        pieces = [self._piece(words, at, index, offset) for index, offset in candidates]
+        return max(pieces, key=lambda piece: piece["len"], default=None)
 
-    def _endings(self, words):
-        """Where a parameter's last few elements are the first few of `words`."""
-        endings = []
-        for index, param in self.params.items():
-            for length in range(min(UNMISTAKABLE, len(param), len(words)) - 1, 2, -1):
-                if param[-length:] == words[:length]:
-                    endings.append((index, len(param) - length))
-        return endings
+    def _neighbour(self, words, at, before):
+        """A short piece: all that there can be of a parameter, the next in order where several fit.
+
+        That is a whole parameter, a shard, what a fragment's end cuts off, or what its beginning
+        leaves of a parameter that the next one follows.
+        """
+        following = [index for index in self.order if before is None or index > before]
+        for index in following + [index for index in self.order if index not in following]:
+            numel = len(self.params[index])
+            for offset, end in [(0, numel)] + self.shards[index]:
+                if offset < end and self.params[index][offset:end] == words[at : at + end - offset]:
+                    return dict(param=index, offset=offset, len=end - offset)
+            if before is not None:
+                piece = self._piece(words, at, index, 0)
+                if piece["len"] > 0 and at + piece["len"] == len(words):
+                    return piece
+            elif at == 0:
+                piece = self._ending(words, index)
+                if piece is not None:
+                    return piece
+        return None
+
+    def _ending(self, words, index):
+        """The last elements of a parameter, if the fragment begins with them and then goes on with
+        the next parameter, or ends."""
+        param = self.params[index]
+        place = self.order.index(index) + 1
+        next_param = self.params[self.order[place]] if place < len(self.order) else []
+        for length in range(min(UNMISTAKABLE, len(param), len(words)), 0, -1):
+            rest = words[length : length + UNMISTAKABLE]
+            if param[-length:] == words[:length] and rest == next_param[: len(rest)]:
+                return dict(param=index, offset=len(param) - length, len=length)
+        return None
+
+    def _piece(self, words, at, index, offset):
+        """How far words and parameter agree."""
+        param, length = self.params[index], 0
+        most = min(len(words) - at, len(param) - offset)
+        while length < most and words[at + length] == param[offset + length]:
+            length += 1
+        return dict(param=index, offset=offset, len=length)
 
 
-def _append_unknown(segments, length):
+def _shards(tensor, rank, world_size):
+    """Where a parameter's own shards lie: even pieces of its elements, or of its rows."""
+    numel = tensor.numel()
+    row = numel // tensor.shape[0]
+    sizes = {-(-numel // world_size), -(-tensor.shape[0] // world_size) * row}
+    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sorted(sizes)]
+
+
+def _append_unknown(segments):
     if segments and segments[-1]["param"] is None:
-        segments[-1]["len"] += length
+        segments[-1]["len"] += 1
     else:
-        segments.append(dict(param=None, offset=0, len=length))
+        segments.append(dict(param=None, offset=0, len=1))
 
 
 def _words(tensor):

@@ -48,7 +48,8 @@ def run(spec, rank, channel, listener):
     )
     segments = [dict(param=i, offset=0, len=p.numel()) for i, (_, p) in enumerate(named)]
     channel.emit("layout", layout="full", segments=segments)
-    placement = Placement({i: p for i, (_, p) in enumerate(named) if p.requires_grad})
+    trainable = {i: p for i, (_, p) in enumerate(named) if p.requires_grad}
+    placement = Placement(trainable, rank, spec["world_size"])
     make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
     full = spec["observe"] == "full"
     if full:

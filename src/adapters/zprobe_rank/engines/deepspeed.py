@@ -104,10 +104,11 @@ class Engine(BaseEngine):
         return flat if self.scale is None else flat.float() / self.scale
 
     def scaling(self):
+        # Without a scale, too, an optimizer may find an overflow and skip the step.
         overflow = getattr(self.wrapper, "overflow", None)
-        if self.scale is None or overflow is None:
+        if overflow is None and self.scale is None:
             return None
-        return self.scale, bool(overflow)
+        return self.scale or 1.0, bool(overflow) or not self.engine.was_step_applied()
 
     def gradient_norm(self):
         norm = self.engine.get_global_grad_norm()
