@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
+use super::overflow;
 use super::rules::MUST_AGREE;
 use crate::report::{Finding, Flush, HookCount, Hooks, Method, Norms, Power, Rank, Run};
 use crate::spec::{Dataflow, Model};
@@ -243,6 +244,12 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
              learning rate that is a power of two"
                 .to_owned(),
         );
+    }
+    for step in 0..spec.steps {
+        if (0..spec.world_size).any(|rank| observed.skipped(step, rank)) {
+            let why = overflow::reason(observed, &case.plan, step);
+            missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));
+        }
     }
     for (rank, process) in observed.processes.iter().enumerate() {
         if process.last.is_none() {

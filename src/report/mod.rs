@@ -154,7 +154,8 @@ pub struct Contribution {
     pub rank: usize,
     /// Parameters concerned; none for all that no other entry of the same buffer names.
     pub params: Option<Vec<String>>,
-    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step.
+    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step. Of a gradient that
+    /// was clipped: before it was.
     pub weights: Vec<Vec<f64>>,
     /// What `weights` should be. A microbatch that does not use a parameter has no gradient there.
     pub expected: Vec<Vec<f64>>,

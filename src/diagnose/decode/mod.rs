@@ -15,6 +15,7 @@ use crate::report::words::counted;
 use crate::spec::{Model, Observation, Plan, RunSpec, Usage};
 use crate::trace::Point;
 
+use super::norm::{Clip, Norms};
 use super::observed::{Buffer, Observed};
 use super::placement::Placement;
 
@@ -52,9 +53,21 @@ pub struct Scene<'a> {
     pub plan: &'a Plan,
     /// Who holds what.
     pub placement: &'a Placement,
+    /// The norms that gradients must have.
+    pub norms: &'a Norms,
 }
 
 impl Scene<'_> {
+    /// What clipping multiplied a buffer with.
+    fn clip(&self, buffer: &Buffer<'_>) -> Clip {
+        match (buffer.point, buffer.step) {
+            (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
+                Clip::of(self.observed, self.norms, step, buffer.rank)
+            }
+            _ => Clip::No,
+        }
+    }
+
     /// The point that has the last word on what a step's gradient was: what the inner optimizer
     /// consumed, or the update itself where nothing else was observed.
     pub fn last_word(&self) -> Point {
@@ -144,7 +157,11 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let spec = scene.observed.spec;
     let step = buffer.step.unwrap_or(0);
     let ga = spec.gradient_accumulation_steps;
-    let expected = expected(scene, buffer, step, reading.usage);
+    let mut expected = expected(scene, buffer, step, reading.usage);
+    let nothing = reading.weights.iter().all(|weight| *weight == 0.0);
+    if nothing && scene.clip(buffer) == Clip::Unbounded {
+        expected.fill(0.0);
+    }
     let as_planned = reading.residual <= reading.tolerance
         && reading
             .weights

@@ -23,6 +23,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         for update in observed.at(Point::MasterWeights, step) {
             let rank = update.rank;
             let fed = observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank);
+            if observed.skipped(step, rank) {
+                // With a reason, or else ZP502 or ZP503 says so.
+                continue;
+            }
             if !fed {
                 starved.push((step, rank, None));
             } else if let Some(entry) = wrong_update(case, step, rank) {
