@@ -76,6 +76,11 @@ impl Placement {
         self.partitions.iter().all(Option::is_some)
     }
 
+    /// Whether every rank's optimizer holds the same.
+    pub fn is_replicated(&self) -> bool {
+        self.is_complete() && self.partitions.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
     /// Cuts a run of elements wherever some rank's partition is cut.
     pub fn cut(&self, fragment: Fragment) -> impl Iterator<Item = Fragment> + '_ {
         let Fragment { param, flat, start } = fragment;

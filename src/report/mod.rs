@@ -78,8 +78,22 @@ pub struct Run {
     pub optimizer_class: Option<String>,
     /// The inner optimizer.
     pub inner_optimizer: Option<String>,
+    /// What the engine says about itself, by name; where a rank says something else than rank 0,
+    /// that name with the rank in brackets.
+    pub engine_facts: BTreeMap<String, String>,
+    /// What of the engine was not observed.
+    pub not_observed: Vec<NotObserved>,
     /// How the recording ended.
     pub ending: Ending,
+}
+
+/// Something that this release of an engine does not let be seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotObserved {
+    /// What was not observed.
+    pub what: String,
+    /// Why.
+    pub why: String,
 }
 
 named_enum! {

@@ -181,13 +181,21 @@ impl Simulation {
             len: param.numel(),
         };
         vec![
-            Event::RankReady { versions: BTreeMap::new(), device: "cpu".to_owned() },
+            Event::RankReady {
+                versions: texts([("deepspeed", "0.0.0"), ("torch", "2.11.0")]),
+                device: "cpu".to_owned(),
+            },
             Event::Model { params: params.iter().map(info).collect() },
             Event::Layout {
                 layout: LayoutName::Full,
                 segments: params.iter().enumerate().map(whole).collect(),
             },
             Event::OptimizerChosen { class: "Paper".to_owned(), inner: "SGD".to_owned() },
+            Event::EngineDescribed { facts: texts([("cut", &format!("{:?}", self.cut))]) },
+            Event::NotObserved {
+                what: "the accumulator".to_owned(),
+                why: "as this engine is on paper".to_owned(),
+            },
             Event::Layout { layout: LayoutName::Partition, segments: self.partition(rank) },
         ]
     }
@@ -360,6 +368,10 @@ impl Simulation {
             events.push(buffer(step, Point::Parameters, full, dtype, &whole));
         }
     }
+}
+
+fn texts<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
 /// A buffer event.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::spec::code::Code;
-use crate::spec::{Dtype, Plan, RunSpec, Usage};
+use crate::spec::{Plan, RunSpec, Usage};
 use crate::trace::{LayoutName, Point};
 
 use super::super::infinity;
@@ -18,6 +18,7 @@ use super::super::observed::Buffer;
 use super::super::placement::Fragment;
 use super::groups::Groups;
 use super::hypotheses::hypotheses;
+use super::rounding::rounding_bound;
 use super::{Decoded, Reading, Scene, contribution, expected, is_readable, largest, snap};
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
@@ -287,21 +288,4 @@ impl<'a> Decoder<'a> {
             (weights.iter().map(|w| snap(*w, tolerance)).collect(), residual)
         })
     }
-}
-
-/// How far rounding may move an element, in units of one contribution.
-///
-/// Codes, their sums and a division by a power of two are exact. A division by another number
-/// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
-/// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
-/// each of the `GA` and `W` additions, 1 for the average. Where the update is read back, `u` for
-/// each of two weights, which have grown by `W·GA` in each of `steps` steps.
-fn rounding_bound(spec: &RunSpec) -> f64 {
-    if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
-        return 0.0;
-    }
-    let operations = spec.gradient_accumulation_steps + spec.world_size + 3;
-    let gradient = operations * spec.contributions_per_step();
-    let weights = 2 * (Code::MOST_INITIAL + (spec.steps + 1) * spec.contributions_per_step());
-    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
 }

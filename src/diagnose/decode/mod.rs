@@ -7,6 +7,7 @@ mod coded;
 mod dense;
 mod groups;
 mod hypotheses;
+mod rounding;
 
 use std::collections::BTreeMap;
 
