@@ -33,8 +33,11 @@ pub fn decision(
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
     );
     let infinite = step == 0 && infinity::element(observed, plan).is_some();
-    (infinite && stepping && observed.processes[rank].failure.is_some())
-        .then_some(Decision::Skipped)
+    (observed.spec.dtype == Dtype::Fp16
+        && infinite
+        && stepping
+        && observed.processes[rank].failure.is_some())
+    .then_some(Decision::Skipped)
 }
 
 /// Why a step may overflow; none if nothing in it can.

@@ -26,6 +26,8 @@ pub enum Cut {
     Flat,
     /// Each parameter in equal parts, padded: stage 3, and FSDP2 but for the padding.
     EachParameter,
+    /// Rank 0 holds one parameter, rank 1 all others.
+    Alone(usize),
     /// One flat order, cut at these fractions of it.
     At(Vec<f64>),
 }
@@ -152,6 +154,11 @@ impl Simulation {
                     let padding = Segment { param: None, offset: 0, len: size - len };
                     [held, padding].into_iter().filter(|segment| segment.len > 0)
                 })
+                .collect(),
+            Cut::Alone(alone) => trainable
+                .iter()
+                .filter(|&param| (param == alone) == (rank == 0))
+                .map(|&param| Segment { param: Some(param), offset: 0, len: numel(param) })
                 .collect(),
             Cut::At(fractions) => {
                 let mut cuts: Vec<usize> =

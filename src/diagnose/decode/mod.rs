@@ -110,7 +110,12 @@ impl Decoded {
                     let wanted =
                         if outcome { Some(trainable) } else { scene.placement.owned(rank) };
                     let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
-                    wanted.is_none_or(|wanted| read < wanted)
+                    let ga = spec.gradient_accumulation_steps;
+                    // An optimizer that is due nothing may be given nothing.
+                    let idle = read == 0
+                        && !outcome
+                        && !scene.placement.is_due(scene.plan, step, rank, ga);
+                    !idle && wanted.is_none_or(|wanted| read < wanted)
                 })
                 .collect();
             if !partial.is_empty() {
