@@ -200,18 +200,22 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     let all = |expected: &dyn Fn(usize, usize) -> f64| {
         gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
     };
-    let own = |rank: usize| if rank == entry.rank { world as f64 } else { 0.0 };
+    let own = |owner: usize, rank: usize| if rank == owner { world as f64 } else { 0.0 };
+    // Parameters are the work of whoever owns them, which need not be known.
+    let owners =
+        if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
     if all(&|_, _| 1.0) {
         // Only a residual below the tolerance, or a leftover.
         return None;
     }
-    if world > 1 && all(&|rank, _| own(rank)) {
+    if world > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
         // With nothing but the boundary microbatch a leak looks the same, but it comes after a
         // reduction in which the microbatch is missing.
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
-    if world > 1 && all(&|rank, m| if m == boundary { own(rank) } else { 1.0 }) {
+    let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
+    if world > 1 && owners.clone().any(leaked) {
         return Some(Pattern::BoundaryLeak);
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {

@@ -8,9 +8,13 @@
 pub mod causes;
 pub mod decode;
 pub mod deviation;
+pub mod infinity;
+pub mod norm;
 pub mod observed;
+pub mod overflow;
 pub mod placement;
 pub mod rules;
+mod signatures;
 mod summary;
 
 use crate::report::{Ending, Report, Schema, Verdict};
@@ -19,6 +23,7 @@ use crate::trace::Trace;
 
 use self::decode::{Decoded, Scene};
 use self::deviation::Deviation;
+use self::norm::Norms;
 use self::observed::Observed;
 use self::placement::Placement;
 
@@ -30,6 +35,8 @@ pub struct Case<'a> {
     pub plan: Plan,
     /// Who holds what.
     pub placement: Placement,
+    /// The norms that gradients must have.
+    pub norms: Norms,
     /// What buffers really contain.
     pub decoded: Decoded,
     /// Where the optimizer's input departs from the plan.
@@ -41,10 +48,11 @@ pub fn diagnose(trace: &Trace) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();
     let placement = Placement::new(&observed, &plan);
-    let scene = Scene { observed: &observed, plan: &plan, placement: &placement };
+    let norms = Norms::new(&observed, &plan);
+    let scene = Scene { observed: &observed, plan: &plan, placement: &placement, norms: &norms };
     let decoded = decode::decode(&scene);
     let deviations = deviation::find(&observed, &decoded);
-    let case = Case { observed, plan, placement, decoded, deviations };
+    let case = Case { observed, plan, placement, norms, decoded, deviations };
     let findings = causes::arrange(rules::check_all(&case));
     let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code));
     let complete = case.observed.ending() == Ending::Complete;

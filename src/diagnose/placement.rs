@@ -76,6 +76,18 @@ impl Placement {
         self.partitions.iter().all(Option::is_some)
     }
 
+    /// Whether a step has a gradient for anything that a rank's optimizer holds; so it is assumed of
+    /// a rank that never said what it holds.
+    pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
+        let used = |param: usize| (0..ga).any(|m| plan.usage(param).uses(step, m, ga));
+        self.partition(rank).is_none_or(|held| held.iter().any(|fragment| used(fragment.param)))
+    }
+
+    /// Whether every rank's optimizer holds the same.
+    pub fn is_replicated(&self) -> bool {
+        self.is_complete() && self.partitions.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
     /// Cuts a run of elements wherever some rank's partition is cut.
     pub fn cut(&self, fragment: Fragment) -> impl Iterator<Item = Fragment> + '_ {
         let Fragment { param, flat, start } = fragment;

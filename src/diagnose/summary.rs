@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
+use super::overflow;
 use super::rules::MUST_AGREE;
-use crate::report::{Finding, Flush, HookCount, Hooks, Method, Norms, Power, Rank, Run};
+use crate::report::{
+    Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
+};
 use crate::spec::{Dataflow, Model};
 use crate::trace::{Event, FlushReason, LayoutName, Point};
 
@@ -22,8 +25,29 @@ pub fn run(case: &Case<'_>) -> Run {
         versions,
         optimizer_class: observed.optimizer.map(|(class, _)| class.to_owned()),
         inner_optimizer: observed.optimizer.map(|(_, inner)| inner.to_owned()),
+        engine_facts: engine_facts(case),
+        not_observed: observed
+            .not_observed
+            .iter()
+            .map(|&(what, why)| NotObserved { what: what.to_owned(), why: why.to_owned() })
+            .collect(),
         ending: observed.ending(),
     }
+}
+
+/// What the engines of all ranks say; what they say alike, once.
+fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
+    let mut said: BTreeMap<String, String> = BTreeMap::new();
+    for (rank, facts) in &case.observed.facts {
+        for (name, value) in *facts {
+            if said.get(name).is_some_and(|known| known != value) {
+                said.insert(format!("{name} (rank {rank})"), value.clone());
+            } else {
+                said.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    said
 }
 
 /// Norms of gradient buffers, one row a moment, one column a rank.
@@ -244,11 +268,19 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 .to_owned(),
         );
     }
+    for step in 0..spec.steps {
+        if (0..spec.world_size).any(|rank| observed.skipped(step, rank)) {
+            let why = overflow::reason(observed, &case.plan, step);
+            missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));
+        }
+    }
     for (rank, process) in observed.processes.iter().enumerate() {
         if process.last.is_none() {
             missing.push(format!("rank {rank}: it was never heard"));
         }
     }
+    let unseen = observed.not_observed.iter();
+    missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
     missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
     missing
 }

@@ -78,8 +78,22 @@ pub struct Run {
     pub optimizer_class: Option<String>,
     /// The inner optimizer.
     pub inner_optimizer: Option<String>,
+    /// What the engine says about itself, by name; where a rank says something else than rank 0,
+    /// that name with the rank in brackets.
+    pub engine_facts: BTreeMap<String, String>,
+    /// What of the engine was not observed.
+    pub not_observed: Vec<NotObserved>,
     /// How the recording ended.
     pub ending: Ending,
+}
+
+/// Something that this release of an engine does not let be seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotObserved {
+    /// What was not observed.
+    pub what: String,
+    /// Why.
+    pub why: String,
 }
 
 named_enum! {
@@ -154,7 +168,8 @@ pub struct Contribution {
     pub rank: usize,
     /// Parameters concerned; none for all that no other entry of the same buffer names.
     pub params: Option<Vec<String>>,
-    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step.
+    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step. Of a gradient that
+    /// was clipped: before it was.
     pub weights: Vec<Vec<f64>>,
     /// What `weights` should be. A microbatch that does not use a parameter has no gradient there.
     pub expected: Vec<Vec<f64>>,

@@ -192,6 +192,15 @@ impl Dtype {
         }
     }
 
+    /// The largest finite number.
+    pub fn largest(self) -> f64 {
+        match self {
+            Dtype::Bf16 => half::bf16::MAX.to_f64(),
+            Dtype::Fp16 => half::f16::MAX.to_f64(),
+            Dtype::Fp32 => f64::from(f32::MAX),
+        }
+    }
+
     /// Largest `n` such that every integer in `-n..=n` is exact in this dtype.
     pub const fn exact_integers(self) -> usize {
         match self {

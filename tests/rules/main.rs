@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod decisions;
 mod scenarios;
 mod simulated;
 mod simulator;
@@ -164,6 +165,22 @@ fn the_terminal_report_of_a_killed_rank() {
 #[test]
 fn the_terminal_report_of_a_hung_rank() {
     insta::assert_snapshot!(rendered("rank-hangs", Format::Full));
+}
+
+/// The terminal report on a simulated trace.
+fn simulated_report(name: &str) -> String {
+    let (_, report) = reports().into_iter().find(|(known, _)| known == name).unwrap();
+    plain(&report, Format::Full)
+}
+
+#[test]
+fn the_terminal_report_of_a_real_engine_whose_hooks_never_fired() {
+    insta::assert_snapshot!(simulated_report("simulated-hooks-never-fired"));
+}
+
+#[test]
+fn the_terminal_report_of_a_real_engine_that_did_not_agree_on_an_overflow() {
+    insta::assert_snapshot!(simulated_report("simulated-overflow-seen-by-one-rank"));
 }
 
 #[test]

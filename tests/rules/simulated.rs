@@ -2,9 +2,11 @@
 //! and whatever the shapes; a single slip is found where it is.
 
 use proptest::prelude::*;
+use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
 use zprobe::spec::plan::Param;
-use zprobe::spec::{Engine, Shape, SpecRequest};
+use zprobe::spec::{Engine, Observation, Shape, SpecRequest};
+use zprobe::trace::{Event, LayoutName, Payload, Point};
 
 use super::simulator::{Cut, Place, Simulation};
 
@@ -205,4 +207,71 @@ fn contributions_of_a_clean_run_are_one_entry_and_one_more_for_each_special_para
     assert_eq!(input[0].expected, vec![vec![1.0; 3]; 2]);
     assert_eq!(input[1].weights, vec![vec![0.0; 3]; 2]);
     assert_eq!(input[2].weights, vec![vec![0.0, 1.0, 1.0]; 2]);
+}
+
+/// What is left of a run when only its outcome is observed.
+fn outcome(simulation: &Simulation) -> Report {
+    let mut trace = simulation.trace();
+    trace.records.retain(|record| match &record.event {
+        Event::Buffer { point, .. } => *point == Point::Parameters,
+        Event::Layout { layout, .. } => *layout == LayoutName::Full,
+        Event::GraphWalked { .. } | Event::HooksFired { .. } | Event::GradientNorm { .. } => false,
+        _ => true,
+    });
+    diagnose(&trace)
+}
+
+#[test]
+fn parameters_alone_say_whether_every_gradient_arrived() {
+    let request = || SpecRequest {
+        observe: Some(Observation::Outcome),
+        ..request(2, 3, &[Shape::UnusedLast])
+    };
+    for cut in [Cut::Replicated, Cut::Flat, Cut::EachParameter] {
+        let mut simulation = Simulation::new(request(), cut);
+        let report = outcome(&simulation);
+        assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+
+        simulation.weight = Box::new(|at, right| if at.source.2 == 1 { 0.0 } else { right });
+        assert_eq!(codes(&outcome(&simulation)), ["ZP102"]);
+    }
+}
+
+#[test]
+fn a_rank_that_is_due_nothing_need_not_step() {
+    // Rank 0 holds the one parameter that is not used in step 1, and nothing else.
+    let mut simulation = Simulation::new(request(2, 2, &[Shape::UnusedAlternating]), Cut::Flat);
+    let param = Shape::UnusedAlternating.param().unwrap();
+    let alone = simulation.plan.params().iter().position(|known| known.name == param).unwrap();
+    simulation.cut = Cut::Alone(alone);
+    let mut trace = simulation.trace();
+    trace.records.retain(|record| {
+        let input = matches!(&record.event, Event::Buffer { point, step: Some(1), .. }
+            if *point == Point::OptimizerInput);
+        record.rank != Some(0) || !input
+    });
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+#[test]
+fn a_frozen_parameter_that_changes_is_found() {
+    let simulation = Simulation::new(request(2, 2, &[Shape::Frozen]), Cut::Flat);
+    let name = Shape::Frozen.param().unwrap();
+    let frozen = simulation.plan.params().iter().find(|param| param.name == name).unwrap();
+    let mut trace = simulation.trace();
+    for record in trace.records.iter_mut().filter(|record| record.rank == Some(1)) {
+        if let Event::Buffer { point: Point::Parameters, step: Some(1), payload, .. } =
+            &mut record.event
+        {
+            let mut bytes = payload.bytes().unwrap();
+            bytes[payload.dtype.size() * frozen.offset] ^= 1;
+            *payload = Payload::new(payload.dtype, &bytes, 0.0);
+        }
+    }
+    let report = diagnose(&trace);
+    assert_eq!(codes(&report), ["ZP601", "ZP603"]);
+    let finding = &report.findings[1];
+    assert_eq!((finding.step, finding.rank), (Some(1), Some(1)));
+    assert_eq!(finding.param.as_deref(), Some(name));
 }

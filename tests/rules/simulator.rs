@@ -13,7 +13,8 @@ use zprobe::spec::code::Code;
 use zprobe::spec::plan::{Param, Segment};
 use zprobe::spec::{Dtype, Plan, RunSpec, Shape, SpecRequest};
 use zprobe::trace::{
-    Event, LayoutName, Outcome, PROTOCOL_VERSION, ParamInfo, Payload, Phase, Point, Record, Trace,
+    CollectiveOp, Event, LayoutName, Outcome, PROTOCOL_VERSION, ParamInfo, Payload, Phase, Point,
+    Record, Trace,
 };
 
 /// How the optimizers share the model.
@@ -25,6 +26,8 @@ pub enum Cut {
     Flat,
     /// Each parameter in equal parts, padded: stage 3, and FSDP2 but for the padding.
     EachParameter,
+    /// Rank 0 holds one parameter, rank 1 all others.
+    Alone(usize),
     /// One flat order, cut at these fractions of it.
     At(Vec<f64>),
 }
@@ -45,6 +48,10 @@ pub struct Place<'a> {
 }
 
 type Weight = Box<dyn Fn(Place<'_>, f64) -> f64>;
+type Overflow = Box<dyn Fn(usize, usize, bool) -> bool>;
+
+/// Loss scale of fp16 runs.
+const LOSS_SCALE: f64 = 64.0;
 
 /// A run of a correct engine, but for what was changed.
 pub struct Simulation {
@@ -56,6 +63,8 @@ pub struct Simulation {
     pub cut: Cut,
     /// The weight of a gradient, given the right one.
     pub weight: Weight,
+    /// Whether a rank sees an overflow in a step, given whether there is one. For fp16 only.
+    pub overflow: Overflow,
 }
 
 /// What one rank's optimizer holds, and the whole model as this rank sees it.
@@ -68,7 +77,13 @@ impl Simulation {
     pub fn new(request: SpecRequest, cut: Cut) -> Self {
         let spec = request.resolve().expect("a valid request");
         let plan = Plan::new(&spec);
-        Self { spec, plan, cut, weight: Box::new(|_, right| right) }
+        Self {
+            spec,
+            plan,
+            cut,
+            weight: Box::new(|_, right| right),
+            overflow: Box::new(|_, _, right| right),
+        }
     }
 
     /// The report on the trace.
@@ -140,6 +155,11 @@ impl Simulation {
                     [held, padding].into_iter().filter(|segment| segment.len > 0)
                 })
                 .collect(),
+            Cut::Alone(alone) => trainable
+                .iter()
+                .filter(|&param| (param == alone) == (rank == 0))
+                .map(|&param| Segment { param: Some(param), offset: 0, len: numel(param) })
+                .collect(),
             Cut::At(fractions) => {
                 let mut cuts: Vec<usize> =
                     fractions.iter().map(|fraction| (fraction * total as f64) as usize).collect();
@@ -168,13 +188,21 @@ impl Simulation {
             len: param.numel(),
         };
         vec![
-            Event::RankReady { versions: BTreeMap::new(), device: "cpu".to_owned() },
+            Event::RankReady {
+                versions: texts([("deepspeed", "0.0.0"), ("torch", "2.11.0")]),
+                device: "cpu".to_owned(),
+            },
             Event::Model { params: params.iter().map(info).collect() },
             Event::Layout {
                 layout: LayoutName::Full,
                 segments: params.iter().enumerate().map(whole).collect(),
             },
             Event::OptimizerChosen { class: "Paper".to_owned(), inner: "SGD".to_owned() },
+            Event::EngineDescribed { facts: texts([("cut", &format!("{:?}", self.cut))]) },
+            Event::NotObserved {
+                what: "the accumulator".to_owned(),
+                why: "as this engine is on paper".to_owned(),
+            },
             Event::Layout { layout: LayoutName::Partition, segments: self.partition(rank) },
         ]
     }
@@ -274,26 +302,51 @@ impl Simulation {
         sum / world as f32
     }
 
+    /// Whether a rank skips a step.
+    fn skips(&self, step: usize, rank: usize) -> bool {
+        let infinite = step == 0 && self.spec.has_shape(Shape::InfinityOnOneRank);
+        self.spec.dtype == Dtype::Fp16 && (self.overflow)(step, rank, infinite)
+    }
+
+    /// Norm of the whole gradient of a step, in fp32.
+    fn norm(&self, step: usize) -> f32 {
+        let owners: BTreeMap<usize, usize> = (0..self.spec.world_size)
+            .flat_map(|rank| self.elements(rank).into_iter().flatten().map(move |e| (e, rank)))
+            .collect();
+        let squares = owners
+            .into_iter()
+            .map(|(element, owner)| f64::from(self.gradient(step, owner, element)).powi(2));
+        squares.sum::<f64>().sqrt() as f32
+    }
+
     fn step(&self, step: usize, states: &mut [State], ranks: &mut [Vec<Event>]) {
+        let norm = self.norm(step);
+        let limit = self.spec.gradient_clipping as f32;
+        let factor = if limit > 0.0 { (limit / (norm + 1e-6)).min(1.0) } else { 1.0 };
         for (owner, (state, events)) in states.iter_mut().zip(ranks.iter_mut()).enumerate() {
             let boundary = self.spec.gradient_accumulation_steps - 1;
-            let phase = Phase::OptimizerStep;
+            let (phase, numel) = (Phase::OptimizerStep, self.plan.numel());
+            let (op, dtype) = (CollectiveOp::AllReduce, self.spec.dtype.to_string());
+            events.push(Event::CollectiveEntered { sequence: step as u64, op, dtype, numel });
             events.push(Event::PhaseEntered { step, microbatch: boundary, phase });
-            let gradients: Vec<f32> = state
-                .held
-                .iter()
-                .map(|(element, _)| element.map_or(0.0, |e| self.gradient(step, owner, e)))
-                .collect();
-            for ((_, weight), gradient) in state.held.iter_mut().zip(&gradients) {
-                *weight -= self.lr() * gradient;
+            let skips = self.skips(step, owner);
+            if !skips {
+                let gradients: Vec<f32> = state
+                    .held
+                    .iter()
+                    .map(|(e, _)| e.map_or(0.0, |e| self.gradient(step, owner, e) * factor))
+                    .collect();
+                for ((_, weight), gradient) in state.held.iter_mut().zip(&gradients) {
+                    *weight -= self.lr() * gradient;
+                }
+                let (point, layout) = (Point::OptimizerInput, LayoutName::Partition);
+                events.push(buffer(Some(step), point, layout, Dtype::Fp32, &gradients));
             }
-            events.push(buffer(
-                Some(step),
-                Point::OptimizerInput,
-                LayoutName::Partition,
-                Dtype::Fp32,
-                &gradients,
-            ));
+            if self.spec.dtype == Dtype::Fp16 {
+                events.push(Event::LossScaled { step, scale: LOSS_SCALE, overflow: skips });
+            }
+            let norm = norm.is_finite().then_some(f64::from(norm));
+            events.push(Event::GradientNorm { step, norm, limit: f64::from(limit) });
         }
         self.record_weights(Some(step), states, ranks);
     }
@@ -322,6 +375,10 @@ impl Simulation {
             events.push(buffer(step, Point::Parameters, full, dtype, &whole));
         }
     }
+}
+
+fn texts<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
 /// A buffer event.

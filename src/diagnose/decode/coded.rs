@@ -9,13 +9,16 @@
 use std::collections::BTreeMap;
 
 use crate::spec::code::Code;
-use crate::spec::{Dtype, Plan, RunSpec, Usage};
+use crate::spec::{Plan, RunSpec, Usage};
 use crate::trace::{LayoutName, Point};
 
+use super::super::infinity;
+use super::super::norm::{Clip, gamma};
 use super::super::observed::Buffer;
-use super::super::placement::{Fragment, fragments};
+use super::super::placement::Fragment;
 use super::groups::Groups;
 use super::hypotheses::hypotheses;
+use super::rounding::rounding_bound;
 use super::{Decoded, Reading, Scene, contribution, expected, is_readable, largest, snap};
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
@@ -25,6 +28,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut refusals = Vec::new();
     let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
     let mut read = BTreeMap::new();
+    let mut worst = decoder.tolerance;
     for buffer in &observed.buffers {
         let mut values = match buffer.payload.values() {
             Ok(values) => values,
@@ -49,31 +53,46 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         if !is_readable(observed.spec, buffer) {
             continue;
         }
-        let pieces = decoder.pieces(buffer);
-        let mut read_values =
+        let planned = infinity::planned(observed, scene.plan, buffer);
+        let (pieces, infinite) =
+            infinity::without_planned(decoder.pieces(buffer), &values, planned);
+        let mut in_pieces =
             pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]);
-        if read_values.any(|value| !value.is_finite()) {
+        if in_pieces.any(|value| !value.is_finite()) {
             refusals.push(format!("rank {}, {}: not finite", buffer.rank, buffer.point));
+            continue;
+        }
+        let tolerance = decoder.undo_clipping(buffer, &mut values);
+        if tolerance > MOST_TOLERANCE {
+            refusals.push(format!(
+                "rank {}, {}: clipping rounds away up to {tolerance:.1e} of a contribution; use \
+                 fewer of them, or no --gradient-clipping",
+                buffer.rank, buffer.point
+            ));
             continue;
         }
         if let (true, Some(step)) = (buffer.point == scene.last_word(), buffer.step) {
             let elements: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
-            *read.entry((step, buffer.rank)).or_insert(0) += elements;
+            *read.entry((step, buffer.rank)).or_insert(0) += elements + infinite;
+            worst = worst.max(tolerance);
         }
-        for reading in decoder.read(buffer, &pieces, &values) {
+        for reading in decoder.read(buffer, &pieces, &values, tolerance) {
             contributions.push(contribution(scene, buffer, reading));
         }
     }
     Decoded {
         contributions,
-        smallest_weight_deviation: (!read.is_empty()).then_some(decoder.tolerance),
+        smallest_weight_deviation: (!read.is_empty()).then_some(worst),
         condition: Some(1.0),
-        smallest_element_deviation: Some(decoder.tolerance),
+        smallest_element_deviation: Some(worst),
         refusals,
         complete: true,
         read,
     }
 }
+
+/// Beyond this nothing can be told from its neighbour.
+const MOST_TOLERANCE: f64 = 0.5;
 
 struct Decoder<'a> {
     scene: &'a Scene<'a>,
@@ -105,8 +124,44 @@ impl<'a> Decoder<'a> {
         })
     }
 
+    /// Divides by what clipping had to multiply with; returns the bound on an element's rounding.
+    ///
+    /// The engine computes the factor with three operations in the gradient's dtype, and multiplies:
+    /// `γ(4)` of elements of at most `W·GA`. Where the update is read back, weights that are no
+    /// integers any more were rounded twice.
+    fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
+        let factor = match self.scene.clip(buffer) {
+            Clip::By(factor) => factor,
+            Clip::No | Clip::Unbounded => 1.0,
+        };
+        for value in values {
+            *value /= factor;
+        }
+        let dtype = buffer.payload.dtype;
+        let mut tolerance = self.tolerance;
+        if factor < 1.0 {
+            tolerance += gamma(4, dtype) * self.spec.contributions_per_step() as f64;
+        }
+        let was_clipped = |step| {
+            let clip = Clip::of(self.scene.observed, self.scene.norms, step, buffer.rank);
+            matches!(clip, Clip::By(_))
+        };
+        let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
+        if is_update && (0..=buffer.step.unwrap_or(0)).any(was_clipped) {
+            let weight = (Code::MOST_INITIAL + self.spec.contributions()) as f64;
+            tolerance += 2.0 * dtype.unit_roundoff() * weight / factor;
+        }
+        tolerance
+    }
+
     /// Reads a buffer: ordinary parameters together, each special one by itself.
-    fn read(&self, buffer: &Buffer<'_>, pieces: &[Fragment], values: &[f64]) -> Vec<Reading> {
+    fn read(
+        &self,
+        buffer: &Buffer<'_>,
+        pieces: &[Fragment],
+        values: &[f64],
+        tolerance: f64,
+    ) -> Vec<Reading> {
         let step = buffer.step.unwrap_or(0);
         let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
         for piece in pieces {
@@ -114,7 +169,7 @@ impl<'a> Decoder<'a> {
             kinds.entry(kind).or_insert_with(|| {
                 let usage = self.plan.usage(piece.param);
                 let planned = expected(self.scene, buffer, step, usage);
-                Groups::new(usage, kind.is_some(), planned, self.tolerance)
+                Groups::new(usage, kind.is_some(), planned, tolerance)
             });
         }
         let (long, short): (Vec<_>, Vec<_>) =
@@ -122,14 +177,14 @@ impl<'a> Decoder<'a> {
         let mut decoded = 0;
         for piece in long {
             decoded += piece.flat.len();
-            for (weights, residual) in self.windows(piece, values) {
+            for (weights, residual) in self.windows(piece, values, tolerance) {
                 if let Some(groups) = kinds.get_mut(&self.kind(piece)) {
                     groups.add(weights, residual, piece.param);
                 }
             }
         }
         for piece in short {
-            let best = self.best(&kinds, buffer, piece, values);
+            let best = self.best(&kinds, buffer, piece, values, tolerance);
             if let (Some((residual, weights)), Some(groups)) =
                 (best, kinds.get_mut(&self.kind(piece)))
             {
@@ -156,10 +211,12 @@ impl<'a> Decoder<'a> {
         buffer: &Buffer<'_>,
         piece: &Fragment,
         values: &[f64],
+        tolerance: f64,
     ) -> Option<(f64, Vec<f64>)> {
         let own = kinds.get(&self.kind(piece))?;
         // The plan's come first: where a piece agrees with several, nothing is wrong with it.
         let mut candidates: Vec<Vec<f64>> = vec![own.planned().to_vec()];
+        candidates.push(vec![0.0; own.planned().len()]);
         candidates.extend(own.found().map(<[f64]>::to_vec));
         let elsewhere = kinds.values().flat_map(Groups::found);
         candidates.extend(elsewhere.map(|weights| self.as_used(weights, own.usage())));
@@ -177,14 +234,14 @@ impl<'a> Decoder<'a> {
             .into_iter()
             .map(|weights| (deviation(&weights), weights))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        if best.0 <= self.tolerance {
+        if best.0 <= tolerance {
             return Some(best);
         }
         // A few elements may agree with several slips, and then say nothing.
         let mut slips = hypotheses(self.spec, own.planned(), buffer.rank)
             .into_iter()
             .map(|weights| (deviation(&weights), weights))
-            .filter(|(deviation, _)| *deviation <= self.tolerance);
+            .filter(|(deviation, _)| *deviation <= tolerance);
         match (slips.next(), slips.next()) {
             (Some(only), None) => Some(only),
             _ => Some(best),
@@ -204,13 +261,13 @@ impl<'a> Decoder<'a> {
 
     /// Cuts a buffer at parameters and, where it holds them whole, at partitions.
     fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
-        let layout = self.scene.observed.layouts.get(&(buffer.rank, buffer.layout));
-        let mut pieces = fragments(layout.copied().unwrap_or_default(), self.plan);
-        if buffer.layout == LayoutName::Full {
-            pieces = pieces.into_iter().flat_map(|piece| self.scene.placement.cut(piece)).collect();
+        let pieces = infinity::parts(self.scene.observed, self.plan, buffer);
+        match buffer.layout {
+            LayoutName::Partition => pieces,
+            LayoutName::Full => {
+                pieces.into_iter().flat_map(|piece| self.scene.placement.cut(piece)).collect()
+            }
         }
-        pieces.retain(|piece| piece.start + piece.flat.len() <= buffer.payload.numel);
-        pieces
     }
 
     /// Decodes a piece window by window: weights, and the largest coefficient of a spare row.
@@ -218,6 +275,7 @@ impl<'a> Decoder<'a> {
         &'p self,
         piece: &'p Fragment,
         values: &'p [f64],
+        tolerance: f64,
     ) -> impl Iterator<Item = (Vec<f64>, f64)> + 'p {
         let whole = piece.flat.len() >= self.code.length();
         let length = if whole { self.code.length() } else { self.code.shortest() };
@@ -227,24 +285,7 @@ impl<'a> Decoder<'a> {
             let mut weights = self.code.decode(window, piece.flat.start + offset);
             let spare = weights.split_off(self.spec.contributions());
             let residual = largest(spare.iter().map(|coefficient| coefficient.abs()));
-            (weights.iter().map(|w| snap(*w, self.tolerance)).collect(), residual)
+            (weights.iter().map(|w| snap(*w, tolerance)).collect(), residual)
         })
     }
-}
-
-/// How far rounding may move an element, in units of one contribution.
-///
-/// Codes, their sums and a division by a power of two are exact. A division by another number
-/// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
-/// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
-/// each of the `GA` and `W` additions, 1 for the average. Where the update is read back, `u` for
-/// each of two weights, which have grown by `W·GA` in each of `steps` steps.
-fn rounding_bound(spec: &RunSpec) -> f64 {
-    if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
-        return 0.0;
-    }
-    let operations = spec.gradient_accumulation_steps + spec.world_size + 3;
-    let gradient = operations * spec.contributions_per_step();
-    let weights = 2 * (Code::MOST_INITIAL + (spec.steps + 1) * spec.contributions_per_step());
-    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
 }

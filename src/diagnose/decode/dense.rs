@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 
 use nalgebra::{DMatrix, DVector};
 
-use crate::spec::{Dtype, RunSpec, Usage};
+use crate::spec::{RunSpec, Usage};
 use crate::trace::Point;
 
+use super::super::norm::{Clip, gamma};
 use super::super::observed::{Buffer, Observed};
 use super::super::placement::fragments;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
@@ -45,13 +46,27 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(spec, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
-        let (elements, values) = in_parameters(scene, buffer, &values);
+        let factor = match scene.clip(buffer) {
+            Clip::By(factor) => factor,
+            Clip::No => 1.0,
+            Clip::Unbounded => {
+                let refusal = "clipped, by a norm that is not known";
+                decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
+                continue;
+            }
+        };
+        let (elements, mut values) = in_parameters(scene, buffer, &values);
+        for value in &mut values {
+            *value /= factor;
+        }
+        // Three operations for the factor, and the product.
+        let clipping = if factor < 1.0 { gamma(4, buffer.payload.dtype) } else { 0.0 };
         let read = elements.len();
         let system = systems
             .entry((step, elements))
             .or_insert_with_key(|(_, elements)| System::new(spec, &columns, step, elements));
         let outcome = match system {
-            Ok(system) => system.solve(spec, buffer.point, &values),
+            Ok(system) => system.solve(spec, buffer.point, &values, clipping),
             Err(refusal) => Err(refusal.clone()),
         };
         match outcome {
@@ -190,6 +205,7 @@ impl System {
         spec: &RunSpec,
         point: Point,
         values: &[f64],
+        clipping: f64,
     ) -> Result<(Reading, f64), String> {
         let b = DVector::from_column_slice(values);
         if b.iter().any(|value| !value.is_finite()) {
@@ -197,7 +213,7 @@ impl System {
         }
         let w = &self.inverse * &b;
         let error = &b - &self.matrix * &w;
-        let explained = error.norm() <= self.allowed_error(spec, point, &w);
+        let explained = error.norm() <= self.allowed_error(spec, point, &w, clipping);
         let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic;
         if explained && tolerance > 0.5 {
             return Err(format!(
@@ -226,18 +242,14 @@ impl System {
     }
 
     /// Norm of the rigorous elementwise bound on rounding.
-    fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>) -> f64 {
-        let gamma = |operations: usize, dtype: Dtype| {
-            let product = operations as f64 * dtype.unit_roundoff();
-            product / (1.0 - product)
-        };
+    fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
         // Casts to and from the wire, the division by W, and the sum over ranks.
         let communication = match point {
             Point::LocalGradient | Point::Accumulator => 0.0,
             _ => gamma(spec.world_size + 2, spec.narrowest_comm_dtype()),
         };
-        let relative = accumulation + communication;
+        let relative = accumulation + communication + clipping;
         let mut total = 0.0;
         for row in self.matrix.row_iter() {
             let magnitude: f64 = row

@@ -7,6 +7,7 @@ mod coded;
 mod dense;
 mod groups;
 mod hypotheses;
+mod rounding;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use crate::report::words::counted;
 use crate::spec::{Model, Observation, Plan, RunSpec, Usage};
 use crate::trace::Point;
 
+use super::norm::{Clip, Norms};
 use super::observed::{Buffer, Observed};
 use super::placement::Placement;
 
@@ -52,9 +54,21 @@ pub struct Scene<'a> {
     pub plan: &'a Plan,
     /// Who holds what.
     pub placement: &'a Placement,
+    /// The norms that gradients must have.
+    pub norms: &'a Norms,
 }
 
 impl Scene<'_> {
+    /// What clipping multiplied a buffer with.
+    fn clip(&self, buffer: &Buffer<'_>) -> Clip {
+        match (buffer.point, buffer.step) {
+            (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
+                Clip::of(self.observed, self.norms, step, buffer.rank)
+            }
+            _ => Clip::No,
+        }
+    }
+
     /// The point that has the last word on what a step's gradient was: what the inner optimizer
     /// consumed, or the update itself where nothing else was observed.
     pub fn last_word(&self) -> Point {
@@ -96,7 +110,12 @@ impl Decoded {
                     let wanted =
                         if outcome { Some(trainable) } else { scene.placement.owned(rank) };
                     let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
-                    wanted.is_none_or(|wanted| read < wanted)
+                    let ga = spec.gradient_accumulation_steps;
+                    // An optimizer that is due nothing may be given nothing.
+                    let idle = read == 0
+                        && !outcome
+                        && !scene.placement.is_due(scene.plan, step, rank, ga);
+                    !idle && wanted.is_none_or(|wanted| read < wanted)
                 })
                 .collect();
             if !partial.is_empty() {
@@ -144,7 +163,11 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let spec = scene.observed.spec;
     let step = buffer.step.unwrap_or(0);
     let ga = spec.gradient_accumulation_steps;
-    let expected = expected(scene, buffer, step, reading.usage);
+    let mut expected = expected(scene, buffer, step, reading.usage);
+    let nothing = reading.weights.iter().all(|weight| *weight == 0.0);
+    if nothing && scene.clip(buffer) == Clip::Unbounded {
+        expected.fill(0.0);
+    }
     let as_planned = reading.residual <= reading.tolerance
         && reading
             .weights

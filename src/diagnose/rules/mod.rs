@@ -14,10 +14,14 @@ mod zp201_dead_hooks;
 mod zp301_empty_bucket;
 mod zp401_misplaced;
 mod zp501_not_finite;
+mod zp502_overflow_not_agreed;
+mod zp503_spurious_overflow;
 mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
 mod zp603_update_differs;
+mod zp604_gradient_norm_wrong;
 mod zp801_collective_mismatch;
+mod zp802_collectives_differ;
 mod zp901_rank_died;
 mod zp902_rank_hung;
 mod zp903_protocol_broken;
@@ -58,10 +62,14 @@ pub const RULES: &[Rule] = &[
     zp301_empty_bucket::RULE,
     zp401_misplaced::RULE,
     zp501_not_finite::RULE,
+    zp502_overflow_not_agreed::RULE,
+    zp503_spurious_overflow::RULE,
     zp601_replicas_disagree::RULE,
     zp602_stale_parameters::RULE,
     zp603_update_differs::RULE,
+    zp604_gradient_norm_wrong::RULE,
     zp801_collective_mismatch::RULE,
+    zp802_collectives_differ::RULE,
     zp901_rank_died::RULE,
     zp902_rank_hung::RULE,
     zp903_protocol_broken::RULE,

@@ -1,33 +1,37 @@
-//! ZP501: a gradient is infinite or not a number.
+//! ZP501: a gradient buffer holds an infinity or a NaN that does not belong there.
 
 use super::super::Case;
-use super::Rule;
+use super::super::infinity::{parts, planned, without_planned};
+use super::super::observed::Buffer;
+use super::{Rule, abridged, counted};
 use crate::report::Finding;
-use crate::report::words::counted;
+use crate::spec::Dtype;
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP501",
     name: "not-finite",
     crash: false,
-    explained_by: &[],
+    explained_by: &["ZP502"],
     doc: include_str!("../../../docs/rules/ZP501.md"),
     check,
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    // The norm is not finite exactly if an element is not, or if its square overflows.
-    let mut infinite = case.observed.buffers.iter().filter(|buffer| {
-        let values = || buffer.payload.values().unwrap_or_default();
-        buffer.payload.norm.is_none() && values().iter().any(|value| !value.is_finite())
+    let mut infinite = case.observed.buffers.iter().filter_map(|buffer| {
+        let names = not_finite(case, buffer)?;
+        Some((buffer, names))
     });
-    let Some(first) = infinite.next() else { return Vec::new() };
+    let Some((first, names)) = infinite.next() else { return Vec::new() };
     let mut finding =
         rule.finding(format!("the {} holds elements that are not finite", first.point.describe()));
     (finding.step, finding.microbatch) = (first.step, first.microbatch);
+    if let [name] = &names[..] {
+        finding.param = Some(name.clone());
+    }
     let mut ranks = vec![first.rank];
     let mut points: Vec<Point> = vec![first.point];
-    for buffer in infinite {
+    for (buffer, _) in infinite {
         let same_moment = (buffer.step, buffer.microbatch, buffer.point)
             == (first.step, first.microbatch, first.point);
         if same_moment {
@@ -40,7 +44,49 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         finding.rank = Some(*rank);
     }
     finding.evidence.push(format!("first on {}", counted("rank", &ranks)));
+    if !names.is_empty() {
+        finding.evidence.push(format!("parameters: {}", abridged(&names)));
+    }
     let spread: Vec<&str> = points.iter().map(|point| point.describe()).collect();
     finding.evidence.push(format!("seen in: {}", spread.join(", ")));
+    if planned(&case.observed, &case.plan, first).is_some() {
+        finding.evidence.push(
+            "this run makes one element of one gradient infinite; that one is not counted unless \
+             an fp16 optimizer consumed it"
+                .to_owned(),
+        );
+    }
     vec![finding]
+}
+
+/// Names of the parameters in which a buffer holds elements that should be finite and are not;
+/// none if it holds no such elements.
+fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
+    // The norm is not finite exactly if an element is not, or if its square overflows.
+    if buffer.payload.norm.is_some() {
+        return None;
+    }
+    let values = buffer.payload.values().ok()?;
+    let parts = parts(&case.observed, &case.plan, buffer);
+    if parts.is_empty() {
+        // A buffer that nobody described.
+        return values.iter().any(|value| !value.is_finite()).then(Vec::new);
+    }
+    let mut planned = planned(&case.observed, &case.plan, buffer);
+    let consumed =
+        matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
+    if case.observed.spec.dtype == Dtype::Fp16 && consumed {
+        // With a loss scale an infinity is an overflow: the step should have been skipped.
+        planned = None;
+    }
+    let (parts, _) = without_planned(parts, &values, planned);
+    let mut names: Vec<String> = parts
+        .into_iter()
+        .filter(|part| {
+            values[part.start..][..part.flat.len()].iter().any(|value| !value.is_finite())
+        })
+        .map(|part| case.observed.param_name(part.param))
+        .collect();
+    names.dedup();
+    (!names.is_empty()).then_some(names)
 }

@@ -13,13 +13,19 @@ pub(super) const RULE: Rule = Rule {
     name: "replicas-disagree",
     crash: false,
     // A wrong scale, or a microbatch that is missing everywhere, is the same on all ranks.
-    explained_by: &["ZP101", "ZP104", "ZP107", "ZP201", "ZP501", "ZP602"],
+    explained_by: &["ZP101", "ZP104", "ZP107", "ZP201", "ZP501", "ZP502", "ZP602"],
     doc: include_str!("../../../docs/rules/ZP601.md"),
     check,
 };
 
 /// Points at which every rank that holds the whole must hold the same.
-pub const MUST_AGREE: &[Point] = &[Point::Reduced, Point::BeforeStep, Point::Parameters];
+pub const MUST_AGREE: &[Point] = &[
+    Point::Reduced,
+    Point::BeforeStep,
+    Point::OptimizerInput,
+    Point::MasterWeights,
+    Point::Parameters,
+];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut disagreements = (0..case.observed.spec.steps).flat_map(|step| {
@@ -52,11 +58,12 @@ fn disagreement<'a>(
     point: Point,
     step: usize,
 ) -> Option<(usize, &'a Buffer<'a>, &'a Buffer<'a>)> {
+    let replicated = case.placement.is_replicated();
     // By microbatch, and by number where a rank recorded several.
     let mut first_of: BTreeMap<(Option<usize>, usize), &Buffer<'_>> = BTreeMap::new();
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
     for buffer in case.observed.at(point, step) {
-        if buffer.layout != LayoutName::Full {
+        if buffer.layout != LayoutName::Full && !replicated {
             continue;
         }
         let number = seen.entry((buffer.microbatch, buffer.rank)).or_default();

@@ -1,11 +1,12 @@
-//! ZP603: the master weights did not change by what the optimizer was given.
+//! ZP603: the master weights did not change by what the optimizer was given, or a frozen parameter
+//! changed.
 
 use std::collections::BTreeSet;
 
 use super::super::Case;
 use super::{Rule, counted, departed, matrix_text, weight_text};
 use crate::report::{Contribution, Finding};
-use crate::trace::Point;
+use crate::trace::{LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP603",
@@ -23,6 +24,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         for update in observed.at(Point::MasterWeights, step) {
             let rank = update.rank;
             let fed = observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank);
+            let ga = observed.spec.gradient_accumulation_steps;
+            // A skipped step has a reason, or else ZP502 or ZP503 says so.
+            let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
+            if observed.skipped(step, rank) || !fed && nothing_due {
+                continue;
+            }
             if !fed {
                 starved.push((step, rank, None));
             } else if let Some(entry) = wrong_update(case, step, rank) {
@@ -35,7 +42,31 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     [(starved, no_step), (differing, other_step)]
         .into_iter()
         .filter_map(|(seen, what)| finding(rule, &seen, what))
+        .chain(thawed(case, rule))
         .collect()
+}
+
+/// A parameter that requires no gradient, and is not what it was before the first step.
+fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let parameters = || {
+        let all = case.observed.buffers.iter();
+        all.filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full)
+    };
+    let frozen = || case.plan.params().iter().filter(|param| !param.trainable);
+    frozen().next()?;
+    parameters().find_map(|after| {
+        let before = parameters().find(|b| b.rank == after.rank && b.step.is_none())?;
+        let (before, values) = (before.payload.values().ok()?, after.payload.values().ok()?);
+        let changed =
+            frozen().find(|param| before.get(param.range()) != values.get(param.range()))?;
+        let mut finding = rule.finding(format!(
+            "{} requires no gradient, and was changed all the same",
+            changed.name
+        ));
+        (finding.step, finding.rank) = (after.step, Some(after.rank));
+        finding.param = Some(changed.name.clone());
+        Some(finding)
+    })
 }
 
 fn finding(

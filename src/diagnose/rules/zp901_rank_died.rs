@@ -4,16 +4,17 @@ use nix::sys::signal::Signal;
 
 use super::super::Case;
 use super::super::observed::Process;
+use super::super::signatures::{Fault, recognise};
 use super::super::summary::last_words;
 use super::{Rule, counted};
 use crate::report::{Consequence, Finding};
-use crate::trace::Outcome;
+use crate::trace::{Event, Outcome};
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP901",
     name: "rank-died",
     crash: true,
-    explained_by: &["ZP801", "ZP902", "ZP903"],
+    explained_by: &["ZP201", "ZP301", "ZP502", "ZP801", "ZP802", "ZP902", "ZP903"],
     doc: include_str!("../../../docs/rules/ZP901.md"),
     check,
 };
@@ -36,24 +37,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
     let (roots, others): (Vec<_>, Vec<_>) =
         died.into_iter().partition(|(_, process, _)| all_blame || is_root(process));
-    let mut findings: Vec<Finding> = Vec::new();
-    for (ending, group) in alike(roots) {
-        let ranks: Vec<usize> = group.iter().map(|(rank, _)| *rank).collect();
-        let mut finding = rule.finding(match ranks[..] {
-            // The place says which.
-            [_] => ending,
-            _ => format!("{}: {ending}", counted("rank", &ranks)),
-        });
-        if let [rank] = ranks[..] {
-            finding.rank = Some(rank);
-        }
-        for (rank, process) in group {
-            finding.evidence.push(format!("rank {rank}, last: {}", last_words(process)));
-            let failure = process.failure.map(str::to_owned);
-            finding.evidence.extend(failure.filter(|text| !finding.evidence.contains(text)));
-        }
-        findings.push(finding);
-    }
+    let mut findings: Vec<Finding> =
+        alike(roots).into_iter().map(|alike| finding(case, rule, alike)).collect();
     if let Some(first) = findings.first_mut() {
         for (rank, process, ending) in others {
             first.consequences.push(Consequence {
@@ -68,18 +53,85 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     findings
 }
 
-/// Ranks that ended alike, together.
-fn alike<'a>(
-    roots: Vec<(usize, &'a Process<'a>, String)>,
-) -> Vec<(String, Vec<(usize, &'a Process<'a>)>)> {
-    let mut groups: Vec<(String, Vec<_>)> = Vec::new();
+/// Ranks that ended alike, and how.
+struct Alike<'a> {
+    ending: String,
+    failure: Option<&'a str>,
+    ranks: Vec<(usize, &'a Process<'a>)>,
+}
+
+fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
+    let mut groups: Vec<Alike<'a>> = Vec::new();
     for (rank, process, ending) in roots {
-        match groups.iter_mut().find(|(known, _)| *known == ending) {
-            Some((_, group)) => group.push((rank, process)),
-            None => groups.push((ending, vec![(rank, process)])),
+        let failure = process.failure;
+        let same = |known: &&mut Alike<'_>| known.ending == ending && known.failure == failure;
+        match groups.iter_mut().find(same) {
+            Some(known) => known.ranks.push((rank, process)),
+            None => groups.push(Alike { ending, failure, ranks: vec![(rank, process)] }),
         }
     }
     groups
+}
+
+/// What the engine said comes first; then what is known about it, and where the ranks were.
+fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
+    let Alike { ending, failure, ranks } = alike;
+    // Who fails before the adapter runs leaves no account but standard error.
+    let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
+    let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
+    let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
+    let known = failure.and_then(recognise);
+    let mut message = failure.map_or_else(|| ending.clone(), str::to_owned);
+    if let Some(known) = known.filter(|known| known.fault == Fault::Environment) {
+        message =
+            format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
+    }
+    let numbers: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let mut finding = rule.finding(match numbers[..] {
+        // The place says which.
+        [_] => message,
+        _ => format!("{}: {message}", counted("rank", &numbers)),
+    });
+    if let [rank] = numbers[..] {
+        finding.rank = Some(rank);
+    }
+    if let Some(known) = known {
+        finding.evidence.push(match known.releases {
+            "" => format!("known: {}", known.meaning),
+            releases => format!("known: {} ({releases})", known.meaning),
+        });
+    }
+    for (rank, process) in &ranks {
+        let ending = if failure.is_some() { format!(", {ending}") } else { String::new() };
+        finding.evidence.push(format!("rank {rank}{ending}, last: {}", last_words(process)));
+    }
+    if failure.is_some() {
+        finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));
+    }
+    if let Some((_, Process { last_phase: Some(phase), .. })) = ranks.first()
+        && let Event::PhaseEntered { step, microbatch, .. } = phase
+    {
+        (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
+    }
+    finding
+}
+
+/// What was known of a rank's hooks and buckets when it ended.
+fn before(case: &Case<'_>, rank: usize) -> Option<String> {
+    let backwards = &case.observed.backwards;
+    let (&(step, microbatch, _), backward) =
+        backwards.iter().rfind(|((_, _, other), _)| *other == rank)?;
+    let mut known = format!(
+        "in its last backward, step {step}, microbatch {microbatch}: {} AccumulateGrad nodes",
+        backward.accumulate_grad_nodes,
+    );
+    if let Some(fired) = backward.fired {
+        known.push_str(&format!(", {} hooks fired", fired.iter().sum::<u32>()));
+    }
+    if let Some(flush) = case.observed.flushes.iter().rfind(|flush| flush.rank == rank) {
+        known.push_str(&format!("; in its last bucket, {} elements", flush.elements));
+    }
+    Some(known)
 }
 
 /// How a process ended, if that is a death of its own.

@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP902",
     name: "rank-hung",
     crash: true,
-    explained_by: &["ZP903"],
+    explained_by: &["ZP502", "ZP802", "ZP903"],
     doc: include_str!("../../../docs/rules/ZP902.md"),
     check,
 };

@@ -1,5 +1,6 @@
 //! The terminal report: verdict first, then the reasons, then the facts.
 
+mod setting;
 mod tables;
 mod text;
 mod weights;
@@ -10,7 +11,7 @@ use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
 use crate::report::{Ending, Finding, Rank, Severity, Verdict};
-use crate::spec::Dtype;
+use crate::spec::Observation;
 use crate::trace::{Outcome, Point};
 
 pub(super) fn render(report: &Report) -> String {
@@ -18,8 +19,10 @@ pub(super) fn render(report: &Report) -> String {
     let style = verdict_style(report.verdict);
     let verdict = report.verdict.name().to_uppercase();
     let _ = writeln!(text, "{style}{verdict}{style:#}  {}", headline(report));
-    for line in setting(report) {
-        let _ = writeln!(text, "{DIM}{line}{DIM:#}");
+    for line in setting::setting(report) {
+        for line in text::wrapped(&line) {
+            let _ = writeln!(text, "{DIM}{line}{DIM:#}");
+        }
     }
     for finding in &report.findings {
         finding_text(&mut text, finding);
@@ -32,7 +35,7 @@ pub(super) fn render(report: &Report) -> String {
         section(&mut text, "Norm of the gradient, per rank (difference to rank 0)");
         text.push_str(&tables::norm_table(report));
     }
-    if report.contributions.iter().any(|entry| entry.point == Point::OptimizerInput) {
+    if steps_taken(report) > 0 {
         section(&mut text, "Contribution weights (1 is right)");
         weights::weights(&mut text, report);
     }
@@ -43,6 +46,10 @@ pub(super) fn render(report: &Report) -> String {
     if !report.buckets.is_empty() {
         section(&mut text, "Bucket flushes");
         text.push_str(&tables::bucket_table(&report.buckets, report.ranks.len()));
+    }
+    if !report.run.engine_facts.is_empty() {
+        section(&mut text, "What the engine says about itself");
+        facts(&mut text, report);
     }
     section(&mut text, "What this run could have seen");
     paragraph(&mut text, "smallest deviation: ", &report.power.statement);
@@ -57,11 +64,18 @@ pub(super) fn headline(report: &Report) -> String {
     let spec = &report.run.spec;
     let per_step = spec.contributions_per_step();
     match (report.verdict, &report.findings[..]) {
-        (Verdict::Clean, _) => format!(
-            "all {} of {} reached the optimizer exactly once",
-            amount(per_step * spec.steps, "gradient"),
-            amount(spec.steps, "step"),
-        ),
+        (Verdict::Clean, _) => {
+            let steps = steps_taken(report);
+            let skipped = match spec.steps - steps {
+                0 => String::new(),
+                skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
+            };
+            format!(
+                "all {} of {} reached the optimizer exactly once{skipped}",
+                amount(per_step * steps, "gradient"),
+                amount(steps, "step"),
+            )
+        }
         (Verdict::Inconclusive, _) => match report.run.ending {
             Ending::Interrupted => "interrupted before the ranks had finished".to_owned(),
             Ending::CutOff => "the trace ends before the run does".to_owned(),
@@ -76,32 +90,29 @@ pub(super) fn headline(report: &Report) -> String {
     }
 }
 
-/// What was run, a line each for the step, the dtypes, the software and the fault.
-fn setting(report: &Report) -> Vec<String> {
-    let spec = &report.run.spec;
-    let mut lines = vec![
-        format!(
-            "{} engine, ZeRO stage {}, {}, ga {}, {}, model {}",
-            spec.engine,
-            spec.stage,
-            amount(spec.world_size, "rank"),
-            spec.gradient_accumulation_steps,
-            amount(spec.steps, "step"),
-            spec.model,
-        ),
-        format!(
-            "{}, accumulated in {}, communicated in {}",
-            spec.dtype,
-            spec.grad_accum_dtype,
-            spec.comm_dtype.map_or("the engine's choice", Dtype::name),
-        ),
-    ];
-    if let (Some(class), Some(inner)) = (&report.run.optimizer_class, &report.run.inner_optimizer) {
-        let torch = report.run.versions.get("torch").map_or("unknown", String::as_str);
-        lines.push(format!("{class} over {inner}, torch {torch}"));
+/// The first few facts; the report has them all.
+fn facts(text: &mut String, report: &Report) {
+    const SHOWN: usize = 8;
+    let facts = &report.run.engine_facts;
+    for (name, value) in facts.iter().take(SHOWN) {
+        paragraph(text, &format!("{name}: "), value);
     }
-    lines.extend(spec.inject.map(|fault| format!("injected fault: {fault}")));
-    lines
+    if facts.len() > SHOWN {
+        paragraph(text, "", &format!("and {} more in report.json", facts.len() - SHOWN));
+    }
+}
+
+/// Steps in which weights were read: the others were skipped.
+fn steps_taken(report: &Report) -> usize {
+    let spec = &report.run.spec;
+    let last_word = match spec.observe {
+        Observation::Full => Point::OptimizerInput,
+        Observation::Outcome => Point::Parameters,
+    };
+    let was_read = |step: &usize| {
+        report.contributions.iter().any(|entry| (entry.point, entry.step) == (last_word, *step))
+    };
+    (0..spec.steps).filter(was_read).count()
 }
 
 fn finding_text(text: &mut String, finding: &Finding) {

@@ -79,8 +79,13 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
             text,
             "",
             &format!(
-                "{} AccumulateGrad nodes in the graph of a microbatch; this dataflow has no hooks",
-                nodes.unwrap_or(0)
+                "{} AccumulateGrad nodes in the graph of a microbatch; {}",
+                nodes.unwrap_or(0),
+                if report.run.spec.dataflow.is_some() {
+                    "this dataflow has no hooks"
+                } else {
+                    "the engine's hooks were not observed"
+                },
             ),
         );
         return;

@@ -62,3 +62,19 @@ pub(super) fn finish(mut table: Table, left: usize) -> String {
     }
     table.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
 }
+
+/// A line that is too long for the terminal, in several; a word that is too long stays as it is.
+pub(super) fn wrapped(line: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in line.split(' ') {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            Some(_) => lines.push(format!("  {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -29,7 +29,7 @@ pub(super) fn weights(text: &mut String, report: &Report) {
             let unused = if entries.iter().all(|entry| all_used(entry)) {
                 ""
             } else {
-                " (0 where a microbatch does not use the parameter)"
+                " (0 where none is due)"
             };
             let body = format!(
                 "every weight is 1{unused}, every leftover 0, on every rank in every step \

@@ -1,0 +1,107 @@
+//! The global norm of a step's gradient: what it must be, and what clipping to a limit makes of it.
+
+use std::collections::BTreeMap;
+
+use crate::spec::{Dtype, Model, Plan, Point, RunSpec};
+
+use super::infinity;
+use super::observed::Observed;
+
+/// Added to the norm before the limit is divided by it: `torch.nn.utils.clip_grad_norm_`, and
+/// DeepSpeed's `unscale_and_clip_grads` in `runtime/zero/stage_1_and_2.py`.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// The norms that the averaged gradients of a run must have, by step: known for codes alone.
+pub struct Norms {
+    by_step: BTreeMap<usize, f64>,
+    /// Elements that every norm is over.
+    elements: usize,
+}
+
+impl Norms {
+    /// Works out the norms. A step with an infinite gradient has none.
+    pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
+        let spec = observed.spec;
+        let trainable = plan.params().iter().filter(|param| param.trainable);
+        let elements = trainable.map(|param| param.numel()).sum();
+        let infinite = infinity::element(observed, plan).is_some();
+        let by_step = (0..spec.steps)
+            .filter(|&step| spec.model == Model::Coded && !(infinite && step == 0))
+            .map(|step| (step, norm(spec, plan, step)))
+            .collect();
+        Self { by_step, elements }
+    }
+
+    /// The norm of a step's averaged gradient, if it is known.
+    pub fn of(&self, step: usize) -> Option<f64> {
+        self.by_step.get(&step).copied()
+    }
+
+    /// Norm of a gradient whose elements are all 1.
+    pub fn root_of_elements(&self) -> f64 {
+        (self.elements as f64).sqrt()
+    }
+
+    /// How far an engine's norm may be off, relatively.
+    ///
+    /// A sum of `n` squares in fp32, in any order, is off by at most `γ(n+1)`; its root by no more
+    /// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2). torch rounds
+    /// the norm of each tensor, and that of these norms, to the gradient's dtype: `γ(3)` there,
+    /// for the two and the square between them.
+    pub fn tolerance(&self, gradient: Dtype) -> f64 {
+        gamma(self.elements + 3, Dtype::Fp32) + gamma(3, gradient)
+    }
+}
+
+/// `γ(n) = n·u/(1−n·u)` (Higham, lemma 3.1).
+pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
+    let product = operations as f64 * dtype.unit_roundoff();
+    product / (1.0 - product)
+}
+
+/// Root of the sum of squares of what should reach the optimizers: whole numbers.
+fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
+    let code = Plan::code(spec);
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let squares = (0..plan.params().len()).map(|param| {
+        let usage = plan.usage(param);
+        let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
+        let gradient = code.encode(&weights, plan.params()[param].range());
+        gradient.iter().map(|value| value * value).sum::<f64>()
+    });
+    squares.sum::<f64>().sqrt()
+}
+
+/// What clipping multiplies a gradient with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// Nothing: its norm is within the limit, or there is none.
+    No,
+    /// This factor, below 1.
+    By(f64),
+    /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite element becomes 0;
+    /// DeepSpeed
+    /// leaves all as they are. Both are right.
+    Unbounded,
+}
+
+impl Clip {
+    /// How a rank's engine had to clip a step, going by the norm that it computed itself: whether
+    /// that one is right is for ZP604 alone.
+    pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
+        let reported = observed.norms.get(&(step, rank));
+        let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
+        if limit <= 0.0 {
+            return Clip::No;
+        }
+        let right = norms.of(step);
+        if observed.spec.model == Model::Coded && right.is_none() {
+            return Clip::Unbounded;
+        }
+        match reported.map_or(right, |reported| reported.norm) {
+            Some(norm) if norm > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
+            Some(_) => Clip::No,
+            None => Clip::Unbounded,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! ZP502: ranks decided differently whether a step overflowed.
+
+use super::super::Case;
+use super::super::overflow::{Decision, decision};
+use super::{Rule, counted};
+use crate::report::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP502",
+    name: "overflow-not-agreed",
+    crash: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP502.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let observed = &case.observed;
+    let ranks = 0..observed.spec.world_size;
+    for step in 0..observed.spec.steps {
+        let which = |wanted| -> Vec<usize> {
+            let decided =
+                |rank: &usize| decision(observed, &case.plan, step, *rank) == Some(wanted);
+            ranks.clone().filter(decided).collect()
+        };
+        let (skipped, taken) = (which(Decision::Skipped), which(Decision::Taken));
+        let scales: Vec<f64> = ranks
+            .clone()
+            .filter_map(|rank| Some(observed.scaled.get(&(step, rank))?.scale))
+            .collect();
+        let mut finding = if !skipped.is_empty() && !taken.is_empty() {
+            rule.finding(format!(
+                "{} skipped step {step} because of an overflow and {} took it",
+                counted("rank", &skipped),
+                counted("rank", &taken),
+            ))
+        } else if scales.iter().any(|scale| *scale != scales[0]) {
+            rule.finding(format!("the ranks took step {step} with different loss scales"))
+        } else {
+            continue;
+        };
+        finding.step = Some(step);
+        for rank in ranks.clone() {
+            if let Some(scaled) = observed.scaled.get(&(step, rank)) {
+                let overflow = if scaled.overflow { "an overflow" } else { "no overflow" };
+                let scale = scaled.scale;
+                finding.evidence.push(format!("rank {rank}: loss scale {scale}, {overflow}"));
+            } else if skipped.contains(&rank) {
+                finding.evidence.push(format!(
+                    "rank {rank}: failed in the step, and its optimizer was given nothing"
+                ));
+            } else if taken.contains(&rank) {
+                finding.evidence.push(format!("rank {rank}: its optimizer was given a gradient"));
+            }
+        }
+        return vec![finding];
+    }
+    Vec::new()
+}

@@ -1,0 +1,49 @@
+//! ZP503: the engine skipped a step because of an overflow that cannot have been.
+
+use super::super::Case;
+use super::super::overflow::reason;
+use super::{Rule, counted};
+use crate::report::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP503",
+    name: "spurious-overflow",
+    crash: false,
+    explained_by: &["ZP201", "ZP501", "ZP502", "ZP604"],
+    doc: include_str!("../../../docs/rules/ZP503.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    let observed = &case.observed;
+    let mut steps = Vec::new();
+    let mut ranks = Vec::new();
+    for step in 0..observed.spec.steps {
+        let skipped = (0..observed.spec.world_size).filter(|&rank| observed.skipped(step, rank));
+        let skipped: Vec<usize> = skipped.collect();
+        if skipped.is_empty() || reason(observed, &case.plan, step).is_some() {
+            continue;
+        }
+        steps.push(step);
+        ranks.extend(skipped);
+    }
+    let Some(&step) = steps.first() else { return Vec::new() };
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut finding = rule.finding(format!(
+        "{} skipped {} because of an overflow, but every gradient was finite and far below the \
+         largest number",
+        counted("rank", &ranks),
+        counted("step", &steps),
+    ));
+    finding.step = Some(step);
+    if let ([rank], 2..) = (&ranks[..], observed.spec.world_size) {
+        finding.rank = Some(*rank);
+    }
+    for &rank in &ranks {
+        if let Some(scaled) = observed.scaled.get(&(step, rank)) {
+            finding.evidence.push(format!("rank {rank}: loss scale {}", scaled.scale));
+        }
+    }
+    vec![finding]
+}

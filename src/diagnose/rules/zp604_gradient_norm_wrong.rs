@@ -1,0 +1,120 @@
+//! ZP604: the engine's global norm of the gradient is not its norm.
+
+use super::super::Case;
+use super::super::overflow::{Decision, decision};
+use super::{Rule, counted, weight_text};
+use crate::report::Finding;
+use crate::trace::Point;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP604",
+    name: "gradient-norm-wrong",
+    crash: false,
+    // The norm of a wrong gradient is another one.
+    explained_by: &[
+        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP501",
+        "ZP502",
+    ],
+    doc: include_str!("../../../docs/rules/ZP604.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    wrong(case, rule).into_iter().chain(differing(case, rule)).collect()
+}
+
+/// A norm that is not the one that follows from the plan.
+fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let observed = &case.observed;
+    let mut finding: Option<Finding> = None;
+    let mut ranks = Vec::new();
+    for (&(step, rank), reported) in &observed.norms {
+        let Some(right) = case.norms.of(step) else { continue };
+        if decision(observed, &case.plan, step, rank) == Some(Decision::Skipped) {
+            continue;
+        }
+        let input = observed.at(Point::OptimizerInput, step).find(|input| input.rank == rank);
+        let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
+        // DeepSpeed takes the norm of the gradients before it copies them to a wider dtype.
+        let narrow =
+            if dtype.size() < observed.spec.dtype.size() { dtype } else { observed.spec.dtype };
+        let bound = case.norms.tolerance(narrow) * right
+            + case.decoded.smallest_element_deviation.unwrap_or(0.0)
+                * case.norms.root_of_elements();
+        let is_right = reported.norm.is_some_and(|norm| (norm - right).abs() <= bound);
+        if is_right {
+            continue;
+        }
+        ranks.push(rank);
+        finding.get_or_insert_with(|| {
+            let (value, factor) = match reported.norm {
+                None => ("not finite".to_owned(), String::new()),
+                Some(norm) => {
+                    let factor = norm / right;
+                    let factor = if right > 0.0 && factor > 0.0 {
+                        format!(", {} times too large", weight_text(factor))
+                    } else {
+                        String::new()
+                    };
+                    (weight_text(norm), factor)
+                }
+            };
+            let mut finding = rule.finding(format!(
+                "the engine computed {value} as the global norm of the gradient of step {step}, \
+                 which is {}{factor}",
+                weight_text(right),
+            ));
+            finding.step = Some(step);
+            finding.evidence.push(format!(
+                "the sum of the squares of what should have been consumed is {}; rounding may move \
+                 its root by {bound:.1e}",
+                (right * right).round(),
+            ));
+            if reported.limit > 0.0 {
+                finding.evidence.push(format!(
+                    "the gradient is clipped to {} by it",
+                    weight_text(reported.limit)
+                ));
+            }
+            finding
+        });
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    if let Some(finding) = &mut finding {
+        finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
+        if let ([rank], 2..) = (&ranks[..], observed.spec.world_size) {
+            finding.rank = Some(*rank);
+        }
+    }
+    finding
+}
+
+/// Norms of the same gradient that ranks do not agree on: they clip it differently.
+fn differing(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let observed = &case.observed;
+    (0..observed.spec.steps).find_map(|step| {
+        let norms: Vec<(usize, Option<f64>)> = observed
+            .norms
+            .range((step, 0)..=(step, usize::MAX))
+            .map(|(&(_, rank), reported)| (rank, reported.norm))
+            .collect();
+        let (_, first) = *norms.first()?;
+        let differs =
+            norms.iter().any(|(_, norm)| norm.map(f64::to_bits) != first.map(f64::to_bits));
+        if !differs {
+            return None;
+        }
+        let mut finding = rule
+            .finding(format!("the ranks computed different norms of the gradient of step {step}"));
+        finding.step = Some(step);
+        finding.evidence = norms
+            .iter()
+            .map(|(rank, norm)| {
+                let norm = norm.map_or("not finite".to_owned(), |norm| norm.to_string());
+                format!("rank {rank}: {norm}")
+            })
+            .collect();
+        Some(finding)
+    })
+}

@@ -1,0 +1,54 @@
+//! ZP802: ranks issued different collectives, one for another.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::super::observed::Collective;
+use super::Rule;
+use crate::report::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP802",
+    name: "collectives-differ",
+    crash: false,
+    explained_by: &["ZP502"],
+    doc: include_str!("../../../docs/rules/ZP802.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    // Ranks that compare before they issue anything say so themselves (ZP801).
+    let issued =
+        |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
+    // What a rank did not come to is no difference: it may have died, or the trace have ended.
+    let mut entered: BTreeMap<u64, Vec<(usize, Collective<'_>)>> = BTreeMap::new();
+    for (rank, process) in case.observed.processes.iter().enumerate() {
+        for &collective in process.collectives.iter().filter(issued) {
+            entered.entry(collective.sequence).or_default().push((rank, collective));
+        }
+    }
+    let differ = |ranks: &[(usize, Collective<'_>)]| {
+        ranks.iter().any(|(_, collective)| *collective != ranks[0].1)
+    };
+    let Some((sequence, ranks)) = entered.into_iter().find(|(_, ranks)| differ(ranks)) else {
+        return Vec::new();
+    };
+    let mut finding = rule.finding(format!(
+        "the ranks issued different collectives as number {sequence}: what they received is \
+         another's data, or the run ends here"
+    ));
+    // One rank against an agreeing rest is the odd one out; two ranks are just different.
+    let alone = |own: &Collective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
+    let odd: Vec<usize> =
+        ranks.iter().filter(|(_, own)| alone(own)).map(|(rank, _)| *rank).collect();
+    if let ([rank], 3..) = (&odd[..], ranks.len()) {
+        finding.rank = Some(*rank);
+    }
+    finding.evidence = ranks
+        .iter()
+        .map(|(rank, Collective { op, dtype, numel, .. })| {
+            format!("rank {rank}: {op} of {numel} {dtype}")
+        })
+        .collect();
+    vec![finding]
+}

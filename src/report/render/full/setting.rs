@@ -1,0 +1,79 @@
+//! What was run, in a few lines.
+
+use super::super::Report;
+use crate::report::words::{amount, weight_text};
+use crate::spec::{Dtype, Engine, Offload, RunSpec};
+
+/// A line each for the step, the dtypes, the software, and what is unusual.
+pub(super) fn setting(report: &Report) -> Vec<String> {
+    let spec = &report.run.spec;
+    let mut lines = vec![
+        format!(
+            "{}, {}, ga {}, {}, model {}",
+            engine(report),
+            amount(spec.world_size, "rank"),
+            spec.gradient_accumulation_steps,
+            amount(spec.steps, "step"),
+            spec.model,
+        ),
+        format!(
+            "{}, accumulated in {}, communicated {}",
+            spec.dtype,
+            spec.grad_accum_dtype,
+            spec.comm_dtype.map_or("as the engine chooses".to_owned(), |d| format!("in {d}")),
+        ),
+    ];
+    if let (Some(class), Some(inner)) = (&report.run.optimizer_class, &report.run.inner_optimizer) {
+        lines.push(format!("{class} over {inner}, torch {}", version(report, "torch")));
+    }
+    let settings = settings(spec);
+    if !settings.is_empty() {
+        lines.push(settings.join(", "));
+    }
+    lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
+    lines.extend(spec.inject.map(|fault| format!("injected fault: {fault}")));
+    lines
+}
+
+/// The engine, with its version where it has one, and its stage where it has stages.
+fn engine(report: &Report) -> String {
+    let spec = &report.run.spec;
+    match spec.engine {
+        Engine::Native => format!("native engine, ZeRO stage {}", spec.stage),
+        Engine::DeepSpeed => {
+            format!("DeepSpeed {}, ZeRO stage {}", version(report, "deepspeed"), spec.stage)
+        }
+        Engine::Ddp => "DDP".to_owned(),
+        Engine::Fsdp2 => "FSDP2".to_owned(),
+    }
+}
+
+fn version<'a>(report: &'a Report, package: &str) -> &'a str {
+    report.run.versions.get(package).map_or("(version unknown)", String::as_str)
+}
+
+/// Settings that are not the engine's own choice; the native engine has none of them.
+fn settings(spec: &RunSpec) -> Vec<String> {
+    let mut settings = Vec::new();
+    if spec.engine == Engine::Native {
+        return settings;
+    }
+    if spec.offload == Offload::Cpu {
+        settings.push("optimizer offloaded to the CPU".to_owned());
+    }
+    if spec.gradient_clipping > 0.0 {
+        settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
+    }
+    if spec.dtype == Dtype::Fp16 {
+        settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
+    }
+    for (name, asked) in [
+        ("overlap_comm", spec.overlap_comm),
+        ("contiguous_gradients", spec.contiguous_gradients),
+        ("reduce_scatter", spec.reduce_scatter),
+        ("immediate_grad_update", spec.immediate_grad_update),
+    ] {
+        settings.extend(asked.map(|on| format!("{name} {on}")));
+    }
+    settings
+}

@@ -1,0 +1,210 @@
+//! Infinities, overflows, norms and clipping on engines on paper.
+
+use proptest::prelude::*;
+use zprobe::diagnose::diagnose;
+use zprobe::report::{Report, Verdict};
+use zprobe::spec::{Dtype, Shape, SpecRequest};
+use zprobe::trace::{Event, Payload, Point, Trace};
+
+use super::scenarios::{crash, edit, fp16, request, scenarios};
+use super::simulator::{Cut, Simulation};
+
+fn codes(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
+}
+
+fn infinite(request: SpecRequest) -> SpecRequest {
+    SpecRequest { shapes: vec![Shape::InfinityOnOneRank], ..request }
+}
+
+const CUTS: [Cut; 3] = [Cut::Replicated, Cut::Flat, Cut::EachParameter];
+
+/// Sets one element of every buffer at a point and step to NaN.
+fn spoil(trace: &mut Trace, point: Point, element: usize) {
+    for rank in 0..2 {
+        edit(trace, rank, |event| {
+            if let Event::Buffer { point: at, step: Some(0), payload, .. } = event
+                && *at == point
+            {
+                let mut bytes = payload.bytes().unwrap();
+                bytes[4 * element..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+                *payload = Payload::new(payload.dtype, &bytes, f64::NAN);
+            }
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_engine_that_clips_as_it_should_is_clean(
+        world in 1usize..=4, ga in 1usize..=4, cut in prop::sample::select(CUTS.to_vec()),
+        limit in 0.01f64..100.0,
+    ) {
+        let asked = SpecRequest {
+            world_size: Some(world),
+            gradient_accumulation_steps: Some(ga),
+            gradient_clipping: Some(limit),
+            shapes: vec![Shape::UnusedAlternating, Shape::Frozen],
+            ..request()
+        };
+        let report = Simulation::new(asked, cut).report();
+        prop_assert_eq!(report.verdict, Verdict::Clean, "{:#?}", report.findings);
+    }
+}
+
+#[test]
+fn an_infinity_that_stays_where_it_belongs_is_no_finding() {
+    for cut in CUTS {
+        for clipping in [None, Some(0.5)] {
+            let asked = SpecRequest { gradient_clipping: clipping, ..infinite(request()) };
+            let report = Simulation::new(asked, cut.clone()).report();
+            let seen = (report.verdict, codes(&report));
+            assert_eq!(seen, (Verdict::Clean, vec![]), "{cut:?}, {clipping:?}: {report:#?}");
+        }
+    }
+}
+
+#[test]
+fn another_element_that_is_not_finite_is_a_finding_beside_the_infinity() {
+    let mut trace = Simulation::new(infinite(request()), Cut::Flat).trace();
+    spoil(&mut trace, Point::OptimizerInput, 3);
+    let report = diagnose(&trace);
+    assert_eq!(codes(&report), ["ZP501"]);
+    assert_eq!(report.findings[0].step, Some(0));
+}
+
+#[test]
+fn in_fp16_all_ranks_skip_an_infinite_step_and_the_next_is_exact() {
+    for cut in CUTS {
+        let report = Simulation::new(infinite(fp16()), cut).report();
+        assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+        let skipped = |text: &String| text.starts_with("step 0");
+        assert!(report.not_exercised.iter().any(skipped), "{:?}", report.not_exercised);
+    }
+}
+
+#[test]
+fn in_fp16_a_step_with_an_infinity_is_a_finding() {
+    let mut simulation = Simulation::new(infinite(fp16()), Cut::Flat);
+    simulation.overflow = Box::new(|_, _, _| false);
+    assert_eq!(codes(&simulation.report()), ["ZP501"]);
+}
+
+#[test]
+fn ranks_that_decide_differently_are_found_even_if_one_died_before_it_said_so() {
+    let (_, trace) =
+        scenarios().into_iter().find(|(name, _)| name.contains("overflow-seen")).unwrap();
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP502"]));
+
+    let mut trace = trace;
+    let silent = |event: &Event| matches!(event, Event::LossScaled { step: 0, .. });
+    for rank in 0..2 {
+        crash(&mut trace, rank, silent, "RuntimeError: size mismatch");
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP502"]));
+    assert_eq!(report.findings[0].step, Some(0));
+}
+
+#[test]
+fn an_overflow_that_the_loss_scale_explains_is_not_exercised_and_no_finding() {
+    let mut simulation = Simulation::new(fp16(), Cut::Flat);
+    simulation.overflow = Box::new(|step, _, overflow| overflow || step == 0);
+    let mut trace = simulation.trace();
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::LossScaled { scale, .. } = event {
+                *scale = 65536.0;
+            }
+        });
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    assert!(report.not_exercised.iter().any(|text| text.contains("loss scale 65536")));
+}
+
+#[test]
+fn a_run_that_skipped_every_step_is_not_clean() {
+    let asked = SpecRequest { steps: Some(1), ..infinite(fp16()) };
+    let report = Simulation::new(asked, Cut::Flat).report();
+    assert_eq!(report.verdict, Verdict::Inconclusive);
+}
+
+#[test]
+fn a_norm_that_is_off_or_not_the_same_everywhere_is_found() {
+    for (rank, factor) in [(1, 2f64.sqrt()), (0, 1.05)] {
+        let asked = SpecRequest { dtype: Some(Dtype::Fp32), ..request() };
+        let mut trace = Simulation::new(asked, Cut::Flat).trace();
+        edit(&mut trace, rank, |event| {
+            if let Event::GradientNorm { norm: Some(norm), .. } = event {
+                *norm *= factor;
+            }
+        });
+        let report = diagnose(&trace);
+        assert_eq!(codes(&report), ["ZP604", "ZP604"]);
+        assert_eq!(report.findings[0].rank, Some(rank));
+    }
+}
+
+#[test]
+fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
+    let asked = SpecRequest { gradient_clipping: Some(0.5), ..request() };
+    let mut simulation = Simulation::new(asked, Cut::Flat);
+    let mut trace = simulation.trace();
+    let doubled = |event: &mut Event| {
+        if let Event::GradientNorm { norm: Some(norm), .. } = event {
+            *norm *= 2.0;
+        }
+    };
+    for rank in 0..2 {
+        edit(&mut trace, rank, doubled);
+    }
+    // The norm is twice too large, and half of what should be left is left.
+    simulation.weight = Box::new(|_, right| right);
+    let halved = |event: &mut Event| {
+        if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
+            let halves: Vec<u8> = payload
+                .values()
+                .unwrap()
+                .into_iter()
+                .flat_map(|value| ((value / 2.0) as f32).to_le_bytes())
+                .collect();
+            *payload = Payload::new(payload.dtype, &halves, 0.0);
+        }
+    };
+    for rank in 0..2 {
+        edit(&mut trace, rank, halved);
+    }
+    assert!(codes(&diagnose(&trace)).contains(&"ZP604"));
+    assert!(!codes(&diagnose(&trace)).contains(&"ZP105"));
+}
+
+#[test]
+fn a_rank_that_died_early_issued_no_other_collectives() {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    let second = |event: &Event| matches!(event, Event::CollectiveEntered { sequence: 1, .. });
+    crash(&mut trace, 1, second, "RuntimeError: out of luck (engine.py:1, in step)");
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP901"]));
+    let finding = &report.findings[0];
+    assert!(finding.message.starts_with("RuntimeError: out of luck"), "{}", finding.message);
+    assert_eq!((finding.step, finding.microbatch, finding.rank), (Some(1), Some(3), Some(1)));
+}
+
+#[test]
+fn a_failure_of_the_environment_is_not_called_one_of_gradients() {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    let message = "RuntimeError: Output 0 of SplitBackward0 is a view and is being modified \
+                   inplace (deepspeed/runtime/zero/stage_1_and_2.py:2061, in step)";
+    let stepping = |event: &Event| matches!(event, Event::CollectiveEntered { .. });
+    for rank in 0..2 {
+        crash(&mut trace, rank, stepping, message);
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP901"]));
+    let message = &report.findings[0].message;
+    assert!(message.contains("cannot run this configuration here"), "{message}");
+}
