@@ -23,9 +23,17 @@ class Placement:
                 window = tuple(words[offset : offset + UNMISTAKABLE])
                 self.windows.setdefault(window, []).append((index, offset))
 
-    def locate(self, tensor):
-        """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised."""
+    def locate(self, tensor, hint=None):
+        """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised.
+
+        A fragment that is too short to be recognised may be given a hint, (param, offset): it is
+        followed if that is what the fragment holds.
+        """
         words = _words(tensor)
+        if hint is not None:
+            index, offset = hint
+            if self.params.get(index, [])[offset : offset + len(words)] == words:
+                return [dict(param=index, offset=offset, len=len(words))]
         segments, at = [], 0
         while at < len(words):
             found = self._longest(words, at, segments[-1] if segments else None)
@@ -67,7 +75,7 @@ class Placement:
         """Where a parameter's last few elements are the first few of `words`."""
         endings = []
         for index, param in self.params.items():
-            for length in range(min(UNMISTAKABLE, len(param), len(words)) - 1, 2, -1):
+            for length in range(min(UNMISTAKABLE - 1, len(param) - 1, len(words)), 2, -1):
                 if param[-length:] == words[:length]:
                     endings.append((index, len(param) - length))
         return endings

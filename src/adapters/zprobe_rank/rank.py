@@ -61,7 +61,7 @@ def run(spec, rank, channel, listener):
     tap = None
     if full:
         engine.observe()
-        tap = OptimizerTap(engine.optimizer, placement, channel)
+        tap = OptimizerTap(engine.optimizer, placement, engine.hint, channel)
         tap.activate()
     observer = Observer(spec, channel, engine, probe, tap)
     observer.parameters(None)

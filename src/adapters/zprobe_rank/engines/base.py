@@ -71,6 +71,11 @@ class BaseEngine:
         """Indices of parameters by identity of the tensors that autograd accumulates into."""
         return {id(parameter): index for index, parameter in enumerate(self.model.parameters())}
 
+    def hint(self, fragment):
+        """The parameter and the offset in it at which a fragment of the optimizer's should begin, or
+        None. It is checked: content too short to be recognised is told apart by it."""
+        return None
+
     def fired(self):
         """How often each parameter's gradient hook fired since the last call, and how many gradients
         autograd delivered to it; None where hooks are not observed."""

@@ -1,6 +1,7 @@
 """PyTorch's `fully_shard` (FSDP2)."""
 
 import torch
+import torch.distributed as dist
 
 try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -86,6 +87,15 @@ class Engine(BaseEngine):
         # Autograd accumulates into unsharded copies, which come into being with the first forward.
         copies = [getattr(shard, "_unsharded_param", None) for shard in self.shards or []]
         return {id(copy): index for index, copy in enumerate(copies) if copy is not None}
+
+    def hint(self, fragment):
+        """`fully_shard` cuts dimension 0 as `torch.chunk` does: all chunks but the last ones are equal."""
+        for index, parameter in enumerate(self.model.parameters()):
+            if parameter is fragment:
+                rows = fragment.shape[0]
+                first = min(-(-rows // self.spec["world_size"]) * dist.get_rank(), rows)
+                return index, first * (fragment.numel() // rows)
+        return None
 
     def accumulated(self, microbatch):
         """The unsharded gradients that wait for the boundary."""
