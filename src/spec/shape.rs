@@ -32,7 +32,8 @@ named_enum! {
         SeveralBackwards = "several-backwards",
         /// The last microbatch's loss reaches only a tensor that the engine does not manage.
         Unmanaged = "unmanaged",
-        /// `no_sync` is entered after forward, around backward only: a user's mistake with DDP.
+        /// The flag that `no_sync` switches is set between forward and backward: a user's mistake
+        /// with DDP, whose forward has looked at it by then.
         LateNoSync = "late-no-sync",
     }
 }
@@ -53,7 +54,7 @@ impl Shape {
             Shape::InfinityOnOneRank => "one element of one rank's gradient is infinite",
             Shape::SeveralBackwards => "each microbatch's loss goes backward in two parts",
             Shape::Unmanaged => "the last microbatch reaches only a tensor outside of the engine",
-            Shape::LateNoSync => "no_sync is entered after forward, a user's mistake with DDP",
+            Shape::LateNoSync => "DDP's no_sync flag is set after forward, a user's mistake",
         }
     }
 

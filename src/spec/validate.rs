@@ -176,6 +176,14 @@ pub enum Invalid {
         /// Why not.
         reason: &'static str,
     },
+    /// Two things that do not go together.
+    #[error("{asked}: {reason}")]
+    Contradiction {
+        /// What was asked for.
+        asked: String,
+        /// Why not, and what to ask for instead.
+        reason: &'static str,
+    },
     /// A fault that the chosen dataflow has no place for.
     #[error("--inject {fault}: {reason}")]
     FaultHasNoPlace {
@@ -211,7 +219,9 @@ impl SpecRequest {
         if engine == Engine::Native {
             refuse_native_fp16(dtype, grad_accum_dtype, comm_dtype)?;
         }
-        if grad_accum_dtype == Dtype::Bf16 && dtype == Dtype::Fp32 {
+        // FSDP2 accumulates in its `reduce_dtype`, whatever that is.
+        let narrow = grad_accum_dtype == Dtype::Bf16 && dtype == Dtype::Fp32;
+        if narrow && engine != Engine::Fsdp2 {
             return Err(Invalid::NarrowAccumulation { accum: grad_accum_dtype, model: dtype });
         }
         let at_least_one = |flag, asked: Option<usize>, default| match asked {
@@ -288,6 +298,8 @@ impl SpecRequest {
         }
         spec.check_size()?;
         check_shapes(&spec)?;
+        check_engines_shapes(&spec)?;
+        check_ddp(&spec)?;
         check_exactness(&spec)?;
         check_fault(&spec)?;
         Ok(spec)
@@ -305,6 +317,13 @@ impl SpecRequest {
         let (ddp, fsdp2) = (engine == Engine::Ddp, engine == Engine::Fsdp2);
         let rows = [
             ("--dataflow", self.dataflow.is_some(), native, "use --engine native"),
+            (
+                "--grad-accum-dtype",
+                self.grad_accum_dtype.is_some(),
+                native || deepspeed,
+                "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
+            ),
+            ("--comm-dtype", self.comm_dtype.is_some(), !ddp, "use --comm-hook"),
             ("--inject", self.inject.is_some(), native, "use --engine native"),
             ("--stage", self.stage.is_some(), native || deepspeed, other),
             ("--reduce-bucket-size", self.reduce_bucket_size.is_some(), native || deepspeed, other),
@@ -410,17 +429,76 @@ fn deepspeed_dataflow(dtype: Dtype, grad_accum_dtype: Dtype) -> Dataflow {
     }
 }
 
+/// Refuses shapes that the engine leaves no room for.
+fn check_engines_shapes(spec: &RunSpec) -> Result<(), Invalid> {
+    let has = |shape| spec.has_shape(shape);
+    let one_backward = spec.gradient_accumulation_steps == 1 && !has(Shape::SeveralBackwards);
+    let rows = [
+        (
+            Shape::Bypass,
+            spec.engine == Engine::Fsdp2,
+            "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
+        ),
+        (Shape::LateNoSync, spec.engine != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
+        (
+            Shape::LateNoSync,
+            one_backward,
+            "no_sync is for all but the last microbatch of a step; use --ga 2 or more",
+        ),
+    ];
+    match rows.into_iter().find(|(shape, unfit, _)| has(*shape) && *unfit) {
+        Some((shape, _, reason)) => refuse(format!("--shape {shape}"), reason),
+        None => Ok(()),
+    }
+}
+
+/// Refuses settings of DDP that contradict what it is used for.
+fn check_ddp(spec: &RunSpec) -> Result<(), Invalid> {
+    let Some(ddp) = spec.ddp else { return Ok(()) };
+    if !(ddp.bucket_cap_mb * MIB >= 1.0 && ddp.bucket_cap_mb.is_finite()) {
+        return refuse(
+            format!("--bucket-cap-mb {}", ddp.bucket_cap_mb),
+            "a bucket holds at least one byte, which is 0.000001 MiB",
+        );
+    }
+    let accumulates =
+        spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards);
+    if ddp.static_graph && accumulates {
+        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, torch 2.0 to 2.15: the
+        // first backward enqueues a reduction though its forward did not prepare for one.
+        return refuse(
+            "--static-graph with gradient accumulation".to_owned(),
+            "DDP learns the graph in the first backward and reduces then, so that it fails under \
+             no_sync; use --ga 1",
+        );
+    }
+    if ddp.static_graph && spec.has_shape(Shape::UnusedAlternating) {
+        return refuse(
+            "--static-graph with --shape unused-alternating".to_owned(),
+            "the graph is not the same in every step, which is what --static-graph promises; drop \
+             one of the two",
+        );
+    }
+    Ok(())
+}
+
+fn refuse(asked: String, reason: &'static str) -> Result<(), Invalid> {
+    Err(Invalid::Contradiction { asked, reason })
+}
+
 /// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it.
 ///
-/// The accumulator dataflow sums over the ranks before it divides by `W`, so that on its wire are
-/// multiples of `W`, for which only the odd part of `W` takes up significant bits.
+/// The accumulator dataflow and FSDP2 sum over the ranks before they divide by `W`, or by what of it
+/// is no power of two, so that on their wire are multiples of `W`, for which only the odd part of `W`
+/// takes up significant bits.
 fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
     if spec.model != Model::Coded {
         return Ok(());
     }
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
-    let undivided = if spec.dataflow == Some(Dataflow::Accumulator) { odd_part } else { 1 };
+    let divides_last = spec.dataflow == Some(Dataflow::Accumulator) || spec.engine == Engine::Fsdp2;
+    let undivided = if divides_last { odd_part } else { 1 };
     for (flag, dtype, multiple) in [
         ("--grad-accum-dtype", spec.grad_accum_dtype, 1),
         ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
@@ -490,5 +568,69 @@ mod tests {
         let limit = 1 << 16;
         let refusal = Invalid::TooLarge { flag: "--steps", value: usize::MAX, limit };
         assert_eq!(request.resolve(), Err(refusal));
+    }
+
+    fn refusal(request: SpecRequest) -> String {
+        request.resolve().map_or_else(|invalid| invalid.to_string(), |_| "it runs".to_owned())
+    }
+
+    fn shaped(engine: Engine, shapes: &[Shape]) -> SpecRequest {
+        SpecRequest {
+            engine: Some(engine),
+            shapes: shapes.to_vec(),
+            gradient_accumulation_steps: Some(1),
+            ..SpecRequest::default()
+        }
+    }
+
+    #[test]
+    fn shapes_that_an_engine_has_no_room_for_are_refused_with_the_reason() {
+        insta::assert_snapshot!(
+            [
+                shaped(Engine::Fsdp2, &[Shape::Bypass]),
+                shaped(Engine::Fsdp2, &[Shape::LateNoSync]),
+                shaped(Engine::Ddp, &[Shape::LateNoSync]),
+                shaped(Engine::Ddp, &[Shape::TupleOutput, Shape::DictOutput]),
+                shaped(Engine::Ddp, &[Shape::UnusedAlways, Shape::InfinityOnOneRank]),
+                SpecRequest { model: Some(Model::Mlp), ..shaped(Engine::Ddp, &[Shape::Tied]) },
+            ]
+            .map(refusal)
+            .join("\n")
+        );
+        assert!(shaped(Engine::Ddp, &[Shape::Bypass]).resolve().is_ok());
+    }
+
+    #[test]
+    fn a_static_graph_is_refused_where_ddp_cannot_learn_it() {
+        let request = |ga, shapes: &[Shape]| SpecRequest {
+            static_graph: Some(true),
+            gradient_accumulation_steps: Some(ga),
+            ..shaped(Engine::Ddp, shapes)
+        };
+        assert!(request(1, &[Shape::UnusedAlways]).resolve().is_ok());
+        insta::assert_snapshot!(
+            [
+                request(2, &[]),
+                request(1, &[Shape::SeveralBackwards]),
+                request(1, &[Shape::UnusedAlternating]),
+                SpecRequest { bucket_cap_mb: Some(0.0), ..shaped(Engine::Ddp, &[]) },
+            ]
+            .map(refusal)
+            .join("\n")
+        );
+    }
+
+    #[test]
+    fn dtypes_that_follow_from_others_cannot_be_asked_for() {
+        let fp32 = Some(Dtype::Fp32);
+        insta::assert_snapshot!(
+            [
+                SpecRequest { comm_dtype: fp32, ..shaped(Engine::Ddp, &[]) },
+                SpecRequest { grad_accum_dtype: fp32, ..shaped(Engine::Ddp, &[]) },
+                SpecRequest { grad_accum_dtype: fp32, ..shaped(Engine::Fsdp2, &[]) },
+            ]
+            .map(refusal)
+            .join("\n")
+        );
     }
 }

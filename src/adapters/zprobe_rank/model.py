@@ -121,8 +121,13 @@ class CodedProbe:
             return [[scaled(x, 2) for x in data], [scaled(x, -1) for x in data]]
         return [data]
 
-    def loss(self, engine, data):
+    def loss(self, engine, data, microbatch):
         """Forward through the engine, and the loss."""
+        if "unmanaged" in self.shapes and microbatch == self.ga - 1:
+            engine.forward(*data)
+            # A parameter of the user's own, that the engine was never given.
+            extra = torch.ones(1, requires_grad=True)
+            return (extra * extra).sum()
         beside = None
         if "bypass" in self.shapes:
             # Twice the term in the engine's forward, and once less beside it.
@@ -191,7 +196,7 @@ class DenseProbe:
         shape = (self.spec["micro_batch_size"], width)
         return [[torch.randn(shape, generator=generator) for _ in range(2)]]
 
-    def loss(self, engine, data):
+    def loss(self, engine, data, microbatch):
         """Forward through the engine, and the loss."""
         dtype = DTYPES[self.spec["dtype"]]
         inputs, targets = (x.to(dtype) for x in data)

@@ -10,8 +10,9 @@ class OptimizerTap:
     for each group), each time with other fragments.
     """
 
-    def __init__(self, optimizer, placement, channel):
+    def __init__(self, optimizer, placement, hint, channel):
         self.optimizer, self.placement, self.channel = optimizer, placement, channel
+        self.hint = hint  # Where the engine would look for a fragment: `BaseEngine.hint`.
         self.fragments, self.segments = [], []
         self.held = []  # Content of each fragment when it was last recorded, or first met.
         self.index = {}
@@ -65,7 +66,7 @@ class OptimizerTap:
                 # Kept alive, so that nothing else gets its id.
                 self.fragments.append(fragment)
                 self.held.append(flat(fragment).clone())
-                self.segments.extend(self.placement.locate(self.held[-1]))
+                self.segments.extend(self.placement.locate(self.held[-1], self.hint(fragment)))
 
     def _announce(self):
         """Says where the fragments lie and what they held before their first step."""

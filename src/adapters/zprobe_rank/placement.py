@@ -9,6 +9,9 @@ speak for itself, its neighbours do: the parameter before it in the model's orde
 # Elements that make a run unmistakable: 16 of 16 possible values each.
 UNMISTAKABLE = 16
 
+# Elements that do not agree by chance beside something else that fits.
+CHANCE = 4
+
 
 class Placement:
     """Finds runs of the model's starting values."""
@@ -24,9 +27,17 @@ class Placement:
                 self.windows.setdefault(window, []).append((index, offset))
         self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
-    def locate(self, tensor):
-        """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised."""
+    def locate(self, tensor, hint=None):
+        """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised.
+
+        A fragment that is too short to be recognised may be given a hint, (param, offset): it is
+        followed if that is what the fragment holds.
+        """
         words = _words(tensor)
+        if hint is not None:
+            index, offset = hint
+            if self.params.get(index, [])[offset : offset + len(words)] == words:
+                return [dict(param=index, offset=offset, len=len(words))]
         segments, at, before = [], 0, None
         while at < len(words):
             piece = self._unmistakable(words, at) or self._neighbour(words, at, before)
@@ -43,7 +54,19 @@ class Placement:
         """The longest piece that begins at `at`, if it is long enough to occur only once."""
         candidates = self.windows.get(tuple(words[at : at + UNMISTAKABLE]), ())
         pieces = [self._piece(words, at, index, offset) for index, offset in candidates]
-        return max(pieces, key=lambda piece: piece["len"], default=None)
+        longest = max(pieces, key=lambda piece: piece["len"], default=None)
+        return longest and self._without_chance(words, at, longest)
+
+    def _without_chance(self, words, at, piece):
+        """The piece without elements that agree by chance: what follows a shard may begin as the
+        parameter goes on."""
+        index = piece["param"]
+        for start, end in self.shards[index]:
+            length = end - start
+            if start == piece["offset"] and 0 < piece["len"] - length < CHANCE:
+                if self._neighbour(words, at + length, index) is not None:
+                    return dict(piece, len=length)
+        return piece
 
     def _neighbour(self, words, at, before):
         """A short piece: all that there can be of a parameter, the next in order where several fit.

@@ -62,12 +62,15 @@ def run(spec, rank, channel, listener):
     tap = None
     if full:
         engine.observe()
-        tap = OptimizerTap(engine.optimizer, placement, channel)
+        tap = OptimizerTap(engine.optimizer, placement, engine.hint, channel)
         tap.activate()
     observer = Observer(spec, channel, engine, probe, tap)
     observer.parameters(None)
     for step in range(spec["steps"]):
         take_step(spec, step, engine, probe, observer, channel)
+    facts = engine.describe_afterwards()
+    if facts:
+        channel.emit("engine-described", facts=facts)
     dist.barrier()
     channel.emit("finished")
 
@@ -83,7 +86,7 @@ def take_step(spec, step, engine, probe, observer, channel):
             last = number + 1 == len(parts)
             channel.emit("phase-entered", step=step, microbatch=microbatch, phase="forward")
             with engine.accumulation(final=boundary and last):
-                loss = probe.loss(engine, data)
+                loss = probe.loss(engine, data, microbatch)
                 observer.before_backward(step, microbatch, loss, data)
                 channel.emit("phase-entered", step=step, microbatch=microbatch, phase="backward")
                 try:
@@ -104,7 +107,6 @@ class Observer:
 
     def __init__(self, spec, channel, engine, probe, tap):
         self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
-        self.index = engine.graph_index()
         self.held = None
 
     def before_backward(self, step, microbatch, loss, data):
@@ -113,7 +115,7 @@ class Observer:
             return
         at = dict(step=step, microbatch=microbatch)
         self.channel.emit("loss", value=finite(loss.item()), **at)
-        nodes, reached = graph.walk(loss, self.index)
+        nodes, reached = graph.walk(loss, self.engine.graph_index())
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
             gradient = self.probe.local_gradient(self.held, data)
@@ -136,7 +138,8 @@ class Observer:
         """Gradient buffers as the step finds them."""
         gradient = self.engine.before_step() if self.tap is not None else None
         if gradient is not None:
-            self.channel.buffer("before-step", "full", gradient, step=step, microbatch=microbatch)
+            layout = self.engine.before_step_layout
+            self.channel.buffer("before-step", layout, gradient, step=step, microbatch=microbatch)
 
     def after_step(self, step):
         """What the optimizer consumed, scale and norm, and the parameters."""

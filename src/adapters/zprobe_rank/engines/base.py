@@ -18,6 +18,9 @@ class BaseEngine:
     #: Dtype of the parameters that the model is made with, if not that of the run.
     model_dtype = None
 
+    #: Layout of what `before_step` returns.
+    before_step_layout = "full"
+
     def __init__(self, spec, model, make_optimizer, channel):
         self.spec, self.model, self.make_optimizer, self.channel = spec, model, make_optimizer, channel
         self.optimizer = None
@@ -29,6 +32,10 @@ class BaseEngine:
     def describe(self):
         """Class that wraps the inner optimizer, and facts in the engine's own words."""
         raise NotImplementedError
+
+    def describe_afterwards(self):
+        """Facts that the engine can tell only once steps were taken; they take the place of the first."""
+        return {}
 
     def observe(self):
         """Attaches what observes the engine; not called when only the outcome is asked for."""
@@ -64,6 +71,11 @@ class BaseEngine:
         """Indices of parameters by identity of the tensors that autograd accumulates into."""
         return {id(parameter): index for index, parameter in enumerate(self.model.parameters())}
 
+    def hint(self, fragment):
+        """The parameter and the offset in it at which a fragment of the optimizer's should begin, or
+        None. It is checked: content too short to be recognised is told apart by it."""
+        return None
+
     def fired(self):
         """How often each parameter's gradient hook fired since the last call, and how many gradients
         autograd delivered to it; None where hooks are not observed."""
@@ -74,7 +86,8 @@ class BaseEngine:
         return None
 
     def before_step(self):
-        """The gradient as the optimizer step finds it, flat in the model's order, or None."""
+        """The gradient as the optimizer step finds it, flat, or None: the whole in the model's order, or
+        this rank's fragments in the optimizer's."""
         return None
 
     def scaling(self):

@@ -1,6 +1,9 @@
 """PyTorch's DistributedDataParallel."""
 
+import contextlib
+
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -11,35 +14,72 @@ COMM_HOOKS = {
     "bf16-compress": default_hooks.bf16_compress_hook,
 }
 
+MIB = 1024 * 1024
+
+# What DDP logs about how it was made, and then about its buckets: not the rest, which is timings,
+# or differs by machine and rank.
+CONSTRUCTION = (
+    "backend_name",
+    "bucket_cap_bytes",
+    "bucket_sizes",
+    "comm_hook",
+    "dtypes",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "num_parameter_tensors",
+    "static_graph",
+    "total_parameter_size_bytes",
+)
+RUNTIME = (
+    "can_set_static_graph",
+    "has_rebuilt_buckets",
+    "num_buckets_reduced",
+    "prev_iteration_grad_ready_order_indices",
+    "rebuilt_bucket_sizes",
+    "rebuilt_per_bucket_param_indices",
+    "unused_parameter_size",
+)
+
 
 class Engine(BaseEngine):
     """DDP with gradient accumulation under `no_sync`, as its documentation has it."""
 
     def set_up(self):
         options = self.spec["ddp"]
-        self.ddp = DistributedDataParallel(
-            self.model,
-            bucket_cap_mb=options["bucket_cap_mb"],
-            find_unused_parameters=options["find_unused_parameters"],
-            static_graph=options["static_graph"],
-            gradient_as_bucket_view=options["gradient_as_bucket_view"],
-        )
+        with first_bucket_like_the_others(options["bucket_cap_mb"]):
+            self.ddp = DistributedDataParallel(
+                self.model,
+                bucket_cap_mb=options["bucket_cap_mb"],
+                find_unused_parameters=options["find_unused_parameters"],
+                static_graph=options["static_graph"],
+                gradient_as_bucket_view=options["gradient_as_bucket_view"],
+            )
         if options["comm_hook"] != "none":
             self.ddp.register_comm_hook(None, COMM_HOOKS[options["comm_hook"]])
         self.optimizer = self.make_optimizer(self.trainable())
         self.norm = None
+        self.late = "late-no-sync" in self.spec["shapes"]
+        self.final = True
 
     def describe(self):
-        logged = self.ddp._get_ddp_logging_data()
-        return type(self.ddp).__name__, {name: str(value) for name, value in logged.items()}
+        return type(self.ddp).__name__, self._logged(CONSTRUCTION)
+
+    def describe_afterwards(self):
+        return self._logged(CONSTRUCTION + RUNTIME)
 
     def accumulation(self, final):
-        return super().accumulation(final) if final else self.ddp.no_sync()
+        self.final = final
+        if final or self.late:
+            return contextlib.nullcontext()
+        return self.ddp.no_sync()
 
     def forward(self, *data):
         return self.ddp(*data)
 
     def backward(self, loss):
+        if self.late:
+            # Too late: this microbatch's forward has looked at the flag that `no_sync` switches.
+            self.ddp.require_backward_grad_sync = self.final
         (loss / self.spec["gradient_accumulation_steps"]).backward()
 
     def step(self, boundary):
@@ -60,3 +100,23 @@ class Engine(BaseEngine):
 
     def gradient_norm(self):
         return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
+
+    def _logged(self, names):
+        logged = self.ddp._get_ddp_logging_data()
+        return {name: str(logged[name]) for name in names if name in logged}
+
+
+@contextlib.contextmanager
+def first_bucket_like_the_others(bucket_cap_mb):
+    """Gives DDP's first bucket the capacity of the others while DDP is made.
+
+    A torch of today does so when a capacity is asked for. Up to 2.0 at least, the first bucket
+    takes a MiB all the same, and a small model never fills it: this is the constant that torch's
+    own source says users can set for that (`_ddp_init_helper` in `nn/parallel/distributed.py`).
+    """
+    default = dist._DEFAULT_FIRST_BUCKET_BYTES
+    dist._DEFAULT_FIRST_BUCKET_BYTES = min(default, int(bucket_cap_mb * MIB))
+    try:
+        yield
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = default

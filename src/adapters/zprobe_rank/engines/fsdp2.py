@@ -1,15 +1,21 @@
 """PyTorch's `fully_shard` (FSDP2)."""
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+import torch.distributed as dist
 
 try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-except ImportError:  # before torch 2.6
-    from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+except ImportError:
+    try:
+        # Its first home.
+        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
+from torch.distributed.device_mesh import init_device_mesh
 
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.base import BaseEngine
+from zprobe_rank.optimizer_tap import flat
 
 
 class Engine(BaseEngine):
@@ -17,24 +23,42 @@ class Engine(BaseEngine):
 
     model_dtype = torch.float32
 
+    # Before the step a rank has the gradients of its shards, like its optimizer.
+    before_step_layout = "partition"
+
     def set_up(self):
         spec = self.spec
-        policy = MixedPrecisionPolicy(
+        self.policy = MixedPrecisionPolicy(
             param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]
         )
         options = dict(
             mesh=init_device_mesh("cpu", (spec["world_size"],)),
-            mp_policy=policy,
+            mp_policy=self.policy,
             reshard_after_forward=spec["fsdp2"]["reshard_after_forward"],
         )
-        for block in getattr(self.model, "layers", self.model).children():
-            fully_shard(block, **options)
+        # One group of parameters for each block, and one for the rest.
+        blocks = getattr(self.model, "layers", self.model)
+        for block in blocks.children():
+            if any(True for _ in block.parameters()):
+                fully_shard(block, **options)
         fully_shard(self.model, **options)
         self.optimizer = self.make_optimizer(self.trainable())
         self.norm = None
+        self.shards = None
 
     def describe(self):
-        return "fully_shard", {"policy": str(self.model._get_fsdp_state()._mp_policy)}
+        facts = dict(
+            policy=str(self.policy),
+            implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__),
+            root=type(self.model).__name__,
+        )
+        return fully_shard.__name__, facts
+
+    def observe(self):
+        try:
+            self.shards = self._shards()
+        except AttributeError as error:
+            self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
 
     def accumulation(self, final):
         self.model.set_requires_gradient_sync(final)
@@ -60,8 +84,59 @@ class Engine(BaseEngine):
         return [parameter.detach().full_tensor() for parameter in self.model.parameters()]
 
     def graph_index(self):
-        # Autograd accumulates into copies that exist from forward to backward only.
-        return {}
+        # Autograd accumulates into unsharded copies, which come into being with the first forward.
+        copies = [getattr(shard, "_unsharded_param", None) for shard in self.shards or []]
+        return {id(copy): index for index, copy in enumerate(copies) if copy is not None}
+
+    def hint(self, fragment):
+        """`fully_shard` cuts dimension 0 as `torch.chunk` does: all chunks but the last ones are equal."""
+        for index, parameter in enumerate(self.model.parameters()):
+            if parameter is fragment:
+                rows = fragment.shape[0]
+                first = min(-(-rows // self.spec["world_size"]) * dist.get_rank(), rows)
+                return index, first * (fragment.numel() // rows)
+        return None
+
+    def accumulated(self, microbatch):
+        """The unsharded gradients that wait for the boundary."""
+        if self.shards is None or microbatch + 1 == self.spec["gradient_accumulation_steps"]:
+            return None
+        return torch.cat([waiting(shard).detach().reshape(-1) for shard in self.shards])
+
+    def before_step(self):
+        return torch.cat([flat(g) for g in map(gradient, self.trainable()) if flat(g).numel() > 0])
 
     def gradient_norm(self):
         return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
+
+    def _shards(self):
+        """FSDP2's own record of each parameter, in the model's order."""
+        by_parameter = {}
+        for module in self.model.modules():
+            if not hasattr(module, "_get_fsdp_state"):
+                continue
+            for group in groups(module._get_fsdp_state()):
+                by_parameter.update((id(shard.sharded_param), shard) for shard in group.fsdp_params)
+        return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
+
+
+def groups(state):
+    """A module's groups of parameters: several from torch 2.12 on, one or none before."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+
+
+def waiting(shard):
+    """The unsharded gradient that one parameter has gathered so far; zeros if it has none."""
+    if shard.unsharded_accumulated_grad is not None:
+        return shard.unsharded_accumulated_grad
+    copy = getattr(shard, "_unsharded_param", None)
+    if copy is not None and copy.grad is not None:
+        return copy.grad
+    return torch.zeros(shard._orig_size)
+
+
+def gradient(parameter):
+    """A parameter's gradient; zeros if it has none."""
+    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)

@@ -1,0 +1,243 @@
+//! Real engines end to end: the real `zprobe`, ranks in Python, the engine of an environment.
+//!
+//! They need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to it and
+//! run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes them try
+//! the whole lattice. Every run costs an import of torch.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use tempfile::TempDir;
+use zprobe::report::Report;
+use zprobe::spec::Point;
+use zprobe::spec::code::Code;
+use zprobe::trace::{Event, Trace};
+
+/// A run that is over.
+struct Run {
+    code: i32,
+    report: Report,
+    trace: Trace,
+}
+
+/// The interpreter under test.
+fn python() -> PathBuf {
+    std::env::var_os("ZPROBE_TEST_PYTHON")
+        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch")
+        .into()
+}
+
+/// Whether everything is tried, and not only what stands for it.
+fn full() -> bool {
+    std::env::var_os("ZPROBE_TEST_FULL").is_some()
+}
+
+/// Runs `zprobe run` with these arguments.
+fn zprobe(args: &str) -> Run {
+    let dir = TempDir::new().expect("a temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .arg("run")
+        .args(args.split_whitespace())
+        .arg("--python")
+        .arg(python())
+        .args(["--out", "run", "--output-format", "json"])
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Run {
+        code: output.status.code().expect("zprobe exits by itself"),
+        report: serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|err| panic!("{args}: no report ({err})\n{stderr}")),
+        trace: Trace::read(&dir.path().join("run")).expect("a trace"),
+    }
+}
+
+impl Run {
+    /// Asserts that the engine did what it should, in every weight.
+    fn assert_clean(&self, args: &str) {
+        assert_eq!(self.code, 0, "{args}\n{:#?}", self.report.findings);
+        for point in [Point::OptimizerInput, Point::MasterWeights, Point::Parameters] {
+            let mut entries = self.report.contributions.iter().filter(|c| c.point == point);
+            assert!(entries.clone().count() > 0, "{args}: nothing was read at {point}");
+            assert!(entries.all(|c| c.as_planned), "{args}: {point}");
+        }
+    }
+
+    /// Asserts that every gradient reached the optimizer with weight 1, and none of a step before.
+    fn assert_weights_are_one(&self, args: &str) {
+        for entry in &self.report.contributions {
+            if entry.point == Point::Accumulator {
+                continue;
+            }
+            assert!(entry.weights.iter().flatten().all(|w| *w == 1.0), "{args}\n{entry:?}");
+            assert!(entry.leftover.iter().flatten().all(|w| *w == 0.0), "{args}\n{entry:?}");
+        }
+    }
+
+    /// Weights of a rank's gradients in its own parameters after the first step.
+    fn own_weights(&self, rank: usize) -> &[f64] {
+        let entry = self
+            .report
+            .contributions
+            .iter()
+            .find(|c| (c.point, c.step, c.rank) == (Point::Parameters, 0, rank));
+        &entry.expect("weights of the parameters").weights[rank]
+    }
+
+    /// Digests of the parameters by rank and step.
+    fn parameters(&self) -> BTreeMap<(usize, Option<usize>), String> {
+        self.trace
+            .events()
+            .filter_map(|(rank, event)| match event {
+                Event::Buffer { step, point: Point::Parameters, payload, .. } => {
+                    Some(((rank?, *step), payload.digest.clone()))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// What rank 0's engine last said about itself.
+    fn facts(&self) -> &BTreeMap<String, String> {
+        self.trace
+            .events()
+            .filter_map(|(rank, event)| match event {
+                Event::EngineDescribed { facts } if rank == Some(0) => Some(facts),
+                _ => None,
+            })
+            .last()
+            .expect("the engine described itself")
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn a_healthy_step_is_clean_and_every_weight_is_exactly_one() {
+    let mut cases = vec![
+        "--engine ddp --nproc-per-node 3 --ga 3 --dtype bf16".to_owned(),
+        "--engine fsdp2 --nproc-per-node 3 --ga 3 --dtype fp16".to_owned(),
+    ];
+    if full() {
+        for engine in ["ddp", "fsdp2"] {
+            for world in [2, 3, 4] {
+                for ga in [1, 3, 4] {
+                    for dtype in ["bf16", "fp16", "fp32"] {
+                        cases.push(format!(
+                            "--engine {engine} --nproc-per-node {world} --ga {ga} --dtype {dtype}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    for args in cases {
+        let run = zprobe(&args);
+        run.assert_clean(&args);
+        run.assert_weights_are_one(&args);
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
+    let mut cases = vec![
+        "--engine ddp --shape unused-first,unused-last,tied,frozen,bypass,several-backwards \
+         --gradient-as-bucket-view",
+        "--engine fsdp2 --shape unused-first,unused-last,tied,frozen,tuple-output \
+         --reshard-after-forward=false",
+    ];
+    if full() {
+        cases.extend([
+            "--engine ddp --shape unused-always,unused-alternating,dict-output --steps 3",
+            "--engine ddp --shape unused-always,tuple-output --static-graph --ga 1 --steps 3",
+            "--engine ddp --comm-hook fp16-compress --dtype fp32",
+            "--engine ddp --comm-hook bf16-compress --dtype fp32 --find-unused-parameters",
+            "--engine fsdp2 --shape unused-always,unused-alternating,dict-output --steps 3",
+            "--engine fsdp2 --shape several-backwards --comm-dtype bf16",
+            "--engine fsdp2 --dtype fp16 --comm-dtype fp16",
+        ]);
+    }
+    for args in cases {
+        zprobe(args).assert_clean(args);
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
+    let mut cases = vec!["--engine ddp --model mlp", "--engine fsdp2 --model mlp"];
+    if full() {
+        cases.extend([
+            "--engine ddp --shape unused-last,tied --gradient-clipping 1",
+            "--engine ddp --model mlp --gradient-as-bucket-view --gradient-clipping 0.1",
+            "--engine fsdp2 --shape unused-last,tied --gradient-clipping 1",
+            "--engine fsdp2 --model mlp --gradient-clipping 0.1",
+        ]);
+    }
+    for args in cases {
+        let watched = zprobe(&format!("{args} --observe full")).parameters();
+        let alone = zprobe(&format!("{args} --observe outcome")).parameters();
+        assert!(watched.len() >= 6, "{args}: two ranks, before and after each of two steps");
+        assert_eq!(watched, alone, "{args}");
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn a_small_model_fills_several_of_ddps_buckets() {
+    let run = zprobe("--engine ddp --ga 2");
+    let sizes = &run.facts()["rebuilt_bucket_sizes"];
+    assert!(sizes.split(',').count() > 1, "{sizes}");
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn gradients_that_ddp_never_reduced_are_found() {
+    // Each microbatch obeys the flag that the one before it set.
+    let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
+    assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
+    let unmanaged = zprobe("--engine ddp --ga 3 --shape unmanaged");
+    assert_eq!((unmanaged.code, unmanaged.own_weights(1)), (1, &[2.0, 2.0, 0.0][..]));
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_rank_programs_own_tests_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let expected = tempfile::NamedTempFile::new().expect("a temporary file");
+    serde_json::to_writer(&expected, &codes()).expect("the codes are written");
+    let output = Command::new(python())
+        .args(["-B", "-m", "unittest", "discover", "--start-directory", "tests/python"])
+        .env("PYTHONPATH", root.join("src/adapters"))
+        .env("ZPROBE_TEST_CODES", expected.path())
+        .current_dir(root)
+        .output()
+        .expect("Python starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(!stderr.contains("Ran 0 tests"), "{stderr}");
+}
+
+/// Codes as `spec::code` defines them, for the Python side to be compared with.
+fn codes() -> serde_json::Value {
+    [(1, 0), (24, 7), (100, u64::MAX)]
+        .map(|(contributions, seed)| {
+            let code = Code::new(contributions, seed);
+            let elements = 0..3 * code.length();
+            let values = |column| -> Vec<i8> {
+                elements.clone().map(|element| code.value(column, element)).collect()
+            };
+            json!({
+                "contributions": contributions,
+                "seed": seed,
+                "length": code.length(),
+                "initial": elements.clone().map(|e| code.initial(e)).collect::<Vec<i8>>(),
+                "values": (0..contributions).map(values).collect::<Vec<_>>(),
+            })
+        })
+        .into_iter()
+        .collect()
+}

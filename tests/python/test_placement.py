@@ -1,0 +1,88 @@
+"""Fragments are found again by their content, however an engine cuts and orders parameters."""
+
+import unittest
+
+import torch
+
+from zprobe_rank.codes import Code
+from zprobe_rank.placement import Placement
+
+SIZES = [66, 268, 99, 64, 130, 5, 7]
+
+
+def parameters():
+    """Starting values of the coded model's parameters, one after the other in the flat order."""
+    code, start, tensors = Code(18, 0), 0, {}
+    for index, size in enumerate(SIZES):
+        tensors[index] = code.initial(range(start, start + size)) / 1024
+        start += size
+    return tensors
+
+
+def pieces(segments):
+    return [(s["param"], s["offset"], s["len"]) for s in segments]
+
+
+class PlacementTest(unittest.TestCase):
+    def setUp(self):
+        self.tensors = parameters()
+        self.placement = Placement(self.tensors, rank=0, world_size=1)
+
+    def locate(self, *parts):
+        """Where a fragment that is made of (param, offset, len) is found; None stands for padding."""
+        content = [
+            torch.zeros(size) if index is None else self.tensors[index][offset : offset + size]
+            for index, offset, size in parts
+        ]
+        return pieces(self.placement.locate(torch.cat(content)))
+
+    def test_a_parameter_of_its_own_is_found_whole(self):
+        for index, size in enumerate(SIZES):
+            self.assertEqual(self.locate((index, 0, size)), [(index, 0, size)])
+
+    def test_the_flat_order_is_found_with_its_padding(self):
+        parts = [(index, 0, size) for index, size in enumerate(SIZES)] + [(None, 0, 3)]
+        self.assertEqual(self.locate(*parts), parts)
+
+    def test_another_order_is_found_too(self):
+        parts = [(index, 0, SIZES[index]) for index in (4, 6, 0, 5, 2)]
+        self.assertEqual(self.locate(*parts), parts)
+
+    def test_a_partition_may_begin_and_end_inside_of_parameters(self):
+        for cut in range(1, SIZES[1]):
+            first, second = [(0, 0, 66), (1, 0, cut)], [(1, cut, SIZES[1] - cut), (2, 0, 99)]
+            self.assertEqual(self.locate(*first), first)
+            self.assertEqual(self.locate(*second), second)
+
+    def test_short_shards_are_found_by_their_neighbours(self):
+        for world_size in (2, 3, 4):
+            for rank in range(world_size):
+                self.placement = Placement(self.tensors, rank, world_size)
+                parts = []
+                for index, size in enumerate(SIZES):
+                    shard = -(-size // world_size)
+                    held = min(shard, max(0, size - rank * shard))
+                    parts += [(index, rank * shard, held)] if held else []
+                    parts += [(None, 0, shard - held)] if held < shard else []
+                self.assertEqual(self.locate(*parts), parts)
+
+    def test_shards_of_long_parameters_are_found(self):
+        for world_size in (2, 3, 4):
+            for index in (0, 1, 2, 4):
+                size = -(-SIZES[index] // world_size)
+                for start in range(0, SIZES[index], size):
+                    part = (index, start, min(size, SIZES[index] - start))
+                    self.assertEqual(self.locate(part), [part])
+
+    def test_a_hint_is_followed_where_the_content_bears_it_out(self):
+        short = self.tensors[5][2:4]
+        self.assertEqual(pieces(self.placement.locate(short)), [(None, 0, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, 2))), [(5, 2, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, 1))), [(None, 0, 2)])
+
+    def test_what_is_not_the_models_stays_unknown(self):
+        self.assertEqual(self.locate((None, 0, 40)), [(None, 0, 40)])
+
+    def test_narrow_dtypes_hold_the_starting_values(self):
+        fragment = self.tensors[1].to(torch.bfloat16)
+        self.assertEqual(pieces(self.placement.locate(fragment)), [(1, 0, SIZES[1])])
