@@ -35,6 +35,8 @@ fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
         &["run", "--nproc-per-node", "0"],
         &["run", "--nproc-per-node", "many"],
         &["run", "--nproc-per-node", "gpu"],
+        &["run", "--engine", "ddp", "--shape", "unused-always", "infinity-on-one-rank"],
+        &["run", "--engine", "ddp", "--model", "mlp", "--shape", "frozen"],
         &["run", "--dtype", "fp16"],
         &["run", "--dtype", "fp32", "--grad-accum-dtype", "bf16"],
         &["run", "--engine", "ddp", "--stage", "2"],

@@ -17,20 +17,7 @@ use zprobe::trace::{
     Record, Trace,
 };
 
-/// How the optimizers share the model.
-#[derive(Clone, Debug)]
-pub enum Cut {
-    /// Every rank holds everything: DDP, stage 0.
-    Replicated,
-    /// One flat order in equal parts, padded at the end: stages 1 and 2.
-    Flat,
-    /// Each parameter in equal parts, padded: stage 3, and FSDP2 but for the padding.
-    EachParameter,
-    /// Rank 0 holds one parameter, rank 1 all others.
-    Alone(usize),
-    /// One flat order, cut at these fractions of it.
-    At(Vec<f64>),
-}
+pub use super::cut::Cut;
 
 /// One gradient in one element of one rank's optimizer.
 #[derive(Clone, Copy, Debug)]
@@ -115,63 +102,8 @@ impl Simulation {
     }
 
     /// The parts of parameters that a rank's optimizer holds, in the order of its buffer.
-    pub fn partition(&self, rank: usize) -> Vec<Segment> {
-        let world = self.spec.world_size;
-        let trainable: Vec<usize> =
-            (0..self.plan.params().len()).filter(|&p| self.plan.params()[p].trainable).collect();
-        let numel = |param: usize| self.plan.params()[param].numel();
-        let total: usize = trainable.iter().map(|&param| numel(param)).sum();
-        let part = |from: usize, to: usize| {
-            let mut segments = Vec::new();
-            let mut start = 0;
-            for &param in &trainable {
-                let (first, end) = (from.max(start), to.min(start + numel(param)));
-                if first < end {
-                    let (offset, len) = (first - start, end - first);
-                    segments.push(Segment { param: Some(param), offset, len });
-                }
-                start += numel(param);
-            }
-            if to > total.max(from) {
-                let len = to - total.max(from);
-                segments.push(Segment { param: None, offset: 0, len });
-            }
-            segments
-        };
-        match &self.cut {
-            Cut::Replicated => part(0, total),
-            Cut::Flat => {
-                let size = total.div_ceil(world);
-                part(rank * size, (rank + 1) * size)
-            }
-            Cut::EachParameter => trainable
-                .iter()
-                .flat_map(|&param| {
-                    let size = numel(param).div_ceil(world);
-                    let (from, to) = (rank * size, numel(param).min((rank + 1) * size));
-                    let len = to.saturating_sub(from);
-                    let held = Segment { param: Some(param), offset: from, len };
-                    let padding = Segment { param: None, offset: 0, len: size - len };
-                    [held, padding].into_iter().filter(|segment| segment.len > 0)
-                })
-                .collect(),
-            Cut::Alone(alone) => trainable
-                .iter()
-                .filter(|&param| (param == alone) == (rank == 0))
-                .map(|&param| Segment { param: Some(param), offset: 0, len: numel(param) })
-                .collect(),
-            Cut::At(fractions) => {
-                let mut cuts: Vec<usize> =
-                    fractions.iter().map(|fraction| (fraction * total as f64) as usize).collect();
-                cuts.sort_unstable();
-                let at = |index: usize| match index {
-                    0 => 0,
-                    index if index == world => total,
-                    index => cuts.get(index - 1).copied().unwrap_or(total),
-                };
-                part(at(rank), at(rank + 1))
-            }
-        }
+    fn partition(&self, rank: usize) -> Vec<Segment> {
+        self.cut.partition(&self.plan, self.spec.world_size, rank)
     }
 
     /// What a rank says before the first step.
