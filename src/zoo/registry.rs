@@ -27,6 +27,7 @@ rows! {
     "divided-twice-tuple",
     "not-averaged-mixed-dtype",
     "overflow-not-shared",
+    "stage2-last-microbatch-only",
     "stage3-stale-gradient",
     "wrong-optimizer",
 }

@@ -46,6 +46,9 @@ pub fn run_all(
             let label = format!("{} on {}", case.row.name, case.release.label());
             say(progress, &line, &format!("[{}/{}] {label}", at + 1, cases.len()));
             let outcome = run_one(case, environments, &own, out);
+            // What is known stays known, even if the user stops here.
+            let ok = if outcome.ok { "as expected" } else { "NOT as expected" };
+            progress.suspend(|| anstream::eprintln!("{label}: {}, {ok}", outcome.got));
             if args.fail_fast && !outcome.ok {
                 stopped.store(true, Ordering::Relaxed);
             }
