@@ -30,6 +30,9 @@ named_enum! {
         InfinityOnOneRank = "infinity-on-one-rank",
         /// The loss of each microbatch goes backward in two parts.
         SeveralBackwards = "several-backwards",
+        /// After the loss, a penalty on a parameter goes backward that no forward of the engine is
+        /// part of.
+        PenaltyBackward = "penalty-backward",
         /// The last microbatch's loss reaches only a tensor that the engine does not manage.
         Unmanaged = "unmanaged",
         /// The flag that `no_sync` switches is set between forward and backward: a user's mistake
@@ -53,6 +56,9 @@ impl Shape {
             Shape::DictOutput => "forward returns a dict of loss and logits",
             Shape::InfinityOnOneRank => "one element of one rank's gradient is infinite",
             Shape::SeveralBackwards => "each microbatch's loss goes backward in two parts",
+            Shape::PenaltyBackward => {
+                "a penalty goes backward by itself, beside the engine's forward"
+            }
             Shape::Unmanaged => "the last microbatch reaches only a tensor outside of the engine",
             Shape::LateNoSync => "DDP's no_sync flag is set after forward, a user's mistake",
         }
@@ -86,7 +92,7 @@ impl Shape {
     pub const fn param(self) -> Option<&'static str> {
         match self {
             Shape::UnusedFirst | Shape::Bypass => Some("layers.0.attn.weight"),
-            Shape::UnusedLast => Some("layers.0.mlp.weight"),
+            Shape::UnusedLast | Shape::PenaltyBackward => Some("layers.0.mlp.weight"),
             Shape::UnusedAlways | Shape::InfinityOnOneRank => Some("layers.0.norm.weight"),
             Shape::UnusedAlternating => Some("embed.weight"),
             Shape::Tied => Some("position.weight"),

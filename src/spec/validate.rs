@@ -439,6 +439,17 @@ fn check_engines_shapes(spec: &RunSpec) -> Result<(), Invalid> {
             spec.engine == Engine::Fsdp2,
             "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
         ),
+        (
+            Shape::Bypass,
+            spec.engine == Engine::DeepSpeed && spec.stage == 3,
+            "beside the forward, stage 3's parameters are empty; use --stage 2",
+        ),
+        (
+            Shape::PenaltyBackward,
+            spec.engine != Engine::DeepSpeed || spec.stage == 3,
+            "DDP and FSDP2 reduce in what their forward prepares, and stage 3's parameters are \
+             empty beside it; use --engine deepspeed with --stage 0, 1 or 2",
+        ),
         (Shape::LateNoSync, spec.engine != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
         (
             Shape::LateNoSync,

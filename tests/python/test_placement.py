@@ -63,6 +63,8 @@ class PlacementTest(unittest.TestCase):
                     shard = -(-size // world_size)
                     held = min(shard, max(0, size - rank * shard))
                     parts += [(index, rank * shard, held)] if held else []
+                    if held < shard and parts[-1][0] is None:
+                        shard, held = shard + parts.pop()[2], held
                     parts += [(None, 0, shard - held)] if held < shard else []
                 self.assertEqual(self.locate(*parts), parts)
 

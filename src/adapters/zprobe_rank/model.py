@@ -11,6 +11,7 @@ SPECIAL = {
     "unused-first": "layers.0.attn.weight",
     "bypass": "layers.0.attn.weight",
     "unused-last": "layers.0.mlp.weight",
+    "penalty-backward": "layers.0.mlp.weight",
     "unused-always": "layers.0.norm.weight",
     "infinity-on-one-rank": "layers.0.norm.weight",
     "unused-alternating": "embed.weight",
@@ -99,6 +100,13 @@ class CodedModel(Node):
         return output[0] if self.output == "tuple" else output["loss"]
 
 
+class Penalty:
+    """Data of a term that goes backward by itself, with no forward of the engine before it."""
+
+    def __init__(self, x):
+        self.x = x
+
+
 class CodedProbe:
     """The coded model with the data of one rank."""
 
@@ -119,10 +127,18 @@ class CodedProbe:
         data = self._data(step, microbatch)
         if "several-backwards" in self.shapes:
             return [[scaled(x, 2) for x in data], [scaled(x, -1) for x in data]]
+        if "penalty-backward" in self.shapes:
+            # Twice the term in the loss, and once less in the penalty.
+            index = self._index(SPECIAL["penalty-backward"])
+            if data[index] is not None:
+                return [data[:index] + [2 * data[index]] + data[index + 1 :], Penalty(-data[index])]
         return [data]
 
     def loss(self, engine, data, microbatch):
         """Forward through the engine, and the loss."""
+        if isinstance(data, Penalty):
+            parameter = engine.parameter_beside(SPECIAL["penalty-backward"])
+            return (parameter.float() * data.x).sum() * self.model.scale
         if "unmanaged" in self.shapes and microbatch == self.ga - 1:
             engine.forward(*data)
             # A parameter of the user's own, that the engine was never given.

@@ -24,8 +24,17 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             same_backward && flush.elements > 0
         })
     };
-    let empty: Vec<_> =
-        flushes.iter().filter(|flush| flush.elements == 0 && !carried(flush)).collect();
+    // Where the loss reaches no parameter there is nothing to flush; but an engine may fail at that.
+    let has_reason = |empty: &BucketFlush<'_>| {
+        let backward = (empty.step, empty.microbatch, empty.rank);
+        let reached = case.observed.backwards.get(&backward).map(|backward| backward.reached.len());
+        let failed = case.observed.processes[empty.rank].failure.is_some();
+        reached == Some(0) && !failed
+    };
+    let empty: Vec<_> = flushes
+        .iter()
+        .filter(|flush| flush.elements == 0 && !carried(flush) && !has_reason(flush))
+        .collect();
     let Some(first) = empty.first() else { return Vec::new() };
     let mut finding = rule.finding(format!(
         "an IPG bucket was flushed empty ({}): nothing had been put into it",
