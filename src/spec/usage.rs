@@ -54,7 +54,7 @@ mod tests {
     fn every_shape_that_leaves_something_unused_says_what() {
         for &shape in Shape::ALL {
             let request = SpecRequest {
-                engine: Some(Engine::DeepSpeed),
+                engine: Some(Engine::Ddp),
                 shapes: vec![shape],
                 ..SpecRequest::default()
             };
