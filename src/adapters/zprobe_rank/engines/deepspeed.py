@@ -49,6 +49,12 @@ class Engine(BaseEngine):
     def not_observed(self, what, why):
         self.channel.emit("not-observed", what=what, why=why)
 
+    def accumulation(self, final):
+        if not {"several-backwards", "penalty-backward"}.isdisjoint(self.spec["shapes"]):
+            # Whoever goes backward more often than once before a step has to say which is the last.
+            self.engine.set_gradient_accumulation_boundary(final)
+        return super().accumulation(final)
+
     def forward(self, *data):
         return self.engine(*data)
 
