@@ -3,21 +3,24 @@
 //! What an engine offers is data: [`Lattice::of`] has its axes and their values. Their whole product
 //! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
 //! and every pair of an unusual shape and an unusual setting, is met at least once.
-//! [`Lattice::product`] is the whole product of fewer axes. [`outcome::group`] says the same thing
+//! [`Lattice::product`] is the whole product of fewer axes. [`group::group`] says the same thing
 //! about many configurations once.
 
 mod ddp;
 mod deepspeed;
 mod fsdp2;
+pub mod group;
 mod native;
 pub mod outcome;
 
 use std::collections::HashSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::spec::{Engine, Shape, named_enum};
 
 /// A value of an axis: a few words for people, and what to type behind `zprobe run`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choice {
     /// For people: `stage 1`.
     pub label: String,
@@ -52,7 +55,7 @@ named_enum! {
 }
 
 /// Something to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// The engine.
     pub engine: Engine,
@@ -70,6 +73,11 @@ impl Configuration {
         let engine = ["--engine".to_owned(), self.engine.to_string()];
         let choices = self.base.iter().chain(&self.extra);
         engine.into_iter().chain(choices.flat_map(|it| it.arguments.iter().cloned())).collect()
+    }
+
+    /// What to type to run it by itself.
+    pub fn command(&self) -> String {
+        format!("zprobe run {}", self.arguments().join(" "))
     }
 
     /// The base in words: `stage 1, bf16, grad-accum fp32`.
@@ -146,7 +154,7 @@ impl Lattice {
             extras = extras
                 .into_iter()
                 .flat_map(|extra: Vec<Choice>| {
-                    let with = |value: &Choice| [extra.as_slice(), &[value.clone()]].concat();
+                    let with = |value: &Choice| [extra.as_slice(), std::slice::from_ref(value)].concat();
                     let more: Vec<_> = axis.iter().map(with).collect();
                     [extra].into_iter().chain(more)
                 })

@@ -1,12 +1,10 @@
-//! What came of configurations, and the same outcome of many in one line.
-
-use std::collections::BTreeMap;
+//! What came of configurations.
 
 use serde::{Deserialize, Serialize};
 
 use super::Configuration;
 use crate::report::{Report, Verdict};
-use crate::spec::named_enum;
+use crate::spec::{Engine, named_enum};
 
 /// Longest text that is quoted from an engine, in characters.
 const QUOTED: usize = 160;
@@ -14,15 +12,15 @@ const QUOTED: usize = 160;
 named_enum! {
     /// How the run of a configuration ended.
     pub enum Ending {
-        /// As a report's.
+        /// Every gradient arrived as it should.
         Clean = "clean",
-        /// As a report's.
+        /// Something is wrong.
         Findings = "findings",
-        /// As a report's.
+        /// The engine crashed or hung.
         Crashed = "crashed",
-        /// As a report's.
+        /// The run ended without an answer.
         Inconclusive = "inconclusive",
-        /// There is no report.
+        /// There was no run, so that there is no report.
         NotRun = "not-run",
     }
 }
@@ -71,26 +69,26 @@ impl Outcome {
         Self { ending: Ending::NotRun, codes: vec![], message, optimizer_class: None }
     }
 
-    /// What is the same for equal outcomes: codes for findings, words without numbers for crashes.
-    fn key(&self) -> (Ending, Vec<String>, String) {
-        let words = match self.ending {
-            Ending::Crashed | Ending::NotRun => self.message.as_deref().unwrap_or_default(),
-            Ending::Clean | Ending::Findings | Ending::Inconclusive => "",
-        };
-        (self.ending, self.codes.clone(), words.replace(|c: char| c.is_ascii_digit(), ""))
-    }
-
-    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901): IndexError: …`.
+    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`.
     pub fn words(&self) -> String {
         let codes = self.codes.join(", ");
-        let message = self.message.as_deref().unwrap_or_default();
         match self.ending {
             Ending::Findings => codes,
-            Ending::Crashed if codes.is_empty() => format!("crashed: {message}"),
-            Ending::Crashed => format!("crashed ({codes}): {message}"),
-            Ending::NotRun => format!("not run: {message}"),
-            ending => ending.to_string(),
+            ending if codes.is_empty() => ending.to_string(),
+            ending => format!("{ending} ({codes})"),
         }
+    }
+
+    /// In the engine's own words, where it has some.
+    pub fn own_words(&self) -> Option<&str> {
+        let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun);
+        self.message.as_deref().filter(|_| speaks)
+    }
+
+    /// The same text for outcomes that are the same but for numbers in the engine's words.
+    pub fn key(&self) -> String {
+        let own: String = self.own_words().unwrap_or_default().to_owned();
+        format!("{} {}", self.words(), own.replace(|c: char| c.is_ascii_digit(), ""))
     }
 }
 
@@ -102,82 +100,47 @@ fn first_line(text: &str) -> String {
     }
 }
 
-/// An outcome, and all configurations that have it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group<'a> {
-    /// The outcome of the first of them.
-    pub outcome: &'a Outcome,
-    /// Where: bases that behave alike, and what has to be added to them.
-    pub classes: Vec<Class<'a>>,
+/// A configuration and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The configuration in words.
+    pub label: String,
+    /// What to type to run it by itself.
+    pub command: String,
+    /// The configuration.
+    pub configuration: Configuration,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where it is recorded, if that was kept.
+    pub run_dir: Option<std::path::PathBuf>,
 }
 
-/// Bases with the same additions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class<'a> {
-    /// The bases, in words.
-    pub bases: Vec<String>,
-    /// The fewest additions that are enough, in words; none if the bases alone are.
-    pub with: Vec<String>,
-    /// All configurations.
-    pub members: Vec<&'a Configuration>,
+/// Configurations that zprobe refuses, all for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub count: usize,
+    /// What to type to see it.
+    pub example: String,
 }
 
-/// Groups equal outcomes, in the order in which they come first.
-pub fn group<'a>(rows: &'a [(Configuration, Outcome)]) -> Vec<Group<'a>> {
-    let mut keys = Vec::new();
-    let mut members: Vec<(&Outcome, Vec<&Configuration>)> = Vec::new();
-    for (configuration, outcome) in rows {
-        let key = outcome.key();
-        match keys.iter().position(|known| *known == key) {
-            Some(at) => members[at].1.push(configuration),
-            None => {
-                keys.push(key);
-                members.push((outcome, vec![configuration]));
-            }
-        }
-    }
-    members
-        .into_iter()
-        .map(|(outcome, members)| Group { outcome, classes: classes(&members) })
-        .collect()
-}
-
-/// Sorts configurations with the same outcome by base, and joins bases with the same additions.
-fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
-    let mut bases: Vec<(String, Vec<&Configuration>)> = Vec::new();
-    for member in members {
-        let label = member.base_label();
-        match bases.iter_mut().find(|(known, _)| *known == label) {
-            Some((_, same)) => same.push(member),
-            None => bases.push((label, vec![member])),
-        }
-    }
-    let mut classes: BTreeMap<usize, Class<'a>> = BTreeMap::new();
-    for (at, (base, members)) in bases.into_iter().enumerate() {
-        let with = fewest(&members);
-        match classes.values_mut().find(|class| class.with == with) {
-            Some(class) => {
-                class.bases.push(base);
-                class.members.extend(members);
-            }
-            None => {
-                classes.insert(at, Class { bases: vec![base], with, members });
-            }
-        }
-    }
-    classes.into_values().collect()
-}
-
-/// The additions that no other addition is a part of; none if there is a member without any.
-fn fewest(members: &[&Configuration]) -> Vec<String> {
-    let part_of = |less: &Configuration, more: &Configuration| {
-        less.extra.len() < more.extra.len()
-            && less.extra.iter().all(|choice| more.extra.contains(choice))
-    };
-    members
-        .iter()
-        .filter(|member| !members.iter().any(|other| part_of(other, member)))
-        .filter(|member| !member.extra.is_empty())
-        .map(|member| super::labels(&member.extra, " × "))
-        .collect()
+/// A whole sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The engine.
+    pub engine: Engine,
+    /// Versions of what ran, by name.
+    pub versions: std::collections::BTreeMap<String, String>,
+    /// Optimizer steps of each run.
+    pub steps: usize,
+    /// What was refused.
+    pub refused: Vec<Refused>,
+    /// How many configurations were not tried, because time was up.
+    pub not_tried: usize,
+    /// What was run.
+    pub rows: Vec<Row>,
 }

@@ -3,30 +3,37 @@
 //! Every configuration is a `zprobe run` with the arguments that its row shows, over a pool: the
 //! engine is imported once. The runs of a pool take place in a process of their own, the worker.
 
+mod matrix;
 mod plan;
 mod pooled;
+mod python;
 mod run;
 mod table;
 pub mod worker;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use zprobe::lattice::Part;
-use zprobe::lattice::outcome::Ending;
+use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::spec::Engine;
 
 /// Arguments of `zprobe sweep`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Engine under test
-    #[arg(long)]
+    #[arg(long, default_value = "deepspeed")]
     engine: Engine,
 
-    /// Python interpreter that has it
-    #[arg(long, value_name = "PATH", default_value = "python3", env = "ZPROBE_PYTHON")]
-    python: PathBuf,
+    /// Python interpreter that has it [default: python3]
+    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
+    python: Option<PathBuf>,
+
+    /// Instead of --python: an environment with these packages, which is made if it is not there
+    #[arg(long, value_name = "NAME==VERSION")]
+    package: Vec<String>,
 
     /// Only configurations whose words or arguments contain this; several narrow it down
     #[arg(long, value_name = "SUBSTRING")]
@@ -68,6 +75,10 @@ pub struct Args {
     #[arg(long)]
     list: bool,
 
+    /// Run nothing; make the table of what earlier sweeps have said in JSON
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "list")]
+    results: Vec<PathBuf>,
+
     /// Keep the run directories of what is not clean in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -90,19 +101,54 @@ enum Form {
 
 pub fn main(args: &Args) -> Result<u8> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
-    let plan = plan::Plan::new(args)?;
-    if args.list {
-        super::print(&table::list(&plan, args.output_format)?)?;
-        return Ok(0);
-    }
-    anstream::eprintln!("{}", plan.summary());
+    let sweeps = if args.results.is_empty() {
+        let plan = plan::Plan::new(args)?;
+        if args.list {
+            super::print(&table::list(&plan, args.output_format)?)?;
+            return Ok(0);
+        }
+        anstream::eprintln!("{}", plan.summary());
+        vec![sweep(plan, args)?]
+    } else {
+        args.results.iter().map(|path| read(path)).collect::<Result<_>>()?
+    };
+    let text = match sweeps.as_slice() {
+        [one] => table::table(one, args.output_format)?,
+        many => matrix::table(many, args.output_format)?,
+    };
+    super::print(&text)?;
+    let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
+    Ok(exit_code(rows.map(|row| row.outcome.ending)))
+}
+
+/// Runs what is planned.
+fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
+    let python = python::interpreter(args)?;
     let scratch =
         Scratch(std::path::absolute(Path::new(".zprobe/sweep").join(super::run::run_id()))?);
-    std::fs::create_dir_all(&scratch.0)
+    fs::create_dir_all(&scratch.0)
         .with_context(|| format!("cannot create {}", scratch.0.display()))?;
-    let results = run::run_all(&plan, args, &scratch.0)?;
-    super::print(&table::results(&plan, &results, args)?)?;
-    Ok(exit_code(results.iter().map(|result| result.outcome.ending)))
+    let done = run::run_all(&plan, args, &python, &scratch.0)?;
+    Ok(Sweep {
+        engine: args.engine,
+        versions: done.versions,
+        steps: args.steps,
+        refused: plan.refused,
+        not_tried: plan.chosen.len() - done.rows.len(),
+        rows: done.rows,
+    })
+}
+
+/// What an earlier sweep has said.
+fn read(path: &Path) -> Result<Sweep> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not what `zprobe sweep --output-format json` prints; make it anew",
+            path.display()
+        )
+    })
 }
 
 /// A directory that is gone when this is.
@@ -110,23 +156,24 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// That of the worst ending. A configuration that could not be run is like one that crashed.
 fn exit_code(endings: impl Iterator<Item = Ending>) -> u8 {
-    let (rank, code) = endings
-        .map(|ending| match ending {
-            Ending::Findings => (3, 1),
-            Ending::Crashed | Ending::NotRun => (2, 3),
-            Ending::Inconclusive => (1, 4),
-            Ending::Clean => (0, 0),
-        })
-        .max()
-        .unwrap_or((0, 0));
-    let _: u8 = rank;
-    code
+    let worst = endings.max_by_key(|ending| match ending {
+        Ending::Findings => 3,
+        Ending::Crashed | Ending::NotRun => 2,
+        Ending::Inconclusive => 1,
+        Ending::Clean => 0,
+    });
+    match worst {
+        Some(Ending::Findings) => 1,
+        Some(Ending::Crashed | Ending::NotRun) => 3,
+        Some(Ending::Inconclusive) => 4,
+        Some(Ending::Clean) | None => 0,
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Which configurations are run, and which are left out and why.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, ensure};
+use zprobe::lattice::outcome::Refused;
 use zprobe::lattice::{Configuration, Lattice};
 use zprobe::report::words::amount;
 
@@ -13,8 +12,8 @@ use crate::cli::run;
 pub struct Plan {
     /// In this order.
     pub chosen: Vec<Configuration>,
-    /// How many configurations of the design are refused, and one of them, by the reason.
-    pub excluded: BTreeMap<String, (usize, Configuration)>,
+    /// What of the design is refused.
+    pub refused: Vec<Refused>,
     /// How many the filters leave out.
     filtered: usize,
     /// How many come after `--limit`.
@@ -26,12 +25,12 @@ impl Plan {
     pub fn new(args: &super::Args) -> Result<Self> {
         let lattice = Lattice::of(args.engine);
         let design = if args.full { lattice.product() } else { lattice.covering() };
-        let mut plan = Self { chosen: vec![], excluded: BTreeMap::new(), filtered: 0, beyond: 0 };
+        let mut plan = Self { chosen: vec![], refused: vec![], filtered: 0, beyond: 0 };
         for configuration in design {
             if !wanted(&configuration, args) {
                 plan.filtered += 1;
             } else if let Err(reason) = resolves(&configuration) {
-                plan.excluded.entry(reason).or_insert((0, configuration)).0 += 1;
+                plan.refuse(reason, &configuration);
             } else if args.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
                 plan.beyond += 1;
             } else {
@@ -48,10 +47,20 @@ impl Plan {
         Ok(plan)
     }
 
+    fn refuse(&mut self, reason: String, configuration: &Configuration) {
+        match self.refused.iter_mut().find(|refused| refused.reason == reason) {
+            Some(refused) => refused.count += 1,
+            None => {
+                let example = configuration.command();
+                self.refused.push(Refused { reason, count: 1, example });
+            }
+        }
+    }
+
     /// How many, and how many not.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
-        let refused: usize = self.excluded.values().map(|(count, _)| count).sum();
+        let refused: usize = self.refused.iter().map(|refused| refused.count).sum();
         for (count, what) in [
             (refused, "refused by zprobe"),
             (self.filtered, "not asked for"),

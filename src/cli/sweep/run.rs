@@ -1,5 +1,6 @@
 //! Has every configuration run by a worker, `--jobs` of them side by side.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,31 +14,29 @@ use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zprobe::environment::CACHE_VARIABLE;
 use zprobe::lattice::Configuration;
-use zprobe::lattice::outcome::{Ending, Outcome};
+use zprobe::lattice::outcome::{Ending, Outcome, Row};
 use zprobe::report::Report;
+use zprobe::spec::Engine;
 
+use super::Args;
 use super::plan::Plan;
 use super::worker::{Reply, Task};
 use crate::cli::run::{REPORT_FILE, run_id};
 
-/// What came of a configuration.
-#[derive(Debug)]
+/// What was run.
+#[derive(Debug, Default)]
 pub struct Done {
-    /// The configuration.
-    pub configuration: Configuration,
-    /// How it ended.
-    pub outcome: Outcome,
     /// Versions of what ran.
-    pub versions: Vec<(String, String)>,
-    /// How long it took.
-    pub took: Duration,
-    /// Where it is recorded, if that was kept.
-    pub dir: Option<PathBuf>,
+    pub versions: Versions,
+    /// In the order of the plan.
+    pub rows: Vec<Row>,
 }
 
+type Versions = BTreeMap<String, String>;
+
 /// Runs the plan's configurations. Those that were not started, because time was up or the user
-/// wanted it to end, have no result.
-pub fn run_all(plan: &Plan, args: &super::Args, scratch: &Path) -> Result<Vec<Done>> {
+/// wanted it to end, have no row.
+pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Result<Done> {
     let stopped = stop_on_signals()?;
     let line = progress(plan.chosen.len())?;
     let start = Instant::now();
@@ -45,19 +44,21 @@ pub fn run_all(plan: &Plan, args: &super::Args, scratch: &Path) -> Result<Vec<Do
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let work = |job: usize| {
-        let mut worker = Worker::new(args, scratch.join(format!("pool-{job}")));
+        let mut worker =
+            Worker { args, python, dir: scratch.join(format!("pool-{job}")), process: None };
         while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
             line.set_message(configuration.label());
             let dir = args.keep.as_deref().unwrap_or(scratch).join(file_name(configuration));
-            let done = worker.try_one(configuration, dir, at);
+            let (row, versions) = worker.try_one(configuration, dir, at);
             line.inc(1);
-            if done.outcome.ending != Ending::Clean {
-                let (label, words) = (configuration.label(), done.outcome.words());
-                line.suspend(|| anstream::eprintln!("{label}: {words}"));
+            if row.outcome.ending != Ending::Clean {
+                let words = [&row.label, row.outcome.words().as_str()].join(": ");
+                let own = row.outcome.own_words().unwrap_or_default();
+                line.suspend(|| anstream::eprintln!("{words} {own}"));
             }
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, done));
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, row, versions));
         }
     };
     std::thread::scope(|scope| {
@@ -68,8 +69,13 @@ pub fn run_all(plan: &Plan, args: &super::Args, scratch: &Path) -> Result<Vec<Do
     });
     line.finish_and_clear();
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(at, _)| *at);
-    Ok(results.into_iter().map(|(_, done)| done).collect())
+    results.sort_by_key(|(at, ..)| *at);
+    let mut done = Done::default();
+    for (_, row, versions) in results {
+        done.rows.push(row);
+        done.versions.extend(versions);
+    }
+    Ok(done)
 }
 
 /// True once SIGINT, SIGTERM or SIGHUP came; a second one ends the process.
@@ -98,7 +104,9 @@ fn file_name(configuration: &Configuration) -> String {
 
 /// A worker, started when it is needed and again when it has died.
 struct Worker<'a> {
-    args: &'a super::Args,
+    args: &'a Args,
+    python: &'a Path,
+    /// For its pool.
     dir: PathBuf,
     process: Option<Process>,
 }
@@ -109,25 +117,32 @@ struct Process {
     replies: BufReader<ChildStdout>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(args: &'a super::Args, dir: PathBuf) -> Self {
-        Self { args, dir, process: None }
-    }
-
+impl Worker<'_> {
     /// Whatever keeps a configuration from running is its outcome, and not an error.
-    fn try_one(&mut self, configuration: &Configuration, dir: PathBuf, number: usize) -> Done {
+    fn try_one(
+        &mut self,
+        configuration: &Configuration,
+        dir: PathBuf,
+        number: usize,
+    ) -> (Row, Versions) {
         let start = Instant::now();
         let (outcome, versions) = match self.report(configuration, &dir, number) {
-            Ok(report) => (Outcome::of(&report), report.run.versions.into_iter().collect()),
-            Err(error) => (Outcome::not_run(&format!("{error:#}")), vec![]),
+            Ok(report) => (Outcome::of(&report), report.run.versions),
+            Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
         };
         let kept = self.args.keep.is_some() && outcome.ending != Ending::Clean;
         if !kept {
             let _ = fs::remove_dir_all(&dir);
         }
-        let took = start.elapsed();
-        let dir = kept.then_some(dir);
-        Done { configuration: configuration.clone(), outcome, versions, took, dir }
+        let row = Row {
+            label: configuration.label(),
+            command: configuration.command(),
+            configuration: configuration.clone(),
+            outcome,
+            seconds: start.elapsed().as_secs_f64(),
+            run_dir: kept.then_some(dir),
+        };
+        (row, versions)
     }
 
     fn report(&mut self, configuration: &Configuration, dir: &Path, at: usize) -> Result<Report> {
@@ -151,7 +166,7 @@ impl<'a> Worker<'a> {
     fn ask(&mut self, task: &Task) -> Result<Reply> {
         let process = match &mut self.process {
             Some(process) => process,
-            None => self.process.insert(start(self.args, &self.dir)?),
+            None => self.process.insert(start(self.args.engine, self.python, &self.dir)?),
         };
         writeln!(process.tasks, "{}", serde_json::to_string(task)?)
             .context("the worker takes no task")?;
@@ -176,11 +191,11 @@ impl Drop for Worker<'_> {
     }
 }
 
-fn start(args: &super::Args, dir: &Path) -> Result<Process> {
+fn start(engine: Engine, python: &Path, dir: &Path) -> Result<Process> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
     let mut command = Command::new(&own);
-    command.args(["sweep-worker", "--engine", args.engine.name()]);
-    command.arg("--python").arg(&args.python).arg("--dir").arg(dir);
+    command.args(["sweep-worker", "--engine", engine.name()]);
+    command.arg("--python").arg(python).arg("--dir").arg(dir);
     // A row is what it says, whatever the user has set for runs of his own.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
