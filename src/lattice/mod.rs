@@ -154,7 +154,8 @@ impl Lattice {
             extras = extras
                 .into_iter()
                 .flat_map(|extra: Vec<Choice>| {
-                    let with = |value: &Choice| [extra.as_slice(), std::slice::from_ref(value)].concat();
+                    let with =
+                        |value: &Choice| [extra.as_slice(), std::slice::from_ref(value)].concat();
                     let more: Vec<_> = axis.iter().map(with).collect();
                     [extra].into_iter().chain(more)
                 })

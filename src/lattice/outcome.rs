@@ -36,6 +36,9 @@ pub struct Outcome {
     pub message: Option<String>,
     /// Class that really wrapped the inner optimizer.
     pub optimizer_class: Option<String>,
+    /// What a second run of the same said, if that was something else.
+    #[serde(default)]
+    pub then: Option<String>,
 }
 
 impl Outcome {
@@ -60,23 +63,33 @@ impl Outcome {
             codes,
             message: message.map(first_line),
             optimizer_class: report.run.optimizer_class.clone(),
+            then: None,
         }
     }
 
     /// There was no run.
     pub fn not_run(reason: &str) -> Self {
         let message = Some(first_line(reason));
-        Self { ending: Ending::NotRun, codes: vec![], message, optimizer_class: None }
+        Self { ending: Ending::NotRun, codes: vec![], message, optimizer_class: None, then: None }
     }
 
-    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`.
+    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.
     pub fn words(&self) -> String {
         let codes = self.codes.join(", ");
-        match self.ending {
+        let first = match self.ending {
             Ending::Findings => codes,
             ending if codes.is_empty() => ending.to_string(),
             ending => format!("{ending} ({codes})"),
+        };
+        match &self.then {
+            Some(then) => format!("{first}, then {then}"),
+            None => first,
         }
+    }
+
+    /// Takes note of what a second run of the same said.
+    pub fn confirm(&mut self, second: &Self) {
+        self.then = (self.key() != second.key()).then(|| second.words());
     }
 
     /// In the engine's own words, where it has some.

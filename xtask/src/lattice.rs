@@ -72,7 +72,7 @@ fn sweep(zprobe: &Path, release: &str, args: &[String], results: &Path) -> Resul
     let part = results.with_extension("part");
     let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
     let status = Command::new(zprobe)
-        .args(["sweep", "--engine", "deepspeed", "--output-format", "json"])
+        .args(["sweep", "--engine", "deepspeed", "--confirm", "--output-format", "json"])
         .args(["--package", &format!("deepspeed=={release}")])
         .args(["--package", &format!("torch=={TORCH}")])
         .args(args)

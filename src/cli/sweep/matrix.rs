@@ -129,6 +129,7 @@ mod tests {
             codes: codes.iter().map(|&code| code.to_owned()).collect(),
             message: Some(message.to_owned()),
             optimizer_class: None,
+            then: None,
         }
     }
 

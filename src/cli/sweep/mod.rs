@@ -71,6 +71,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
+    /// Run what is not clean once more, and say so if that comes out differently
+    #[arg(long)]
+    confirm: bool,
+
     /// Only list what would be run, and what is left out
     #[arg(long)]
     list: bool,

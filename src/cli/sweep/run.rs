@@ -126,10 +126,12 @@ impl Worker<'_> {
         number: usize,
     ) -> (Row, Versions) {
         let start = Instant::now();
-        let (outcome, versions) = match self.report(configuration, &dir, number) {
-            Ok(report) => (Outcome::of(&report), report.run.versions),
-            Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
-        };
+        let (mut outcome, versions) = self.outcome(configuration, &dir, number);
+        if self.args.confirm && outcome.ending != Ending::Clean {
+            let second = dir.with_extension("again");
+            outcome.confirm(&self.outcome(configuration, &second, number).0);
+            let _ = fs::remove_dir_all(&second);
+        }
         let kept = self.args.keep.is_some() && outcome.ending != Ending::Clean;
         if !kept {
             let _ = fs::remove_dir_all(&dir);
@@ -143,6 +145,13 @@ impl Worker<'_> {
             run_dir: kept.then_some(dir),
         };
         (row, versions)
+    }
+
+    fn outcome(&mut self, it: &Configuration, dir: &Path, number: usize) -> (Outcome, Versions) {
+        match self.report(it, dir, number) {
+            Ok(report) => (Outcome::of(&report), report.run.versions),
+            Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
+        }
     }
 
     fn report(&mut self, configuration: &Configuration, dir: &Path, at: usize) -> Result<Report> {
