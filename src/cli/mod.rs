@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod list;
 mod progress;
+mod provision;
 mod run;
 mod settings;
 mod sweep;
@@ -57,6 +58,8 @@ enum Command {
     SweepWorker(sweep::worker::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
+    /// Make a Python environment with pinned packages, and print its interpreter
+    Provision(provision::Args),
 }
 
 /// How to hand out a report.
@@ -109,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::main(&args),
         Command::SweepWorker(args) => sweep::worker::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Provision(args) => provision::main(&args),
     };
     match result {
         Ok(code) => code.into(),

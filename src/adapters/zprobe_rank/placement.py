@@ -25,6 +25,7 @@ class Placement:
             for offset in range(len(words) - UNMISTAKABLE + 1):
                 window = tuple(words[offset : offset + UNMISTAKABLE])
                 self.windows.setdefault(window, []).append((index, offset))
+        self.world_size = world_size
         self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
     def locate(self, tensor, hint=None):
@@ -38,17 +39,39 @@ class Placement:
             index, offset = hint
             if self.params.get(index, [])[offset : offset + len(words)] == words:
                 return [dict(param=index, offset=offset, len=len(words))]
+        segments = self._slots(words)
+        if segments is not None:
+            return segments
         segments, at, before = [], 0, None
         while at < len(words):
             piece = self._unmistakable(words, at) or self._neighbour(words, at, before)
             if piece is None:
-                _append_unknown(segments)
+                _append_unknown(segments, 1)
                 at += 1
             else:
                 segments.append(piece)
                 before = piece["param"]
                 at += piece["len"]
         return segments
+
+    def _slots(self, words):
+        """The fragment as this rank's shards of consecutive parameters, each padded to the size that
+        it has on the first rank; None if it is not that."""
+        for first in range(len(self.order)):
+            segments, at = [], 0
+            for index in self.order[first:]:
+                start, end = self.shards[index][-1]
+                size = -(-len(self.params[index]) // self.world_size)
+                if self.params[index][start:end] != words[at : at + end - start]:
+                    break
+                if end > start:
+                    segments.append(dict(param=index, offset=start, len=end - start))
+                if size > end - start:
+                    _append_unknown(segments, size - (end - start))
+                at += size
+                if at == len(words):
+                    return segments
+        return None
 
     def _unmistakable(self, words, at):
         """The longest piece that begins at `at`, if it is long enough to occur only once."""
@@ -112,18 +135,18 @@ class Placement:
 
 
 def _shards(tensor, rank, world_size):
-    """Where a parameter's own shards lie: even pieces of its elements, or of its rows."""
+    """Where a parameter's own shards lie: even pieces of its rows, and of its elements."""
     numel = tensor.numel()
     row = numel // tensor.shape[0]
-    sizes = {-(-numel // world_size), -(-tensor.shape[0] // world_size) * row}
-    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sorted(sizes)]
+    sizes = [-(-tensor.shape[0] // world_size) * row, -(-numel // world_size)]
+    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sizes]
 
 
-def _append_unknown(segments):
+def _append_unknown(segments, length):
     if segments and segments[-1]["param"] is None:
-        segments[-1]["len"] += 1
+        segments[-1]["len"] += length
     else:
-        segments.append(dict(param=None, offset=0, len=1))
+        segments.append(dict(param=None, offset=0, len=length))
 
 
 def _words(tensor):

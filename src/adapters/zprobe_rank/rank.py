@@ -36,7 +36,9 @@ def run(spec, rank, channel, listener):
     torch.set_num_threads(1)
     engine_class = load(spec["engine"]).Engine
     channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
-    rendezvous.join(spec, rank, listener)
+    group = rendezvous.join(spec, rank, listener)
+    # Before the engine's collectives are watched: the probe's own are not among them.
+    all_gather = functools.partial(dist.all_gather, group=group)
 
     params = json.loads(os.environ["ZPROBE_PARAMS"])
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
@@ -68,10 +70,12 @@ def run(spec, rank, channel, listener):
     observer.parameters(None)
     for step in range(spec["steps"]):
         take_step(spec, step, engine, probe, observer, channel)
+        channel.emit("phase-entered", step=step, microbatch=spec["gradient_accumulation_steps"] - 1, phase="digests")
+        exchange_digests(spec, step, channel, all_gather)
     facts = engine.describe_afterwards()
     if facts:
         channel.emit("engine-described", facts=facts)
-    dist.barrier()
+    dist.barrier(group=group)
     channel.emit("finished")
 
 
@@ -96,10 +100,12 @@ def take_step(spec, step, engine, probe, observer, channel):
         if boundary:
             observer.before_step(step, microbatch)
             channel.emit("phase-entered", step=step, microbatch=microbatch, phase="optimizer-step")
-        engine.step(boundary)
+        try:
+            engine.step(boundary)
+        except BaseException:
+            observer.failed_step(step)
+            raise
     observer.after_step(step)
-    channel.emit("phase-entered", step=step, microbatch=accumulation_steps - 1, phase="digests")
-    exchange_digests(spec, step, channel)
 
 
 class Observer:
@@ -141,6 +147,11 @@ class Observer:
             layout = self.engine.before_step_layout
             self.channel.buffer("before-step", layout, gradient, step=step, microbatch=microbatch)
 
+    def failed_step(self, step):
+        """What the optimizer consumed before the engine's step failed, if it got that far."""
+        if self.tap is not None:
+            self.tap.record(step)
+
     def after_step(self, step):
         """What the optimizer consumed, scale and norm, and the parameters."""
         if self.tap is not None:
@@ -169,11 +180,11 @@ def inner_optimizer(settings, parameters):
     return kind(parameters, **settings)
 
 
-def exchange_digests(spec, step, channel):
+def exchange_digests(spec, step, channel, all_gather):
     """All-gathers the digests of everything recorded since the last exchange."""
     own = torch.tensor([channel.take_digest()], dtype=torch.int64)
     gathered = [torch.zeros_like(own) for _ in range(spec["world_size"])]
-    dist.all_gather(gathered, own)
+    all_gather(gathered, own)
     digests = ["%016x" % (digest.item() & (1 << 64) - 1) for digest in gathered]
     channel.emit("digests-gathered", step=step, digests=digests)
 
