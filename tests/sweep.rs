@@ -36,8 +36,8 @@ fn what_cannot_be_swept_is_refused_with_what_to_do_instead() {
     for (args, words) in [
         (&["--jobs", "0"][..], "--jobs 0: must be at least 1"),
         (&["--filter", "no such thing"], "no configuration of the deepspeed engine is left to run"),
-        (&["--package", "torch"], "give a name and a version"),
-        (&["--package", "torch==x"], "no such version"),
+        (&["--package", "torch"], "give a package with its version"),
+        (&["--package", "torch==x"], "x: not a version"),
         (&["--package", "torch==2.11.0", "--python", "python3"], "leave one of them out"),
         (&["--results", "missing.json"], "cannot read missing.json"),
         (&["--engine", "jax"], "invalid value"),

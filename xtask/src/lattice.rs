@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::engines::Environments;
 use crate::page::Page;
 use crate::workspace;
 
@@ -38,7 +39,6 @@ pub struct Options {
 
 /// Sweeps each release, and writes the page of all that were ever swept.
 pub fn run(options: &Options) -> Result<()> {
-    let zprobe = workspace::zprobe()?;
     let dir = workspace::target_dir()?.join("lattice");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let chosen: Vec<&str> = match options.release.as_slice() {
@@ -46,13 +46,15 @@ pub fn run(options: &Options) -> Result<()> {
         some => some.iter().map(String::as_str).collect(),
     };
     if !options.page {
+        let environments = Environments::prepare()?;
         for release in chosen {
-            sweep(&zprobe, release, &options.args, &results(&dir, release))?;
+            sweep(environments.zprobe()?, release, &options.args, &results(&dir, release))?;
         }
     }
     let there: Vec<PathBuf> =
         RELEASES.iter().map(|it| results(&dir, it)).filter(|it| it.is_file()).collect();
     ensure!(!there.is_empty(), "{} holds no results; run it without --page", dir.display());
+    let zprobe = workspace::zprobe()?;
     let mut command = Command::new(&zprobe);
     command.args(["sweep", "--output-format", "markdown", "--results"]).args(there);
     let output = command.output().with_context(|| format!("cannot start {}", zprobe.display()))?;
@@ -66,19 +68,19 @@ fn results(dir: &Path, release: &str) -> PathBuf {
     dir.join(format!("deepspeed-{release}.json"))
 }
 
-fn sweep(zprobe: &Path, release: &str, args: &[String], results: &Path) -> Result<()> {
+fn sweep(mut zprobe: Command, release: &str, args: &[String], results: &Path) -> Result<()> {
     eprintln!("DeepSpeed {release}");
     // Under its own name only when it is complete.
     let part = results.with_extension("part");
     let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
-    let status = Command::new(zprobe)
+    let status = zprobe
         .args(["sweep", "--engine", "deepspeed", "--confirm", "--output-format", "json"])
         .args(["--package", &format!("deepspeed=={release}")])
         .args(["--package", &format!("torch=={TORCH}")])
         .args(args)
         .stdout(file)
         .status()
-        .with_context(|| format!("cannot start {}", zprobe.display()))?;
+        .context("cannot start zprobe")?;
     // Findings and crashes are what this is for.
     let ran = status.code().is_some_and(|code| code != 2);
     ensure!(

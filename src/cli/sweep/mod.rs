@@ -6,7 +6,6 @@
 mod matrix;
 mod plan;
 mod pooled;
-mod python;
 mod run;
 mod table;
 pub mod worker;
@@ -14,7 +13,7 @@ pub mod worker;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use zprobe::lattice::Part;
 use zprobe::lattice::outcome::{Ending, Sweep};
@@ -127,7 +126,13 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// Runs what is planned.
 fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
-    let python = python::interpreter(args)?;
+    let python = match (args.package.as_slice(), &args.python) {
+        ([], python) => python.clone().unwrap_or_else(|| PathBuf::from("python3")),
+        (packages, None) => super::provision::interpreter(packages)?,
+        (_, Some(_)) => {
+            bail!("--package and --python both say which Python is meant; leave one of them out")
+        }
+    };
     let scratch =
         Scratch(std::path::absolute(Path::new(".zprobe/sweep").join(super::run::run_id()))?);
     fs::create_dir_all(&scratch.0)
