@@ -15,7 +15,8 @@
 //! 6. [`report`]: built once, rendered many ways.
 //!
 //! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
-//! pinned packages, [`zoo`] holds known bugs and what to expect of them, and [`doctor`] says what a
+//! pinned packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations
+//! that are worth trying, and [`doctor`] says what a
 //! machine and a Python can run.
 //!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
@@ -24,6 +25,7 @@ pub mod adapters;
 pub mod diagnose;
 pub mod doctor;
 pub mod environment;
+pub mod lattice;
 pub mod launch;
 pub mod report;
 pub mod spec;

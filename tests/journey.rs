@@ -11,11 +11,12 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("trace", &["spec"]),
     ("launch", &["spec", "trace"]),
-    ("adapters", &["launch", "trace"]),
+    ("adapters", &["spec", "launch", "trace"]),
     ("report", &["spec", "trace"]),
     ("diagnose", &["spec", "trace", "report"]),
     ("environment", &[]),
     ("zoo", &["spec", "report", "environment"]),
+    ("lattice", &["spec", "report"]),
     ("doctor", &["spec"]),
 ];
 
@@ -33,6 +34,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "report",
             "environment",
             "zoo",
+            "lattice",
             "doctor",
         ],
     ),

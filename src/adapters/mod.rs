@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::launch::{Hosting, RankProgram};
+use crate::spec::Engine;
 
 /// The rank program's files, by path: a Python package, and what starts it.
 const FILES: &[(&str, &str)] = &[
@@ -61,7 +62,21 @@ pub struct Unwritable {
 /// # Errors
 /// When the run directory cannot be written.
 pub fn rank_program(python: &Path, run_dir: &Path) -> Result<RankProgram, Unwritable> {
-    let directory = run_dir.join(DIRECTORY);
+    program(python, run_dir, None)
+}
+
+/// The same as a pool for many runs of one engine, which it loads before the first.
+///
+/// `dir` outlives the runs, and is none of theirs.
+///
+/// # Errors
+/// When the directory cannot be written.
+pub fn pool_program(python: &Path, dir: &Path, engine: Engine) -> Result<RankProgram, Unwritable> {
+    program(python, dir, Some(engine))
+}
+
+fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgram, Unwritable> {
+    let directory = dir.join(DIRECTORY);
     let unwritable = |path: &Path| {
         let path = path.to_owned();
         |cause| Unwritable { path, cause }
@@ -75,7 +90,10 @@ pub fn rank_program(python: &Path, run_dir: &Path) -> Result<RankProgram, Unwrit
     Ok(RankProgram {
         program: python.to_owned(),
         // Without leaving byte code in the run directory.
-        args: vec!["-B".into(), directory.into()],
+        args: ["-B".into(), directory.into()]
+            .into_iter()
+            .chain(pool.map(|engine| engine.name().into()))
+            .collect(),
         hosting: Hosting::Forked,
     })
 }

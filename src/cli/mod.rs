@@ -8,6 +8,7 @@ mod progress;
 mod provision;
 mod run;
 mod settings;
+mod sweep;
 mod zoo;
 
 use std::ffi::OsString;
@@ -50,6 +51,11 @@ enum Command {
     List(list::Args),
     /// Try known bugs on the released versions that have them
     Zoo(zoo::Args),
+    /// Run one engine over a lattice of configurations
+    Sweep(sweep::Args),
+    /// Run configurations that standard input names, over one pool
+    #[command(hide = true)]
+    SweepWorker(sweep::worker::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
     /// Make a Python environment with pinned packages, and print its interpreter
@@ -103,6 +109,8 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),
+        Command::Sweep(args) => sweep::main(&args),
+        Command::SweepWorker(args) => sweep::worker::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Provision(args) => provision::main(&args),
     };

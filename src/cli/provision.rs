@@ -1,5 +1,6 @@
 //! `zprobe provision`: a Python environment with pinned packages, as the zoo makes them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -15,7 +16,13 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
-    let packages = args.packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
+    super::print(&format!("{}\n", interpreter(&args.packages)?.display()))?;
+    Ok(0)
+}
+
+/// The interpreter of an environment with these packages, with progress on standard error.
+pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
+    let packages = packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
     let line = ProgressBar::new_spinner();
     line.enable_steady_tick(Duration::from_millis(100));
     let python = Cache::locate()?.provide(&packages, &Installer::find(), &mut |step| {
@@ -26,8 +33,7 @@ pub fn main(args: &Args) -> Result<u8> {
         }
     })?;
     line.finish_and_clear();
-    super::print(&format!("{}\n", python.display()))?;
-    Ok(0)
+    Ok(python)
 }
 
 /// Reads `name==version`.

@@ -7,15 +7,20 @@ use std::thread::available_parallelism;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, Resettable};
+use clap::{Args as _, FromArgMatches as _};
 use zprobe::adapters;
 use zprobe::diagnose;
-use zprobe::launch::{Hosting, Launch, RankProgram, Source};
+use zprobe::launch::{Ended, Hosting, Launch, RankProgram, Source};
+use zprobe::report::Report;
 use zprobe::spec::deepspeed::DeepSpeedConfig;
 use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, Shape, SpecRequest};
 use zprobe::trace::Trace;
 
 use super::progress::Progress;
+
+/// The report in a run directory.
+pub const REPORT_FILE: &str = "report.json";
 
 /// Arguments of `zprobe run`.
 #[derive(clap::Args)]
@@ -160,23 +165,40 @@ pub fn main(args: Args) -> Result<u8> {
     let mut progress = Progress::new(&spec);
     let source = Source::Cold(&program);
     let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
-    let ended = launch.run(&mut |record| progress.see(record))?;
+    warn_of_survivors(&launch.run(&mut |record| progress.see(record))?);
     drop(progress);
-    if !ended.survivors.is_empty() {
-        anstream::eprintln!("warning: processes that cannot be killed: {:?}", ended.survivors);
-    }
-
-    let report = diagnose::diagnose(&Trace::read(&run_dir)?);
-    let path = run_dir.join("report.json");
-    fs::write(&path, report.to_json()?)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let report = report(&run_dir)?;
     // First, so that it is known even if the report cannot be handed out.
     anstream::eprintln!("recorded in {}", run_dir.display());
     args.output.hand_out(&report)
 }
 
+/// Says which processes of a run are left, if any are.
+pub fn warn_of_survivors(ended: &Ended) {
+    if !ended.survivors.is_empty() {
+        anstream::eprintln!("warning: processes that cannot be killed: {:?}", ended.survivors);
+    }
+}
+
+/// The report on a recorded run, which it is written beside.
+pub fn report(run_dir: &Path) -> Result<Report> {
+    let report = diagnose::diagnose(&Trace::read(run_dir)?);
+    let path = run_dir.join(REPORT_FILE);
+    fs::write(&path, report.to_json()?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(report)
+}
+
 impl Args {
-    fn spec(&self) -> Result<RunSpec> {
+    /// Arguments that stand for themselves: what the environment holds does not count.
+    pub fn parse(arguments: &[String]) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("zprobe run").no_binary_name(true));
+        let command = command.mut_args(|arg| arg.env(Resettable::Reset));
+        Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
+    }
+
+    /// What is run.
+    pub fn spec(&self) -> Result<RunSpec> {
         let mut request = SpecRequest {
             engine: self.engine,
             stage: self.stage,
@@ -224,7 +246,7 @@ fn ranks(text: &str) -> Result<usize> {
 }
 
 /// The native engine's rank program, which stands beside this one.
-fn native_ranks() -> Result<RankProgram> {
+pub fn native_ranks() -> Result<RankProgram> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
     let program = own.with_file_name("zprobe-rank");
     ensure!(

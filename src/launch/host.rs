@@ -15,6 +15,10 @@ use super::{Hosting, Launch, LaunchError, RankProgram, Source};
 use crate::spec::Plan;
 use crate::trace::contract::{self, LogOf};
 
+/// Variables that say who the ranks of a run are, beside those of zprobe.
+pub(super) const OF_A_RUN: [&str; 4] =
+    ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
+
 /// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
 /// ranks is the only one, and the conversation with it comes last.
 pub(super) struct Started {

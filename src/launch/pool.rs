@@ -100,6 +100,8 @@ impl Pool {
                 .map_err(LaunchError::system("a socket to a pool"))?;
         let id = format!("pool-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let mut variables = for_forking();
+        // Those of a run come with it; the user's own would be of another one.
+        variables.extend(super::host::OF_A_RUN.map(|name| (name, None)));
         variables.push((contract::RUN, Some((&id).into())));
         variables.push((contract::POOL_FD, Some(far_end.as_raw_fd().to_string().into())));
         let process = spawn(program, streams, variables, &[far_end.as_fd()])?;

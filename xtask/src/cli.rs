@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, tasks};
+use crate::{bench, lattice, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -60,6 +60,12 @@ pub enum Task {
     /// must do, and prints the medians. docs/benchmarks.md says what is compared.
     Bench(bench::Options),
 
+    /// Sweep releases of DeepSpeed, and write docs/lattice.md
+    ///
+    /// Makes an environment for each release and runs `zprobe sweep` in it, which takes from ten
+    /// minutes up. The results stay in the target directory; the page is made of all that are there.
+    Lattice(lattice::Options),
+
     /// Make libtorch ready, and print where it is
     ///
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
@@ -81,6 +87,7 @@ impl Task {
             Self::Build => tasks::build(),
             Self::Test { full } => tasks::test(full),
             Self::Bench(options) => tasks::bench(&options),
+            Self::Lattice(options) => tasks::lattice(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),
         }

@@ -80,7 +80,8 @@ impl Environments {
         Ok(runs)
     }
 
-    fn zprobe(&self) -> Result<Command> {
+    /// `zprobe`, which makes its environments here.
+    pub fn zprobe(&self) -> Result<Command> {
         let mut command = Command::new(workspace::zprobe()?);
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
         Ok(command)

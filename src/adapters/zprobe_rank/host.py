@@ -17,6 +17,7 @@ def main():
     """
     if pool.is_pool():
         load(sys.argv[1])
+        refuse_threads()
         pool.serve(run_host)
     else:
         run_host(os.environ)
@@ -57,7 +58,19 @@ def run_host(environment):
 
 def load(engine):
     """Imports torch and the engine; the ranks that are forked from here have them already."""
-    return importlib.import_module("zprobe_rank.engines." + engine)
+    module = importlib.import_module("zprobe_rank.engines." + engine)
+    import torch
+
+    # The first optimizer imports torch's compiler, which takes longer than a run.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return module
+
+
+def refuse_threads():
+    """Ends this process if an import started a thread, which no child would have."""
+    count = len(os.listdir("/proc/self/task"))
+    if count > 1:
+        sys.exit("importing the engine started %d threads, so that it cannot be a pool" % (count - 1))
 
 
 def _leave(body, *args):

@@ -7,7 +7,6 @@
 mod contender;
 mod machine;
 mod memory;
-pub mod page;
 mod processes;
 mod report;
 mod sample;
@@ -25,7 +24,11 @@ use self::report::{Measured, Report};
 use self::sample::Sample;
 use self::scratch::Scratch;
 use self::seed_script::SeedScript;
+use crate::page::Page;
 use crate::workspace;
+
+/// Where the tables stand.
+pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask bench --write" };
 
 /// What to measure, and how often.
 #[derive(clap::Args)]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bench::{self, Options, page};
+use crate::bench::{self, Options};
 use crate::tasks;
 
 /// Builds, measures, prints the tables, and writes them into the documentation when asked to.
@@ -11,7 +11,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let measured = bench::measure(options)?.to_string();
     println!("{measured}");
     if options.write {
-        page::write(&measured)?;
+        bench::PAGE.write(&measured)?;
     }
     Ok(())
 }

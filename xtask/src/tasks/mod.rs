@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod lattice;
 mod provision;
 mod record_traces;
 mod run;
@@ -9,6 +10,7 @@ mod test;
 
 pub use bench::bench;
 pub use build::build;
+pub use lattice::lattice;
 pub use provision::provision;
 pub use record_traces::record_traces;
 pub use run::run;

@@ -1,5 +1,7 @@
 """DeepSpeed, stages 0 to 3."""
 
+import contextlib
+import importlib
 import os
 import sys
 
@@ -12,6 +14,15 @@ import torch
 from zprobe_rank.engines.base import BaseEngine, flat_gradients
 from zprobe_rank.engines.deepspeed_buckets import watch_buckets
 from zprobe_rank.engines.deepspeed_hooks import watch_hooks
+
+# Releases import these while they initialize, some for seconds; here all ranks share them.
+for module in (
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.original_muon",
+):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)
 
 
 class Engine(BaseEngine):

@@ -1,0 +1,202 @@
+//! `zprobe sweep`: one engine of one Python over a lattice of configurations.
+//!
+//! Every configuration is a `zprobe run` with the arguments that its row shows, over a pool: the
+//! engine is imported once. The runs of a pool take place in a process of their own, the worker.
+
+mod matrix;
+mod plan;
+mod pooled;
+mod run;
+mod table;
+pub mod worker;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum;
+use zprobe::lattice::Part;
+use zprobe::lattice::outcome::{Ending, Sweep};
+use zprobe::spec::Engine;
+
+/// Arguments of `zprobe sweep`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Engine under test
+    #[arg(long, default_value = "deepspeed")]
+    engine: Engine,
+
+    /// Python interpreter that has it [default: python3]
+    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
+    python: Option<PathBuf>,
+
+    /// Instead of --python: an environment with these packages, which is made if it is not there
+    #[arg(long, value_name = "NAME==VERSION")]
+    package: Vec<String>,
+
+    /// Only configurations whose words or arguments contain this; several narrow it down
+    #[arg(long, value_name = "SUBSTRING")]
+    filter: Vec<String>,
+
+    /// Only these ZeRO stages
+    #[arg(long, value_name = "0|1|2|3")]
+    stage: Vec<u8>,
+
+    /// Only these parts of the design
+    #[arg(long, value_name = "PART")]
+    part: Vec<Part>,
+
+    /// The whole product of a smaller grid, instead of the covering design
+    #[arg(long, conflicts_with = "part")]
+    full: bool,
+
+    /// At most this many configurations
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// Start no run after so many seconds
+    #[arg(long, value_name = "SECS")]
+    time_limit: Option<u64>,
+
+    /// Optimizer steps of each run
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    steps: usize,
+
+    /// Seconds of silence after which a rank counts as hung
+    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
+    timeout: u64,
+
+    /// Pools side by side
+    #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
+    jobs: usize,
+
+    /// Run what is not clean once more, and say so if that comes out differently
+    #[arg(long)]
+    confirm: bool,
+
+    /// Only list what would be run, and what is left out
+    #[arg(long)]
+    list: bool,
+
+    /// Run nothing; make the table of what earlier sweeps have said in JSON
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "list")]
+    results: Vec<PathBuf>,
+
+    /// Keep the run directories of what is not clean in this directory
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+
+    /// Form of the table on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    output_format: Form,
+}
+
+/// Form of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// A table for people
+    Full,
+    /// Every row, for programs
+    Json,
+    /// A table for the documentation
+    Markdown,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    let sweeps = if args.results.is_empty() {
+        let plan = plan::Plan::new(args)?;
+        if args.list {
+            super::print(&table::list(&plan, args.output_format)?)?;
+            return Ok(0);
+        }
+        anstream::eprintln!("{}", plan.summary());
+        vec![sweep(plan, args)?]
+    } else {
+        args.results.iter().map(|path| read(path)).collect::<Result<_>>()?
+    };
+    let text = match sweeps.as_slice() {
+        [one] => table::table(one, args.output_format)?,
+        many => matrix::table(many, args.output_format)?,
+    };
+    super::print(&text)?;
+    let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
+    Ok(exit_code(rows.map(|row| row.outcome.ending)))
+}
+
+/// Runs what is planned.
+fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
+    let python = match (args.package.as_slice(), &args.python) {
+        ([], python) => python.clone().unwrap_or_else(|| PathBuf::from("python3")),
+        (packages, None) => super::provision::interpreter(packages)?,
+        (_, Some(_)) => {
+            bail!("--package and --python both say which Python is meant; leave one of them out")
+        }
+    };
+    let scratch =
+        Scratch(std::path::absolute(Path::new(".zprobe/sweep").join(super::run::run_id()))?);
+    fs::create_dir_all(&scratch.0)
+        .with_context(|| format!("cannot create {}", scratch.0.display()))?;
+    let done = run::run_all(&plan, args, &python, &scratch.0)?;
+    Ok(Sweep {
+        engine: args.engine,
+        versions: done.versions,
+        steps: args.steps,
+        refused: plan.refused,
+        not_tried: plan.chosen.len() - done.rows.len(),
+        rows: done.rows,
+    })
+}
+
+/// What an earlier sweep has said.
+fn read(path: &Path) -> Result<Sweep> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is not what `zprobe sweep --output-format json` prints; make it anew",
+            path.display()
+        )
+    })
+}
+
+/// A directory that is gone when this is.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// That of the worst ending. A configuration that could not be run is like one that crashed.
+fn exit_code(endings: impl Iterator<Item = Ending>) -> u8 {
+    let worst = endings.max_by_key(|ending| match ending {
+        Ending::Findings => 3,
+        Ending::Crashed | Ending::NotRun => 2,
+        Ending::Inconclusive => 1,
+        Ending::Clean => 0,
+    });
+    match worst {
+        Some(Ending::Findings) => 1,
+        Some(Ending::Crashed | Ending::NotRun) => 3,
+        Some(Ending::Inconclusive) => 4,
+        Some(Ending::Clean) | None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
+        use Ending::{Clean, Crashed, Findings, Inconclusive, NotRun};
+        let code = |endings: &[Ending]| exit_code(endings.iter().copied());
+        assert_eq!(code(&[Clean, Crashed, Findings, Inconclusive]), 1);
+        assert_eq!(code(&[Inconclusive, Crashed, Clean]), 3);
+        assert_eq!(code(&[NotRun, Clean]), 3);
+        assert_eq!(code(&[Clean, Inconclusive]), 4);
+        assert_eq!(code(&[Clean]), 0);
+    }
+}

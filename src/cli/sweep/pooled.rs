@@ -1,0 +1,62 @@
+//! Runs over a pool that is there when it is needed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use zprobe::adapters;
+use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
+use zprobe::spec::Engine;
+
+use super::worker::Task;
+use crate::cli::run;
+
+/// How long an engine may take to be imported: a busy machine takes a minute.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A pool, started when it is needed and again when it has died.
+pub struct Pooled {
+    program: RankProgram,
+    dir: PathBuf,
+    pool: Option<Pool>,
+}
+
+impl Pooled {
+    /// A pool of `engine`, whose program and logs are in `dir`.
+    pub fn new(engine: Engine, python: &Path, dir: &Path) -> Result<Self> {
+        let program = match engine {
+            Engine::Native => run::native_ranks()?,
+            _ => adapters::pool_program(python, dir, engine)?,
+        };
+        Ok(Self { program, dir: dir.to_owned(), pool: None })
+    }
+
+    /// Makes a run and leaves its report in its directory. A run for which there was no pool is
+    /// tried once more, over a new one.
+    pub fn run(&mut self, task: &Task) -> Result<()> {
+        let spec = run::Args::parse(&task.arguments)?.spec()?;
+        let mut again = true;
+        loop {
+            let pool = match &self.pool {
+                Some(pool) => pool,
+                None => self.pool.insert(Pool::start(&self.program, &self.dir, PATIENCE)?),
+            };
+            let (run_id, source) = (task.run_id.as_str(), Source::Warm(pool));
+            let launch = Launch { run_id, spec: &spec, source, run_dir: &task.dir };
+            match launch.run(&mut |_| {}) {
+                Ok(ended) => run::warn_of_survivors(&ended),
+                Err(LaunchError::Pool { .. }) if again => {
+                    self.pool = None;
+                    again = false;
+                    continue;
+                }
+                Err(error) => {
+                    self.pool = None;
+                    return Err(error).context("there was nothing to watch");
+                }
+            }
+            run::report(&task.dir)?;
+            return Ok(());
+        }
+    }
+}

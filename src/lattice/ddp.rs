@@ -1,0 +1,41 @@
+//! What DDP offers.
+
+use super::{Lattice, choices, clipping, shapes_without};
+use crate::spec::Engine;
+
+pub(super) fn lattice() -> Lattice {
+    let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
+    let bases: Vec<_> = dtypes.iter().map(|dtype| choices(&[*dtype])).collect();
+    let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
+    let find = ("find-unused-parameters", "--find-unused-parameters true");
+    let graph = ("static-graph", "--static-graph true");
+    let view = ("gradient-as-bucket-view", "--gradient-as-bucket-view true");
+    let narrow = ("bf16-compress", "--comm-hook bf16-compress");
+    Lattice {
+        engine: Engine::Ddp,
+        factor_bases: bases.clone(),
+        pair_bases: bases[..1].to_vec(),
+        bases,
+        factors: vec![
+            choices(&counts),
+            choices(&[find, ("no find-unused-parameters", "--find-unused-parameters false")]),
+            choices(&[graph]),
+            choices(&[view]),
+            choices(&[narrow, ("fp16-compress", "--comm-hook fp16-compress")]),
+            choices(&[
+                ("tiny buckets", "--bucket-cap-mb 0.0001"),
+                ("one bucket", "--bucket-cap-mb 1000"),
+            ]),
+            clipping(),
+        ],
+        partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),
+        shapes: shapes_without(&[]),
+        grid: vec![
+            choices(&counts),
+            choices(&[find]),
+            choices(&[graph]),
+            choices(&[view]),
+            choices(&[narrow]),
+        ],
+    }
+}

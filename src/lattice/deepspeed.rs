@@ -1,0 +1,101 @@
+//! What DeepSpeed offers.
+
+use super::{Choice, Lattice, choices, clipping, shapes_without};
+use crate::spec::{Engine, Shape};
+
+/// Dtype of the model, and dtypes in which its microbatches can be added up: its own first.
+const DTYPES: &[(&str, &[&str])] =
+    &[("bf16", &["bf16", "fp32"]), ("fp16", &["fp16", "fp32"]), ("fp32", &["fp32"])];
+
+/// The stages.
+const STAGES: [&str; 4] = ["0", "1", "2", "3"];
+
+pub(super) fn lattice() -> Lattice {
+    let mut bases = Vec::new();
+    for stage in STAGES {
+        for (dtype, accumulation) in DTYPES {
+            bases.extend(accumulation.iter().map(|accum| base(stage, dtype, accum)));
+        }
+    }
+    // Of the mixed dtypes only bf16 with fp32 has an optimizer of its own, and not in stage 0.
+    let factor_bases = STAGES.iter().flat_map(|stage| {
+        let mixed = (*stage != "0").then(|| base(stage, "bf16", "fp32"));
+        let pure = ["bf16", "fp16", "fp32"].map(|dtype| base(stage, dtype, dtype));
+        pure.into_iter().chain(mixed)
+    });
+    let shapes = shapes_without(&[Shape::LateNoSync]);
+    Lattice {
+        engine: Engine::DeepSpeed,
+        bases,
+        factor_bases: factor_bases.collect(),
+        factors: vec![
+            counts(),
+            choices(&[("offload", "--offload cpu")]),
+            choices(&[
+                ("overlap-comm", "--overlap-comm true"),
+                ("no overlap-comm", "--overlap-comm false"),
+            ]),
+            choices(&[
+                ("contiguous-gradients", "--contiguous-gradients true"),
+                ("no contiguous-gradients", "--contiguous-gradients false"),
+            ]),
+            choices(&[
+                ("reduce-scatter", "--reduce-scatter true"),
+                ("no reduce-scatter", "--reduce-scatter false"),
+            ]),
+            choices(&[
+                ("tiny buckets", "--reduce-bucket-size 64"),
+                ("one bucket", "--reduce-bucket-size 500000000"),
+            ]),
+            choices(&[("immediate-grad-update", "--immediate-grad-update true")]),
+            clipping(),
+            choices(&[
+                ("comm fp32", "--comm-dtype fp32"),
+                ("comm bf16", "--comm-dtype bf16"),
+                ("comm fp16", "--comm-dtype fp16"),
+            ]),
+        ],
+        // Stage 1 has two optimizers, which these dtypes choose.
+        pair_bases: vec![
+            base("1", "bf16", "fp32"),
+            base("1", "bf16", "bf16"),
+            base("2", "bf16", "fp32"),
+            base("3", "bf16", "fp32"),
+            base("0", "bf16", "bf16"),
+        ],
+        partners: choices(&[
+            ("ga 1", "--ga 1"),
+            ("ga 3", "--ga 3"),
+            ("3 ranks", "--nproc-per-node 3"),
+            ("offload", "--offload cpu"),
+            ("overlap-comm", "--overlap-comm true"),
+            ("no contiguous-gradients", "--contiguous-gradients false"),
+            ("no reduce-scatter", "--reduce-scatter false"),
+            ("clipping always", "--gradient-clipping 0.125"),
+        ]),
+        shapes,
+        grid: vec![
+            counts(),
+            choices(&[("offload", "--offload cpu")]),
+            choices(&[("overlap-comm", "--overlap-comm true")]),
+            choices(&[("no contiguous-gradients", "--contiguous-gradients false")]),
+            choices(&[("no reduce-scatter", "--reduce-scatter false")]),
+        ],
+    }
+}
+
+fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
+    vec![
+        Choice::new(&format!("stage {stage}"), &format!("--stage {stage}")),
+        Choice::new(dtype, &format!("--dtype {dtype}")),
+        Choice::new(
+            &format!("grad-accum {accumulation}"),
+            &format!("--grad-accum-dtype {accumulation}"),
+        ),
+    ]
+}
+
+/// Microbatches and ranks, beside the default of 4 and 2.
+fn counts() -> Vec<Choice> {
+    choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
+}

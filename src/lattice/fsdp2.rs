@@ -1,0 +1,30 @@
+//! What FSDP2 offers.
+
+use super::{Lattice, choices, clipping, shapes_without};
+use crate::spec::{Engine, Shape};
+
+pub(super) fn lattice() -> Lattice {
+    let bases: Vec<_> = [
+        ("bf16", "--dtype bf16", "reduce fp32", "--comm-dtype fp32"),
+        ("bf16", "--dtype bf16", "reduce bf16", "--comm-dtype bf16"),
+        ("fp16", "--dtype fp16", "reduce fp32", "--comm-dtype fp32"),
+        ("fp16", "--dtype fp16", "reduce fp16", "--comm-dtype fp16"),
+        ("fp32", "--dtype fp32", "reduce fp32", "--comm-dtype fp32"),
+    ]
+    .iter()
+    .map(|(dtype, model, reduce, comm)| choices(&[(*dtype, *model), (*reduce, *comm)]))
+    .collect();
+    let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
+    let keep = ("no reshard-after-forward", "--reshard-after-forward false");
+    let clips = ("clipping always", "--gradient-clipping 0.125");
+    Lattice {
+        engine: Engine::Fsdp2,
+        factor_bases: bases.clone(),
+        pair_bases: bases[..1].to_vec(),
+        bases,
+        factors: vec![choices(&counts), choices(&[keep]), clipping()],
+        partners: choices(&[counts[0], counts[1], counts[2], keep, clips]),
+        shapes: shapes_without(&[Shape::LateNoSync]),
+        grid: vec![choices(&counts), choices(&[keep])],
+    }
+}

@@ -1,0 +1,159 @@
+//! What came of configurations.
+
+use serde::{Deserialize, Serialize};
+
+use super::Configuration;
+use crate::report::{Report, Verdict};
+use crate::spec::{Engine, named_enum};
+
+/// Longest text that is quoted from an engine, in characters.
+const QUOTED: usize = 160;
+
+named_enum! {
+    /// How the run of a configuration ended.
+    pub enum Ending {
+        /// Every gradient arrived as it should.
+        Clean = "clean",
+        /// Something is wrong.
+        Findings = "findings",
+        /// The engine crashed or hung.
+        Crashed = "crashed",
+        /// The run ended without an answer.
+        Inconclusive = "inconclusive",
+        /// There was no run, so that there is no report.
+        NotRun = "not-run",
+    }
+}
+
+/// What came of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How its run ended.
+    pub ending: Ending,
+    /// Codes of the findings, each once, in the order of the report.
+    pub codes: Vec<String>,
+    /// The first finding, or the engine's own words, or why there was no run: one line.
+    pub message: Option<String>,
+    /// Class that really wrapped the inner optimizer.
+    pub optimizer_class: Option<String>,
+    /// What a second run of the same said, if that was something else.
+    #[serde(default)]
+    pub then: Option<String>,
+}
+
+impl Outcome {
+    /// What a report says.
+    pub fn of(report: &Report) -> Self {
+        let mut codes: Vec<String> = Vec::new();
+        for finding in &report.findings {
+            if !codes.contains(&finding.code) {
+                codes.push(finding.code.clone());
+            }
+        }
+        let finding = || report.findings.first().map(|finding| finding.message.as_str());
+        let failure = || report.ranks.iter().find_map(|rank| rank.failure.as_deref());
+        let (ending, message) = match report.verdict {
+            Verdict::Clean => (Ending::Clean, None),
+            Verdict::Findings => (Ending::Findings, finding()),
+            Verdict::Crashed => (Ending::Crashed, failure().or_else(finding)),
+            Verdict::Inconclusive => (Ending::Inconclusive, finding()),
+        };
+        Self {
+            ending,
+            codes,
+            message: message.map(first_line),
+            optimizer_class: report.run.optimizer_class.clone(),
+            then: None,
+        }
+    }
+
+    /// There was no run.
+    pub fn not_run(reason: &str) -> Self {
+        let message = Some(first_line(reason));
+        Self { ending: Ending::NotRun, codes: vec![], message, optimizer_class: None, then: None }
+    }
+
+    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.
+    pub fn words(&self) -> String {
+        let codes = self.codes.join(", ");
+        let first = match self.ending {
+            Ending::Findings => codes,
+            ending if codes.is_empty() => ending.to_string(),
+            ending => format!("{ending} ({codes})"),
+        };
+        match &self.then {
+            Some(then) => format!("{first}, then {then}"),
+            None => first,
+        }
+    }
+
+    /// Takes note of what a second run of the same said.
+    pub fn confirm(&mut self, second: &Self) {
+        self.then = (self.key() != second.key()).then(|| second.words());
+    }
+
+    /// In the engine's own words, where it has some.
+    pub fn own_words(&self) -> Option<&str> {
+        let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun);
+        self.message.as_deref().filter(|_| speaks)
+    }
+
+    /// The same text for outcomes that are the same but for numbers in the engine's words.
+    pub fn key(&self) -> String {
+        let own: String = self.own_words().unwrap_or_default().to_owned();
+        format!("{} {}", self.words(), own.replace(|c: char| c.is_ascii_digit(), ""))
+    }
+}
+
+fn first_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    match line.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// A configuration and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The configuration in words.
+    pub label: String,
+    /// What to type to run it by itself.
+    pub command: String,
+    /// The configuration.
+    pub configuration: Configuration,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where it is recorded, if that was kept.
+    pub run_dir: Option<std::path::PathBuf>,
+}
+
+/// Configurations that zprobe refuses, all for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub count: usize,
+    /// What to type to see it.
+    pub example: String,
+}
+
+/// A whole sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The engine.
+    pub engine: Engine,
+    /// Versions of what ran, by name.
+    pub versions: std::collections::BTreeMap<String, String>,
+    /// Optimizer steps of each run.
+    pub steps: usize,
+    /// What was refused.
+    pub refused: Vec<Refused>,
+    /// How many configurations were not tried, because time was up.
+    pub not_tried: usize,
+    /// What was run.
+    pub rows: Vec<Row>,
+}

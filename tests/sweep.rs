@@ -1,0 +1,116 @@
+//! `zprobe sweep`: what it refuses, and that its rows come from runs that do not harm each other. Needs
+//! no engine: a program stands in for a Python that has one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs `zprobe sweep` in this directory.
+fn sweep(dir: &TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ZPROBE_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg("sweep").args(args).current_dir(dir.path()).env("WORLD_SIZE", "5").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A program that stands in for Python; see there what its ranks do.
+fn stand_in() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks/swept.py");
+    path.display().to_string()
+}
+
+#[test]
+fn what_cannot_be_swept_is_refused_with_what_to_do_instead() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, words) in [
+        (&["--jobs", "0"][..], "--jobs 0: must be at least 1"),
+        (&["--filter", "no such thing"], "no configuration of the deepspeed engine is left to run"),
+        (&["--package", "torch"], "give a package with its version"),
+        (&["--package", "torch==x"], "x: not a version"),
+        (&["--package", "torch==2.11.0", "--python", "python3"], "leave one of them out"),
+        (&["--results", "missing.json"], "cannot read missing.json"),
+        (&["--engine", "jax"], "invalid value"),
+    ] {
+        let output = sweep(&dir, args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_list_says_what_would_be_run_and_why_the_rest_would_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = sweep(&dir, &["--list", "--stage", "3", "--output-format", "json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["command"].as_str().unwrap().contains("--stage 3")));
+    let reasons = json["refused"].as_array().unwrap();
+    assert!(reasons.iter().any(|it| it["reason"].as_str().unwrap().contains("bypass")), "{json}");
+}
+
+#[test]
+fn a_crash_and_the_end_of_the_pool_harm_no_other_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = stand_in();
+    let args = ["--engine", "ddp", "--python", &python, "--filter", "bf16", "--limit", "18"];
+    let args = [&args[..], &["--part", "factor", "--keep", "kept", "--output-format", "json"]];
+    let output = sweep(&dir, &args.concat());
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 18, "{json}");
+    for row in rows {
+        let label = row["label"].as_str().unwrap();
+        // What behaves well says nothing that could be judged.
+        let ending = if label.ends_with("ga 1") { "crashed" } else { "inconclusive" };
+        assert_eq!(row["outcome"]["ending"], ending, "{row:#}\n{stderr}");
+        let report = dir.path().join(row["run_dir"].as_str().unwrap()).join("report.json");
+        assert!(report.exists(), "{}", report.display());
+    }
+    for wanted in ["ga 1", "ga 3", "3 ranks"] {
+        assert!(
+            rows.iter().any(|row| row["label"].as_str().unwrap().ends_with(wanted)),
+            "{wanted}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(dir.path().join(".zprobe/sweep")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_python_that_cannot_import_the_engine_is_told_in_its_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = sweep(&dir, &["--engine", "fsdp2", "--python", &stand_in(), "--limit", "1"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("not-run"), "{stdout}");
+}
+
+#[test]
+fn equal_outcomes_are_one_line_of_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = stand_in();
+    let args = ["--engine", "ddp", "--python", &python, "--filter", "ga 1", "--part", "factor"];
+    let args = [&args[..], &["--confirm", "--output-format", "markdown"]].concat();
+    let output = sweep(&dir, &args);
+    let stdout = text(&output.stdout);
+    let lines: Vec<&str> = stdout.lines().filter(|line| line.contains("crashed")).collect();
+    let [line] = lines[..] else { panic!("{stdout}{}", text(&output.stderr)) };
+    assert!(line.contains("bf16; fp16; fp32"), "{line}");
+    assert!(line.contains("`zprobe run --engine ddp --dtype bf16 --ga 1`"), "{line}");
+    assert!(stdout.contains("0 of 3 configurations clean"), "{stdout}");
+}

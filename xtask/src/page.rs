@@ -1,0 +1,61 @@
+//! Pages of the documentation with a part that is made by a program.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::workspace;
+
+/// A page, and the command whose output stands in it.
+pub struct Page {
+    /// The page, from the root of the repository.
+    pub path: &'static str,
+    /// What makes the part.
+    pub command: &'static str,
+}
+
+impl Page {
+    /// Puts `text` where the last output stands.
+    pub fn write(&self, text: &str) -> Result<()> {
+        let path = workspace::root().join(self.path);
+        let old =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", self.path))?;
+        let new = self.replaced(&old, text).with_context(|| {
+            format!("{} has lost the comments that its tables stand between", self.path)
+        })?;
+        fs::write(&path, new).with_context(|| format!("cannot write {}", self.path))
+    }
+
+    /// `page` with another part.
+    fn replaced(&self, page: &str, text: &str) -> Option<String> {
+        let [begin, end] =
+            ["begin", "end"].map(|which| format!("<!-- {}: {which} -->\n", self.command));
+        let (before, rest) = page.split_once(&begin)?;
+        let (_, after) = rest.split_once(&end)?;
+        Some(format!("{before}{begin}\n{text}\n{end}{after}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{bench, lattice};
+
+    #[test]
+    fn only_what_is_between_the_comments_changes() {
+        let page = Page { path: "docs/page.md", command: "make" };
+        let text = "# Page\n<!-- make: begin -->\nold\n<!-- make: end -->\nend\n";
+        let new = page.replaced(text, "new\n").unwrap();
+        let expected = "# Page\n<!-- make: begin -->\n\nnew\n\n<!-- make: end -->\nend\n";
+        assert_eq!(new, expected);
+        assert_eq!(page.replaced(&new, "new\n").unwrap(), new);
+    }
+
+    #[test]
+    fn every_page_has_a_place_for_its_part() {
+        for page in [bench::PAGE, lattice::PAGE] {
+            let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
+            assert!(page.replaced(&text, "").is_some(), "{}", page.path);
+        }
+    }
+}
