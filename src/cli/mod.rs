@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod list;
 mod progress;
+mod provision;
 mod run;
 mod settings;
 mod zoo;
@@ -51,6 +52,8 @@ enum Command {
     Zoo(zoo::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
+    /// Make a Python environment with pinned packages, and print its interpreter
+    Provision(provision::Args),
 }
 
 /// How to hand out a report.
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Provision(args) => provision::main(&args),
     };
     match result {
         Ok(code) => code.into(),

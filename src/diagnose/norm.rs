@@ -84,9 +84,9 @@ pub enum Clip {
     No,
     /// This factor, below 1.
     By(f64),
-    /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite element becomes 0;
-    /// DeepSpeed
-    /// leaves all as they are. Both are right.
+    /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite
+    /// element becomes 0; an engine that leaves all as they are is right too. (DeepSpeed puts a
+    /// number in the place of such a norm, reports it, and clips by that.)
     Unbounded,
 }
 
@@ -100,11 +100,8 @@ impl Clip {
             return Clip::No;
         }
         let right = norms.of(step);
-        if observed.spec.model == Model::Coded && right.is_none() {
-            return Clip::Unbounded;
-        }
         match reported.map_or(right, |reported| reported.norm) {
-            Some(norm) if norm > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
+            Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
             Some(_) => Clip::No,
             None => Clip::Unbounded,
         }

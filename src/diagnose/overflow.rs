@@ -33,11 +33,19 @@ pub fn decision(
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
     );
     let infinite = step == 0 && infinity::element(observed, plan).is_some();
-    (observed.spec.dtype == Dtype::Fp16
-        && infinite
-        && stepping
-        && observed.processes[rank].failure.is_some())
-    .then_some(Decision::Skipped)
+    if observed.spec.dtype != Dtype::Fp16 || !infinite || !stepping {
+        return None;
+    }
+    // One that hangs in the step while others skipped it went on where they did not.
+    let skipped =
+        |other: usize| observed.scaled.get(&(step, other)).is_some_and(|scaled| scaled.overflow);
+    if observed.processes[rank].failure.is_some() {
+        Some(Decision::Skipped)
+    } else if observed.timed_out.is_some() && (0..observed.spec.world_size).any(skipped) {
+        Some(Decision::Taken)
+    } else {
+        None
+    }
 }
 
 /// Why a step may overflow; none if nothing in it can.

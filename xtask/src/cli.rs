@@ -44,10 +44,12 @@ pub enum Task {
     /// Check and test everything
     ///
     /// In order: formatting, clippy and tests without libtorch; then libtorch, clippy, the
-    /// documentation, the release build and every test of the native engine. Stops at the first
-    /// failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
+    /// documentation, the release build and every test of the native engine; then a Python
+    /// environment with DeepSpeed, the tests of real engines, and rows of the zoo. Stops at the
+    /// first failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
     Test {
-        /// Sweep every seed instead of an everyday few (sets ZPROBE_TEST_FULL=1)
+        /// Every seed, every configuration and every row of the zoo instead of those that stand for
+        /// them (sets ZPROBE_TEST_FULL=1)
         #[arg(long)]
         full: bool,
     },

@@ -3,6 +3,7 @@
 mod bench;
 mod cargo;
 mod cli;
+mod engines;
 mod host;
 mod libtorch;
 mod provision;

@@ -29,6 +29,7 @@ class Placement:
         self.params = {index: _words(tensor) for index, tensor in tensors.items()}
         self.order = sorted(self.params)
         self.has_zeros = any(bool((words == 0).any()) for words in self.params.values())
+        self.world_size = world_size
         self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
     def locate(self, tensor, hint=None):
@@ -42,6 +43,9 @@ class Placement:
             index, offset = hint
             if index in self.params and torch.equal(self.params[index][offset : offset + len(words)], words):
                 return [dict(param=index, offset=offset, len=len(words))]
+        segments = self._slots(words)
+        if segments is not None:
+            return segments
         segments, at, before, strange = [], 0, None, 0
         while at < len(words):
             padding = self._padding(words, at)
@@ -56,6 +60,25 @@ class Placement:
             _append_unknown(segments, length)
             at += length
         return segments
+
+    def _slots(self, words):
+        """The fragment as this rank's shards of consecutive parameters, each padded to the size that
+        it has on the first rank; None if it is not that."""
+        for first in range(len(self.order)):
+            segments, at = [], 0
+            for index in self.order[first:]:
+                start, end = self.shards[index][-1]
+                size = -(-len(self.params[index]) // self.world_size)
+                if not torch.equal(self.params[index][start:end], words[at : at + end - start]):
+                    break
+                if end > start:
+                    segments.append(dict(param=index, offset=start, len=end - start))
+                if size > end - start:
+                    _append_unknown(segments, size - (end - start))
+                at += size
+                if at == len(words):
+                    return segments
+        return None
 
     def _padding(self, words, at):
         """How many zeros begin at `at`, if no parameter has any: all of them are padding."""
@@ -144,11 +167,11 @@ class Placement:
 
 
 def _shards(tensor, rank, world_size):
-    """Where a parameter's own shards lie: even pieces of its elements, or of its rows."""
+    """Where a parameter's own shards lie: even pieces of its rows, and of its elements."""
     numel = tensor.numel()
     row = numel // tensor.shape[0]
-    sizes = {-(-numel // world_size), -(-tensor.shape[0] // world_size) * row}
-    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sorted(sizes)]
+    sizes = [-(-tensor.shape[0] // world_size) * row, -(-numel // world_size)]
+    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sizes]
 
 
 def _append_unknown(segments, length):

@@ -39,7 +39,9 @@ def run(spec, rank, channel, listener):
     torch.set_num_threads(1)
     engine_class = load(spec["engine"]).Engine
     channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
-    rendezvous.join(spec, rank, listener)
+    group = rendezvous.join(spec, rank, listener)
+    # Before the engine's collectives are watched: the probe's own are not among them.
+    all_gather = functools.partial(dist.all_gather, group=group)
 
     params = json.loads(os.environ["ZPROBE_PARAMS"])
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
@@ -70,16 +72,18 @@ def run(spec, rank, channel, listener):
         tap = OptimizerTap(engine.optimizer, placement, engine.hint, sampler, channel)
         tap.activate()
     # Where optimizers share the model is where samples of the whole are taken too.
-    cuts = gathered_ends(spec, tap) if sampler.active and full else None
+    cuts = gathered_ends(spec, tap, group) if sampler.active and full else None
     sampler.announce(channel, "full", segments, cuts)
     observer = Observer(spec, channel, engine, probe, tap, sampler)
     observer.parameters(None)
     for step in range(spec["steps"]):
         take_step(spec, step, engine, probe, observer, channel)
+        channel.emit("phase-entered", step=step, microbatch=spec["gradient_accumulation_steps"] - 1, phase="digests")
+        exchange_digests(spec, step, channel, all_gather)
     facts = engine.describe_afterwards()
     if facts:
         channel.emit("engine-described", facts=facts)
-    dist.barrier()
+    dist.barrier(group=group)
     channel.emit("finished")
 
 
@@ -107,11 +111,13 @@ def take_step(spec, step, engine, probe, observer, channel):
         if boundary:
             observer.before_step(step, microbatch)
             channel.emit("phase-entered", step=step, microbatch=microbatch, phase="optimizer-step")
-        engine.step(boundary)
+        try:
+            engine.step(boundary)
+        except BaseException:
+            observer.failed_step(step)
+            raise
     engine_ns = watch.elapsed_ns()
     observer.after_step(step)
-    channel.emit("phase-entered", step=step, microbatch=accumulation_steps - 1, phase="digests")
-    exchange_digests(spec, step, channel)
     channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
 
 
@@ -173,6 +179,11 @@ class Observer:
             layout = self.engine.before_step_layout
             self._record("before-step", layout, gradient, step=step, microbatch=microbatch)
 
+    def failed_step(self, step):
+        """What the optimizer consumed before the engine's step failed, if it got that far."""
+        if self.tap is not None:
+            self.tap.record(step)
+
     def after_step(self, step):
         """What the optimizer consumed, scale and norm, and the parameters."""
         if self.tap is not None:
@@ -205,18 +216,18 @@ def inner_optimizer(settings, parameters):
     return kind(parameters, **settings)
 
 
-def gathered_ends(spec, tap):
+def gathered_ends(spec, tap, group):
     """Where the parts of parameters that the optimizers of all ranks hold begin and end."""
     partitions = [None] * spec["world_size"]
-    dist.all_gather_object(partitions, tap.segments)
+    dist.all_gather_object(partitions, tap.segments, group=group)
     return ends(partitions)
 
 
-def exchange_digests(spec, step, channel):
+def exchange_digests(spec, step, channel, all_gather):
     """All-gathers the digests of everything recorded since the last exchange."""
     own = torch.tensor([channel.take_digest()], dtype=torch.int64)
     gathered = [torch.zeros_like(own) for _ in range(spec["world_size"])]
-    dist.all_gather(gathered, own)
+    all_gather(gathered, own)
     digests = ["%016x" % (digest.item() & (1 << 64) - 1) for digest in gathered]
     channel.emit("digests-gathered", step=step, digests=digests)
 

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::build::{self, NATIVE};
 use crate::cargo::{self, cargo};
+use crate::engines::Environments;
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
@@ -13,7 +14,7 @@ use crate::steps::Steps;
 /// Checks and tests everything, the quick steps first.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(8);
+    let mut steps = Steps::new(11);
 
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     steps.step("clippy, without libtorch", || {
@@ -37,6 +38,14 @@ pub fn test(full: bool) -> Result<()> {
     steps.step(&format!("native tests, with {}", runner.name()), || {
         cargo::run(libtorch.apply(runner.tests(NATIVE)?))
     })?;
+    let engines = Environments::prepare()?;
+    let python = steps.step("a Python environment with DeepSpeed", || engines.python())?;
+    steps.step(&format!("tests of real engines, with {}", runner.name()), || {
+        let mut tests = libtorch.apply(runner.ignored_tests(&format!("{NATIVE} --test engines"))?);
+        tests.env("ZPROBE_TEST_PYTHON", &python);
+        cargo::run(tests)
+    })?;
+    steps.step("known bugs of real releases", || engines.zoo(full))?;
 
     steps.finish();
     Ok(())
@@ -71,6 +80,12 @@ impl Runner {
             command.env("ZPROBE_TEST_FULL", "1");
         }
         Ok(command)
+    }
+
+    /// The command for those tests of `selection` that need more than the repository.
+    fn ignored_tests(&self, selection: &str) -> Result<Command> {
+        let ignored = if self.nextest { "--run-ignored only" } else { "-- --ignored" };
+        self.tests(&format!("{selection} {ignored}"))
     }
 
     /// Runs the examples in the documentation, which only nextest leaves out.

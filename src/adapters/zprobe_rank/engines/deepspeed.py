@@ -22,6 +22,8 @@ class Engine(BaseEngine):
 
     def set_up(self):
         avoid_compiling()
+        # As DeepSpeed's own launcher sets it.
+        os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         self.optimizer = self.make_optimizer(self.trainable())
         self.engine, self.wrapper, _, _ = deepspeed.initialize(

@@ -1,0 +1,40 @@
+//! `zprobe provision`: a Python environment with pinned packages, as the zoo makes them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use indicatif::ProgressBar;
+use zprobe::environment::{Cache, Installer, Packages};
+
+/// Arguments of `zprobe provision`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Packages with their versions, for example `torch==2.11.0 deepspeed==0.19.8`
+    #[arg(required = true, value_name = "NAME==VERSION")]
+    packages: Vec<String>,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    let packages = args.packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
+    let line = ProgressBar::new_spinner();
+    line.enable_steady_tick(Duration::from_millis(100));
+    let python = Cache::locate()?.provide(&packages, &Installer::find(), &mut |step| {
+        if line.is_hidden() {
+            anstream::eprintln!("{packages}: {step}");
+        } else {
+            line.set_message(format!("{packages}: {step}"));
+        }
+    })?;
+    line.finish_and_clear();
+    super::print(&format!("{}\n", python.display()))?;
+    Ok(0)
+}
+
+/// Reads `name==version`.
+fn pinned(text: &str) -> Result<(String, pep440_rs::Version)> {
+    let (name, version) = text
+        .split_once("==")
+        .with_context(|| format!("{text}: give a package with its version, as in torch==2.11.0"))?;
+    let version = version.parse().with_context(|| format!("{text}: not a version"))?;
+    Ok((name.to_owned(), version))
+}

@@ -1,0 +1,95 @@
+//! The Python environments in which real engines are tested.
+//!
+//! They are made by `zprobe provision`, with uv, which is installed below the target directory if
+//! it is not there.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace;
+
+/// The release that the tests of engines run with.
+pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
+
+/// Rows of the zoo that stand for all of them in an everyday test, each with one release: a bug
+/// that was fixed, and one that the tested release still has.
+pub const EVERYDAY_ZOO: &[(&str, &str)] =
+    &[("boundary-leak", "deepspeed==0.18.9"), ("stage3-stale-gradient", "deepspeed==0.19.8")];
+
+/// Where environments live and what makes them.
+pub struct Environments {
+    cache: PathBuf,
+    path: OsString,
+}
+
+impl Environments {
+    /// Makes uv ready.
+    pub fn prepare() -> Result<Self> {
+        let target = workspace::target_dir()?;
+        let tools = target.join("tools");
+        if !tools.join("bin/uv").exists() {
+            run(Command::new("python3").args(["-m", "venv"]).arg(&tools))?;
+            run(Command::new(tools.join("bin/python")).args(["-m", "pip", "install", "-q", "uv"]))?;
+        }
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let places = [tools.join("bin")].into_iter().chain(env::split_paths(&inherited));
+        let path = env::join_paths(places).context("PATH cannot be extended")?;
+        let cache = env::var_os("ZPROBE_CACHE_DIR").map_or(target.join("engines"), PathBuf::from);
+        Ok(Self { cache, path })
+    }
+
+    /// The interpreter of the environment that the tests of engines run with.
+    pub fn python(&self) -> Result<PathBuf> {
+        let output = self
+            .zprobe()?
+            .arg("provision")
+            .args(TESTED)
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start zprobe")?;
+        ensure!(output.status.success(), "zprobe provision failed; what is wrong is said above");
+        let text = String::from_utf8(output.stdout).context("a path that is not UTF-8")?;
+        Ok(Path::new(text.trim()).to_owned())
+    }
+
+    /// Runs rows of the zoo: those that stand for all, or all.
+    pub fn zoo(&self, full: bool) -> Result<()> {
+        if full {
+            return run(self.zprobe()?.arg("zoo").arg("--out").arg(self.runs()?));
+        }
+        for (row, release) in EVERYDAY_ZOO {
+            run(self
+                .zprobe()?
+                .args(["zoo", row, "--release", release, "--out"])
+                .arg(self.runs()?))?;
+        }
+        Ok(())
+    }
+
+    /// A new directory for runs.
+    fn runs(&self) -> Result<PathBuf> {
+        let runs = workspace::target_dir()?.join("zoo");
+        if runs.exists() {
+            std::fs::remove_dir_all(&runs)
+                .with_context(|| format!("cannot remove {}", runs.display()))?;
+        }
+        Ok(runs)
+    }
+
+    fn zprobe(&self) -> Result<Command> {
+        let mut command = Command::new(workspace::zprobe()?);
+        command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
+        Ok(command)
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let line = format!("{command:?}");
+    let status = command.status().with_context(|| format!("cannot start {line}"))?;
+    ensure!(status.success(), "{line} failed ({status}); what is wrong is said above");
+    Ok(())
+}
