@@ -6,6 +6,7 @@ use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
+use crate::report::words::two_digits;
 use crate::report::{
     Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -223,12 +224,6 @@ pub fn power(case: &Case<'_>) -> Power {
         smallest_element_deviation: decoded.smallest_element_deviation,
         statement,
     }
-}
-
-/// A small number, as precise as a person needs.
-fn two_digits(number: f64) -> String {
-    let places = (1.0 - number.log10().floor()).clamp(0.0, 12.0) as usize;
-    format!("{number:.places$}")
 }
 
 /// What this run says nothing about.
