@@ -42,6 +42,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/pool.py", include_str!("zprobe_rank/pool.py")),
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
+    ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
 ];
 
 /// Directory of the rank program inside a run directory.

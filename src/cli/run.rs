@@ -88,6 +88,11 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_MODEL", help_heading = "Data")]
     model: Option<Model>,
 
+    /// Elements that the model has at least; beyond a million, samples of buffers are recorded
+    /// [default: as few as it can do with]
+    #[arg(long, value_name = "N", env = "ZPROBE_PARAMETERS", help_heading = "Data")]
+    parameters: Option<usize>,
+
     /// Something unusual about the model or its use; may be repeated (`zprobe list shapes`)
     #[arg(
         long = "shape",
@@ -211,6 +216,7 @@ impl Args {
             dataflow: self.dataflow,
             reduce_bucket_size: self.reduce_bucket_size,
             model: self.model,
+            parameters: self.parameters,
             micro_batch_size: self.micro_batch_size,
             optimizer: self.optimizer.as_deref().map(|name| match name {
                 "sgd" => Optimizer::EXACT_SGD,

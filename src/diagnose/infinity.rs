@@ -33,10 +33,10 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
     is_planned.then_some(element)
 }
 
-/// The parameters' parts in a buffer.
+/// The parameters' parts in a buffer, as far as it was recorded.
 pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<Fragment> {
-    let layout = observed.layouts.get(&(buffer.rank, buffer.layout));
-    let mut parts = fragments(layout.copied().unwrap_or_default(), plan);
+    let layout = observed.recorded(buffer.rank, buffer.layout);
+    let mut parts = fragments(layout.unwrap_or_default(), plan);
     parts.retain(|part| part.start + part.flat.len() <= buffer.payload.numel);
     parts
 }

@@ -66,8 +66,13 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     let squares = (0..plan.params().len()).map(|param| {
         let usage = plan.usage(param);
         let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
-        let gradient = code.encode(&weights, plan.params()[param].range());
-        gradient.iter().map(|value| value * value).sum::<f64>()
+        let elements = plan.params()[param].range();
+        // Rows are orthogonal over every period of the code.
+        let periods = elements.len() / code.length();
+        let rest = elements.start + periods * code.length()..elements.end;
+        let in_period = weights.iter().map(|w| w * w).sum::<f64>() * code.length() as f64;
+        let in_rest = code.encode(&weights, rest).iter().map(|value| value * value).sum::<f64>();
+        periods as f64 * in_period + in_rest
     });
     squares.sum::<f64>().sqrt()
 }

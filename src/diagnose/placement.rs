@@ -4,11 +4,11 @@
 //! Engines cut where they like: one flat order into equal parts, each parameter by itself, or not
 //! at all. Nothing behind this point assumes how.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::spec::Plan;
-use crate::spec::plan::Segment;
+use crate::spec::plan::{Param, Segment};
 use crate::trace::LayoutName;
 
 use super::observed::Observed;
@@ -39,6 +39,8 @@ pub struct Span {
 pub struct Placement {
     /// By rank; none for a rank that never said.
     partitions: Vec<Option<Vec<Fragment>>>,
+    /// What is recorded of the buffers of each layout, by rank and layout, where that is samples.
+    samples: BTreeMap<(usize, LayoutName), Samples>,
     /// Places of the flat order at which some partition is cut.
     cuts: BTreeSet<usize>,
 }
@@ -58,7 +60,21 @@ impl Placement {
             .flatten()
             .flat_map(|fragment| [fragment.flat.start, fragment.flat.end])
             .collect();
-        Self { partitions, cuts }
+        let samples = observed.samples.iter().map(|(&place, segments)| {
+            let whole = observed.layouts.get(&place).copied().unwrap_or_default();
+            (place, Samples::new(&fragments(segments, plan), &fragments(whole, plan), plan))
+        });
+        Self { partitions, cuts, samples: samples.collect() }
+    }
+
+    /// Which part of a rank's buffers of a layout was recorded: 1 for all.
+    pub fn recorded_share(&self, rank: usize, layout: LayoutName) -> f64 {
+        self.samples.get(&(rank, layout)).map_or(1.0, |samples| samples.share)
+    }
+
+    /// The smallest part of any rank's buffers that was recorded; none if all were recorded whole.
+    pub fn smallest_share(&self) -> Option<f64> {
+        self.samples.values().map(|samples| samples.share).min_by(f64::total_cmp)
     }
 
     /// What a rank's optimizer holds; none if it never said.
@@ -66,9 +82,22 @@ impl Placement {
         self.partitions.get(rank)?.as_deref()
     }
 
-    /// Elements that a rank's optimizer holds; none if it never said.
-    pub fn owned(&self, rank: usize) -> Option<usize> {
-        Some(self.partition(rank)?.iter().map(|fragment| fragment.flat.len()).sum())
+    /// Trainable elements that a rank was to record of what its optimizer holds; none if it never
+    /// said, or if it left out the first or last element of a piece.
+    pub fn wanted(&self, rank: usize) -> Option<usize> {
+        let held = self.partition(rank)?;
+        match self.samples.get(&(rank, LayoutName::Partition)) {
+            None => Some(held.iter().map(|fragment| fragment.flat.len()).sum()),
+            Some(samples) => samples.wanted,
+        }
+    }
+
+    /// The same for what a rank records of the whole model.
+    pub fn wanted_of_model(&self, rank: usize, plan: &Plan) -> Option<usize> {
+        match self.samples.get(&(rank, LayoutName::Full)) {
+            None => Some(trainable(plan).map(Param::numel).sum()),
+            Some(samples) => samples.wanted,
+        }
     }
 
     /// Whether every rank said what it holds.
@@ -103,8 +132,7 @@ impl Placement {
     /// Every trainable parameter, cut so that each part has the same owners throughout.
     pub fn spans(&self, plan: &Plan) -> Vec<Span> {
         let mut spans = Vec::new();
-        for (param, place) in plan.params().iter().enumerate().filter(|(_, param)| param.trainable)
-        {
+        for (param, place) in plan.params().iter().enumerate().filter(|(_, p)| p.trainable) {
             for Fragment { flat, .. } in self.cut(Fragment { param, flat: place.range(), start: 0 })
             {
                 let holds = |fragment: &&Fragment| {
@@ -124,6 +152,36 @@ impl Placement {
         }
         spans
     }
+}
+
+/// The samples that are recorded of buffers of one layout.
+struct Samples {
+    /// Which part of the elements they are.
+    share: f64,
+    /// Trainable elements among them; none if a piece's first or last is not.
+    wanted: Option<usize>,
+}
+
+impl Samples {
+    fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan) -> Self {
+        let count = |fragments: &[Fragment]| -> usize {
+            fragments.iter().map(|fragment| fragment.flat.len()).sum()
+        };
+        let trainable = |fragment: &&Fragment| plan.params()[fragment.param].trainable;
+        let is_sampled = |element: usize| samples.iter().any(|s| s.flat.contains(&element));
+        let has_ends = |piece: &Fragment| {
+            piece.flat.is_empty() || is_sampled(piece.flat.start) && is_sampled(piece.flat.end - 1)
+        };
+        let wanted: usize = samples.iter().filter(trainable).map(|sample| sample.flat.len()).sum();
+        Self {
+            share: count(samples) as f64 / count(whole).max(1) as f64,
+            wanted: whole.iter().filter(trainable).all(has_ends).then_some(wanted),
+        }
+    }
+}
+
+fn trainable(plan: &Plan) -> impl Iterator<Item = &Param> {
+    plan.params().iter().filter(|param| param.trainable)
 }
 
 /// The parameters' parts in a buffer that is laid out like this. Padding, and what lies in no

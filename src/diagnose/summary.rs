@@ -6,6 +6,7 @@ use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
+use crate::report::words::two_digits;
 use crate::report::{
     Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -199,14 +200,17 @@ pub fn power(case: &Case<'_>) -> Power {
         Model::Coded => Method::Coded,
         Model::Mlp => Method::LeastSquares,
     };
+    let looked_at =
+        if case.placement.smallest_share().is_some() { " that was looked at" } else { "" };
     let statement = match (method, decoded.smallest_weight_deviation) {
         (_, None) => "no weight could be read at the optimizer's input: no conclusion".to_owned(),
         (Method::Coded, Some(0.0)) => format!(
-            "one wrong bit in one element of the gradient; a lost contribution, 1 of \
+            "one wrong bit in one element of the gradient{looked_at}; a lost contribution, 1 of \
              {contributions}, changes every element by 1"
         ),
         (Method::Coded, Some(deviation)) => format!(
-            "a change of {deviation:.1e} of one contribution (1 of {contributions}) in one element"
+            "a change of {deviation:.1e} of one contribution (1 of {contributions}) in one \
+             element{looked_at}"
         ),
         (Method::LeastSquares, Some(deviation)) => format!(
             "a weight that is off by {deviation:.1e} (one lost contribution, 1 of \
@@ -278,6 +282,13 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
         if process.last.is_none() {
             missing.push(format!("rank {rank}: it was never heard"));
         }
+    }
+    if let Some(share) = case.placement.smallest_share() {
+        missing.push(format!(
+            "most elements of this large model: of every piece of a parameter the first, the last \
+             and some in between were recorded; {}% of the elements were looked at",
+            two_digits(share * 100.0),
+        ));
     }
     let unseen = observed.not_observed.iter();
     missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));

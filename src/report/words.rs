@@ -7,6 +7,12 @@ pub fn weight_text(weight: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
+/// A small number, as precise as a person needs.
+pub fn two_digits(number: f64) -> String {
+    let places = (1.0 - number.log10().floor()).clamp(0.0, 12.0) as usize;
+    format!("{number:.places$}")
+}
+
 /// `step 0`, or `steps 0, 1 and 2`.
 pub fn counted(noun: &str, numbers: &[usize]) -> String {
     let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();

@@ -8,6 +8,7 @@
 pub mod code;
 pub mod deepspeed;
 pub mod fault;
+mod models;
 mod options;
 pub mod plan;
 mod point;
@@ -80,6 +81,8 @@ pub struct RunSpec {
     pub observe: Observation,
     /// The synthetic model.
     pub model: Model,
+    /// Elements that the model has at least; none for the model as small as it can be.
+    pub parameters: Option<usize>,
     /// What is unusual about it, and about how it is used.
     pub shapes: Vec<Shape>,
     /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).

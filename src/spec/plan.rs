@@ -10,7 +10,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Model, Point, RunSpec, Shape, Usage, code::Code};
+use super::{Point, RunSpec, Usage, code::Code, models};
 
 /// A parameter of the synthetic model and its place in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,11 +72,7 @@ impl Plan {
 
     /// The plan that follows from `spec` for its synthetic model.
     pub fn new(spec: &RunSpec) -> Self {
-        let params = match spec.model {
-            Model::Coded => coded_params(spec),
-            Model::Mlp => mlp_params(),
-        };
-        Self::with_params(spec, params)
+        Self::with_params(spec, models::params(spec))
     }
 
     /// The plan for a model with these parameters, in flat order.
@@ -103,11 +99,8 @@ impl Plan {
 
     /// The IPG bucket capacity used when none is asked for: small enough that buckets fill before
     /// the boundary, and that the coded model's largest parameter does not fit into one.
-    pub fn default_bucket_size(model: Model, contributions: usize, seed: u64) -> usize {
-        match model {
-            Model::Coded => 3 * Code::new(contributions, seed).length(),
-            Model::Mlp => lay_out(mlp_params()).iter().map(Param::numel).sum::<usize>() / 2,
-        }
+    pub fn default_bucket_size(spec: &RunSpec) -> usize {
+        models::default_bucket_size(spec)
     }
 
     /// Parameters in flat order.
@@ -196,49 +189,6 @@ impl Plan {
     }
 }
 
-/// Parameters of the coded model: about two codes per rank, with one parameter larger than the
-/// default bucket, some that cross partition boundaries, and some too short to decode alone.
-fn coded_params(spec: &RunSpec) -> Vec<Param> {
-    let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
-    // Hooks fire from the last parameter to the first: the large one must not be the very first, or
-    // nothing would be left for the flush at the boundary.
-    let mut params = vec![
-        Param::new("position.weight", vec![code + 2]),
-        Param::new("embed.weight", vec![4, code + 3]),
-    ];
-    if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
-        params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
-    }
-    let mut numel = code + 2 + 4 * (code + 3);
-    let mut layer = 0;
-    while layer == 0 || numel < 2 * code * world_size + code {
-        for (part, shape) in [
-            ("attn.weight", vec![3, code / 2 + 1]),
-            ("norm.weight", vec![code]),
-            ("mlp.weight", vec![code + 1, 2]),
-            ("mlp.bias", vec![5]),
-        ] {
-            numel += shape.iter().product::<usize>();
-            params.push(Param::new(format!("layers.{layer}.{part}"), shape));
-        }
-        layer += 1;
-    }
-    // An odd total, so that even a single rank has padding.
-    let head = if numel.is_multiple_of(2) { 7 } else { 6 };
-    params.push(Param::new("head.bias", vec![head]));
-    params
-}
-
-/// Parameters of the seed's model: `Linear(64, 64)`, GELU, `Linear(64, 64)`.
-fn mlp_params() -> Vec<Param> {
-    vec![
-        Param::new("0.weight", vec![64, 64]),
-        Param::new("0.bias", vec![64]),
-        Param::new("2.weight", vec![64, 64]),
-        Param::new("2.bias", vec![64]),
-    ]
-}
-
 fn lay_out(mut params: Vec<Param>) -> Vec<Param> {
     let mut offset = 0;
     for param in &mut params {
@@ -253,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::SpecRequest;
+    use crate::spec::{Engine, Model, Shape, SpecRequest};
 
     fn plan(world_size: usize, ga: usize, steps: usize) -> (RunSpec, Plan) {
         let request = SpecRequest {
@@ -300,6 +250,30 @@ mod tests {
                 owner(param.offset) != owner(param.range().end - 1)
             });
             prop_assert!(world_size == 1 || crossing.count() > 0);
+        }
+    }
+
+    #[test]
+    fn a_larger_model_has_the_same_parameters_and_at_least_the_elements_that_were_asked_for() {
+        for model in [Model::Coded, Model::Mlp] {
+            let request = |parameters| SpecRequest {
+                engine: Some(Engine::Ddp),
+                model: Some(model),
+                parameters,
+                ..SpecRequest::default()
+            };
+            let plan = |parameters| Plan::new(&request(parameters).resolve().expect("it runs"));
+            let small = plan(None);
+            for asked in [1, 1_000_000, 50_000_001] {
+                let large = plan(Some(asked));
+                let names = |plan: &Plan| -> Vec<String> {
+                    plan.params().iter().map(|param| param.name.clone()).collect()
+                };
+                assert_eq!(names(&large), names(&small));
+                assert!(large.numel() >= asked.max(small.numel()));
+                assert!(large.numel() < 2 * asked.max(small.numel()));
+            }
+            assert_eq!(plan(Some(1)).params(), small.params());
         }
     }
 

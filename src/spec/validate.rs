@@ -69,6 +69,8 @@ pub struct SpecRequest {
     pub shapes: Vec<Shape>,
     /// `--model`
     pub model: Option<Model>,
+    /// `--parameters`
+    pub parameters: Option<usize>,
     /// `train_micro_batch_size_per_gpu`
     pub micro_batch_size: Option<usize>,
     /// `--optimizer`, or a DeepSpeed file's `optimizer`
@@ -240,8 +242,6 @@ impl SpecRequest {
         }
         let model = self.model.unwrap_or(Model::Coded);
         let seed = self.seed.unwrap_or(0);
-        let contributions = steps.saturating_mul(world_size).saturating_mul(ga).min(1 << 30);
-        let default_bucket = Plan::default_bucket_size(model, contributions, seed);
         let mut shapes = std::mem::take(&mut self.shapes);
         shapes.sort_unstable();
         shapes.dedup();
@@ -255,11 +255,8 @@ impl SpecRequest {
             grad_accum_dtype,
             comm_dtype,
             dataflow,
-            reduce_bucket_size: at_least_one(
-                "--reduce-bucket-size",
-                self.reduce_bucket_size,
-                default_bucket,
-            )?,
+            // Set below: how large a bucket should be follows from the model.
+            reduce_bucket_size: 1,
             offload: self.offload.unwrap_or(Offload::None),
             overlap_comm: self.overlap_comm,
             contiguous_gradients: self.contiguous_gradients,
@@ -267,21 +264,14 @@ impl SpecRequest {
             immediate_grad_update: self.immediate_grad_update,
             gradient_clipping: self.gradient_clipping.unwrap_or(0.0),
             loss_scale: self.loss_scale.unwrap_or(LossScale::DEFAULT),
-            ddp: (engine == Engine::Ddp).then(|| DdpOptions {
-                bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
-                find_unused_parameters: self
-                    .find_unused_parameters
-                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
-                static_graph: self.static_graph.unwrap_or(false),
-                gradient_as_bucket_view: self.gradient_as_bucket_view.unwrap_or(false),
-                comm_hook: self.comm_hook.unwrap_or(CommHook::None),
-            }),
+            ddp: None,
             fsdp2: (engine == Engine::Fsdp2).then(|| Fsdp2Options {
                 reshard_after_forward: self.reshard_after_forward.unwrap_or(true),
             }),
             deepspeed_config: None,
             observe: self.observe.unwrap_or(Observation::Full),
             model,
+            parameters: self.parameters,
             shapes,
             micro_batch_size,
             optimizer: self.optimizer.unwrap_or(match model {
@@ -292,15 +282,27 @@ impl SpecRequest {
             inject: self.inject,
             timeout_s,
         };
+        spec.check_size()?;
+        check_exactness(&spec)?;
+        let default_bucket = Plan::default_bucket_size(&spec);
+        spec.reduce_bucket_size =
+            at_least_one("--reduce-bucket-size", self.reduce_bucket_size, default_bucket)?;
+        spec.ddp = (engine == Engine::Ddp).then(|| DdpOptions {
+            bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
+            find_unused_parameters: self
+                .find_unused_parameters
+                .unwrap_or_else(|| spec.shapes.iter().any(|shape| shape.leaves_unused())),
+            static_graph: self.static_graph.unwrap_or(false),
+            gradient_as_bucket_view: self.gradient_as_bucket_view.unwrap_or(false),
+            comm_hook: self.comm_hook.unwrap_or(CommHook::None),
+        });
         if engine == Engine::DeepSpeed {
             let file = self.deepspeed_config.take();
             spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
         }
-        spec.check_size()?;
         check_shapes(&spec)?;
         check_engines_shapes(&spec)?;
         check_ddp(&spec)?;
-        check_exactness(&spec)?;
         check_fault(&spec)?;
         Ok(spec)
     }
@@ -402,6 +404,8 @@ impl RunSpec {
     /// The first count that is out of range.
     pub fn check_size(&self) -> Result<(), Invalid> {
         const MOST: usize = 1 << 16;
+        // The native engine records every buffer whole.
+        let most_parameters = if self.engine == Engine::Native { 1 << 20 } else { 1 << 36 };
         let timeout_s = usize::try_from(self.timeout_s).unwrap_or(usize::MAX);
         for (flag, value, limit) in [
             ("--nproc-per-node", self.world_size, MOST),
@@ -409,6 +413,7 @@ impl RunSpec {
             ("--steps", self.steps, MOST),
             ("--micro-batch-size", self.micro_batch_size, MOST),
             ("--timeout", timeout_s, 1_000_000),
+            ("--parameters", self.parameters.unwrap_or(1), most_parameters),
         ] {
             match value {
                 0 => return Err(Invalid::Zero { flag }),

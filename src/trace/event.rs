@@ -80,6 +80,10 @@ pub enum Event {
         layout: LayoutName,
         /// The pieces, in the order in which they lie in the buffer.
         segments: Vec<Segment>,
+        /// Whether these are the samples that are recorded of a buffer that is too large: pieces of
+        /// those in the layout of the same name without this flag, which comes first.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        sampled: bool,
     },
     /// Which optimizer the engine really uses.
     OptimizerChosen {
@@ -213,6 +217,15 @@ pub enum Event {
         /// For each rank the [`super::combined_digest`] of its [`Event::Buffer`]s since the last
         /// gathering.
         digests: Vec<String>,
+    },
+    /// How long a step took, without the making of its data.
+    StepTimed {
+        /// Optimizer step.
+        step: usize,
+        /// Nanoseconds until the engine's step was over.
+        engine_ns: u64,
+        /// Nanoseconds until the rank was done with the step, its observation included.
+        total_ns: u64,
     },
     /// The rank cannot go on.
     Failed {

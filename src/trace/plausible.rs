@@ -42,6 +42,7 @@ impl Event {
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
+            | Event::StepTimed { step, .. }
             | Event::GradientNorm { step, .. } => (Some(step), None),
             _ => (None, None),
         }

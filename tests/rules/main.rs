@@ -5,6 +5,7 @@
 
 mod cut;
 mod decisions;
+mod sampled;
 mod scenarios;
 mod simulated;
 mod simulator;

@@ -60,7 +60,7 @@ pub fn crash(trace: &mut Trace, rank: usize, before: impl Fn(&Event) -> bool, me
 fn tail_held_by_nobody() -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     edit(&mut trace, 1, |event| {
-        if let Event::Layout { layout: LayoutName::Partition, segments } = event
+        if let Event::Layout { layout: LayoutName::Partition, segments, .. } = event
             && let Some(last) = segments.iter_mut().rfind(|segment| segment.param.is_some())
         {
             last.param = None;

@@ -128,6 +128,7 @@ impl Simulation {
             Event::Layout {
                 layout: LayoutName::Full,
                 segments: params.iter().enumerate().map(whole).collect(),
+                sampled: false,
             },
             Event::OptimizerChosen { class: "Paper".to_owned(), inner: "SGD".to_owned() },
             Event::EngineDescribed { facts: texts([("cut", &format!("{:?}", self.cut))]) },
@@ -135,7 +136,11 @@ impl Simulation {
                 what: "the accumulator".to_owned(),
                 why: "as this engine is on paper".to_owned(),
             },
-            Event::Layout { layout: LayoutName::Partition, segments: self.partition(rank) },
+            Event::Layout {
+                layout: LayoutName::Partition,
+                segments: self.partition(rank),
+                sampled: false,
+            },
         ]
     }
 

@@ -30,8 +30,11 @@ class Channel:
         while data:
             data = data[os.write(self.fd, data) :]
 
-    def buffer(self, point, layout, tensor, step=None, microbatch=None):
-        """Records a flat tensor, and remembers its digest for the in-band exchange."""
+    def buffer(self, point, layout, tensor, step=None, microbatch=None, norm=None):
+        """Records a flat tensor, and remembers its digest for the in-band exchange.
+
+        `norm` is that of the whole buffer, where these are samples of it.
+        """
         tensor = tensor.detach().to("cpu").contiguous()
         # Through ctypes: `Tensor.numpy` has no bfloat16, and would need NumPy.
         data = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
@@ -40,7 +43,7 @@ class Channel:
         payload = dict(
             dtype=DTYPE_NAMES[tensor.dtype],
             numel=tensor.numel(),
-            norm=finite(tensor.double().norm().item()),
+            norm=finite(tensor.double().norm().item() if norm is None else norm),
             digest=digest,
             data=base64.b64encode(data).decode(),
         )

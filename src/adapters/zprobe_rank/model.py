@@ -5,6 +5,7 @@ from torch import nn
 
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.codes import Code
+from zprobe_rank.sampler import Pieces
 
 # The parameter that each shape is about: `Shape::param` in `spec/shape.rs`.
 SPECIAL = {
@@ -114,6 +115,8 @@ class CodedProbe:
         self.spec, self.params, self.rank = spec, params, rank
         self.world_size, self.ga = spec["world_size"], spec["gradient_accumulation_steps"]
         self.code = Code(spec["steps"] * self.world_size * self.ga, spec["seed"])
+        self.code_length = self.code.length
+        self.signs = {}
         self.shapes = set(spec["shapes"])
         unit = readable_lr(spec["optimizer"]) or 1.0
 
@@ -162,11 +165,16 @@ class CodedProbe:
             if not self._uses(param, step, microbatch):
                 data.append(None)
                 continue
-            x = self.code.values(column, elements(param)).reshape(param["shape"])
+            x = self._code(column, param).reshape(param["shape"])
             if self._is_infinite(param, step, microbatch):
                 x.view(-1)[0] = float("inf")
             data.append(x)
         return data
+
+    def _code(self, column, param):
+        if param["name"] not in self.signs:
+            self.signs[param["name"]] = self.code.signs(elements(param))
+        return self.code.signed(column, elements(param), self.signs[param["name"]])
 
     def _uses(self, param, step, microbatch):
         unused = {
@@ -196,6 +204,7 @@ class DenseProbe:
     def __init__(self, spec, params, rank, dtype):
         self.spec, self.rank = spec, rank
         self.ga = spec["gradient_accumulation_steps"]
+        self.code_length = Code(spec["steps"] * spec["world_size"] * self.ga, spec["seed"]).length
         generator = torch.Generator().manual_seed(spec["seed"])
         self.model = mlp(params).to(dtype)
         self.shadow = mlp(params).to(DTYPES[spec["dtype"]])
@@ -226,7 +235,7 @@ class DenseProbe:
         inputs, targets = (x.to(dtype) for x in data)
         loss = mean_square(self.shadow(inputs), targets) / self.ga
         gradients = torch.autograd.grad(loss, list(self.shadow.parameters()))
-        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+        return Pieces(gradients)
 
 
 def mlp(params):

@@ -1,6 +1,6 @@
 """What the inner optimizer's step consumes: the one truth that all engines share."""
 
-import torch
+from zprobe_rank import sampler
 
 
 class OptimizerTap:
@@ -10,11 +10,13 @@ class OptimizerTap:
     for each group), each time with other fragments.
     """
 
-    def __init__(self, optimizer, placement, hint, channel):
+    def __init__(self, optimizer, placement, hint, samples, channel):
         self.optimizer, self.placement, self.channel = optimizer, placement, channel
+        self.sampler = samples
         self.hint = hint  # Where the engine would look for a fragment: `BaseEngine.hint`.
         self.fragments, self.segments = [], []
-        self.held = []  # Content of each fragment when it was last recorded, or first met.
+        self.held = []  # What is recorded of each fragment, as of the last time, or when first met.
+        self.chosen = []  # Which elements of each fragment that is.
         self.index = {}
         self.announced = 0
         self.consumed = {}
@@ -31,15 +33,13 @@ class OptimizerTap:
         """Records what was consumed since the last call; no input if no step was taken."""
         self._announce()
         if self.consumed:
-            gradients = [
-                torch.zeros_like(held) if gradient is None else gradient
-                for gradient, held in zip(map(self.consumed.get, range(len(self.fragments))), self.held)
-            ]
-            self.channel.buffer("optimizer-input", "partition", torch.cat(gradients), step=step)
+            fragments = range(len(self.fragments))
+            gradients = [self.consumed.get(index) or self.held[index].nothing() for index in fragments]
+            sampler.emit(self.channel, "optimizer-input", "partition", gradients, step=step)
             self.consumed = {}
-        self.held = [flat(fragment).clone() for fragment in self.fragments]
+        self.held = [self._pick(fragment, index) for index, fragment in enumerate(self.fragments)]
         if self.held:
-            self.channel.buffer("master-weights", "partition", torch.cat(self.held), step=step)
+            sampler.emit(self.channel, "master-weights", "partition", self.held, step=step)
 
     def _before_step(self, optimizer, args, kwargs):
         if not self.active:
@@ -50,11 +50,15 @@ class OptimizerTap:
                 if fragment.grad is None or id(fragment) not in self.index:
                     continue
                 index = self.index[id(fragment)]
-                gradient = flat(fragment.grad).clone()
+                gradient = self._pick(fragment.grad, index)
                 if index in self.consumed:
                     # Stepped twice: for SGD that is the sum.
-                    gradient += self.consumed[index]
+                    gradient = self.consumed[index] + gradient
                 self.consumed[index] = gradient
+
+    def _pick(self, tensor, index):
+        """What is recorded of a tensor that is laid out like fragment `index`."""
+        return self.sampler.pick(flat(tensor), self.chosen[index])
 
     def _meet(self):
         """Makes the acquaintance of fragments before their first step."""
@@ -65,15 +69,18 @@ class OptimizerTap:
                 self.index[id(fragment)] = len(self.fragments)
                 # Kept alive, so that nothing else gets its id.
                 self.fragments.append(fragment)
-                self.held.append(flat(fragment).clone())
-                self.segments.extend(self.placement.locate(self.held[-1], self.hint(fragment)))
+                segments = self.placement.locate(flat(fragment), self.hint(fragment))
+                self.segments.extend(segments)
+                self.chosen.append(self.sampler.index(segments))
+                self.held.append(self._pick(fragment, len(self.fragments) - 1))
 
     def _announce(self):
         """Says where the fragments lie and what they held before their first step."""
         if self.announced < len(self.fragments):
             self.announced = len(self.fragments)
             self.channel.emit("layout", layout="partition", segments=self.segments)
-            self.channel.buffer("master-weights", "partition", torch.cat(self.held))
+            self.sampler.announce(self.channel, "partition", self.segments)
+            sampler.emit(self.channel, "master-weights", "partition", self.held)
 
 
 def flat(tensor):

@@ -6,11 +6,19 @@ once: so a fragment says by itself where each of its elements belongs. Where a p
 speak for itself, its neighbours do: the parameter before it in the model's order.
 """
 
+import torch
+
 # Elements that make a run unmistakable: 16 of 16 possible values each.
 UNMISTAKABLE = 16
 
 # Elements that do not agree by chance beside something else that fits.
 CHANCE = 4
+
+# Elements in a row that begin nothing known, after which the rest of a fragment is not looked at.
+STRANGE = 256
+
+# Elements that are compared at once.
+CHUNK = 1 << 16
 
 
 class Placement:
@@ -20,11 +28,7 @@ class Placement:
         """`tensors`: each trainable parameter's starting values by index, in the model's order."""
         self.params = {index: _words(tensor) for index, tensor in tensors.items()}
         self.order = sorted(self.params)
-        self.windows = {}
-        for index, words in self.params.items():
-            for offset in range(len(words) - UNMISTAKABLE + 1):
-                window = tuple(words[offset : offset + UNMISTAKABLE])
-                self.windows.setdefault(window, []).append((index, offset))
+        self.has_zeros = any(bool((words == 0).any()) for words in self.params.values())
         self.world_size = world_size
         self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
@@ -37,21 +41,24 @@ class Placement:
         words = _words(tensor)
         if hint is not None:
             index, offset = hint
-            if self.params.get(index, [])[offset : offset + len(words)] == words:
+            if index in self.params and torch.equal(self.params[index][offset : offset + len(words)], words):
                 return [dict(param=index, offset=offset, len=len(words))]
         segments = self._slots(words)
         if segments is not None:
             return segments
-        segments, at, before = [], 0, None
+        segments, at, before, strange = [], 0, None, 0
         while at < len(words):
-            piece = self._unmistakable(words, at) or self._neighbour(words, at, before)
-            if piece is None:
-                _append_unknown(segments, 1)
-                at += 1
-            else:
+            padding = self._padding(words, at)
+            piece = None if padding else self._unmistakable(words, at) or self._neighbour(words, at, before)
+            if piece is not None:
                 segments.append(piece)
-                before = piece["param"]
+                before, strange = piece["param"], 0
                 at += piece["len"]
+                continue
+            strange += 0 if padding else 1
+            length = padding or (1 if strange < STRANGE else len(words) - at)
+            _append_unknown(segments, length)
+            at += length
         return segments
 
     def _slots(self, words):
@@ -62,7 +69,7 @@ class Placement:
             for index in self.order[first:]:
                 start, end = self.shards[index][-1]
                 size = -(-len(self.params[index]) // self.world_size)
-                if self.params[index][start:end] != words[at : at + end - start]:
+                if not torch.equal(self.params[index][start:end], words[at : at + end - start]):
                     break
                 if end > start:
                     segments.append(dict(param=index, offset=start, len=end - start))
@@ -73,9 +80,29 @@ class Placement:
                     return segments
         return None
 
+    def _padding(self, words, at):
+        """How many zeros begin at `at`, if no parameter has any: all of them are padding."""
+        if self.has_zeros or words[at] != 0:
+            return 0
+        other = (words[at:] != 0).nonzero()
+        return int(other[0]) if len(other) else len(words) - at
+
+    def _candidates(self, window):
+        """Places (param, offset) at which a parameter holds `window`."""
+        for index in self.order:
+            words = self.params[index]
+            room = len(words) - len(window) + 1
+            if len(window) < UNMISTAKABLE or room <= 0:
+                continue
+            places = (words[:room] == window[0]).nonzero().reshape(-1)
+            for ahead in range(1, len(window)):
+                places = places[words[places + ahead] == window[ahead]]
+            for offset in places.tolist():
+                yield index, offset
+
     def _unmistakable(self, words, at):
         """The longest piece that begins at `at`, if it is long enough to occur only once."""
-        candidates = self.windows.get(tuple(words[at : at + UNMISTAKABLE]), ())
+        candidates = self._candidates(words[at : at + UNMISTAKABLE])
         pieces = [self._piece(words, at, index, offset) for index, offset in candidates]
         longest = max(pieces, key=lambda piece: piece["len"], default=None)
         return longest and self._without_chance(words, at, longest)
@@ -101,7 +128,7 @@ class Placement:
         for index in following + [index for index in self.order if index not in following]:
             numel = len(self.params[index])
             for offset, end in [(0, numel)] + self.shards[index]:
-                if offset < end and self.params[index][offset:end] == words[at : at + end - offset]:
+                if offset < end and torch.equal(self.params[index][offset:end], words[at : at + end - offset]):
                     return dict(param=index, offset=offset, len=end - offset)
             if before is not None:
                 piece = self._piece(words, at, index, 0)
@@ -118,10 +145,10 @@ class Placement:
         the next parameter, or ends."""
         param = self.params[index]
         place = self.order.index(index) + 1
-        next_param = self.params[self.order[place]] if place < len(self.order) else []
+        next_param = self.params[self.order[place]] if place < len(self.order) else words[:0]
         for length in range(min(UNMISTAKABLE, len(param), len(words)), 0, -1):
             rest = words[length : length + UNMISTAKABLE]
-            if param[-length:] == words[:length] and rest == next_param[: len(rest)]:
+            if torch.equal(param[-length:], words[:length]) and torch.equal(rest, next_param[: len(rest)]):
                 return dict(param=index, offset=len(param) - length, len=length)
         return None
 
@@ -129,8 +156,13 @@ class Placement:
         """How far words and parameter agree."""
         param, length = self.params[index], 0
         most = min(len(words) - at, len(param) - offset)
-        while length < most and words[at + length] == param[offset + length]:
-            length += 1
+        while length < most:
+            end = min(length + CHUNK, most)
+            differing = words[at + length : at + end] != param[offset + length : offset + end]
+            if bool(differing.any()):
+                length += int(differing.nonzero()[0])
+                break
+            length = end
         return dict(param=index, offset=offset, len=length)
 
 
@@ -150,4 +182,5 @@ def _append_unknown(segments, length):
 
 
 def _words(tensor):
-    return tensor.detach().to("cpu").float().reshape(-1).tolist()
+    """A copy: parameters change."""
+    return torch.empty(tensor.numel(), dtype=torch.float32).copy_(tensor.detach().reshape(-1))

@@ -1,10 +1,12 @@
 """One rank, from joining the others to its last event."""
 
+import contextlib
 import functools
 import importlib
 import json
 import os
 import platform
+import time
 import traceback
 
 import torch
@@ -15,6 +17,7 @@ from zprobe_rank.channel import DTYPES, Channel, finite
 from zprobe_rank.host import load
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
+from zprobe_rank.sampler import Pieces, Sampler, ends
 
 
 def main(spec, rank, event_fd, listener):
@@ -53,6 +56,8 @@ def run(spec, rank, channel, listener):
     trainable = {i: p for i, (_, p) in enumerate(named) if p.requires_grad}
     placement = Placement(trainable, rank, spec["world_size"])
     make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
+    elements = sum(p.numel() for _, p in named)
+    sampler = Sampler(elements, probe.code_length, spec["seed"])
     full = spec["observe"] == "full"
     if full:
         collectives.watch(channel)
@@ -64,9 +69,12 @@ def run(spec, rank, channel, listener):
     tap = None
     if full:
         engine.observe()
-        tap = OptimizerTap(engine.optimizer, placement, engine.hint, channel)
+        tap = OptimizerTap(engine.optimizer, placement, engine.hint, sampler, channel)
         tap.activate()
-    observer = Observer(spec, channel, engine, probe, tap)
+    # Where optimizers share the model is where samples of the whole are taken too.
+    cuts = gathered_ends(spec, tap, group) if sampler.active and full else None
+    sampler.announce(channel, "full", segments, cuts)
+    observer = Observer(spec, channel, engine, probe, tap, sampler)
     observer.parameters(None)
     for step in range(spec["steps"]):
         take_step(spec, step, engine, probe, observer, channel)
@@ -82,10 +90,13 @@ def run(spec, rank, channel, listener):
 def take_step(spec, step, engine, probe, observer, channel):
     """One optimizer step: forward and backward of every microbatch, then the engine's step."""
     accumulation_steps = spec["gradient_accumulation_steps"]
+    watch = Stopwatch()
     for microbatch in range(accumulation_steps):
         boundary = microbatch + 1 == accumulation_steps
         engine.begin(step, microbatch)
-        parts = probe.parts(step, microbatch)
+        with watch.stopped():
+            # What a data loader would do.
+            parts = probe.parts(step, microbatch)
         for number, data in enumerate(parts):
             last = number + 1 == len(parts)
             channel.emit("phase-entered", step=step, microbatch=microbatch, phase="forward")
@@ -105,14 +116,35 @@ def take_step(spec, step, engine, probe, observer, channel):
         except BaseException:
             observer.failed_step(step)
             raise
+    engine_ns = watch.elapsed_ns()
     observer.after_step(step)
+    channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
+
+
+class Stopwatch:
+    """Time since it was made, but for the time during which it was stopped."""
+
+    def __init__(self):
+        self.started = time.perf_counter_ns()
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Leaves out what happens inside."""
+        before = time.perf_counter_ns()
+        yield
+        self.started += time.perf_counter_ns() - before
+
+    def elapsed_ns(self):
+        """Nanoseconds."""
+        return time.perf_counter_ns() - self.started
 
 
 class Observer:
     """Turns what the engine lets be seen into events."""
 
-    def __init__(self, spec, channel, engine, probe, tap):
+    def __init__(self, spec, channel, engine, probe, tap, sampler):
         self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
+        self.sampler = sampler
         self.held = None
 
     def before_backward(self, step, microbatch, loss, data):
@@ -125,7 +157,7 @@ class Observer:
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
             gradient = self.probe.local_gradient(self.held, data)
-            self.channel.buffer("local-gradient", "full", gradient, **at)
+            self._record("local-gradient", "full", gradient, **at)
 
     def after_backward(self, step, microbatch, last):
         """Hooks and accumulators; also when backward failed."""
@@ -138,14 +170,14 @@ class Observer:
             self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
         accumulated = self.engine.accumulated(microbatch)
         if accumulated is not None:
-            self.channel.buffer("accumulator", "full", accumulated, **at)
+            self._record("accumulator", "full", accumulated, **at)
 
     def before_step(self, step, microbatch):
         """Gradient buffers as the step finds them."""
         gradient = self.engine.before_step() if self.tap is not None else None
         if gradient is not None:
             layout = self.engine.before_step_layout
-            self.channel.buffer("before-step", layout, gradient, step=step, microbatch=microbatch)
+            self._record("before-step", layout, gradient, step=step, microbatch=microbatch)
 
     def failed_step(self, step):
         """What the optimizer consumed before the engine's step failed, if it got that far."""
@@ -168,9 +200,13 @@ class Observer:
 
     def parameters(self, step):
         """The model's parameters on this rank."""
-        self.held = [parameter.clone() for parameter in self.engine.parameters()]
-        content = torch.cat([parameter.reshape(-1) for parameter in self.held])
-        self.channel.buffer("parameters", "full", content, step=step)
+        parameters = self.engine.parameters()
+        if isinstance(self.probe, model.DenseProbe):
+            self.held = [parameter.clone() for parameter in parameters]
+        self._record("parameters", "full", Pieces(parameters), step=step)
+
+    def _record(self, point, layout, pieces, **at):
+        self.sampler.record(self.channel, point, layout, pieces, **at)
 
 
 def inner_optimizer(settings, parameters):
@@ -178,6 +214,13 @@ def inner_optimizer(settings, parameters):
     settings = dict(settings)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[settings.pop("type")]
     return kind(parameters, **settings)
+
+
+def gathered_ends(spec, tap, group):
+    """Where the parts of parameters that the optimizers of all ranks hold begin and end."""
+    partitions = [None] * spec["world_size"]
+    dist.all_gather_object(partitions, tap.segments, group=group)
+    return ends(partitions)
 
 
 def exchange_digests(spec, step, channel, all_gather):

@@ -193,6 +193,7 @@ impl<'a> Decoder<'a> {
         }
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
         let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
+        let covered = covered * self.scene.placement.recorded_share(buffer.rank, buffer.layout);
         let name = |param| self.scene.observed.param_name(param);
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }

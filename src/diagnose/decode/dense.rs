@@ -7,7 +7,7 @@
 //! error, estimated without the assumption that all elements are equally noisy, and no conclusion
 //! is drawn where that exceeds one half.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use nalgebra::{DMatrix, DVector};
 
@@ -15,7 +15,7 @@ use crate::spec::{RunSpec, Usage};
 use crate::trace::Point;
 
 use super::super::norm::{Clip, gamma};
-use super::super::observed::{Buffer, Observed};
+use super::super::observed::Buffer;
 use super::super::placement::fragments;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 
@@ -35,7 +35,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         complete: true,
         read: BTreeMap::new(),
     };
-    let columns = match columns(observed) {
+    let columns = match columns(scene) {
         Ok(columns) => columns,
         Err(refusal) => {
             decoded.refusals.push(refusal);
@@ -55,7 +55,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 continue;
             }
         };
-        let (elements, mut values) = in_parameters(scene, buffer, &values);
+        let (elements, mut values): (Vec<usize>, Vec<f64>) =
+            elements(scene, buffer, &values).unzip();
         for value in &mut values {
             *value /= factor;
         }
@@ -66,7 +67,10 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             .entry((step, elements))
             .or_insert_with_key(|(_, elements)| System::new(spec, &columns, step, elements));
         let outcome = match system {
-            Ok(system) => system.solve(spec, buffer.point, &values, clipping),
+            Ok(system) => {
+                let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
+                system.solve(spec, buffer.point, &values, clipping, covered)
+            }
             Err(refusal) => Err(refusal.clone()),
         };
         match outcome {
@@ -88,20 +92,27 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// The elements of the flat order that a buffer holds, and their values.
-fn in_parameters(scene: &Scene<'_>, buffer: &Buffer<'_>, values: &[f64]) -> (Vec<usize>, Vec<f64>) {
-    let layout = scene.observed.layouts.get(&(buffer.rank, buffer.layout));
-    fragments(layout.copied().unwrap_or_default(), scene.plan)
+/// The elements of the flat order that were recorded of a buffer, each with its value.
+fn elements<'v>(
+    scene: &Scene<'_>,
+    buffer: &Buffer<'_>,
+    values: &'v [f64],
+) -> impl Iterator<Item = (usize, f64)> + 'v {
+    let layout = scene.observed.recorded(buffer.rank, buffer.layout);
+    fragments(layout.unwrap_or_default(), scene.plan)
         .into_iter()
         .flat_map(|fragment| fragment.flat.zip(fragment.start..))
         .filter_map(|(element, place)| Some((element, *values.get(place)?)))
-        .unzip()
 }
 
+/// Values of local gradients by column of the run, and then by element of the flat order.
+type Columns = BTreeMap<usize, HashMap<usize, f64>>;
+
 /// Local gradients by column of the run; those of microbatches that never ran are missing.
-fn columns(observed: &Observed<'_>) -> Result<BTreeMap<usize, Vec<f64>>, String> {
-    let spec = observed.spec;
-    observed
+fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
+    let spec = scene.observed.spec;
+    scene
+        .observed
         .buffers
         .iter()
         .filter(|buffer| buffer.point == Point::LocalGradient)
@@ -112,6 +123,7 @@ fn columns(observed: &Observed<'_>) -> Result<BTreeMap<usize, Vec<f64>>, String>
             for value in &mut values {
                 *value /= spec.world_size as f64;
             }
+            let values = elements(scene, buffer, &values).collect();
             Ok((spec.column(step, buffer.rank, microbatch), values))
         })
         .collect()
@@ -138,7 +150,7 @@ struct System {
 impl System {
     fn new(
         spec: &RunSpec,
-        columns: &BTreeMap<usize, Vec<f64>>,
+        columns: &Columns,
         step: usize,
         elements: &[usize],
     ) -> Result<Self, String> {
@@ -156,7 +168,7 @@ impl System {
             ));
         }
         let matrix = DMatrix::from_fn(rows, present.len(), |row, column| {
-            columns[&present[column]].get(elements[row]).copied().unwrap_or(0.0)
+            columns[&present[column]].get(&elements[row]).copied().unwrap_or(0.0)
         });
         if matrix.iter().any(|value| !value.is_finite()) {
             return Err("a local gradient is not finite".to_owned());
@@ -206,6 +218,7 @@ impl System {
         point: Point,
         values: &[f64],
         clipping: f64,
+        covered: f64,
     ) -> Result<(Reading, f64), String> {
         let b = DVector::from_column_slice(values);
         if b.iter().any(|value| !value.is_finite()) {
@@ -230,14 +243,8 @@ impl System {
         }
         // What lies outside the span and is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
-        let reading = Reading {
-            weights,
-            residual,
-            tolerance,
-            covered: 1.0,
-            usage: Usage::ALWAYS,
-            params: None,
-        };
+        let reading =
+            Reading { weights, residual, tolerance, covered, usage: Usage::ALWAYS, params: None };
         Ok((reading, self.condition))
     }
 

@@ -92,12 +92,10 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
 }
 
 impl Decoded {
-    /// What was not read is not right: a clean verdict needs every trainable element, on every
-    /// rank that holds it, in every step that the engine did not skip.
+    /// What was not read is not right: a clean verdict needs every trainable element that was to be
+    /// recorded, on every rank that holds it, in every step that the engine did not skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
-        let trainable = scene.plan.params().iter().filter(|param| param.trainable);
-        let trainable: usize = trainable.map(|param| param.numel()).sum();
         let outcome = scene.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;
@@ -107,8 +105,11 @@ impl Decoded {
             let partial: Vec<usize> = (0..spec.world_size)
                 .filter(|&rank| !scene.observed.skipped(step, rank))
                 .filter(|&rank| {
-                    let wanted =
-                        if outcome { Some(trainable) } else { scene.placement.owned(rank) };
+                    let wanted = if outcome {
+                        scene.placement.wanted_of_model(rank, scene.plan)
+                    } else {
+                        scene.placement.wanted(rank)
+                    };
                     let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
                     let ga = spec.gradient_accumulation_steps;
                     // An optimizer that is due nothing may be given nothing.

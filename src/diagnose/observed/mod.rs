@@ -31,6 +31,8 @@ pub struct Observed<'a> {
     pub params: &'a [ParamInfo],
     /// Layouts by (rank, name).
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
+    /// What buffers of these layouts were recorded as, where that is only samples of them.
+    pub samples: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// Class of the optimizer, and the inner optimizer.
     pub optimizer: Option<(&'a str, &'a str)>,
     /// What each rank's engine says about itself.
@@ -69,6 +71,7 @@ impl<'a> Observed<'a> {
             flushes: Vec::new(),
             params: &[],
             layouts: BTreeMap::new(),
+            samples: BTreeMap::new(),
             optimizer: None,
             facts: BTreeMap::new(),
             not_observed: BTreeSet::new(),
@@ -127,6 +130,12 @@ impl<'a> Observed<'a> {
         self.buffers.iter().filter(move |b| b.point == point && b.step == Some(step))
     }
 
+    /// The pieces that a rank's recorded buffers of a layout consist of; none if it never said.
+    pub fn recorded(&self, rank: usize, layout: LayoutName) -> Option<&'a [Segment]> {
+        let place = (rank, layout);
+        self.samples.get(&place).or_else(|| self.layouts.get(&place)).copied()
+    }
+
     /// Where everything should have gone, for the model that the ranks really had.
     pub fn plan(&self) -> Plan {
         if self.params.is_empty() {
@@ -181,8 +190,9 @@ impl<'a> Observed<'a> {
         match event {
             Event::RankReady { versions, .. } => process.versions = Some(versions),
             Event::Model { params } => self.params = params,
-            Event::Layout { layout, segments } => {
-                self.layouts.insert((rank, *layout), segments);
+            Event::Layout { layout, segments, sampled } => {
+                let layouts = if *sampled { &mut self.samples } else { &mut self.layouts };
+                layouts.insert((rank, *layout), segments);
             }
             Event::OptimizerChosen { class, inner } => self.optimizer = Some((class, inner)),
             Event::PhaseEntered { .. } => process.last_phase = Some(event),

@@ -1,6 +1,9 @@
 //! ZP602: after the step a model's parameters are not their owner's master weights.
 
+use std::collections::HashMap;
+
 use super::super::Case;
+use super::super::infinity::parts;
 use super::{Rule, abridged, counted};
 use crate::report::Finding;
 use crate::spec::Dtype;
@@ -24,7 +27,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         for parameters in
             observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full)
         {
-            let Ok(held) = parameters.payload.values() else { continue };
+            let Ok(values) = parameters.payload.values() else { continue };
+            let held: HashMap<usize, f64> = parts(observed, &case.plan, parameters)
+                .into_iter()
+                .flat_map(|part| part.flat.zip(part.start..))
+                .map(|(element, place)| (element, values[place]))
+                .collect();
+            let sampled = case.placement.recorded_share(parameters.rank, LayoutName::Full) < 1.0;
             for master in observed.at(Point::MasterWeights, step) {
                 let Ok(expected) = master.payload.values() else { continue };
                 // A rank that updates an element itself answers to itself; what the others made of
@@ -34,15 +43,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
                     parameters.rank != master.rank
                         && own.iter().any(|fragment| fragment.flat.contains(&element))
                 };
-                let held_by_owner = case.placement.partition(master.rank).unwrap_or_default();
-                let wrong: Vec<usize> = held_by_owner
-                    .iter()
-                    .flat_map(|fragment| fragment.flat.clone().zip(fragment.start..))
-                    .filter_map(|(element, place)| Some((element, *expected.get(place)?)))
+                let wrong: Vec<usize> = parts(observed, &case.plan, master)
+                    .into_iter()
+                    .flat_map(|part| part.flat.zip(part.start..))
+                    .map(|(element, place)| (element, expected[place]))
                     .filter(|(element, _)| !is_own(*element))
                     .filter(|(element, value)| {
                         let rounded = round(*value, parameters.payload.dtype);
-                        held.get(*element).is_none_or(|held| held.to_bits() != rounded.to_bits())
+                        held.get(element)
+                            .map_or(!sampled, |held| held.to_bits() != rounded.to_bits())
                     })
                     .map(|(element, _)| element)
                     .collect();

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::super::Case;
+use super::super::infinity::parts;
+use super::super::placement::Fragment;
 use super::{Rule, counted, departed, matrix_text, weight_text};
 use crate::report::{Contribution, Finding};
 use crate::trace::{LayoutName, Point};
@@ -56,9 +58,16 @@ fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     frozen().next()?;
     parameters().find_map(|after| {
         let before = parameters().find(|b| b.rank == after.rank && b.step.is_none())?;
+        let recorded = parts(&case.observed, &case.plan, after);
         let (before, values) = (before.payload.values().ok()?, after.payload.values().ok()?);
-        let changed =
-            frozen().find(|param| before.get(param.range()) != values.get(param.range()))?;
+        let differs = |part: &Fragment| {
+            let place = part.start..part.start + part.flat.len();
+            before.get(place.clone()) != values.get(place)
+        };
+        let changed = frozen().find(|param| {
+            let of_param = |part: &&Fragment| param.range().contains(&part.flat.start);
+            recorded.iter().filter(of_param).any(differs)
+        })?;
         let mut finding = rule.finding(format!(
             "{} requires no gradient, and was changed all the same",
             changed.name

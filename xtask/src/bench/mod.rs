@@ -5,6 +5,7 @@
 //! the machine does hits all of them alike.
 
 mod contender;
+pub mod engines;
 mod machine;
 mod memory;
 mod processes;
@@ -30,6 +31,10 @@ use crate::workspace;
 /// Where the tables stand.
 pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask bench --write" };
 
+/// Where the tables of real engines stand.
+pub const ENGINES_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --engines --write" };
+
 /// What to measure, and how often.
 #[derive(clap::Args)]
 pub struct Options {
@@ -45,9 +50,18 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub seed_runs: usize,
 
-    /// Python with torch and DeepSpeed, for that script
+    /// Python with torch and DeepSpeed, for that script; --engines takes several
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    pub python: PathBuf,
+    pub python: Vec<PathBuf>,
+
+    /// Measure real engines instead: the time to a verdict, beside that script, and what observation
+    /// costs a step of a large model
+    #[arg(long, requires = "seed_script")]
+    pub engines: bool,
+
+    /// Runs of a large model, with and without observation each
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub step_runs: usize,
 
     /// Write the tables into docs/benchmarks.md
     #[arg(long)]
@@ -58,7 +72,10 @@ impl Options {
     /// The command that measures the same again. Where files are is everyone's own business.
     fn command(&self) -> String {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
-        if self.seed_script.is_some() {
+        if self.engines {
+            command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);
+            command += &" --python VENV/bin/python".repeat(self.python.len());
+        } else if self.seed_script.is_some() {
             command += &format!(
                 " --seed-script FILE --seed-runs {} --python VENV/bin/python",
                 self.seed_runs
@@ -75,10 +92,10 @@ impl Options {
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.seed_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
-    let release = workspace::target_dir()?.join("release");
-    let seed_script = match &options.seed_script {
-        Some(file) => Some(SeedScript::for_cpu(file, &options.python, &scratch)?),
-        None => None,
+    let release = release_dir()?;
+    let seed_script = match (&options.seed_script, options.python.first()) {
+        (Some(file), Some(python)) => Some(SeedScript::for_cpu(file, python, &scratch)?),
+        _ => None,
     };
 
     let mut contenders = vec![
@@ -105,6 +122,11 @@ pub fn measure(options: &Options) -> Result<Report> {
     }
     let versions = seed_script.map(|script| script.versions);
     Ok(Report { command: options.command(), machine: Machine::this(versions)?, measured, memory })
+}
+
+/// Where the programs are that were built.
+fn release_dir() -> Result<PathBuf> {
+    Ok(workspace::target_dir()?.join("release"))
 }
 
 /// Times the contenders one after the other, again and again.

@@ -67,7 +67,7 @@ impl Measured {
 }
 
 /// Milliseconds, as precise as a person needs.
-fn time(millis: f64) -> String {
+pub fn time(millis: f64) -> String {
     if millis < 10.0 {
         format!("{millis:.1} ms")
     } else if millis < 10_000.0 {
@@ -78,7 +78,7 @@ fn time(millis: f64) -> String {
 }
 
 /// A ratio, in three digits or so.
-fn ratio(ratio: f64) -> String {
+pub fn ratio(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.0}") }
 }
 
@@ -88,7 +88,7 @@ fn mib(kilobytes: u64) -> String {
 }
 
 /// A table whose columns line up; all but the first one are numbers.
-fn table(f: &mut fmt::Formatter<'_>, head: &[&str], rows: &[Vec<String>]) -> fmt::Result {
+pub fn table(f: &mut fmt::Formatter<'_>, head: &[&str], rows: &[Vec<String>]) -> fmt::Result {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)

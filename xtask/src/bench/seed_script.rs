@@ -18,6 +18,25 @@ pub const NAME: &str = "the script, with real DeepSpeed";
 /// Starts the last line that the script prints.
 const LAST_LINE: &str = "[BEFORE engine.step()]";
 
+/// What starts the ranks of the script.
+#[derive(Clone, Copy, Debug)]
+pub enum Launcher {
+    /// torch's.
+    Torchrun,
+    /// DeepSpeed's.
+    DeepSpeed,
+}
+
+impl Launcher {
+    /// What stands behind Python, up to the number of ranks.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Torchrun => &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
+            Self::DeepSpeed => &["-m", "deepspeed.launcher.runner", "--num_gpus"],
+        }
+    }
+}
+
 /// The script, made to run on the CPU, and a Python to run it.
 pub struct SeedScript {
     file: PathBuf,
@@ -50,14 +69,26 @@ impl SeedScript {
         Ok(Self { file, path: search_path(&python)?, python, versions })
     }
 
+    /// The Python that runs it.
+    pub fn python(&self) -> &Path {
+        &self.python
+    }
+
     /// The script under torchrun.
     pub fn contender(&self, runs: usize) -> Contender {
-        let Self { file, python, path, .. } = self;
+        let mut script = self.under(Launcher::Torchrun, RANKS, runs);
+        script.name = NAME.into();
+        script
+    }
+
+    /// The script under a launcher.
+    pub fn under(&self, launcher: Launcher, ranks: usize, runs: usize) -> Contender {
+        let Self { file, python, path, versions } = self;
+        let name = format!("the script on {versions}, {launcher:?}, {ranks} ranks");
         let (file, python, path) = (file.clone(), python.clone(), path.clone());
-        let mut script = Contender::new(NAME, runs, move |_| {
+        let mut script = Contender::new(name, runs, move |_| {
             let mut command = Command::new(&python);
-            command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]);
-            command.arg(RANKS.to_string()).arg(&file);
+            command.args(launcher.words()).arg(ranks.to_string()).arg(&file);
             command.env("DS_ACCELERATOR", "cpu").env("OMP_NUM_THREADS", "1").env("PATH", &path);
             Ok(command)
         });

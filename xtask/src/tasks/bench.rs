@@ -7,11 +7,19 @@ use crate::tasks;
 
 /// Builds, measures, prints the tables, and writes them into the documentation when asked to.
 pub fn bench(options: &Options) -> Result<()> {
-    tasks::build()?;
-    let measured = bench::measure(options)?.to_string();
+    if options.engines {
+        tasks::build_launcher()?;
+    } else {
+        tasks::build()?;
+    }
+    let (page, measured) = if options.engines {
+        (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
+    } else {
+        (bench::PAGE, bench::measure(options)?.to_string())
+    };
     println!("{measured}");
     if options.write {
-        bench::PAGE.write(&measured)?;
+        page.write(&measured)?;
     }
     Ok(())
 }

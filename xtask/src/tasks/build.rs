@@ -15,6 +15,11 @@ pub fn build() -> Result<()> {
     release(&libtorch)
 }
 
+/// Builds `zprobe` alone in release, which takes no libtorch.
+pub fn launcher() -> Result<()> {
+    cargo::run(cargo("build --release --package zprobe --bin zprobe")?)
+}
+
 /// The release build, against a libtorch that is ready.
 pub fn release(libtorch: &Libtorch) -> Result<()> {
     cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins"))?))

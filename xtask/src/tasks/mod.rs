@@ -9,7 +9,7 @@ mod run;
 mod test;
 
 pub use bench::bench;
-pub use build::build;
+pub use build::{build, launcher as build_launcher};
 pub use lattice::lattice;
 pub use provision::provision;
 pub use record_traces::record_traces;

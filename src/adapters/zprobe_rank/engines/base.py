@@ -4,6 +4,8 @@ import contextlib
 
 import torch
 
+from zprobe_rank.sampler import Pieces
+
 
 class BaseEngine:
     """Wraps a model in the engine under test, as a user would.
@@ -82,12 +84,12 @@ class BaseEngine:
         return None
 
     def accumulated(self, microbatch):
-        """The rank's own sum of gradients so far, flat in the model's order, or None."""
+        """The rank's own sum of gradients so far, `Pieces` in the model's order, or None."""
         return None
 
     def before_step(self):
-        """The gradient as the optimizer step finds it, flat, or None: the whole in the model's order, or
-        this rank's fragments in the optimizer's."""
+        """The gradient as the optimizer step finds it, `Pieces` or None: the whole in the model's order,
+        or this rank's fragments in the optimizer's."""
         return None
 
     def scaling(self):
@@ -104,7 +106,13 @@ class BaseEngine:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
-def flat_gradients(parameters):
+def or_zeros(gradient, parameter, dtype=None):
+    """A parameter's gradient, or zeros if it has none."""
+    if gradient is not None:
+        return gradient
+    return torch.zeros(1, dtype=dtype or parameter.dtype).expand(parameter.numel())
+
+
+def gradients_of(parameters):
     """Gradients one after the other; zeros where there is none."""
-    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    return torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+    return Pieces([or_zeros(parameter.grad, parameter) for parameter in parameters])

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from zprobe_rank.engines.base import BaseEngine, flat_gradients
+from zprobe_rank.engines.base import BaseEngine, gradients_of
 
 COMM_HOOKS = {
     "fp16-compress": default_hooks.fp16_compress_hook,
@@ -93,10 +93,10 @@ class Engine(BaseEngine):
 
     def accumulated(self, microbatch):
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else flat_gradients(self.model.parameters())
+        return None if boundary else gradients_of(self.model.parameters())
 
     def before_step(self):
-        return flat_gradients(self.model.parameters())
+        return gradients_of(self.model.parameters())
 
     def gradient_norm(self):
         return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])

@@ -11,9 +11,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import torch
 
-from zprobe_rank.engines.base import BaseEngine, flat_gradients
+from zprobe_rank.engines.base import BaseEngine, or_zeros
 from zprobe_rank.engines.deepspeed_buckets import watch_buckets
 from zprobe_rank.engines.deepspeed_hooks import watch_hooks
+from zprobe_rank.sampler import Pieces
 
 # Releases import these while they initialize, some for seconds; here all ranks share them.
 for module in (
@@ -101,26 +102,26 @@ class Engine(BaseEngine):
         return self.gradient_buffer() if whole else None
 
     def gradient_buffer(self):
-        """The rank's gradients, flat in the model's order, or None where they are not whole."""
+        """The rank's gradients in the model's order, or None where they are not whole."""
         wrapper = self.wrapper
         parameters = list(self.model.parameters())
         if hasattr(wrapper, "fp32_groups_gradients"):
             held = {}
             for group, gradients in zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients):
                 held.update((id(p), gradient) for p, gradient in zip(group, gradients))
-            empty = torch.zeros
-            gradients = [held.get(id(p), empty(p.shape, dtype=torch.float32)) for p in parameters]
-            return torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+            return Pieces([or_zeros(held.get(id(p)), p, torch.float32) for p in parameters])
         if self.spec["stage"] == 3 or getattr(wrapper, "partition_gradients", False):
             return None
         if getattr(wrapper, "use_grad_accum_attribute", False):
             gradients = [p.grad_accum if getattr(p, "grad_accum", None) is not None else p.grad for p in parameters]
-            gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
-            flat = torch.cat([gradient.detach().reshape(-1).float() for gradient in gradients])
+            wide = True
         else:
-            flat = flat_gradients(parameters)
+            gradients = [p.grad for p in parameters]
+            wide = self.scale is not None
+        gradients = [or_zeros(gradient, p) for gradient, p in zip(gradients, parameters)]
         # Scales are powers of two, so that this is exact.
-        return flat if self.scale is None else flat.float() / self.scale
+        scale = self.scale or 1.0
+        return Pieces(gradients, lambda flat: flat.float() / scale) if wide else Pieces(gradients)
 
     def scaling(self):
         # Without a scale, too, an optimizer may find an overflow and skip the step.

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.base import BaseEngine
 from zprobe_rank.optimizer_tap import flat
+from zprobe_rank.sampler import Pieces
 
 
 class Engine(BaseEngine):
@@ -101,10 +102,10 @@ class Engine(BaseEngine):
         """The unsharded gradients that wait for the boundary."""
         if self.shards is None or microbatch + 1 == self.spec["gradient_accumulation_steps"]:
             return None
-        return torch.cat([waiting(shard).detach().reshape(-1) for shard in self.shards])
+        return Pieces([waiting(shard) for shard in self.shards])
 
     def before_step(self):
-        return torch.cat([flat(g) for g in map(gradient, self.trainable()) if flat(g).numel() > 0])
+        return Pieces([flat(g) for g in map(gradient, self.trainable()) if flat(g).numel() > 0])
 
     def gradient_norm(self):
         return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])

@@ -156,7 +156,11 @@ impl Engine {
             (LayoutName::Full, 0..plan.padded()),
             (LayoutName::Partition, plan.partition(communicator.rank())),
         ] {
-            recorder.emit(Event::Layout { layout, segments: plan.segments(range) })?;
+            recorder.emit(Event::Layout {
+                layout,
+                segments: plan.segments(range),
+                sampled: false,
+            })?;
         }
         recorder.emit(Event::OptimizerChosen {
             class: self.flow.class().to_owned(),

@@ -1,0 +1,101 @@
+//! The synthetic models: their parameters, of any size.
+
+use super::plan::Param;
+use super::{Model, Plan, RunSpec, Shape};
+
+/// Width of the dense model, and of its hidden layer unless it has to be larger.
+const WIDTH: usize = 64;
+
+/// Parameters of a run's model, not laid out yet: at least as many elements as were asked for.
+pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
+    match spec.model {
+        Model::Coded => grown(coded(spec), growth(spec)),
+        Model::Mlp => mlp(hidden_width(spec)),
+    }
+}
+
+/// See [`Plan::default_bucket_size`].
+pub(super) fn default_bucket_size(spec: &RunSpec) -> usize {
+    match spec.model {
+        Model::Coded => 3 * Plan::code(spec).length() * growth(spec),
+        Model::Mlp => total(&mlp(hidden_width(spec))) / 2,
+    }
+}
+
+fn total(params: &[Param]) -> usize {
+    params.iter().map(Param::numel).sum()
+}
+
+/// Parameters of the coded model: about two codes per rank, with one parameter larger than the
+/// default bucket, some that cross partition boundaries, and some too short to decode alone.
+fn coded(spec: &RunSpec) -> Vec<Param> {
+    let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
+    // Hooks fire from the last parameter to the first: the large one must not be the very first, or
+    // nothing would be left for the flush at the boundary.
+    let mut params = vec![
+        Param::new("position.weight", vec![code + 2]),
+        Param::new("embed.weight", vec![4, code + 3]),
+    ];
+    if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
+        params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
+    }
+    let mut numel = code + 2 + 4 * (code + 3);
+    let mut layer = 0;
+    while layer == 0 || numel < 2 * code * world_size + code {
+        for (part, shape) in [
+            ("attn.weight", vec![3, code / 2 + 1]),
+            ("norm.weight", vec![code]),
+            ("mlp.weight", vec![code + 1, 2]),
+            ("mlp.bias", vec![5]),
+        ] {
+            numel += shape.iter().product::<usize>();
+            params.push(Param::new(format!("layers.{layer}.{part}"), shape));
+        }
+        layer += 1;
+    }
+    // An odd total, so that even a single rank has padding.
+    let head = if numel.is_multiple_of(2) { 7 } else { 6 };
+    params.push(Param::new("head.bias", vec![head]));
+    params
+}
+
+/// Whether a parameter grows with the model: biases stay too short to decode alone.
+fn grows(param: &Param) -> bool {
+    param.name.ends_with("weight")
+}
+
+/// How many times as large the coded model's weights are, so that it has the elements that were
+/// asked for: an odd number, which keeps the total odd.
+fn growth(spec: &RunSpec) -> usize {
+    let Some(asked) = spec.parameters else { return 1 };
+    let params = coded(spec);
+    let growing: usize = params.iter().filter(|param| grows(param)).map(Param::numel).sum();
+    let fixed = total(&params) - growing;
+    asked.saturating_sub(fixed).div_ceil(growing).max(1) | 1
+}
+
+/// The same parameters, the weights with `growth` times as many rows.
+fn grown(mut params: Vec<Param>, growth: usize) -> Vec<Param> {
+    for param in params.iter_mut().filter(|param| grows(param)) {
+        param.shape[0] *= growth;
+    }
+    params
+}
+
+/// Hidden width of the dense model: that of the seed's, or what the elements asked for take.
+fn hidden_width(spec: &RunSpec) -> usize {
+    let per_unit = 2 * WIDTH + 1;
+    let asked = spec.parameters.unwrap_or(0);
+    asked.saturating_sub(WIDTH).div_ceil(per_unit).max(WIDTH)
+}
+
+/// Parameters of the seed's model, `Linear(64, 64)`, GELU, `Linear(64, 64)`, or one with a wider
+/// hidden layer.
+fn mlp(hidden: usize) -> Vec<Param> {
+    vec![
+        Param::new("0.weight", vec![hidden, WIDTH]),
+        Param::new("0.bias", vec![hidden]),
+        Param::new("2.weight", vec![WIDTH, hidden]),
+        Param::new("2.bias", vec![WIDTH]),
+    ]
+}
