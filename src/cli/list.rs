@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use zprobe::diagnose::rules::RULES;
 use zprobe::doctor::engines;
-use zprobe::spec::{Engine, Fault};
+use zprobe::spec::{Engine, Fault, Shape};
 use zprobe::zoo::registry;
 
 /// Seconds that an interpreter may take to try the engines.
@@ -33,6 +33,8 @@ enum What {
     Faults,
     /// Engines for --engine
     Engines,
+    /// Shapes for --shape
+    Shapes,
 }
 
 pub fn main(args: &Args) -> Result<u8> {
@@ -43,6 +45,12 @@ pub fn main(args: &Args) -> Result<u8> {
     let lines = match args.what {
         What::Rules => RULES.iter().map(|rule| format!("{}  {}\n", rule.code, rule.name)).collect(),
         What::Faults => values::<Fault>(),
+        What::Shapes => named(
+            Shape::ALL
+                .iter()
+                .map(|shape| (shape.name().to_owned(), shape.describe().to_owned()))
+                .collect(),
+        ),
         What::Engines => match &args.python {
             Some(python) => tried(python)?,
             None => values::<Engine>(),
