@@ -145,13 +145,16 @@ class Observer:
     def __init__(self, spec, channel, engine, probe, tap, sampler):
         self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
         self.sampler = sampler
+        self.at = {}
+        if tap is not None:
+            engine.on_reduced = lambda gradient: self._record("reduced", "full", gradient, **self.at)
         self.held = None
 
     def before_backward(self, step, microbatch, loss, data):
         """The loss, its graph, and for dense data the local gradient."""
         if self.tap is None:
             return
-        at = dict(step=step, microbatch=microbatch)
+        at = self.at = dict(step=step, microbatch=microbatch)
         self.channel.emit("loss", value=finite(loss.item()), **at)
         nodes, reached = graph.walk(loss, self.engine.graph_index())
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)

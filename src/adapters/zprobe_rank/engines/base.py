@@ -26,6 +26,8 @@ class BaseEngine:
     def __init__(self, spec, model, make_optimizer, channel):
         self.spec, self.model, self.make_optimizer, self.channel = spec, model, make_optimizer, channel
         self.optimizer = None
+        #: Called with the gradient right after the boundary's reduction, where that can be seen.
+        self.on_reduced = None
 
     def set_up(self):
         """Hands the model to the engine and makes the inner optimizer."""

@@ -57,6 +57,20 @@ class Engine(BaseEngine):
     def observe(self):
         self.hooks = watch_hooks(self.wrapper, list(self.model.parameters()), self.not_observed)
         self.buckets = watch_buckets(self.wrapper, self.index, self.channel, self.not_observed)
+        if hasattr(self.wrapper, "fp32_groups_gradients"):
+            self.watch_reduction()
+
+    def watch_reduction(self):
+        """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
+        reduce = self.engine.allreduce_gradients
+
+        def reducing(*args, **kwargs):
+            result = reduce(*args, **kwargs)
+            if self.engine.is_gradient_accumulation_boundary() and self.on_reduced is not None:
+                self.on_reduced(self.gradient_buffer())
+            return result
+
+        self.engine.allreduce_gradients = reducing
 
     def not_observed(self, what, why):
         self.channel.emit("not-observed", what=what, why=why)
