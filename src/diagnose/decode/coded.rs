@@ -215,8 +215,14 @@ impl<'a> Decoder<'a> {
         tolerance: f64,
     ) -> Option<(f64, Vec<f64>)> {
         let own = kinds.get(&self.kind(piece))?;
-        // The plan's come first: where a piece agrees with several, nothing is wrong with it.
-        let mut candidates: Vec<Vec<f64>> = vec![own.planned().to_vec()];
+        // Where a piece agrees with several, it is like all that could be decoded, if that is all the
+        // same; and else nothing is wrong with it, so the plan's come next.
+        let mut found = own.found();
+        let mut candidates: Vec<Vec<f64>> = match (found.next(), found.next()) {
+            (Some(only), None) => vec![only.to_vec()],
+            _ => Vec::new(),
+        };
+        candidates.push(own.planned().to_vec());
         candidates.push(vec![0.0; own.planned().len()]);
         candidates.extend(own.found().map(<[f64]>::to_vec));
         let elsewhere = kinds.values().flat_map(Groups::found);
