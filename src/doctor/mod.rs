@@ -1,8 +1,7 @@
 //! What this machine and a Python can run, and why not.
 //!
 //! [`Python::ask`] and [`Machine::look`] collect facts; [`engines()`] and [`surroundings()`] turn
-//! them into lines
-//! with advice, as pure functions.
+//! them into lines with advice, as pure functions.
 
 mod checks;
 mod engines;

@@ -480,7 +480,7 @@ fn check_ddp(spec: &RunSpec) -> Result<(), Invalid> {
     let accumulates =
         spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards);
     if ddp.static_graph && accumulates {
-        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, torch 2.0 to 2.15: the
+        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and 2.15: the
         // first backward enqueues a reduction though its forward did not prepare for one.
         return refuse(
             "--static-graph with gradient accumulation".to_owned(),
