@@ -66,6 +66,12 @@ impl SeedScript {
         ]))
         .context("--python needs torch and deepspeed")?;
         ensure!(!versions.is_empty(), "{} says nothing", python.display());
+        output(Command::new(&python).args(["-m", "py_compile"]).arg(&file)).with_context(|| {
+            format!(
+                "{} is no Python; it takes the script alone, without its page",
+                script.display()
+            )
+        })?;
         Ok(Self { file, path: search_path(&python)?, python, versions })
     }
 
