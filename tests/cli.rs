@@ -29,18 +29,19 @@ fn refusal(args: &[&str]) -> String {
 #[test]
 fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
     let refused = [
-        &["run", "--stage", "2"][..],
-        &["run", "--stage", "5"],
+        &["run", "--stage", "5"][..],
+        &["run", "--stage", "2", "--dataflow", "accumulator"],
+        &["run", "--dataflow", "accumulator", "--overlap-comm"],
         &["run", "--ga", "0"],
         &["run", "--nproc-per-node", "0"],
         &["run", "--nproc-per-node", "many"],
         &["run", "--nproc-per-node", "gpu"],
         &["run", "--engine", "ddp", "--shape", "unused-always", "infinity-on-one-rank"],
         &["run", "--engine", "ddp", "--model", "mlp", "--shape", "frozen"],
-        &["run", "--dtype", "fp16"],
+        &["run", "--dtype", "fp16", "--loss-scale", "65536"],
         &["run", "--dtype", "fp32", "--grad-accum-dtype", "bf16"],
         &["run", "--engine", "ddp", "--stage", "2"],
-        &["run", "--shape", "tied"],
+        &["run", "--shape", "tuple-output"],
         &["run", "--engine", "native", "--static-graph"],
         &["run", "--ga", "300", "--grad-accum-dtype", "bf16"],
         &["run", "--inject", "dead-hooks"],
@@ -57,10 +58,11 @@ fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
 
 #[test]
 fn a_deepspeed_file_that_needs_more_than_there_is_names_every_setting() {
-    let file = fixture("deepspeed/zero2_offload_fp16.json");
+    let file = fixture("deepspeed/broken/not_there_yet.json");
     let message = refusal(&["run", "--deepspeed-config", &file]);
-    assert!(message.contains("stage 2 is not there yet"), "{message}");
-    assert!(message.contains("zero2_offload_fp16.json:5:5: zero_optimization.stage"), "{message}");
+    assert!(message.contains("19 settings that zprobe's native engine does not have"), "{message}");
+    let place = "not_there_yet.json:14:28: zero_optimization.offload_optimizer.device";
+    assert!(message.contains(place), "{message}");
 }
 
 #[test]

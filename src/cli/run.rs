@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_ENGINE", help_heading = "Engine")]
     engine: Option<Engine>,
 
-    /// ZeRO stage; the native engine has 1 only [default: 1; ddp: 0; fsdp2: 3]
+    /// ZeRO stage [default: 1; ddp: 0; fsdp2: 3]
     #[arg(long, value_name = "0|1|2|3", env = "ZPROBE_STAGE", help_heading = "Engine")]
     stage: Option<u8>,
 

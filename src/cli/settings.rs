@@ -6,17 +6,17 @@ use zprobe::spec::{CommHook, LossScale, Observation, Offload, SpecRequest};
 #[derive(clap::Args)]
 pub struct Settings {
     /// Where optimizer states live [default: none]
-    #[arg(long, env = "ZPROBE_OFFLOAD", help_heading = "DeepSpeed")]
+    #[arg(long, env = "ZPROBE_OFFLOAD", help_heading = "ZeRO")]
     offload: Option<Offload>,
 
-    /// Overlap reduction with backward [default: false]
+    /// Overlap reduction with backward [default: false, stage 3: true]
     #[arg(
         long,
         value_name = "BOOL",
         num_args = 0..=1,
         default_missing_value = "true",
         env = "ZPROBE_OVERLAP_COMM",
-        help_heading = "DeepSpeed"
+        help_heading = "ZeRO"
     )]
     overlap_comm: Option<bool>,
 
@@ -27,7 +27,7 @@ pub struct Settings {
         num_args = 0..=1,
         default_missing_value = "true",
         env = "ZPROBE_CONTIGUOUS_GRADIENTS",
-        help_heading = "DeepSpeed"
+        help_heading = "ZeRO"
     )]
     contiguous_gradients: Option<bool>,
 
@@ -38,7 +38,7 @@ pub struct Settings {
         num_args = 0..=1,
         default_missing_value = "true",
         env = "ZPROBE_REDUCE_SCATTER",
-        help_heading = "DeepSpeed"
+        help_heading = "ZeRO"
     )]
     reduce_scatter: Option<bool>,
 
@@ -53,13 +53,21 @@ pub struct Settings {
     )]
     immediate_grad_update: Option<bool>,
 
+    /// Most elements that one all-gather of parameters returns [default: 500000000]
+    #[arg(long, value_name = "N", env = "ZPROBE_ALLGATHER_BUCKET_SIZE", help_heading = "Native")]
+    allgather_bucket_size: Option<usize>,
+
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not [default: 1]
+    #[arg(long, value_name = "N", env = "ZPROBE_PARAMETER_GROUPS", help_heading = "Native")]
+    parameter_groups: Option<usize>,
+
     /// Scale of an fp16 model's loss: a number, or `dynamic` [default: dynamic, from 2^6]
     #[arg(
         long,
         value_name = "SCALE|dynamic",
         value_parser = loss_scale,
         env = "ZPROBE_LOSS_SCALE",
-        help_heading = "DeepSpeed"
+        help_heading = "ZeRO"
     )]
     loss_scale: Option<LossScale>,
 
@@ -129,6 +137,8 @@ impl Settings {
     /// Puts what was given into `request`.
     pub fn fill(&self, request: &mut SpecRequest) {
         request.offload = self.offload;
+        request.allgather_bucket_size = self.allgather_bucket_size;
+        request.parameter_groups = self.parameter_groups;
         request.overlap_comm = self.overlap_comm;
         request.contiguous_gradients = self.contiguous_gradients;
         request.reduce_scatter = self.reduce_scatter;

@@ -39,6 +39,10 @@ pub enum Pattern {
     BoundaryLeak,
     /// Every gradient is there `W` times on its own rank and nowhere else.
     NotAveraged,
+    /// So are those of some microbatches, and the others are right.
+    NotAveragedIn(Vec<usize>),
+    /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
+    NotSummed,
     /// Some gradients, as (rank, microbatch), are missing and the others are right.
     Missing(Vec<(usize, usize)>),
     /// Some gradients, as (rank, microbatch), are there several times and the others are right.
@@ -164,6 +168,8 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     let noise = entry.tolerance.max(NOISE_SHARE * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
+        // What is missing was not lost but taken from the step before.
+        patterns.retain(|pattern| !matches!(pattern, Pattern::Missing(_)));
         patterns.push(Pattern::Leftover);
     }
     patterns
@@ -214,9 +220,25 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
-    let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
-    if world > 1 && owners.clone().any(leaked) {
-        return Some(Pattern::BoundaryLeak);
+    let local = |owner: usize| {
+        let is_local = |m: usize| {
+            gradients.iter().all(|&(rank, at, weight)| at != m || is(weight, own(owner, rank)))
+        };
+        let found: Vec<usize> = (0..=boundary)
+            .filter(|&m| gradients.iter().any(|&(_, at, _)| at == m) && is_local(m))
+            .collect();
+        let explains = |rank, m| if found.contains(&m) { own(owner, rank) } else { 1.0 };
+        (!found.is_empty() && all(&explains)).then_some(found)
+    };
+    if world > 1
+        && let Some(found) = owners.clone().find_map(local)
+    {
+        let leaked = found == [boundary];
+        return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveragedIn(found) });
+    }
+    let alone = |owner: usize| all(&|rank, _| if rank == owner { 1.0 } else { 0.0 });
+    if world > 1 && owners.clone().any(alone) {
+        return Some(Pattern::NotSummed);
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {
         let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));

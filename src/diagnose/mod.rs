@@ -8,6 +8,7 @@
 pub mod causes;
 pub mod decode;
 pub mod deviation;
+pub mod displacement;
 pub mod infinity;
 pub mod norm;
 pub mod observed;

@@ -7,11 +7,15 @@
 
 pub mod code;
 pub mod deepspeed;
+mod engines;
 pub mod fault;
+mod invalid;
 mod models;
 mod options;
+pub mod partitioning;
 pub mod plan;
 mod point;
+mod request;
 mod shape;
 mod usage;
 mod validate;
@@ -20,12 +24,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use fault::Fault;
+pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
 pub use plan::Plan;
 pub use point::Point;
+pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;
-pub use validate::{DEFAULT_WORLD_SIZE, Invalid, SpecRequest};
 
 /// One run, completely specified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +57,14 @@ pub struct RunSpec {
     pub dataflow: Option<Dataflow>,
     /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     pub reduce_bucket_size: usize,
+    /// Most elements that one all-gather of parameters returns (DeepSpeed's `allgather_bucket_size`);
+    /// none where that is left to the engine.
+    #[serde(default)]
+    pub allgather_bucket_size: Option<usize>,
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not; none for engines that are
+    /// given one.
+    #[serde(default)]
+    pub parameter_groups: Option<usize>,
     /// Where the optimizer's states live.
     pub offload: Offload,
     /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`); this and the next three

@@ -1,9 +1,8 @@
 //! Where everything should go: the pure plan of a run.
 //!
-//! The engine builds its buffers from it, and the diagnosis compares what was observed with it.
-//! Gradients, master weights and parameters share one flat order: the parameters one after the
-//! other, padded at the end so that every rank owns a partition of the same size
-//! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`).
+//! The diagnosis compares what was observed with it. Gradients, master weights and parameters share
+//! one flat order: the parameters one after the other. How an engine cuts them is its own business;
+//! [`super::partitioning`] says how the native one does.
 
 use std::ops::Range;
 
@@ -59,17 +58,12 @@ pub struct Plan {
     params: Vec<Param>,
     usages: Vec<Usage>,
     numel: usize,
-    partition_size: usize,
     world_size: usize,
     gradient_accumulation_steps: usize,
     steps: usize,
 }
 
 impl Plan {
-    /// Flat buffers are padded to a multiple of this times the world size
-    /// (`nccl_start_alignment_factor` in DeepSpeed).
-    pub const ALIGNMENT: usize = 2;
-
     /// The plan that follows from `spec` for its synthetic model.
     pub fn new(spec: &RunSpec) -> Self {
         Self::with_params(spec, models::params(spec))
@@ -80,12 +74,10 @@ impl Plan {
         let params = lay_out(params);
         let numel: usize = params.iter().map(Param::numel).sum();
         let usages = params.iter().map(|param| Usage::of(spec, param)).collect();
-        let padded = numel.next_multiple_of(Self::ALIGNMENT * spec.world_size);
         Self {
             params,
             usages,
             numel,
-            partition_size: padded / spec.world_size,
             world_size: spec.world_size,
             gradient_accumulation_steps: spec.gradient_accumulation_steps,
             steps: spec.steps,
@@ -113,44 +105,19 @@ impl Plan {
         self.usages[param]
     }
 
-    /// Elements of all parameters, without padding.
+    /// Elements of all parameters.
     pub fn numel(&self) -> usize {
         self.numel
     }
 
-    /// Elements of a flat buffer, padding included.
-    pub fn padded(&self) -> usize {
-        self.partition_size * self.world_size
-    }
-
-    /// Elements of the flat order that `rank` owns.
-    pub fn partition(&self, rank: usize) -> Range<usize> {
-        rank * self.partition_size..(rank + 1) * self.partition_size
-    }
-
-    /// The pieces of parameters, and of padding, that a range of the flat order consists of.
-    pub fn segments(&self, range: Range<usize>) -> Vec<Segment> {
-        let mut segments = Vec::new();
-        for (index, param) in self.params.iter().enumerate() {
-            let start = param.offset.max(range.start);
-            let end = param.range().end.min(range.end);
-            if start < end {
-                segments.push(Segment {
-                    param: Some(index),
-                    offset: start - param.offset,
-                    len: end - start,
-                });
-            }
-        }
-        let padding = self.numel.max(range.start);
-        if padding < range.end {
-            segments.push(Segment {
-                param: None,
-                offset: padding - self.numel,
-                len: range.end - padding,
-            });
-        }
-        segments
+    /// The layout of a buffer that holds every parameter whole.
+    pub fn segments(&self) -> Vec<Segment> {
+        let segment = |(index, param): (usize, &Param)| Segment {
+            param: Some(index),
+            offset: 0,
+            len: param.numel(),
+        };
+        self.params.iter().enumerate().map(segment).collect()
     }
 
     /// Weights that `rank` should hold at `point` after `microbatch` of `step`, in a parameter that
@@ -203,6 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::spec::partitioning::Partitioning;
     use crate::spec::{Engine, Model, Shape, SpecRequest};
 
     fn plan(world_size: usize, ga: usize, steps: usize) -> (RunSpec, Plan) {
@@ -219,23 +187,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn partitions_cover_the_flat_order_once_and_segments_add_up(
-            world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
-        ) {
-            let (_, plan) = plan(world_size, ga, steps);
-            let mut next = 0;
-            for rank in 0..world_size {
-                let range = plan.partition(rank);
-                prop_assert_eq!(range.start, next);
-                next = range.end;
-                let segments = plan.segments(range.clone());
-                prop_assert_eq!(segments.iter().map(|s| s.len).sum::<usize>(), range.len());
-            }
-            prop_assert_eq!(next, plan.padded());
-            prop_assert!(plan.padded() > plan.numel(), "there is padding to look at");
-        }
-
-        #[test]
         fn the_coded_model_has_the_shapes_in_which_bugs_hide(
             world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
         ) {
@@ -244,12 +195,11 @@ mod tests {
             let sizes: Vec<usize> = plan.params().iter().map(Param::numel).collect();
             prop_assert!(sizes.iter().any(|&size| size > spec.reduce_bucket_size));
             prop_assert!(sizes.iter().any(|&size| size < code));
-            prop_assert!(plan.partition(0).len() >= code, "a partition can be decoded alone");
-            let crossing = plan.params().iter().filter(|param| {
-                let owner = |element| element / plan.partition(0).len();
-                owner(param.offset) != owner(param.range().end - 1)
-            });
-            prop_assert!(world_size == 1 || crossing.count() > 0);
+            let partitioning = Partitioning::new(&spec, &plan);
+            prop_assert!(partitioning.partition_numel() >= code, "a partition can be decoded alone");
+            prop_assert!(partitioning.numel() > plan.numel(), "there is padding to look at");
+            let is_cut = |&param: &usize| partitioning.slices(param).len() > 1;
+            prop_assert!(world_size == 1 || (0..sizes.len()).any(|param| is_cut(&param)));
         }
     }
 

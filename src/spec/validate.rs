@@ -1,401 +1,7 @@
-//! From what was asked for to what is run: defaults, contradictions, and what is not there yet.
+//! Whether a complete specification can be run.
 
-use super::{
-    CommHook, Dataflow, DdpOptions, Dtype, Engine, Fault, Fsdp2Options, LossScale, Model,
-    Observation, Offload, Optimizer, Plan, RunSpec, Shape, deepspeed,
-};
-
-/// Ranks when nobody says how many: the fewest that can disagree.
-pub const DEFAULT_WORLD_SIZE: usize = 2;
-
-/// Bytes in a MiB.
-const MIB: f64 = 1_048_576.0;
-
-/// What was asked for on the command line, in the environment and in files. A value that nobody
-/// gave is `None`.
-#[derive(Clone, Debug, Default)]
-pub struct SpecRequest {
-    /// `--engine`
-    pub engine: Option<Engine>,
-    /// `--stage`
-    pub stage: Option<u8>,
-    /// `--nproc-per-node`, as a number
-    pub world_size: Option<usize>,
-    /// `--ga`
-    pub gradient_accumulation_steps: Option<usize>,
-    /// `--steps`
-    pub steps: Option<usize>,
-    /// `--dtype`
-    pub dtype: Option<Dtype>,
-    /// `--grad-accum-dtype`
-    pub grad_accum_dtype: Option<Dtype>,
-    /// `--comm-dtype`
-    pub comm_dtype: Option<Dtype>,
-    /// `--dataflow`
-    pub dataflow: Option<Dataflow>,
-    /// `--reduce-bucket-size`
-    pub reduce_bucket_size: Option<usize>,
-    /// `--offload`
-    pub offload: Option<Offload>,
-    /// `--overlap-comm`
-    pub overlap_comm: Option<bool>,
-    /// `--contiguous-gradients`
-    pub contiguous_gradients: Option<bool>,
-    /// `--reduce-scatter`
-    pub reduce_scatter: Option<bool>,
-    /// `--immediate-grad-update`
-    pub immediate_grad_update: Option<bool>,
-    /// `--gradient-clipping`
-    pub gradient_clipping: Option<f64>,
-    /// `--loss-scale`
-    pub loss_scale: Option<LossScale>,
-    /// `--bucket-cap-mb`
-    pub bucket_cap_mb: Option<f64>,
-    /// `--find-unused-parameters`
-    pub find_unused_parameters: Option<bool>,
-    /// `--static-graph`
-    pub static_graph: Option<bool>,
-    /// `--gradient-as-bucket-view`
-    pub gradient_as_bucket_view: Option<bool>,
-    /// `--comm-hook`
-    pub comm_hook: Option<CommHook>,
-    /// `--reshard-after-forward`
-    pub reshard_after_forward: Option<bool>,
-    /// The content of `--deepspeed-config`
-    pub deepspeed_config: Option<serde_json::Value>,
-    /// `--observe`
-    pub observe: Option<Observation>,
-    /// `--shape`
-    pub shapes: Vec<Shape>,
-    /// `--model`
-    pub model: Option<Model>,
-    /// `--parameters`
-    pub parameters: Option<usize>,
-    /// `train_micro_batch_size_per_gpu`
-    pub micro_batch_size: Option<usize>,
-    /// `--optimizer`, or a DeepSpeed file's `optimizer`
-    pub optimizer: Option<Optimizer>,
-    /// `--seed`
-    pub seed: Option<u64>,
-    /// `--inject`
-    pub inject: Option<Fault>,
-    /// `--timeout`
-    pub timeout_s: Option<u64>,
-}
-
-/// Why a request cannot be run. Each message says what to do instead.
-#[derive(Debug, PartialEq, thiserror::Error)]
-pub enum Invalid {
-    /// The engine has no such setting.
-    #[error("{flag}: the {engine} engine has no such setting; {advice}")]
-    NotOfThisEngine {
-        /// The flag.
-        flag: &'static str,
-        /// The engine.
-        engine: Engine,
-        /// What to do instead.
-        advice: &'static str,
-    },
-    /// No such ZeRO stage.
-    #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
-    NoSuchStage(u8),
-    /// The stage exists in the contract but not in this release.
-    #[error(
-        "--stage {0}: stage {0} is not there yet; the native engine of this release has stage 1"
-    )]
-    Stage(u8),
-    /// The dtype exists in the contract but not in this release.
-    #[error(
-        "{flag} fp16: fp16 is not there yet; the native engine of this release has bf16 and fp32"
-    )]
-    Fp16 {
-        /// Flag that asked for it.
-        flag: &'static str,
-    },
-    /// A count that must be at least 1 is 0.
-    #[error("{flag} 0: must be at least 1")]
-    Zero {
-        /// The flag.
-        flag: &'static str,
-    },
-    /// A count that no machine could run.
-    #[error("{flag} {value}: at most {limit}")]
-    TooLarge {
-        /// The flag.
-        flag: &'static str,
-        /// What was asked for.
-        value: usize,
-        /// The most there can be.
-        limit: usize,
-    },
-    /// Accumulating in fewer bits than the model's gradients have.
-    #[error(
-        "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
-         gradients' is something that no supported engine does; use {model}"
-    )]
-    NarrowAccumulation {
-        /// Accumulation dtype.
-        accum: Dtype,
-        /// Model dtype.
-        model: Dtype,
-    },
-    /// Sums of codes would not be exact.
-    #[error(
-        "{world_size} ranks × {ga} microbatches: sums of {contributions} codes are not exact in \
-         {dtype} (at most {limit}); use {flag} fp32, fewer microbatches, or --model mlp"
-    )]
-    Inexact {
-        /// Number of ranks.
-        world_size: usize,
-        /// Microbatches per step.
-        ga: usize,
-        /// Contributions per step.
-        contributions: usize,
-        /// The dtype that is too narrow.
-        dtype: Dtype,
-        /// Most contributions that it holds exactly.
-        limit: usize,
-        /// Flag that widens it.
-        flag: &'static str,
-    },
-    /// A shape of a model that has none.
-    #[error(
-        "--shape {shape} with --model {model}: only the coded model has shapes; use --model coded"
-    )]
-    ShapeWithoutCodes {
-        /// The shape.
-        shape: Shape,
-        /// The model.
-        model: Model,
-    },
-    /// Two shapes that no model has at once.
-    #[error("--shape {first} --shape {second}: {reason}; leave one of them out")]
-    ShapesContradict {
-        /// One shape.
-        first: Shape,
-        /// The other.
-        second: Shape,
-        /// Why not.
-        reason: &'static str,
-    },
-    /// Two things that do not go together.
-    #[error("{asked}: {reason}")]
-    Contradiction {
-        /// What was asked for.
-        asked: String,
-        /// Why not, and what to ask for instead.
-        reason: &'static str,
-    },
-    /// A fault that the chosen dataflow has no place for.
-    #[error("--inject {fault}: {reason}")]
-    FaultHasNoPlace {
-        /// The fault.
-        fault: Fault,
-        /// Why, and what to use instead.
-        reason: &'static str,
-    },
-}
-
-impl SpecRequest {
-    /// Fills in every default and refuses every contradiction.
-    ///
-    /// # Errors
-    /// The first contradiction found.
-    pub fn resolve(mut self) -> Result<RunSpec, Invalid> {
-        let engine = self.engine.unwrap_or(Engine::Native);
-        self.check_engine(engine)?;
-        let stage = self.resolve_stage(engine)?;
-        let dtype = self.dtype.unwrap_or(Dtype::Bf16);
-        let grad_accum_dtype = self.resolve_grad_accum_dtype(engine, dtype);
-        let dataflow = (engine == Engine::Native)
-            .then(|| self.dataflow.unwrap_or_else(|| deepspeed_dataflow(dtype, grad_accum_dtype)));
-        // DeepSpeed communicates in the dtype of the buffer that it reduces unless told otherwise:
-        // the flat accumulator's, or the model's for IPG buckets.
-        let comm_dtype = self.comm_dtype.or(match (engine, dataflow) {
-            (_, Some(Dataflow::Accumulator)) => Some(grad_accum_dtype),
-            (_, Some(Dataflow::IpgBucket)) => Some(dtype),
-            (Engine::Ddp, None) => Some(self.comm_hook.map_or(dtype, |hook| hook.dtype(dtype))),
-            (Engine::Fsdp2, None) => Some(Dtype::Fp32),
-            (_, None) => None,
-        });
-        if engine == Engine::Native {
-            refuse_native_fp16(dtype, grad_accum_dtype, comm_dtype)?;
-        }
-        // FSDP2 accumulates in its `reduce_dtype`, whatever that is.
-        let narrow = grad_accum_dtype == Dtype::Bf16 && dtype == Dtype::Fp32;
-        if narrow && engine != Engine::Fsdp2 {
-            return Err(Invalid::NarrowAccumulation { accum: grad_accum_dtype, model: dtype });
-        }
-        let at_least_one = |flag, asked: Option<usize>, default| match asked {
-            Some(0) => Err(Invalid::Zero { flag }),
-            Some(count) => Ok(count),
-            None => Ok(default),
-        };
-        let world_size = at_least_one("--nproc-per-node", self.world_size, DEFAULT_WORLD_SIZE)?;
-        let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
-        let steps = at_least_one("--steps", self.steps, 2)?;
-        let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;
-        // A real engine is imported first, which a busy machine can take a minute for.
-        let timeout_s = self.timeout_s.unwrap_or(if engine == Engine::Native { 60 } else { 180 });
-        if timeout_s == 0 {
-            return Err(Invalid::Zero { flag: "--timeout" });
-        }
-        let model = self.model.unwrap_or(Model::Coded);
-        let seed = self.seed.unwrap_or(0);
-        let mut shapes = std::mem::take(&mut self.shapes);
-        shapes.sort_unstable();
-        shapes.dedup();
-        let mut spec = RunSpec {
-            engine,
-            stage,
-            world_size,
-            gradient_accumulation_steps: ga,
-            steps,
-            dtype,
-            grad_accum_dtype,
-            comm_dtype,
-            dataflow,
-            // Set below: how large a bucket should be follows from the model.
-            reduce_bucket_size: 1,
-            offload: self.offload.unwrap_or(Offload::None),
-            overlap_comm: self.overlap_comm,
-            contiguous_gradients: self.contiguous_gradients,
-            reduce_scatter: self.reduce_scatter,
-            immediate_grad_update: self.immediate_grad_update,
-            gradient_clipping: self.gradient_clipping.unwrap_or(0.0),
-            loss_scale: self.loss_scale.unwrap_or(LossScale::DEFAULT),
-            ddp: None,
-            fsdp2: (engine == Engine::Fsdp2).then(|| Fsdp2Options {
-                reshard_after_forward: self.reshard_after_forward.unwrap_or(true),
-            }),
-            deepspeed_config: None,
-            observe: self.observe.unwrap_or(Observation::Full),
-            model,
-            parameters: self.parameters,
-            shapes,
-            micro_batch_size,
-            optimizer: self.optimizer.unwrap_or(match model {
-                Model::Coded => Optimizer::EXACT_SGD,
-                Model::Mlp => Optimizer::ADAMW,
-            }),
-            seed,
-            inject: self.inject,
-            timeout_s,
-        };
-        spec.check_size()?;
-        check_exactness(&spec)?;
-        let default_bucket = Plan::default_bucket_size(&spec);
-        spec.reduce_bucket_size =
-            at_least_one("--reduce-bucket-size", self.reduce_bucket_size, default_bucket)?;
-        spec.ddp = (engine == Engine::Ddp).then(|| DdpOptions {
-            bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
-            find_unused_parameters: self
-                .find_unused_parameters
-                .unwrap_or_else(|| spec.shapes.iter().any(|shape| shape.leaves_unused())),
-            static_graph: self.static_graph.unwrap_or(false),
-            gradient_as_bucket_view: self.gradient_as_bucket_view.unwrap_or(false),
-            comm_hook: self.comm_hook.unwrap_or(CommHook::None),
-        });
-        if engine == Engine::DeepSpeed {
-            let file = self.deepspeed_config.take();
-            spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
-        }
-        check_shapes(&spec)?;
-        check_engines_shapes(&spec)?;
-        check_ddp(&spec)?;
-        check_fault(&spec)?;
-        Ok(spec)
-    }
-}
-
-impl SpecRequest {
-    /// Refuses what the engine has no place for: nothing that was asked for is ignored.
-    fn check_engine(&self, engine: Engine) -> Result<(), Invalid> {
-        let other = "choose another with --engine";
-        let deepspeed_only = "use --engine deepspeed";
-        let ddp_only = "use --engine ddp";
-        let is_set = |flag: Option<bool>| flag.is_some();
-        let (native, deepspeed) = (engine == Engine::Native, engine == Engine::DeepSpeed);
-        let (ddp, fsdp2) = (engine == Engine::Ddp, engine == Engine::Fsdp2);
-        let rows = [
-            ("--dataflow", self.dataflow.is_some(), native, "use --engine native"),
-            (
-                "--grad-accum-dtype",
-                self.grad_accum_dtype.is_some(),
-                native || deepspeed,
-                "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
-            ),
-            ("--comm-dtype", self.comm_dtype.is_some(), !ddp, "use --comm-hook"),
-            ("--inject", self.inject.is_some(), native, "use --engine native"),
-            ("--stage", self.stage.is_some(), native || deepspeed, other),
-            ("--reduce-bucket-size", self.reduce_bucket_size.is_some(), native || deepspeed, other),
-            ("--offload", self.offload == Some(Offload::Cpu), deepspeed, deepspeed_only),
-            ("--overlap-comm", is_set(self.overlap_comm), deepspeed, deepspeed_only),
-            (
-                "--contiguous-gradients",
-                is_set(self.contiguous_gradients),
-                deepspeed,
-                deepspeed_only,
-            ),
-            ("--reduce-scatter", is_set(self.reduce_scatter), deepspeed, deepspeed_only),
-            (
-                "--immediate-grad-update",
-                is_set(self.immediate_grad_update),
-                deepspeed,
-                deepspeed_only,
-            ),
-            ("--gradient-clipping", self.gradient_clipping.is_some(), !native, other),
-            ("--loss-scale", self.loss_scale.is_some(), deepspeed, deepspeed_only),
-            ("--bucket-cap-mb", self.bucket_cap_mb.is_some(), ddp, ddp_only),
-            ("--find-unused-parameters", is_set(self.find_unused_parameters), ddp, ddp_only),
-            ("--static-graph", is_set(self.static_graph), ddp, ddp_only),
-            ("--gradient-as-bucket-view", is_set(self.gradient_as_bucket_view), ddp, ddp_only),
-            ("--comm-hook", self.comm_hook.is_some(), ddp, ddp_only),
-            (
-                "--reshard-after-forward",
-                is_set(self.reshard_after_forward),
-                fsdp2,
-                "use --engine fsdp2",
-            ),
-            ("--observe outcome", self.observe == Some(Observation::Outcome), !native, other),
-            ("--shape", !self.shapes.is_empty(), !native, other),
-        ];
-        match rows.into_iter().find(|(_, asked, has, _)| *asked && !has) {
-            Some((flag, _, _, advice)) => Err(Invalid::NotOfThisEngine { flag, engine, advice }),
-            None => Ok(()),
-        }
-    }
-
-    fn resolve_stage(&self, engine: Engine) -> Result<u8, Invalid> {
-        let stage = self.stage.unwrap_or(match engine {
-            Engine::Native | Engine::DeepSpeed => 1,
-            Engine::Ddp => 0,
-            Engine::Fsdp2 => 3,
-        });
-        match (stage, engine) {
-            (4.., _) => Err(Invalid::NoSuchStage(stage)),
-            (0 | 2 | 3, Engine::Native) => Err(Invalid::Stage(stage)),
-            _ => Ok(stage),
-        }
-    }
-
-    /// DDP accumulates in the parameters' own gradients, FSDP2 in the dtype that it reduces in.
-    fn resolve_grad_accum_dtype(&self, engine: Engine, dtype: Dtype) -> Dtype {
-        self.grad_accum_dtype.unwrap_or(match engine {
-            Engine::Native | Engine::DeepSpeed => Dtype::Fp32,
-            Engine::Ddp => dtype,
-            Engine::Fsdp2 => self.comm_dtype.unwrap_or(Dtype::Fp32),
-        })
-    }
-}
-
-/// The native engine of this release has no fp16.
-fn refuse_native_fp16(dtype: Dtype, accum: Dtype, comm: Option<Dtype>) -> Result<(), Invalid> {
-    [("--dtype", Some(dtype)), ("--grad-accum-dtype", Some(accum)), ("--comm-dtype", comm)]
-        .into_iter()
-        .find(|(_, asked)| *asked == Some(Dtype::Fp16))
-        .map_or(Ok(()), |(flag, _)| Err(Invalid::Fp16 { flag }))
-}
+use super::Dtype;
+use super::{Dataflow, Engine, Fault, Invalid, Model, Offload, RunSpec, Shape};
 
 impl RunSpec {
     /// Refuses counts of 0, and counts so large that arithmetic with them could overflow.
@@ -414,6 +20,8 @@ impl RunSpec {
             ("--micro-batch-size", self.micro_batch_size, MOST),
             ("--timeout", timeout_s, 1_000_000),
             ("--parameters", self.parameters.unwrap_or(1), most_parameters),
+            ("--parameter-groups", self.parameter_groups.unwrap_or(1), 2),
+            ("--allgather-bucket-size", self.allgather_bucket_size.unwrap_or(1), usize::MAX),
         ] {
             match value {
                 0 => return Err(Invalid::Zero { flag }),
@@ -425,81 +33,16 @@ impl RunSpec {
     }
 }
 
-/// The dataflow that DeepSpeed's stage 1 takes for these dtypes.
-fn deepspeed_dataflow(dtype: Dtype, grad_accum_dtype: Dtype) -> Dataflow {
-    if dtype == Dtype::Bf16 && grad_accum_dtype == Dtype::Fp32 {
-        Dataflow::Accumulator
-    } else {
-        Dataflow::IpgBucket
+/// Refuses norms that nothing can be clipped to.
+pub(super) fn check_numbers(spec: &RunSpec) -> Result<(), Invalid> {
+    let norm = spec.gradient_clipping;
+    if norm.is_finite() && norm >= 0.0 {
+        return Ok(());
     }
-}
-
-/// Refuses shapes that the engine leaves no room for.
-fn check_engines_shapes(spec: &RunSpec) -> Result<(), Invalid> {
-    let has = |shape| spec.has_shape(shape);
-    let one_backward = spec.gradient_accumulation_steps == 1 && !has(Shape::SeveralBackwards);
-    let rows = [
-        (
-            Shape::Bypass,
-            spec.engine == Engine::Fsdp2,
-            "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
-        ),
-        (
-            Shape::Bypass,
-            spec.engine == Engine::DeepSpeed && spec.stage == 3,
-            "beside the forward, stage 3's parameters are empty; use --stage 2",
-        ),
-        (
-            Shape::PenaltyBackward,
-            spec.engine != Engine::DeepSpeed || spec.stage == 3,
-            "DDP and FSDP2 reduce in what their forward prepares, and stage 3's parameters are \
-             empty beside it; use --engine deepspeed with --stage 0, 1 or 2",
-        ),
-        (Shape::LateNoSync, spec.engine != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
-        (
-            Shape::LateNoSync,
-            one_backward,
-            "no_sync is for all but the last microbatch of a step; use --ga 2 or more",
-        ),
-    ];
-    match rows.into_iter().find(|(shape, unfit, _)| has(*shape) && *unfit) {
-        Some((shape, _, reason)) => refuse(format!("--shape {shape}"), reason),
-        None => Ok(()),
-    }
-}
-
-/// Refuses settings of DDP that contradict what it is used for.
-fn check_ddp(spec: &RunSpec) -> Result<(), Invalid> {
-    let Some(ddp) = spec.ddp else { return Ok(()) };
-    if !(ddp.bucket_cap_mb * MIB >= 1.0 && ddp.bucket_cap_mb.is_finite()) {
-        return refuse(
-            format!("--bucket-cap-mb {}", ddp.bucket_cap_mb),
-            "a bucket holds at least one byte, which is 0.000001 MiB",
-        );
-    }
-    let accumulates =
-        spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards);
-    if ddp.static_graph && accumulates {
-        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and 2.15: the
-        // first backward enqueues a reduction though its forward did not prepare for one.
-        return refuse(
-            "--static-graph with gradient accumulation".to_owned(),
-            "DDP learns the graph in the first backward and reduces then, so that it fails under \
-             no_sync; use --ga 1",
-        );
-    }
-    if ddp.static_graph && spec.has_shape(Shape::UnusedAlternating) {
-        return refuse(
-            "--static-graph with --shape unused-alternating".to_owned(),
-            "the graph is not the same in every step, which is what --static-graph promises; drop \
-             one of the two",
-        );
-    }
-    Ok(())
-}
-
-fn refuse(asked: String, reason: &'static str) -> Result<(), Invalid> {
-    Err(Invalid::Contradiction { asked, reason })
+    Err(Invalid::contradiction(
+        format!("--gradient-clipping {norm}"),
+        "a norm is a positive number; 0 does not clip",
+    ))
 }
 
 /// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it.
@@ -507,7 +50,7 @@ fn refuse(asked: String, reason: &'static str) -> Result<(), Invalid> {
 /// The accumulator dataflow and FSDP2 sum over the ranks before they divide by `W`, or by what of it
 /// is no power of two, so that on their wire are multiples of `W`, for which only the odd part of `W`
 /// takes up significant bits.
-fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
+pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
     if spec.model != Model::Coded {
         return Ok(());
     }
@@ -531,11 +74,30 @@ fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
             });
         }
     }
+    check_range(spec)
+}
+
+/// The sums of codes, times the loss scale, stay in the range of fp16.
+///
+/// A real engine skips steps until its scale is low enough; the native one is not started.
+fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
+    let scale = spec.loss_scale.initial();
+    let largest = spec.contributions_per_step() as f64 * scale;
+    let scales = spec.engine == Engine::Native && spec.dtype == Dtype::Fp16;
+    if scales && scale.log2().fract() != 0.0 {
+        return Err(Invalid::contradiction(
+            format!("--loss-scale {scale}"),
+            "codes stay exact under powers of two alone; use one of them",
+        ));
+    }
+    if scales && largest > Dtype::Fp16.largest() {
+        return Err(Invalid::Overflow { scale, largest });
+    }
     Ok(())
 }
 
 /// Shapes are shapes of the coded model, and some contradict each other.
-fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
+pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
     if let (Some(&shape), Model::Mlp) = (spec.shapes.first(), spec.model) {
         return Err(Invalid::ShapeWithoutCodes { shape, model: spec.model });
     }
@@ -549,19 +111,72 @@ fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
-    let reason = match (spec.inject, spec.dataflow) {
-        (Some(Fault::DeadHooks | Fault::EmptyBucketFlush), Some(Dataflow::Accumulator)) => {
-            "the accumulator dataflow has no hooks and no buckets; add --dataflow ipg-bucket"
+/// Refuses a fault that the run has no place for. One that changes nothing, as most do with a single
+/// rank, is let through.
+pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
+    let Some(fault) = spec.inject else { return Ok(()) };
+    let has_buckets = spec.dataflow == Some(Dataflow::IpgBucket);
+    let reduces_at_once = spec.stage >= 2;
+    let overlaps = spec.overlap_comm == Some(true);
+    let has_unused = spec.shapes.iter().any(|shape| shape.leaves_unused());
+    let (place, reason) = match fault {
+        Fault::DeadHooks
+        | Fault::HookFiresTwice
+        | Fault::BucketNotAveraged
+        | Fault::BucketFlushedEarly
+        | Fault::BucketNeverFlushed
+        | Fault::StaleParameterList
+        | Fault::CollectivesSwapped => (
+            has_buckets,
+            "the accumulator dataflow has no hooks and no buckets; add --dataflow ipg-bucket",
+        ),
+        Fault::EmptyBucketFlush => (
+            has_buckets && !reduces_at_once,
+            "it is about a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
+        ),
+        Fault::BufferOverwritten => (
+            overlaps && spec.contiguous_gradients == Some(true),
+            "no buffer is filled while another is reduced; add --overlap-comm and leave out \
+             --contiguous-gradients false",
+        ),
+        Fault::WaitMissing => {
+            (overlaps, "every reduction is waited for at once; add --overlap-comm")
         }
+        Fault::UnusedWaitedFor => (
+            has_buckets && has_unused,
+            "nothing is waited for; use --dataflow ipg-bucket and --shape unused-last",
+        ),
+        Fault::TiedReducedTwice => (
+            has_buckets && spec.has_shape(Shape::Tied),
+            "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
+        ),
+        Fault::OffloadCopiedEarly | Fault::StaleHostBuffer => {
+            (spec.offload == Offload::Cpu, "nothing is copied to the host; add --offload cpu")
+        }
+        Fault::OverflowNotAgreed => (
+            spec.dtype == Dtype::Fp16 && spec.has_shape(Shape::InfinityOnOneRank),
+            "nothing overflows; use --dtype fp16 and --shape infinity-on-one-rank",
+        ),
+        Fault::LossScaleKept => {
+            (spec.dtype == Dtype::Fp16, "only fp16 has a loss scale; use --dtype fp16")
+        }
+        Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
+            (spec.gradient_clipping > 0.0, "nothing is clipped; add --gradient-clipping 1")
+        }
+        Fault::StaleAllGather => (spec.stage > 0, "stage 0 gathers nothing; use --stage 1"),
+        Fault::UpdateNotCopied => (
+            matches!(spec.stage, 1 | 2),
+            "stage 0 gathers nothing, and stage 3 only what it uses at once; use --stage 1",
+        ),
         _ => return Ok(()),
     };
-    spec.inject.map_or(Ok(()), |fault| Err(Invalid::FaultHasNoPlace { fault, reason }))
+    if place { Ok(()) } else { Err(Invalid::FaultHasNoPlace { fault, reason }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::SpecRequest;
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {

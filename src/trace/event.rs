@@ -185,7 +185,7 @@ pub enum Event {
         sequence: u64,
         /// The operation.
         op: CollectiveOp,
-        /// Element type on the wire: a gradient's dtype, or `int64` for digests.
+        /// Element type on the wire: a gradient's dtype, `int64` for digests, or `fp64` for norms.
         dtype: String,
         /// Elements that each rank puts in.
         numel: usize,

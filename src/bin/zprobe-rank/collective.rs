@@ -16,7 +16,7 @@ use tch::Tensor;
 use zprobe::trace::{CollectiveOp, Event};
 
 use crate::recorder::{Recorder, dtype_name};
-use crate::shim::c10d::{Gloo, Store};
+use crate::shim::c10d::{Gloo, Store, Work};
 
 /// Where the ranks meet.
 pub struct Rendezvous {
@@ -39,6 +39,20 @@ pub struct Communicator {
     gloo: ManuallyDrop<Gloo>,
     next: Cell<u64>,
     recorder: Rc<Recorder>,
+}
+
+/// A collective that was started.
+#[must_use = "a collective that nobody waits for may still write"]
+pub struct Pending {
+    op: CollectiveOp,
+    work: Work,
+}
+
+impl Pending {
+    /// Waits until it has completed on this rank.
+    pub fn wait(self) -> Result<()> {
+        self.work.wait().with_context(|| format!("{} failed", self.op))
+    }
 }
 
 impl Communicator {
@@ -67,15 +81,50 @@ impl Communicator {
 
     /// Sums `tensor` over all ranks, in place; `purpose` says what it holds.
     pub fn all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<()> {
-        self.agree(CollectiveOp::AllReduce, tensor, purpose)?;
-        self.gloo.all_reduce_sum(tensor).context("all-reduce failed")
+        self.start_all_reduce_sum(tensor, purpose)?.wait()
+    }
+
+    /// Starts the same.
+    pub fn start_all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<Pending> {
+        let op = CollectiveOp::AllReduce;
+        self.start(op, tensor, purpose, || self.gloo.all_reduce_sum(tensor))
+    }
+
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`.
+    pub fn start_reduce_sum(&self, tensor: &Tensor, root: usize, purpose: &str) -> Result<Pending> {
+        let op = CollectiveOp::Reduce;
+        self.start(op, tensor, purpose, || self.gloo.reduce_sum(tensor, root))
+    }
+
+    /// Starts to sum `input` over all ranks; this rank's part of it, of `world_size` equal ones,
+    /// goes to `output`.
+    pub fn start_reduce_scatter_sum(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        purpose: &str,
+    ) -> Result<Pending> {
+        let op = CollectiveOp::ReduceScatter;
+        self.start(op, input, purpose, || self.gloo.reduce_scatter_sum(output, input))
     }
 
     /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long; `purpose`
     /// says what they hold.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor, purpose: &str) -> Result<()> {
-        self.agree(CollectiveOp::AllGather, input, purpose)?;
-        self.gloo.all_gather(output, input).context("all-gather failed")
+        let op = CollectiveOp::AllGather;
+        self.start(op, input, purpose, || self.gloo.all_gather(output, input))?.wait()
+    }
+
+    fn start(
+        &self,
+        op: CollectiveOp,
+        input: &Tensor,
+        purpose: &str,
+        launch: impl FnOnce() -> Result<Work>,
+    ) -> Result<Pending> {
+        self.agree(op, input, purpose)?;
+        let work = launch().with_context(|| format!("{op} failed"))?;
+        Ok(Pending { op, work })
     }
 
     /// Leaves the group: the rank that hosts the store stays until everybody else has left.

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{ForkResult, fork};
 use tch::{Device, Kind, Tensor};
+use zprobe::spec::partitioning::Partitioning;
 use zprobe::spec::{Plan, RunSpec, SpecRequest};
 
 use crate::recorder::kind_of;
@@ -77,16 +78,18 @@ fn rank_main(rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
 
 /// The collectives of all steps, on buffers of the run's sizes and dtypes.
 fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
-    let plan = Plan::new(spec);
+    let partitioning = Partitioning::new(spec, &Plan::new(spec));
     let zeros = |len: usize, kind: Kind| -> Result<Tensor> {
         Ok(Tensor::f_zeros([i64::try_from(len)?], (kind, Device::Cpu))?)
     };
-    let gradient = zeros(plan.padded(), kind_of(spec.narrowest_comm_dtype()))?;
-    let parameters = zeros(plan.padded(), kind_of(spec.dtype))?;
-    let own = zeros(plan.padded() / spec.world_size, kind_of(spec.dtype))?;
+    let gradient = zeros(partitioning.numel(), kind_of(spec.narrowest_comm_dtype()))?;
+    let norm = zeros(1, Kind::Double)?;
+    let parameters = zeros(partitioning.numel(), kind_of(spec.dtype))?;
+    let own = zeros(partitioning.partition_numel(), kind_of(spec.dtype))?;
     for _ in 0..spec.steps {
-        gloo.all_reduce_sum(&gradient)?;
-        gloo.all_gather(&parameters, &own)?;
+        gloo.all_reduce_sum(&gradient)?.wait()?;
+        gloo.all_reduce_sum(&norm)?.wait()?;
+        gloo.all_gather(&parameters, &own)?.wait()?;
     }
     Ok(())
 }

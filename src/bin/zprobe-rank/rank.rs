@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
-use zprobe::spec::Plan;
 use zprobe::trace::Event;
 
 use crate::collective::{Communicator, Rendezvous};
@@ -56,11 +55,9 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
     )
     .context("cannot join the other ranks")?;
 
-    let plan = Plan::new(&spec);
-    let model = model::build(&spec, &plan, rank)?;
-    let context =
-        Rc::new(engine::Context { spec, plan, communicator, recorder: Rc::clone(recorder) });
+    let context = Rc::new(engine::Context::new(spec, communicator, Rc::clone(recorder)));
+    let model = model::build(&context.spec, &context.plan, rank)?;
     Engine::new(Rc::clone(&context), model)?.run()?;
     context.communicator.leave()?;
-    recorder.emit(Event::Finished)
+    context.recorder.emit(Event::Finished)
 }

@@ -106,6 +106,7 @@ pub fn kind_of(dtype: Dtype) -> Kind {
 pub fn dtype_name(kind: Kind) -> Result<&'static str> {
     Ok(match kind {
         Kind::Int64 => "int64",
+        Kind::Double => "fp64",
         other => dtype_of(other)?.name(),
     })
 }

@@ -223,11 +223,17 @@ impl<'a> Decoder<'a> {
             _ => Vec::new(),
         };
         candidates.push(own.planned().to_vec());
-        candidates.push(vec![0.0; own.planned().len()]);
+        // Beside data that no gradient explains, a few elements that agree with something by chance say
+        // nothing.
+        let is_foreign = kinds.values().any(Groups::has_unexplained);
         candidates.extend(own.found().map(<[f64]>::to_vec));
         let elsewhere = kinds.values().flat_map(Groups::found);
         candidates.extend(elsewhere.map(|weights| self.as_used(weights, own.usage())));
-        if let Some(step) = buffer.step.and_then(|step| step.checked_sub(1)) {
+        if !is_foreign {
+            candidates.push(vec![0.0; own.planned().len()]);
+        }
+        if let (Some(step), false) = (buffer.step.and_then(|step| step.checked_sub(1)), is_foreign)
+        {
             let left = expected(self.scene, buffer, step, own.usage());
             candidates.push(left.iter().zip(own.planned()).map(|(left, new)| left + new).collect());
             candidates.push(left);
@@ -241,7 +247,7 @@ impl<'a> Decoder<'a> {
             .into_iter()
             .map(|weights| (deviation(&weights), weights))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        if best.0 <= tolerance {
+        if best.0 <= tolerance || is_foreign {
             return Some(best);
         }
         // A few elements may agree with several slips, and then say nothing.

@@ -41,6 +41,11 @@ impl Groups {
         self.groups.iter().filter(explained).map(|group| &group.weights[..])
     }
 
+    /// Whether some piece is explained by no weights.
+    pub fn has_unexplained(&self) -> bool {
+        self.groups.iter().any(|group| group.residual > self.slack(&group.weights))
+    }
+
     /// Adds a piece of a parameter.
     pub fn add(&mut self, weights: Vec<f64>, residual: f64, param: usize) {
         let slack = self.slack(&weights);

@@ -42,11 +42,33 @@ impl Backward<'_> {
     /// Parameters that autograd reached without their hook firing. A backward that failed on its
     /// way did not reach all that its graph has.
     pub fn silent(&self) -> Vec<usize> {
-        let Some(fired) = self.fired else { return Vec::new() };
-        let counts = |list: &[u32], param: usize| list.get(param).is_some_and(|&count| count > 0);
-        let arrived = |param: usize| self.arrived.is_none_or(|arrived| counts(arrived, param));
-        self.reached.iter().copied().filter(|&p| arrived(p) && !counts(fired, p)).collect()
+        if self.fired.is_none() {
+            return Vec::new();
+        }
+        let is_silent = |&param: &usize| self.arrivals(param) > 0 && self.firings(param) == 0;
+        self.reached.iter().copied().filter(is_silent).collect()
     }
+
+    /// Parameters whose hook fired more often than gradients arrived.
+    pub fn repeated(&self) -> Vec<usize> {
+        let is_repeated = |&param: &usize| self.firings(param) > self.arrivals(param);
+        self.reached.iter().copied().filter(is_repeated).collect()
+    }
+
+    /// How often the hook of a parameter fired.
+    pub fn firings(&self, param: usize) -> u32 {
+        count(self.fired, param)
+    }
+
+    /// Gradients that autograd delivered to a parameter that the graph reaches: one, where that was
+    /// not watched.
+    pub fn arrivals(&self, param: usize) -> u32 {
+        if self.arrived.is_none() { 1 } else { count(self.arrived, param) }
+    }
+}
+
+fn count(list: Option<&[u32]>, param: usize) -> u32 {
+    list.and_then(|list| list.get(param)).copied().unwrap_or(0)
 }
 
 /// A bucket flush on one rank.

@@ -11,11 +11,14 @@ mod zp105_wrongly_scaled;
 mod zp106_leftover_gradient;
 mod zp107_unexplained_gradient;
 mod zp201_dead_hooks;
+mod zp202_hook_fired_twice;
 mod zp301_empty_bucket;
 mod zp401_misplaced;
+mod zp402_slice_displaced;
 mod zp501_not_finite;
 mod zp502_overflow_not_agreed;
 mod zp503_spurious_overflow;
+mod zp504_wrong_dtype;
 mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
 mod zp603_update_differs;
@@ -59,11 +62,14 @@ pub const RULES: &[Rule] = &[
     zp106_leftover_gradient::RULE,
     zp107_unexplained_gradient::RULE,
     zp201_dead_hooks::RULE,
+    zp202_hook_fired_twice::RULE,
     zp301_empty_bucket::RULE,
     zp401_misplaced::RULE,
+    zp402_slice_displaced::RULE,
     zp501_not_finite::RULE,
     zp502_overflow_not_agreed::RULE,
     zp503_spurious_overflow::RULE,
+    zp504_wrong_dtype::RULE,
     zp601_replicas_disagree::RULE,
     zp602_stale_parameters::RULE,
     zp603_update_differs::RULE,

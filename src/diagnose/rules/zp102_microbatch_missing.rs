@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP102",
     name: "microbatch-missing",
     crash: false,
-    explained_by: &["ZP201", "ZP801"],
+    explained_by: &["ZP201", "ZP401", "ZP402", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP102.md"),
     check,
 };
@@ -19,8 +19,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         .iter()
         .filter_map(|deviation| {
             let Pattern::Missing(sources) = &deviation.pattern else { return None };
-            let missing = sources_text(sources, case.observed.spec.world_size);
-            let message = format!("the gradient of {missing} never reached the optimizer");
+            let expected = deviation.example.expected.iter().flatten();
+            let message = if expected.filter(|expected| **expected != 0.0).count() == sources.len()
+            {
+                "no gradient reached the optimizer".to_owned()
+            } else {
+                let missing = sources_text(sources, case.observed.spec.world_size);
+                format!("the gradient of {missing} never reached the optimizer")
+            };
             let mut finding = rule.deviation(deviation, message);
             finding.microbatch = only_microbatch(sources);
             Some(finding)

@@ -2,14 +2,14 @@
 
 use super::super::Case;
 use super::super::deviation::Pattern;
-use super::Rule;
+use super::{Rule, counted};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP104",
     name: "not-averaged",
     crash: false,
-    explained_by: &["ZP201", "ZP801"],
+    explained_by: &["ZP201", "ZP401", "ZP402", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP104.md"),
     check,
 };
@@ -18,13 +18,30 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let world = case.observed.spec.world_size;
     case.deviations
         .iter()
-        .filter(|deviation| deviation.pattern == Pattern::NotAveraged)
-        .map(|deviation| {
-            let message = format!(
-                "gradients were not averaged across ranks: each optimizer got its own rank's \
-                 {world} times over and nobody else's"
-            );
-            rule.deviation(deviation, message)
+        .filter_map(|deviation| {
+            let message = match &deviation.pattern {
+                Pattern::NotAveraged => format!(
+                    "gradients were not averaged across ranks: each optimizer got its own rank's \
+                     {world} times over and nobody else's"
+                ),
+                Pattern::NotAveragedIn(microbatches) => format!(
+                    "gradients of {} were not averaged across ranks: each optimizer got its own \
+                     rank's {world} times over and nobody else's",
+                    counted("microbatch", microbatches),
+                ),
+                Pattern::NotSummed => "gradients were not summed across ranks: each optimizer got \
+                                       its own rank's, divided by the number of ranks, as they are \
+                                       before a reduction has ended"
+                    .to_owned(),
+                _ => return None,
+            };
+            let mut finding = rule.deviation(deviation, message);
+            if let Pattern::NotAveragedIn(microbatches) = &deviation.pattern
+                && let [microbatch] = microbatches[..]
+            {
+                finding.microbatch = Some(microbatch);
+            }
+            Some(finding)
         })
         .fold(Vec::new(), super::merge)
 }

@@ -4,13 +4,12 @@ use super::super::Case;
 use super::super::deviation::{Pattern, SCALE_NOISE};
 use super::{Rule, weight_text};
 use crate::report::Finding;
-use crate::spec::RunSpec;
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP105",
     name: "wrongly-scaled",
     crash: false,
-    explained_by: &[],
+    explained_by: &["ZP202", "ZP401", "ZP402"],
     doc: include_str!("../../../docs/rules/ZP105.md"),
     check,
 };
@@ -23,7 +22,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let message = format!(
                 "every gradient has weight {} instead of 1{}",
                 weight_text(factor),
-                likely(case.observed.spec, factor),
+                likely(case, deviation.steps[0], factor),
             );
             Some(rule.deviation(deviation, message))
         })
@@ -31,7 +30,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
 }
 
 /// The slips that lead to this factor.
-fn likely(spec: &RunSpec, factor: f64) -> String {
+fn likely(case: &Case<'_>, step: usize, factor: f64) -> String {
+    let spec = case.observed.spec;
+    let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = spec.world_size as f64;
     let ga = spec.gradient_accumulation_steps as f64;
     let close = |candidate: f64| (factor / candidate - 1.0).abs() < SCALE_NOISE;
@@ -41,6 +43,9 @@ fn likely(spec: &RunSpec, factor: f64) -> String {
         (1.0 / world, "divided by the world size twice"),
         (world, "summed over the ranks but not divided by their number"),
         (-1.0, "of the wrong sign"),
+        (scale, "multiplied by the loss scale, which was not taken out"),
+        (1.0 / scale, "divided by the loss scale twice"),
+        (if clip > 0.0 { clip.min(1.0) } else { 1.0 }, "clipped twice"),
     ]
     .into_iter()
     .filter_map(|(candidate, slip)| (candidate != 1.0 && close(candidate)).then_some(slip))

@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP106",
     name: "leftover-gradient",
     crash: false,
-    explained_by: &[],
+    explained_by: &["ZP402"],
     doc: include_str!("../../../docs/rules/ZP106.md"),
     check,
 };
@@ -26,6 +26,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
                 "weights of the earlier steps' gradients: {} (expected 0)",
                 matrix_text(&example.leftover),
             ));
+            let missing = |(weights, expected): (&Vec<f64>, &Vec<f64>)| {
+                weights.iter().zip(expected).any(|(w, e)| *e != 0.0 && w.abs() <= example.tolerance)
+            };
+            if example.weights.iter().zip(&example.expected).any(missing) {
+                finding.evidence.push("they are there in place of gradients of this step".into());
+            }
             finding
         })
         .fold(Vec::new(), super::merge)

@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP107",
     name: "unexplained-gradient",
     crash: false,
-    explained_by: &["ZP201", "ZP501", "ZP801"],
+    explained_by: &["ZP201", "ZP401", "ZP402", "ZP501", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP107.md"),
     check,
 };

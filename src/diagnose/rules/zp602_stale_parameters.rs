@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP602",
     name: "stale-parameters",
     crash: false,
-    explained_by: &["ZP501", "ZP502"],
+    explained_by: &["ZP401", "ZP501", "ZP502"],
     doc: include_str!("../../../docs/rules/ZP602.md"),
     check,
 };

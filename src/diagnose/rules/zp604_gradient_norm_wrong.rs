@@ -12,15 +12,23 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     // The norm of a wrong gradient is another one.
     explained_by: &[
-        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP501",
-        "ZP502",
+        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP402",
+        "ZP501", "ZP502",
     ],
     doc: include_str!("../../../docs/rules/ZP604.md"),
     check,
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    wrong(case, rule).into_iter().chain(differing(case, rule)).collect()
+    match (differing(case, rule), wrong(case, rule)) {
+        // Norms that differ between ranks are wrong on most of them.
+        (Some(mut finding), Some(wrong)) => {
+            finding.evidence.push(wrong.message);
+            finding.evidence.extend(wrong.evidence);
+            vec![finding]
+        }
+        (one, other) => one.into_iter().chain(other).collect(),
+    }
 }
 
 /// A norm that is not the one that follows from the plan.
@@ -52,7 +60,7 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
                 Some(norm) => {
                     let factor = norm / right;
                     let factor = if right > 0.0 && factor > 0.0 {
-                        format!(", {} times too large", weight_text(factor))
+                        format!(", {} times that", weight_text(factor))
                     } else {
                         String::new()
                     };

@@ -8,7 +8,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP801",
     name: "collective-mismatch",
     crash: true,
-    explained_by: &[],
+    explained_by: &["ZP502"],
     doc: include_str!("../../../docs/rules/ZP801.md"),
     check,
 };

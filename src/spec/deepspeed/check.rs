@@ -71,8 +71,7 @@ impl Checked {
                 ));
             }
             Role::Noted(text) => self.remark(member, text),
-            Role::NotedUnless(neutral, text) if !neutral.is(value) => self.remark(member, text),
-            Role::NotedUnless(..) | Role::NotYet(..) | Role::Used | Role::Inert => {}
+            Role::NotYet(..) | Role::Used | Role::Inert => {}
         }
         if let Json::Object(members) = value
             && key.shape.is_section()

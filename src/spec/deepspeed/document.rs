@@ -3,7 +3,8 @@
 use jsonc_parser::ast;
 use jsonc_parser::common::Ranged;
 use jsonc_parser::errors::ParseErrorKind;
-use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast, parse_to_serde_value};
+use serde_json::Value;
 
 use super::message::{Position, Problem, Spot};
 
@@ -83,13 +84,8 @@ pub(super) fn member<'a>(members: &'a [Member], key: &str) -> Option<&'a Member>
 /// # Errors
 /// The one syntax error at which parsing stops.
 pub(super) fn parse(text: &str, repeated: &mut Vec<Problem>) -> Result<Vec<Member>, Problem> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let options = ParseOptions {
-        allow_hexadecimal_numbers: false,
-        allow_unary_plus_numbers: false,
-        allow_non_finite_numbers: false,
-        ..ParseOptions::default()
-    };
+    let text = without_mark(text);
+    let options = options();
     let lines = Lines::new(text);
     let parsed = parse_to_ast(text, &CollectOptions::default(), &options).map_err(|error| {
         let start = error.range().start;
@@ -108,6 +104,24 @@ pub(super) fn parse(text: &str, repeated: &mut Vec<Problem>) -> Result<Vec<Membe
             Position { line: 1, column: 1 },
             "the file is empty; a DeepSpeed configuration is an object between { and }".to_owned(),
         )),
+    }
+}
+
+/// The same text as the value that DeepSpeed itself is given; null where [`parse`] fails.
+pub(super) fn content(text: &str) -> Value {
+    parse_to_serde_value(without_mark(text), &options()).unwrap_or_default()
+}
+
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+fn options() -> ParseOptions {
+    ParseOptions {
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_non_finite_numbers: false,
+        ..ParseOptions::default()
     }
 }
 

@@ -52,8 +52,6 @@ pub(super) enum Role {
     Inert,
     /// Nothing to do, and its owner may wonder why.
     Noted(&'static str),
-    /// The same, for any value but the neutral one.
-    NotedUnless(Neutral, &'static str),
     /// The native engine has only the neutral value.
     NotYet(Neutral, &'static str),
 }
@@ -124,7 +122,9 @@ impl Shape {
         match self {
             Bool => matches!(value, Json::Bool(_)),
             Number => matches!(value, Json::Number(_)),
-            NonNegative => matches!(value, Json::Number(number) if *number >= 0.0),
+            NonNegative => {
+                matches!(value, Json::Number(number) if *number >= 0.0 && number.is_finite())
+            }
             Whole => value.as_whole().is_some(),
             AtLeast(least) => value.as_whole().is_some_and(|whole| whole >= least),
             Text => matches!(value, Json::Text(_)),

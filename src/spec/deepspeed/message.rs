@@ -102,16 +102,14 @@ pub(super) enum Kind {
 /// A flag that wins over a key of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flag {
-    /// `--stage`
-    Stage,
-    /// `--dtype`
-    Dtype,
     /// `--grad-accum-dtype`
     GradAccumDtype,
-    /// `--comm-dtype`
-    CommDtype,
     /// `--reduce-bucket-size`
     ReduceBucketSize,
+    /// `--allgather-bucket-size`
+    AllgatherBucketSize,
+    /// `--offload`
+    Offload,
     /// `--optimizer`
     Optimizer,
 }
@@ -119,11 +117,10 @@ pub(super) enum Flag {
 impl Flag {
     fn is_given(self, request: &SpecRequest) -> bool {
         match self {
-            Flag::Stage => request.stage.is_some(),
-            Flag::Dtype => request.dtype.is_some(),
             Flag::GradAccumDtype => request.grad_accum_dtype.is_some(),
-            Flag::CommDtype => request.comm_dtype.is_some(),
             Flag::ReduceBucketSize => request.reduce_bucket_size.is_some(),
+            Flag::AllgatherBucketSize => request.allgather_bucket_size.is_some(),
+            Flag::Offload => request.offload.is_some(),
             Flag::Optimizer => request.optimizer.is_some(),
         }
     }

@@ -15,6 +15,7 @@ mod complete;
 mod document;
 mod key;
 mod message;
+mod native;
 mod optimizer;
 mod registry;
 mod settings;
@@ -25,7 +26,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{DEFAULT_WORLD_SIZE, Dtype, Engine, LossScale, Offload, SpecRequest};
+use super::{DEFAULT_WORLD_SIZE, Dtype, Engine, SpecRequest};
 use batch::{Asked, Batch, BatchError};
 use check::Checked;
 pub(super) use complete::complete;
@@ -77,8 +78,7 @@ impl DeepSpeedConfig {
         checked.problems.append(&mut repeated);
         let settings = Settings::read(&members, &mut checked);
         let Checked { problems, remarks, auto } = checked;
-        // The syntax was checked above.
-        let content = serde_json::from_str(text).unwrap_or_default();
+        let content = document::content(text);
         Ok(DeepSpeedConfig { file, content, settings, problems, remarks, auto })
     }
 
@@ -89,15 +89,15 @@ impl DeepSpeedConfig {
     /// Everything that stands in the way of running the file with these flags, at once. The
     /// request is then left as it was.
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
-        let real = request.engine == Some(Engine::DeepSpeed);
-        if real {
+        let engine = request.engine.unwrap_or(Engine::Native);
+        if engine == Engine::DeepSpeed {
             // What the native engine makes of a key does not matter to DeepSpeed itself.
             self.remarks.clear();
         }
         let mut filled = request.clone();
         self.fill_dtypes(&mut filled);
         self.fill_batch(&mut filled);
-        filled.stage.get_or_insert(self.settings.stage);
+        filled.stage.get_or_insert(self.settings.stage.unwrap_or(0));
         filled.reduce_bucket_size = filled.reduce_bucket_size.or(self.settings.reduce_bucket_size);
         if filled.optimizer.is_none() && self.settings.optimizer.is_none() {
             let text = "no optimizer section, as where one is passed to deepspeed.initialize; \
@@ -105,11 +105,14 @@ impl DeepSpeedConfig {
             self.remarks.push(Remark { spots: Vec::new(), text: text.to_owned() });
         }
         filled.optimizer = filled.optimizer.or(self.settings.optimizer);
+        if engine == Engine::Native {
+            self.fill_native(request, &mut filled);
+        }
         self.problems.retain(|problem| !problem.is_settled_by(request));
         if !self.problems.is_empty() {
             return Err(ConfigError::unusable(self.file, self.problems));
         }
-        if real {
+        if engine == Engine::DeepSpeed {
             self.keep_content(request, &mut filled);
         }
         *request = filled;
@@ -118,18 +121,10 @@ impl DeepSpeedConfig {
 
     /// Hands the file on to the real DeepSpeed, with the flags of `asked` over it.
     fn keep_content(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
-        let number = |pointer: &str| self.content.pointer(pointer).and_then(Value::as_f64);
-        let is_set = |pointer| number(pointer).filter(|number| *number > 0.0);
-        filled.gradient_clipping = asked.gradient_clipping.or(number("/gradient_clipping"));
-        filled.loss_scale = asked
-            .loss_scale
-            .or(is_set("/fp16/loss_scale").map(|scale| LossScale::Static { scale }))
-            .or(Some(LossScale::Dynamic {
-                initial_power: is_set("/fp16/initial_scale_power").unwrap_or(16.0) as u32,
-            }));
-        let device = self.content.pointer("/zero_optimization/offload_optimizer/device");
-        let offloads = device.is_some_and(|device| device == "cpu");
-        filled.offload = asked.offload.or(offloads.then_some(Offload::Cpu));
+        let file = &self.settings;
+        filled.gradient_clipping = asked.gradient_clipping.or(file.gradient_clipping);
+        filled.loss_scale = asked.loss_scale.or(file.loss_scale());
+        filled.offload = asked.offload.or(file.offload.as_ref().map(|set| set.value));
         filled.comm_dtype = asked.comm_dtype.or(self.settings.comm_dtype);
         if let Value::Object(members) = &mut self.content {
             complete::overrule(members, asked);
@@ -156,8 +151,9 @@ impl DeepSpeedConfig {
                 vec![spot.clone()],
                 Some(Flag::GradAccumDtype),
                 format!(
-                    "accumulating the gradients of a model in {dtype} in {accum}, which is \
-                     narrower, is not there yet; pass --grad-accum-dtype {dtype}"
+                    "accumulating the gradients of a model in {dtype} in {accum} is not there yet: \
+                     the native engine adds them up in their own dtype or in fp32; pass \
+                     --grad-accum-dtype {dtype}"
                 ),
             ));
         }

@@ -7,7 +7,7 @@
 
 use super::key::Key;
 use super::key::Neutral::{self, Absent, NothingEnabled};
-use super::key::Role::{self, Inert, NotYet, Noted, NotedUnless, Used};
+use super::key::Role::{self, Inert, NotYet, Noted, Used};
 use super::key::Shape::{
     self, AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
 };
@@ -52,12 +52,12 @@ const fn key(path: &'static str, shape: Shape, role: Role) -> Key {
 const FALSE: Neutral = Neutral::Bool(false);
 const ONE: Neutral = Neutral::Number(1.0);
 
-const PIECES: &str = "accepted: when and in which pieces gradients and parameters travel does not \
-                      change what is summed, and the native engine reduces synchronously";
+const PIECES: &str = "accepted: in which pieces gradients and parameters travel does not change what \
+                      is summed";
 const SAMPLES: &str = "accepted; it chooses samples, and zprobe's are synthetic";
-const OFFLOAD: &str = "the native engine keeps optimizer states and parameters with the model";
+const OFFLOAD_PARAM: &str = "the native engine offloads optimizer states, and no parameters";
 const QUANTIZED: &str = "the native engine does not quantize what crosses ranks";
-const STAGE3_ONLY: &str = "it belongs to stage 3's partitioned parameters";
+const ALL_RANKS: &str = "the native engine partitions over all ranks";
 
 /// The table.
 pub(super) const KEYS: &[Key] = &[
@@ -70,15 +70,7 @@ pub(super) const KEYS: &[Key] = &[
     key("seq_parallel_communication_data_type", Text, Inert),
     key("data_types", Dict, Used),
     key("data_types.grad_accum_dtype", Text, Used),
-    key(
-        "gradient_clipping",
-        NonNegative,
-        NotedUnless(
-            Neutral::Number(0.0),
-            "accepted, but the native engine does not clip: clipping scales the whole gradient by \
-             one number, and which gradients are in it is read without that",
-        ),
-    ),
+    key("gradient_clipping", NonNegative, Used),
     key(
         "prescale_gradients",
         Bool,
@@ -95,12 +87,12 @@ pub(super) const KEYS: &[Key] = &[
     key("fp16", Model, Used),
     key("fp16.enabled", Bool, Used),
     key("fp16.auto_cast", Bool, Inert),
-    key("fp16.loss_scale", NonNegative, Inert),
-    key("fp16.initial_scale_power", Whole, Inert),
-    key("fp16.loss_scale_window", Whole, Inert),
-    key("fp16.hysteresis", Whole, Inert),
-    key("fp16.consecutive_hysteresis", Bool, Inert),
-    key("fp16.min_loss_scale", Whole, Inert),
+    key("fp16.loss_scale", NonNegative, Used),
+    key("fp16.initial_scale_power", Whole, Used),
+    key("fp16.loss_scale_window", Whole, Used),
+    key("fp16.hysteresis", Whole, Used),
+    key("fp16.consecutive_hysteresis", Bool, Used),
+    key("fp16.min_loss_scale", Whole, Used),
     key(
         "fp16.fp16_master_weights_and_grads",
         Bool,
@@ -130,12 +122,12 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization", ModelOrBool, Used),
     key("zero_optimization.stage", Whole, Used),
     key("zero_optimization.reduce_bucket_size", AtLeast(0), Used),
-    key("zero_optimization.contiguous_gradients", Bool, Noted(PIECES)),
-    key("zero_optimization.reduce_scatter", Bool, Noted(PIECES)),
-    key("zero_optimization.overlap_comm", Bool, Noted(PIECES)),
+    key("zero_optimization.contiguous_gradients", Bool, Used),
+    key("zero_optimization.reduce_scatter", Bool, Used),
+    key("zero_optimization.overlap_comm", Bool, Used),
     key("zero_optimization.use_multi_rank_bucket_allreduce", Bool, Noted(PIECES)),
     key("zero_optimization.allgather_partitions", Bool, Noted(PIECES)),
-    key("zero_optimization.allgather_bucket_size", AtLeast(0), Noted(PIECES)),
+    key("zero_optimization.allgather_bucket_size", AtLeast(0), Used),
     key(
         "zero_optimization.round_robin_gradients",
         Bool,
@@ -147,25 +139,29 @@ pub(super) const KEYS: &[Key] = &[
         NotYet(FALSE, "DeepSpeed itself refuses it from 0.5.9 on"),
     ),
     key("zero_optimization.offload_optimizer", Model, Used),
-    key(
-        "zero_optimization.offload_optimizer.device",
-        OneOf(&["none", "cpu", "nvme"]),
-        NotYet(Neutral::Text("none"), OFFLOAD),
-    ),
+    key("zero_optimization.offload_optimizer.device", OneOf(&["none", "cpu", "nvme"]), Used),
     key("zero_optimization.offload_optimizer.nvme_path", Text, Inert),
     key("zero_optimization.offload_optimizer.buffer_count", AtLeast(0), Inert),
     key("zero_optimization.offload_optimizer.pin_memory", Bool, Inert),
     key("zero_optimization.offload_optimizer.pipeline_read", Bool, Inert),
     key("zero_optimization.offload_optimizer.pipeline_write", Bool, Inert),
     key("zero_optimization.offload_optimizer.fast_init", Bool, Inert),
-    key("zero_optimization.offload_optimizer.ratio", NonNegative, Inert),
-    key("zero_optimization.offload_optimizer.super_offload", Bool, Inert),
+    key(
+        "zero_optimization.offload_optimizer.ratio",
+        NonNegative,
+        NotYet(ONE, "the native engine offloads all optimizer states or none"),
+    ),
+    key(
+        "zero_optimization.offload_optimizer.super_offload",
+        Bool,
+        NotYet(FALSE, "the native engine updates offloaded weights after backward, not during it"),
+    ),
     key("zero_optimization.offload_optimizer.cpuadam_cores_perc", NonNegative, Inert),
     key("zero_optimization.offload_param", Model, Used),
     key(
         "zero_optimization.offload_param.device",
         OneOf(&["none", "cpu", "nvme"]),
-        NotYet(Neutral::Text("none"), OFFLOAD),
+        NotYet(Neutral::Text("none"), OFFLOAD_PARAM),
     ),
     key("zero_optimization.offload_param.nvme_path", Text, Inert),
     key("zero_optimization.offload_param.buffer_count", AtLeast(0), Inert),
@@ -173,24 +169,20 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.offload_param.max_in_cpu", AtLeast(0), Inert),
     key("zero_optimization.offload_param.pin_memory", Bool, Inert),
     // Deprecated, and still read: offload_optimizer and offload_param with the device cpu.
-    key("zero_optimization.cpu_offload", Bool, NotYet(FALSE, OFFLOAD)),
-    key("zero_optimization.cpu_offload_param", Bool, NotYet(FALSE, OFFLOAD)),
+    key("zero_optimization.cpu_offload", Bool, Used),
+    key("zero_optimization.cpu_offload_param", Bool, NotYet(FALSE, OFFLOAD_PARAM)),
     key("zero_optimization.cpu_offload_use_pin_memory", Bool, Inert),
     key(
         "zero_optimization.zenflow",
         Free,
         NotYet(Absent, "the native engine updates every gradient in every step"),
     ),
-    key("zero_optimization.zero_hpz_partition_size", AtLeast(0), NotYet(ONE, STAGE3_ONLY)),
+    key("zero_optimization.zero_hpz_partition_size", AtLeast(0), NotYet(ONE, ALL_RANKS)),
     key("zero_optimization.zero_quantized_weights", Bool, NotYet(FALSE, QUANTIZED)),
     key("zero_optimization.zero_quantized_nontrainable_weights", Bool, NotYet(FALSE, QUANTIZED)),
     key("zero_optimization.zero_quantized_gradients", Bool, NotYet(FALSE, QUANTIZED)),
     key("zero_optimization.zeropp_loco_param", Free, NotYet(Absent, QUANTIZED)),
-    key(
-        "zero_optimization.mics_shard_size",
-        Whole,
-        NotYet(Neutral::Number(-1.0), "the native engine partitions over all ranks"),
-    ),
+    key("zero_optimization.mics_shard_size", Whole, NotYet(Neutral::Number(-1.0), ALL_RANKS)),
     key("zero_optimization.mics_hierarchical_params_gather", Bool, Inert),
     key("zero_optimization.ignore_unused_parameters", Bool, Inert),
     key("zero_optimization.load_from_fp32_weights", Bool, Inert),
@@ -224,7 +216,7 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.stage3_gather_16bit_weights_on_model_save", Bool, Inert),
     key("zero_optimization.stage3_gather_fp16_weights_on_model_save", Bool, Inert),
     // Read only beside the boolean form of zero_optimization.
-    key("allgather_size", AtLeast(0), Noted(PIECES)),
+    key("allgather_size", AtLeast(0), Used),
     key("zero_allow_untested_optimizer", Bool, Inert),
     key("zero_force_ds_cpu_optimizer", Bool, Inert),
     // Optimizer. Its params are read by `super::optimizer`.

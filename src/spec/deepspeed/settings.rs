@@ -1,6 +1,6 @@
 //! What a file says about the run, with DeepSpeed's defaults where it says nothing.
 
-use crate::spec::{Dtype, Invalid, Optimizer, SpecRequest};
+use crate::spec::{Dtype, Invalid, LossScale, Offload, Optimizer, SpecRequest};
 
 use super::check::Checked;
 use super::document::{Json, Member, member};
@@ -8,9 +8,16 @@ use super::message::{Flag, Problem, Remark, Spot};
 use super::optimizer;
 use super::registry::OLD_BF16;
 
-/// `reduce_bucket_size` where a file does not set it (`DeepSpeedZeroConfig` in
-/// `runtime/zero/config.py`).
+/// `reduce_bucket_size` and `allgather_bucket_size` where a file does not set them
+/// (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
 const DEFAULT_BUCKET: usize = 500_000_000;
+
+/// `initial_scale_power` where a file does not set it (`DeepSpeedFP16Config` in
+/// `runtime/precision_config.py`).
+const DEFAULT_POWER: u32 = 16;
+
+/// The largest power of two that fp32 holds.
+pub(super) const MOST_POWER: u32 = 127;
 
 /// A value of the file, and its key.
 #[derive(Clone, Debug)]
@@ -30,8 +37,8 @@ pub(super) struct Settings {
     pub accumulation: Option<Set<usize>>,
     /// Whether one of the three is `"auto"`.
     pub batch_is_auto: bool,
-    /// ZeRO stage; 0 without the section.
-    pub stage: u8,
+    /// ZeRO stage; 0 without the section, `None` when it is left to `"auto"` or wrong.
+    pub stage: Option<u8>,
     /// The model's dtype; `None` when it is left to `"auto"`.
     pub dtype: Option<Dtype>,
     /// `data_types.grad_accum_dtype`
@@ -40,6 +47,24 @@ pub(super) struct Settings {
     pub comm_dtype: Option<Dtype>,
     /// `zero_optimization.reduce_bucket_size`; `None` when it is left to `"auto"`.
     pub reduce_bucket_size: Option<usize>,
+    /// `zero_optimization.allgather_bucket_size`; `None` when it is left to `"auto"`.
+    pub allgather_bucket_size: Option<usize>,
+    /// `zero_optimization.overlap_comm`
+    pub overlap_comm: Option<Set<bool>>,
+    /// `zero_optimization.contiguous_gradients`
+    pub contiguous_gradients: Option<Set<bool>>,
+    /// `zero_optimization.reduce_scatter`
+    pub reduce_scatter: Option<Set<bool>>,
+    /// `zero_optimization.offload_optimizer.device`; `None` for no offload.
+    pub offload: Option<Set<Offload>>,
+    /// `gradient_clipping`
+    pub gradient_clipping: Option<f64>,
+    /// `fp16.loss_scale`; `None` for a dynamic scale.
+    pub static_scale: Option<f64>,
+    /// `fp16.initial_scale_power`
+    pub initial_scale_power: Option<Set<i64>>,
+    /// Keys that change how a dynamic scale moves.
+    pub scale_moves: Vec<Spot>,
     /// `optimizer`; `None` when the caller passes one to DeepSpeed.
     pub optimizer: Option<Optimizer>,
 }
@@ -53,6 +78,7 @@ impl Settings {
         let batch_keys =
             ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"];
         let zero = section(top, "zero_optimization");
+        let fp16 = section(top, "fp16");
         Settings {
             train: batch(batch_keys[0]),
             micro: batch(batch_keys[1]),
@@ -62,9 +88,38 @@ impl Settings {
             dtype: dtype(top, &mut checked.problems),
             grad_accum_dtype: grad_accum_dtype(section(top, "data_types"), &mut checked.problems),
             comm_dtype: comm_dtype(top, &mut checked.problems),
-            reduce_bucket_size: reduce_bucket_size(zero, &mut checked.problems),
+            reduce_bucket_size: bucket_size(
+                member(zero, "reduce_bucket_size"),
+                (Flag::ReduceBucketSize, "--reduce-bucket-size"),
+                &mut checked.problems,
+            ),
+            allgather_bucket_size: bucket_size(
+                allgather_bucket_size(top, zero),
+                (Flag::AllgatherBucketSize, "--allgather-bucket-size"),
+                &mut checked.problems,
+            ),
+            overlap_comm: switch(zero, "overlap_comm"),
+            contiguous_gradients: switch(zero, "contiguous_gradients"),
+            reduce_scatter: switch(zero, "reduce_scatter"),
+            offload: offload(zero, checked),
+            gradient_clipping: number(top, "gradient_clipping"),
+            static_scale: number(fp16, "loss_scale").filter(|&scale| scale > 0.0),
+            initial_scale_power: whole(fp16, "initial_scale_power"),
+            scale_moves: scale_moves(fp16),
             optimizer: optimizer::read(section(top, "optimizer"), checked),
         }
+    }
+
+    /// Scale of an fp16 model's loss; `None` for one that is below 1 or that fp32 does not hold.
+    pub(super) fn loss_scale(&self) -> Option<LossScale> {
+        if let Some(scale) = self.static_scale {
+            return Some(LossScale::Static { scale });
+        }
+        let initial_power = match &self.initial_scale_power {
+            Some(set) => u32::try_from(set.value).ok().filter(|&power| power <= MOST_POWER)?,
+            None => DEFAULT_POWER,
+        };
+        Some(LossScale::Dynamic { initial_power })
     }
 }
 
@@ -83,10 +138,10 @@ fn set_whole(members: &[Member], key: &str) -> Option<Set<usize>> {
 }
 
 /// `get_zero_config` and `read_zero_config_deprecated` in `runtime/zero/config.py`.
-fn stage(top: &[Member], checked: &mut Checked) -> u8 {
+fn stage(top: &[Member], checked: &mut Checked) -> Option<u8> {
     let Checked { problems, remarks, .. } = checked;
     let zero = member(top, "zero_optimization");
-    let (set, stage) = match zero.map(|zero| (zero, &zero.value)) {
+    match zero.map(|zero| (zero, &zero.value)) {
         Some((zero, Json::Bool(enabled))) => {
             let stage = u8::from(*enabled);
             remarks.push(Remark {
@@ -95,49 +150,25 @@ fn stage(top: &[Member], checked: &mut Checked) -> u8 {
                     "a boolean is the old way to say {{\"stage\": {stage}}}, and read as that"
                 ),
             });
-            (Some(zero), stage)
+            Some(stage)
         }
-        Some((zero, Json::Object(members))) => match member(members, "stage") {
-            Some(set) => match set.value.as_whole() {
-                Some(stage @ 0..=3) => (Some(set), stage as u8),
-                Some(stage) => {
+        Some((_, Json::Object(members))) => {
+            let Some(set) = member(members, "stage").filter(|set| set.value != Json::Null) else {
+                return Some(0);
+            };
+            match set.value.as_whole()? {
+                stage @ 0..=3 => Some(stage as u8),
+                stage => {
                     let text = format!("{stage} is not a ZeRO stage; they are 0, 1, 2 and 3");
                     problems.push(Problem::mistake(vec![set.spot.clone()], text));
-                    return 0;
+                    None
                 }
-                None if set.value.is_auto() || set.value == Json::Null => (Some(set), 0),
-                // Reported already.
-                None => return 0,
-            },
-            None => (Some(zero), 0),
-        },
-        Some((_, Json::Null)) | None => (None, 0),
+            }
+        }
+        None | Some((_, Json::Null)) => Some(0),
         // Reported already.
-        Some(_) => return 0,
-    };
-    if lacks_stage(stage) {
-        let there: Vec<u8> = (0..=3).filter(|&stage| !lacks_stage(stage)).collect();
-        let advice = there.first().map_or_else(String::new, |first| {
-            let there: Vec<String> = there.iter().map(u8::to_string).collect();
-            format!(
-                ": the native engine has stage {}; pass --stage {first} to run the rest of the \
-                 file with it",
-                there.join(" and ")
-            )
-        });
-        let absent = match set {
-            Some(set) if set.key == "stage" && set.value.as_whole().is_some() => "",
-            Some(Member { value: Json::Bool(_), .. }) => "",
-            Some(_) => "no stage is set, which means stage 0; ",
-            None => "no zero_optimization section, which means stage 0; ",
-        };
-        problems.push(Problem::not_yet(
-            set.map(|set| set.spot.clone()).into_iter().collect(),
-            Some(Flag::Stage),
-            format!("{absent}stage {stage} is not there yet{advice}"),
-        ));
+        Some(_) => None,
     }
-    stage
 }
 
 /// `DeepSpeedEngine.get_data_types` in `runtime/engine.py`, and the assertion in
@@ -159,17 +190,7 @@ fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
             Some(Dtype::Bf16)
         }
         (Some(_), None) => Some(Dtype::Bf16),
-        (None, Some(fp16)) => {
-            if lacks_dtype(Dtype::Fp16) {
-                problems.push(Problem::not_yet(
-                    vec![fp16.spot],
-                    Some(Flag::Dtype),
-                    "fp16 is not there yet: the native engine has bf16 and fp32; pass --dtype \
-                     bf16 to run the rest of the file with it",
-                ));
-            }
-            Some(Dtype::Fp16)
-        }
+        (None, Some(_)) => Some(Dtype::Fp16),
         (None, None) if [bf16, fp16].into_iter().flatten().any(|m| m.value.is_auto()) => None,
         (None, None) => Some(Dtype::Fp32),
     }
@@ -185,7 +206,8 @@ fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Optio
         "torch.bfloat16" | "bf16" | "bfloat16" => Dtype::Bf16,
         "torch.float16" | "fp16" | "float16" | "half" => Dtype::Fp16,
         "torch.int8" | "int8" => {
-            let text = "int8 is not there yet: the native engine accumulates in bf16 and fp32";
+            let text =
+                "int8 is not there yet: the native engine accumulates in bf16, fp16 and fp32";
             problems.push(Problem::not_yet(vec![spot], Some(Flag::GradAccumDtype), text));
             return None;
         }
@@ -194,7 +216,6 @@ fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Optio
             return None;
         }
     };
-    refuse_fp16(value, &spot, (Flag::GradAccumDtype, "--grad-accum-dtype"), problems);
     Some(Set { value, spot })
 }
 
@@ -206,7 +227,6 @@ fn comm_dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
         problems.push(Problem::mistake(vec![set.spot.clone()], unknown_dtype(name)));
         return None;
     };
-    refuse_fp16(value, &set.spot, (Flag::CommDtype, "--comm-dtype"), problems);
     Some(value)
 }
 
@@ -216,43 +236,112 @@ fn unknown_dtype(name: &str) -> String {
     )
 }
 
-fn refuse_fp16(dtype: Dtype, spot: &Spot, flag: (Flag, &str), problems: &mut Vec<Problem>) {
-    if dtype == Dtype::Fp16 && lacks_dtype(dtype) {
-        let (flag, name) = flag;
-        let text = format!(
-            "fp16 is not there yet: the native engine has bf16 and fp32; pass {name} bf16 or fp32"
-        );
-        problems.push(Problem::not_yet(vec![spot.clone()], Some(flag), text));
+/// A boolean that the file sets.
+fn switch(section: &[Member], key: &str) -> Option<Set<bool>> {
+    match member(section, key)? {
+        Member { value: Json::Bool(value), spot, .. } => {
+            Some(Set { value: *value, spot: spot.clone() })
+        }
+        _ => None,
     }
 }
 
-fn reduce_bucket_size(zero: &[Member], problems: &mut Vec<Problem>) -> Option<usize> {
-    let Some(set) = member(zero, "reduce_bucket_size") else { return Some(DEFAULT_BUCKET) };
+/// A number that the file sets, 0 or more.
+fn number(section: &[Member], key: &str) -> Option<f64> {
+    match member(section, key)?.value {
+        Json::Number(number) if number >= 0.0 && number.is_finite() => Some(number),
+        _ => None,
+    }
+}
+
+/// `read_zero_config_deprecated` in `runtime/zero/config.py` reads a key of the top level.
+fn allgather_bucket_size<'a>(top: &'a [Member], zero: &'a [Member]) -> Option<&'a Member> {
+    match member(top, "zero_optimization")?.value {
+        Json::Bool(true) => member(top, "allgather_size"),
+        _ => member(zero, "allgather_bucket_size"),
+    }
+}
+
+/// `offload_optimizer`, and `cpu_offload`, which it replaces
+/// (`DeepSpeedConfigModel._process_deprecated_field` in `runtime/config_utils.py`).
+fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
+    let Checked { problems, remarks, .. } = checked;
+    let cpu = |spot: &Spot| Some(Set { value: Offload::Cpu, spot: spot.clone() });
+    let new = member(zero, "offload_optimizer").filter(|set| set.value != Json::Null);
+    if let Some(Set { value, spot }) = switch(zero, "cpu_offload") {
+        if let Some(new) = new {
+            problems.push(Problem::mistake(
+                vec![spot, new.spot.clone()],
+                "the former is the old name of the latter, and DeepSpeed refuses to start with \
+                 both; remove the former",
+            ));
+            return None;
+        }
+        let device = if value { "cpu" } else { "none" };
+        remarks.push(Remark {
+            spots: vec![spot.clone()],
+            text: format!(
+                "the old way to say \"offload_optimizer\": {{\"device\": \"{device}\"}}, and read \
+                 as that"
+            ),
+        });
+        return if value { cpu(&spot) } else { None };
+    }
+    let set = member(section(zero, "offload_optimizer"), "device")?;
+    match &set.value {
+        Json::Text(device) if device == "cpu" => cpu(&set.spot),
+        Json::Text(device) if device == "nvme" => {
+            problems.push(Problem::not_yet(
+                vec![set.spot.clone()],
+                Some(Flag::Offload),
+                "\"nvme\" is not there yet: the native engine offloads to the host's memory; pass \
+                 --offload cpu to run the rest of the file with it",
+            ));
+            None
+        }
+        _ => None,
+    }
+}
+
+/// A whole number that the file sets.
+fn whole(section: &[Member], key: &str) -> Option<Set<i64>> {
+    let member = member(section, key)?;
+    Some(Set { value: member.value.as_whole()?, spot: member.spot.clone() })
+}
+
+/// Where a dynamic scale moves otherwise than by DeepSpeed's defaults, which the native engine has.
+fn scale_moves(fp16: &[Member]) -> Vec<Spot> {
+    let moves_otherwise = |set: &&Member| match (set.key.as_str(), &set.value) {
+        ("loss_scale_window", Json::Number(window)) => *window != 1000.0,
+        ("hysteresis", Json::Number(hysteresis)) => *hysteresis != 2.0,
+        ("min_loss_scale", Json::Number(least)) => *least != 1.0,
+        ("consecutive_hysteresis", refills) => *refills == Json::Bool(true),
+        _ => false,
+    };
+    fp16.iter().filter(moves_otherwise).map(|set| set.spot.clone()).collect()
+}
+
+fn bucket_size(
+    set: Option<&Member>,
+    (flag, name): (Flag, &str),
+    problems: &mut Vec<Problem>,
+) -> Option<usize> {
+    let Some(set) = set else { return Some(DEFAULT_BUCKET) };
     if set.value.is_auto() {
         return None;
     }
     match set.value.as_whole() {
         Some(0) => {
-            let text = "a bucket of 0 elements is not there yet; set it to 1 in a copy of the file \
-                        to have every gradient reduced by itself, or pass --reduce-bucket-size";
-            let flag = Some(Flag::ReduceBucketSize);
-            problems.push(Problem::not_yet(vec![set.spot.clone()], flag, text));
+            let text = format!(
+                "a bucket of 0 elements is not there yet; set it to 1 in a copy of the file for the \
+                 smallest pieces there are, or pass {name}"
+            );
+            problems.push(Problem::not_yet(vec![set.spot.clone()], Some(flag), text));
             None
         }
         Some(size) => usize::try_from(size).ok(),
         None => Some(DEFAULT_BUCKET),
     }
-}
-
-/// Asks [`SpecRequest::resolve`], which alone knows what the native engine has.
-fn lacks_stage(stage: u8) -> bool {
-    let request = SpecRequest { stage: Some(stage), ..SpecRequest::default() };
-    matches!(request.resolve(), Err(Invalid::Stage(_)))
-}
-
-fn lacks_dtype(dtype: Dtype) -> bool {
-    let request = SpecRequest { dtype: Some(dtype), ..SpecRequest::default() };
-    matches!(request.resolve(), Err(Invalid::Fp16 { .. }))
 }
 
 /// Whether the native engine lacks accumulation in `accum` for a model in `dtype`.

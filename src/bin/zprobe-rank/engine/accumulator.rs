@@ -7,11 +7,13 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use zprobe::spec::Fault;
 use zprobe::trace::{LayoutName, Phase, Point};
 
-use super::{Context, GradientFlow, Microbatch, narrow, zeros};
+use super::context::{Context, Microbatch};
+use super::flat::{narrow, partition_of};
+use super::{GradientFlow, in_model_order};
 use crate::recorder::kind_of;
 use crate::shim::autograd::clear_grad;
 
@@ -26,7 +28,7 @@ pub struct Accumulator {
 impl Accumulator {
     /// An empty accumulator.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
-        let gradients = zeros(&context, context.spec.grad_accum_dtype)?;
+        let gradients = context.flat_zeros(context.accumulation_dtype())?;
         let params = params.iter().map(Tensor::shallow_clone).collect();
         Ok(Self { context, params, gradients })
     }
@@ -34,27 +36,19 @@ impl Accumulator {
     fn accumulate(&mut self, microbatch: Microbatch) -> Result<()> {
         let context = &self.context;
         context.phase(microbatch, Phase::Accumulate)?;
-        let times = match context.spec.inject {
-            Some(Fault::MicrobatchDropped) if microbatch.index == 0 => 0,
-            Some(Fault::MicrobatchDoubled) if microbatch.index == 0 => 2,
-            _ => 1,
-        };
-        for (param, place) in self.params.iter().zip(context.plan.params()) {
+        for (index, param) in self.params.iter().enumerate() {
             let gradient = param.grad();
+            let Some(place) = context.partitioning.place(index) else { continue };
             if !gradient.defined() {
                 continue;
             }
-            let mut sum = narrow(&self.gradients, place.range())?;
-            let addend = gradient.reshape([-1]).to_kind(kind_of(context.spec.grad_accum_dtype));
-            context.poison(&addend, microbatch)?;
-            for _ in 0..times {
-                let _ = sum.f_add_(&addend)?;
-            }
+            let mut sum = narrow(&self.gradients, place)?;
+            let addend = gradient.reshape([-1]).to_kind(sum.kind());
+            context.disturb(index, &addend, microbatch)?;
+            let _ = sum.f_add_(&addend)?;
             clear_grad(param)?;
         }
-        context
-            .recorder
-            .buffer(microbatch.at(Point::Accumulator, LayoutName::Full), &self.gradients)
+        Ok(())
     }
 
     fn reduce(&mut self, microbatch: Microbatch) -> Result<()> {
@@ -63,12 +57,23 @@ impl Accumulator {
         let skipped = context.has(Fault::NotAveraged)
             || (context.has_here(Fault::CollectiveSkipped) && microbatch.step == 0);
         if !skipped {
-            let mut wire = self.gradients.to_kind(kind_of(context.spec.narrowest_comm_dtype()));
+            let mut wire = self.gradients.to_kind(kind_of(context.wire_dtype()));
             context.communicator.all_reduce_sum(&wire, "accumulated gradients")?;
-            let _ = wire.f_div_scalar_(context.communicator.world_size() as f64)?;
+            let _ = wire.f_div_scalar_(context.divisor())?;
             self.gradients.f_copy_(&wire)?;
         }
-        context.recorder.buffer(microbatch.at(Point::Reduced, LayoutName::Full), &self.gradients)
+        Ok(())
+    }
+
+    fn record(&self, microbatch: Microbatch, point: Point, scale: f64) -> Result<()> {
+        let context = &self.context;
+        let flat = in_model_order(context, self.gradients.kind(), |param| {
+            match context.partitioning.place(param) {
+                Some(place) => narrow(&self.gradients, place),
+                None => Ok(self.params[param].zeros_like().reshape([-1])),
+            }
+        })?;
+        context.record_scaled(microbatch.at(point, LayoutName::Full), &flat, scale)
     }
 }
 
@@ -77,26 +82,31 @@ impl GradientFlow for Accumulator {
         "zprobe Accumulator (as DeepSpeed BF16_Optimizer)"
     }
 
-    fn backward(&mut self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
+    fn backward(&mut self, loss: &Tensor, microbatch: Microbatch, scale: f64) -> Result<()> {
         loss.f_backward()?;
-        if microbatch.boundary && self.context.has(Fault::BoundaryLeak) {
+        let leak = microbatch.boundary && self.context.has(Fault::BoundaryLeak);
+        if leak {
             self.reduce(microbatch)?;
-            self.accumulate(microbatch)?;
-        } else {
-            self.accumulate(microbatch)?;
-            if microbatch.boundary {
-                self.reduce(microbatch)?;
-            }
+            self.record(microbatch, Point::Reduced, scale)?;
+        }
+        self.accumulate(microbatch)?;
+        if microbatch.complete {
+            self.record(microbatch, Point::Accumulator, scale)?;
+        }
+        if microbatch.boundary && !leak {
+            self.reduce(microbatch)?;
+            self.record(microbatch, Point::Reduced, scale)?;
         }
         if microbatch.boundary {
-            let at = microbatch.at(Point::BeforeStep, LayoutName::Full);
-            self.context.recorder.buffer(at, &self.gradients)?;
+            self.record(microbatch, Point::BeforeStep, scale)?;
         }
         Ok(())
     }
 
     fn partition_gradient(&self) -> Result<Tensor> {
-        Ok(self.context.own(&self.gradients)?.to_kind(tch::Kind::Float).copy())
+        let Context { partitioning, .. } = &*self.context;
+        let own = partition_of(partitioning, &self.gradients, self.context.owner())?;
+        Ok(own.to_kind(Kind::Float))
     }
 
     fn zero_grad(&mut self) -> Result<()> {

@@ -1,323 +1,330 @@
-//! Hooks fill IPG buckets, which are reduced when full and at the boundary.
+//! Hooks fill IPG buckets, which are reduced when full and when nothing more can come.
 //!
 //! Follows `DeepSpeedZeroOptimizer` in `runtime/zero/stage_1_and_2.py`: a hook on every parameter
-//! accumulates its gradient, and at the boundary copies it into the bucket
+//! accumulates its gradient and copies it into the bucket
 //! (`reduce_independent_p_g_buckets_and_remove_grads`); a full bucket is averaged over the ranks
-//! (`reduce_ipg_grads`, `average_tensor`), and each rank keeps the slices that it owns
-//! (`averaged_gradients`).
+//! (`reduce_ipg_grads`), and each rank keeps the slices that it owns (`averaged_gradients`). Up to
+//! stage 1 gradients wait for the boundary where they are; from stage 2 on each backward's are
+//! reduced at once, and what is accumulated is the owner's average (stage 3: `runtime/zero/stage3.py`,
+//! `partition_grads`).
 
-use std::cell::RefCell;
-use std::ffi::c_void;
 use std::rc::Rc;
 
-use anyhow::{Error, Result};
-use tch::{Device, Kind, Tensor};
-use zprobe::spec::Fault;
+use anyhow::Result;
+use tch::{Kind, Tensor};
+use zprobe::spec::{Fault, Shape};
 use zprobe::trace::{Event, FlushReason, LayoutName, Phase, Point};
 
-use super::{Context, GradientFlow, Microbatch, narrow, zeros};
+use super::bucket::{Bucket, Contents};
+use super::context::{Context, Microbatch};
+use super::flat::narrow;
+use super::hooks::{GradientSink, Hooked};
+use super::offload::HostGradient;
+use super::reduction::Reducer;
+use super::{GradientFlow, in_model_order};
 use crate::recorder::kind_of;
-use crate::shim::autograd::{HookKind, clear_grad, register_hooks};
+use crate::shim::autograd::{HookKind, clear_grad};
 
-/// The buckets of one rank. The state is shared with the hooks, which autograd calls in the middle
-/// of [`GradientFlow::backward`].
+/// The buckets of one rank.
 pub struct IpgBuckets {
-    /// The hooks hold its address.
-    state: Rc<RefCell<State>>,
+    context: Rc<Context>,
+    gradients: Hooked<Gradients>,
+    host: Option<HostGradient>,
 }
 
-struct State {
+struct Gradients {
     context: Rc<Context>,
     params: Vec<Tensor>,
     /// Sums over microbatches in flat order; none where autograd's own `param.grad` is wide enough.
     accumulated: Option<Tensor>,
     bucket: Bucket,
-    /// This rank's partition of the averaged gradient, fp32.
-    averaged: Tensor,
+    reducer: Reducer,
     current: Microbatch,
-    fired: Vec<u32>,
+    /// Parameters whose gradients of this reduction were put into a bucket.
+    queued: Vec<bool>,
     flushes: usize,
-    failure: Option<Error>,
-}
-
-/// Gradients that wait for one reduction, one after the other in a contiguous buffer.
-struct Bucket {
-    capacity: usize,
-    buffer: Tensor,
-    elements: usize,
-    params: Vec<usize>,
+    /// A bucket that the next one is put before, with that fault.
+    held: Option<Contents>,
 }
 
 impl IpgBuckets {
-    /// Empty buckets, with a hook on every parameter.
+    /// Empty buckets, with a hook on every trainable parameter.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
         let spec = &context.spec;
-        let capacity = spec.reduce_bucket_size;
-        let partition = i64::try_from(context.plan.partition(0).len())?;
-        // No bucket ever holds more than the model.
-        let buffer_len = i64::try_from(capacity.min(context.plan.numel()))?;
-        let comm_kind = kind_of(spec.narrowest_comm_dtype());
-        let state = State {
-            params: params.iter().map(Tensor::shallow_clone).collect(),
-            accumulated: (spec.grad_accum_dtype != spec.dtype)
-                .then(|| zeros(&context, spec.grad_accum_dtype))
-                .transpose()?,
-            bucket: Bucket {
-                capacity,
-                buffer: Tensor::f_empty([buffer_len], (comm_kind, Device::Cpu))?,
-                elements: 0,
-                params: Vec::new(),
-            },
-            averaged: Tensor::f_zeros([partition], (Kind::Float, Device::Cpu))?,
-            current: Microbatch { step: 0, index: 0, boundary: false },
-            fired: vec![0; params.len()],
-            flushes: 0,
-            failure: None,
-            context,
+        let buffers = match (spec.contiguous_gradients, spec.overlap_comm) {
+            (Some(false), _) => 0,
+            (_, Some(true)) if !context.has(Fault::BufferOverwritten) => 2,
+            _ => 1,
         };
-        let kind = if state.context.has(Fault::DeadHooks) {
+        let gradients = Gradients {
+            params: params.iter().map(Tensor::shallow_clone).collect(),
+            // From stage 2 on nothing is accumulated before the reduction.
+            accumulated: (context.accumulation_dtype() != spec.dtype && spec.stage < 2)
+                .then(|| context.flat_zeros(context.accumulation_dtype()))
+                .transpose()?,
+            bucket: Bucket::new(
+                spec.reduce_bucket_size,
+                context.plan.numel(),
+                kind_of(context.wire_dtype()),
+                buffers,
+            )?,
+            reducer: Reducer::new(Rc::clone(&context))?,
+            current: Microbatch { step: 0, index: 0, complete: false, boundary: false },
+            queued: vec![false; params.len()],
+            flushes: 0,
+            held: None,
+            context: Rc::clone(&context),
+        };
+        let kind = if context.has(Fault::DeadHooks) {
             HookKind::UnkeptAccumulator
         } else {
             HookKind::PostAccumulateGrad
         };
-        let state = Rc::new(RefCell::new(state));
-        // SAFETY: the state lives as long as the engine, which runs every backward, and its address
-        // does not change; `on_gradient` expects exactly this type.
-        unsafe { register_hooks(params, kind, on_gradient, Rc::as_ptr(&state).cast_mut().cast())? };
-        Ok(Self { state })
+        let registrations = if context.has(Fault::HookFiresTwice) { 2 } else { 1 };
+        let host = HostGradient::of(&context)?;
+        Ok(Self { gradients: Hooked::new(gradients, params, kind, registrations)?, host, context })
     }
 }
 
-/// Runs inside autograd: errors wait in the state until backward has returned.
-extern "C" fn on_gradient(context: *mut c_void, index: usize) {
-    // SAFETY: `context` is the address that `IpgBuckets::new` registered.
-    let state = unsafe { &*context.cast::<RefCell<State>>() };
-    let mut state = state.borrow_mut();
-    if state.failure.is_none() {
-        state.failure = state.process_gradient(index).err();
-    }
-}
-
-impl State {
-    /// A parameter's gradient of this microbatch is complete.
-    fn process_gradient(&mut self, index: usize) -> Result<()> {
-        self.fired[index] += 1;
-        self.accumulate(index)?;
-        if !self.current.boundary {
+impl GradientSink for Gradients {
+    fn arrived(&mut self, param: usize) -> Result<()> {
+        self.accumulate(param)?;
+        if !self.reduces() {
             return Ok(());
         }
-        if self.context.has(Fault::BoundaryLeak) {
-            return self.add_to_own_partition(index);
+        if self.current.boundary && self.context.has(Fault::BoundaryLeak) {
+            return self.reducer.keep_local(param, &self.accumulated(param)?);
         }
-        self.put_into_bucket(index)
+        self.put_into_bucket(param)?;
+        let place = &self.context.plan.params()[param].name;
+        if self.context.has(Fault::TiedReducedTwice) && Shape::Tied.param() == Some(place) {
+            self.put_into_bucket(param)?;
+        }
+        Ok(())
+    }
+}
+
+impl Gradients {
+    fn begin(&mut self, microbatch: Microbatch) {
+        if (microbatch.step, microbatch.index) != (self.current.step, self.current.index)
+            && microbatch.index == 0
+        {
+            self.flushes = 0;
+        }
+        self.current = microbatch;
+        self.queued.fill(false);
     }
 
-    fn accumulate(&mut self, index: usize) -> Result<()> {
-        let param = &self.params[index];
-        let mut gradient = param.grad();
-        self.context.poison(&gradient.detach().reshape([-1]), self.current)?;
-        let times = match self.context.spec.inject {
-            Some(Fault::MicrobatchDropped) if self.current.index == 0 => 0,
-            Some(Fault::MicrobatchDoubled) if self.current.index == 0 => 2,
-            _ => 1,
-        };
-        match &self.accumulated {
-            Some(accumulated) => {
-                let mut sum = narrow(accumulated, self.context.plan.params()[index].range())?;
-                let addend = gradient.reshape([-1]).to_kind(sum.kind());
-                for _ in 0..times {
-                    let _ = sum.f_add_(&addend)?;
-                }
-                clear_grad(param)?;
-            }
-            // autograd has added it to `param.grad` already.
-            None if times != 1 => {
-                let _ = gradient.detach_().f_mul_scalar_(f64::from(times))?;
-            }
-            None => {}
+    /// Whether gradients of the backward that runs go on to their owners.
+    fn reduces(&self) -> bool {
+        self.current.boundary || self.context.spec.stage >= 2
+    }
+
+    fn accumulate(&mut self, param: usize) -> Result<()> {
+        let tensor = &self.params[param];
+        let gradient = tensor.grad();
+        if !gradient.defined() {
+            return Ok(());
+        }
+        let gradient = gradient.detach().reshape([-1]);
+        self.context.disturb(param, &gradient, self.current)?;
+        // Without a buffer of their own, autograd has added it to `param.grad` already.
+        if let (Some(accumulated), Some(place)) =
+            (&self.accumulated, self.context.partitioning.place(param))
+        {
+            let mut sum = narrow(accumulated, place)?;
+            let _ = sum.f_add_(&gradient.to_kind(sum.kind()))?;
+            clear_grad(tensor)?;
         }
         Ok(())
     }
 
-    /// Sum over the microbatches so far, flat; zeros if no gradient has arrived.
-    fn accumulated(&self, index: usize) -> Result<Tensor> {
-        let param = &self.params[index];
-        Ok(match &self.accumulated {
-            Some(flat) => narrow(flat, self.context.plan.params()[index].range())?,
-            None if param.grad().defined() => param.grad().detach().reshape([-1]),
-            None => param.detach().zeros_like().reshape([-1]),
+    /// Sum over the microbatches that were not reduced yet, flat; zeros if no gradient has arrived.
+    fn accumulated(&self, param: usize) -> Result<Tensor> {
+        let tensor = &self.params[param];
+        Ok(match (&self.accumulated, self.context.partitioning.place(param)) {
+            (Some(flat), Some(place)) => narrow(flat, place)?,
+            _ if tensor.grad().defined() => tensor.grad().detach().reshape([-1]),
+            _ => {
+                let numel = i64::try_from(self.context.plan.params()[param].numel())?;
+                Tensor::f_zeros([numel], (tensor.kind(), tensor.device()))?
+            }
         })
     }
 
-    fn put_into_bucket(&mut self, index: usize) -> Result<()> {
-        let gradient = self.accumulated(index)?;
+    fn put_into_bucket(&mut self, param: usize) -> Result<()> {
+        self.queued[param] = true;
+        let gradient = self.accumulated(param)?;
         let numel = gradient.numel();
-        if self.bucket.elements + numel > self.bucket.capacity && !self.bucket.params.is_empty() {
+        if !self.bucket.fits(numel) && !self.bucket.is_empty() {
             self.flush(FlushReason::Full)?;
         }
-        if numel > self.bucket.capacity {
-            let wire = gradient.to_kind(kind_of(self.context.spec.narrowest_comm_dtype())).copy();
-            return self.average(FlushReason::Oversized, &wire, &[index]);
+        if numel > self.bucket.capacity() {
+            let contents = Contents { wire: self.bucket.alone(&gradient), params: vec![param] };
+            return self.average(FlushReason::Oversized, contents);
         }
-        let start = self.bucket.elements;
-        narrow(&self.bucket.buffer, start..start + numel)?.f_copy_(&gradient)?;
-        self.bucket.elements += numel;
-        self.bucket.params.push(index);
+        self.bucket.put(param, &gradient)
+    }
+
+    /// A parameter that the last backward did not use may have gradients of earlier ones, here or
+    /// on another rank.
+    fn put_the_rest_into_buckets(&mut self) -> Result<()> {
+        for param in (0..self.params.len()).rev() {
+            if !self.queued[param] && self.context.plan.params()[param].trainable {
+                self.put_into_bucket(param)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Whether a trainable parameter was not used by the backward that ran.
+    fn awaits_some(&self) -> bool {
+        let params = self.context.plan.params();
+        self.queued.iter().zip(params).any(|(queued, param)| param.trainable && !queued)
     }
 
     fn flush(&mut self, reason: FlushReason) -> Result<()> {
-        let wire = narrow(&self.bucket.buffer, 0..self.bucket.elements)?;
-        let params = std::mem::take(&mut self.bucket.params);
-        self.average(reason, &wire, &params)?;
-        self.bucket.elements = 0;
-        Ok(())
+        let contents = self.bucket.take()?;
+        if let (FlushReason::Boundary, true, Some(&last)) =
+            (reason, self.context.has(Fault::BucketFlushedEarly), contents.params.last())
+        {
+            let numel = contents.wire.numel();
+            let missing = numel - self.context.plan.params()[last].numel()..numel;
+            let _ = narrow(&contents.wire, missing)?.f_zero_()?;
+        }
+        self.average(reason, contents)
     }
 
-    /// Averages `wire`, the gradients of `params` one after the other, and keeps what this rank
-    /// owns of it.
-    fn average(&mut self, reason: FlushReason, wire: &Tensor, params: &[usize]) -> Result<()> {
-        let context = &self.context;
-        context.recorder.emit(Event::BucketFlushed {
+    fn average(&mut self, reason: FlushReason, contents: Contents) -> Result<()> {
+        self.context.recorder.emit(Event::BucketFlushed {
             step: self.current.step,
             microbatch: self.current.index,
             flush: self.flushes,
             reason,
-            elements: wire.numel(),
-            capacity: self.bucket.capacity,
-            params: params.to_vec(),
+            elements: contents.wire.numel(),
+            capacity: self.bucket.capacity(),
+            params: contents.params.clone(),
         })?;
         self.flushes += 1;
-        if wire.numel() == 0 {
+        let first = self.current.step == 0 && self.flushes == 1;
+        if first && self.context.has_here(Fault::CollectivesSwapped) {
+            // A copy: the buffer is filled again.
+            let Contents { wire, params } = contents;
+            self.held = Some(Contents { wire: wire.copy(), params });
             return Ok(());
         }
-        let skipped = context.has_here(Fault::CollectiveSkipped)
-            && self.current.step == 0
-            && self.flushes == 1;
-        if !context.has(Fault::NotAveraged) && !skipped {
-            let _ = wire.shallow_clone().f_div_scalar_(context.communicator.world_size() as f64)?;
-            context
-                .communicator
-                .all_reduce_sum(wire, &format!("bucket with parameters {params:?}"))?;
-        }
-        let mut start = 0;
-        for &index in params {
-            let range = context.plan.params()[index].range();
-            let piece = narrow(wire, start..start + range.len())?;
-            start += range.len();
-            if let Some((mine, theirs)) = self.overlap(index) {
-                narrow(&self.averaged, mine)?.f_copy_(&narrow(&piece, theirs)?)?;
-            }
-        }
-        Ok(())
+        self.reducer.average(contents, self.current)?;
+        self.release_held()
     }
 
-    /// The part of a parameter that this rank owns: its place in the partition, and in the
-    /// parameter.
-    fn overlap(&self, index: usize) -> Option<(std::ops::Range<usize>, std::ops::Range<usize>)> {
-        let plan = &self.context.plan;
-        let own = plan.partition(self.context.communicator.rank());
-        let param = plan.params()[index].range();
-        let (start, end) = (own.start.max(param.start), own.end.min(param.end));
-        (start < end)
-            .then(|| (start - own.start..end - own.start, start - param.start..end - param.start))
-    }
-
-    /// The boundary leak: a gradient that comes after the reduction is added where it is.
-    fn add_to_own_partition(&mut self, index: usize) -> Result<()> {
-        let gradient = self.accumulated(index)?;
-        if let Some((mine, theirs)) = self.overlap(index) {
-            let local = narrow(&gradient, theirs)?.to_kind(Kind::Float);
-            let _ = narrow(&self.averaged, mine)?.f_add_(&local)?;
+    /// Reduces the bucket that another one was put before.
+    fn release_held(&mut self) -> Result<()> {
+        match self.held.take() {
+            Some(contents) => self.reducer.average(contents, self.current),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Reduces what is left at the boundary.
-    fn reduce_at_boundary(&mut self) -> Result<()> {
+    /// Reduces what is left when backward is over.
+    fn reduce_the_rest(&mut self) -> Result<()> {
         self.context.phase(self.current, Phase::Reduce)?;
-        // An oversized parameter at the end leaves nothing behind; a step without any flush is
-        // worth an event all the same.
-        if !self.bucket.params.is_empty() || self.flushes == 0 {
+        let waits = self.context.has(Fault::UnusedWaitedFor) && self.awaits_some();
+        if !self.context.has(Fault::DeadHooks) && !waits {
+            self.put_the_rest_into_buckets()?;
+        }
+        if waits || self.context.has(Fault::BucketNeverFlushed) {
+            drop(self.bucket.take()?);
+        } else if !self.bucket.is_empty() || self.flushes == 0 {
+            // An oversized parameter at the end leaves nothing behind; a step without any flush is
+            // worth an event all the same.
             self.flush(FlushReason::Boundary)?;
         }
-        let at = self.current.at(Point::Reduced, LayoutName::Partition);
-        self.context.recorder.buffer(at, &self.averaged)
+        self.release_held()?;
+        self.reducer.finish()?;
+        self.forget_local()
     }
 
-    fn record_accumulated(&self) -> Result<()> {
-        let dtype = self.context.spec.grad_accum_dtype;
-        let flat = zeros(&self.context, dtype)?;
-        for (index, param) in self.context.plan.params().iter().enumerate() {
-            narrow(&flat, param.range())?.f_copy_(&self.accumulated(index)?)?;
-        }
-        let at = self.current.at(Point::Accumulator, LayoutName::Full);
-        self.context.recorder.buffer(at, &flat)
-    }
-
-    fn forget_accumulated(&mut self) -> Result<()> {
+    /// What was reduced is the owners'.
+    fn forget_local(&mut self) -> Result<()> {
         if let Some(accumulated) = &mut self.accumulated {
             let _ = accumulated.f_zero_()?;
         }
         self.params.iter().try_for_each(clear_grad)
     }
+
+    /// The gradients of this rank alone, in the model's order.
+    fn local(&self) -> Result<Tensor> {
+        let kind = kind_of(self.context.accumulation_dtype());
+        in_model_order(&self.context, kind, |param| self.accumulated(param))
+    }
 }
 
 impl GradientFlow for IpgBuckets {
     fn class(&self) -> &'static str {
-        "zprobe IpgBuckets (as DeepSpeedZeroOptimizer)"
+        match self.context.spec.stage {
+            3 => "zprobe IpgBuckets (as DeepSpeedZeroOptimizer_Stage3)",
+            _ => "zprobe IpgBuckets (as DeepSpeedZeroOptimizer)",
+        }
     }
 
-    fn backward(&mut self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
-        let leak = {
-            let mut state = self.state.borrow_mut();
-            state.current = microbatch;
-            state.fired.fill(0);
-            if microbatch.index == 0 {
-                state.flushes = 0;
-            }
-            let leak = microbatch.boundary && state.context.has(Fault::BoundaryLeak);
-            if leak {
-                for index in 0..state.params.len() {
-                    state.put_into_bucket(index)?;
-                }
-                state.reduce_at_boundary()?;
-                state.forget_accumulated()?;
-            }
-            leak
+    fn backward(&mut self, loss: &Tensor, microbatch: Microbatch, scale: f64) -> Result<()> {
+        let context = Rc::clone(&self.context);
+        let leak = microbatch.boundary && context.has(Fault::BoundaryLeak);
+        let record = |point, layout, gradient: &Tensor| {
+            context.record_scaled(microbatch.at(point, layout), gradient, scale)
         };
-        // The hooks borrow the state while this runs.
-        loss.f_backward()?;
-        let mut state = self.state.borrow_mut();
-        if let Some(failure) = state.failure.take() {
-            return Err(failure);
+        {
+            let mut gradients = self.gradients.sink();
+            gradients.begin(microbatch);
+            if leak {
+                gradients.reduce_the_rest()?;
+                record(Point::Reduced, LayoutName::Partition, gradients.reducer.averaged())?;
+            }
         }
-        state.context.recorder.emit(Event::HooksFired {
-            step: microbatch.step,
-            microbatch: microbatch.index,
-            fired: state.fired.clone(),
+        let fired = self.gradients.backward(loss)?;
+        let mut gradients = self.gradients.sink();
+        let Microbatch { step, index, .. } = microbatch;
+        context.recorder.emit(Event::HooksFired {
+            step,
+            microbatch: index,
+            fired,
             arrived: None,
         })?;
-        state.record_accumulated()?;
+        if context.spec.stage < 2 && microbatch.complete {
+            record(Point::Accumulator, LayoutName::Full, &gradients.local()?)?;
+        }
+        if let (true, Some(host)) = (context.has(Fault::OffloadCopiedEarly), &mut self.host)
+            && microbatch.boundary
+        {
+            host.copy_from(gradients.reducer.averaged())?;
+        }
+        if gradients.reduces() && !leak {
+            gradients.reduce_the_rest()?;
+        } else if context.has(Fault::EmptyBucketFlush) {
+            gradients.flush(FlushReason::Boundary)?;
+        }
+        if gradients.reduces() && microbatch.complete && !leak {
+            record(Point::Reduced, LayoutName::Partition, gradients.reducer.averaged())?;
+        }
         if microbatch.boundary {
-            if !leak {
-                state.reduce_at_boundary()?;
+            if let (false, Some(host)) = (context.has(Fault::OffloadCopiedEarly), &mut self.host) {
+                host.copy_from(gradients.reducer.averaged())?;
             }
-            let at = microbatch.at(Point::BeforeStep, LayoutName::Partition);
-            state.context.recorder.buffer(at, &state.averaged)?;
-        } else if state.context.has(Fault::EmptyBucketFlush) {
-            state.flush(FlushReason::Boundary)?;
+            record(Point::BeforeStep, LayoutName::Partition, gradients.reducer.averaged())?;
         }
         Ok(())
     }
 
     fn partition_gradient(&self) -> Result<Tensor> {
-        Ok(self.state.borrow().averaged.copy())
+        Ok(match &self.host {
+            Some(host) => host.gradient(),
+            None => self.gradients.sink().reducer.averaged().to_kind(Kind::Float).copy(),
+        })
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        let mut state = self.state.borrow_mut();
-        let _ = state.averaged.f_zero_()?;
-        state.forget_accumulated()
+        let mut gradients = self.gradients.sink();
+        gradients.reducer.zero()?;
+        gradients.forget_local()
     }
 }

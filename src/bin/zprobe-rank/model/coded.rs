@@ -3,63 +3,104 @@
 //! Its gradient with respect to `p` is `S·x[r,m,p]` whatever the parameter's value, and `x` is a
 //! row of the run's [`Code`]. With `S = W·GA` the averaged sum lands on integers. Parameters start
 //! at small multiples of the learning rate, so that plain SGD keeps them exact too.
+//!
+//! Shapes change how a loss comes about, never what the gradients of a microbatch add up to, but for
+//! the parameters that they leave unused.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use zprobe::spec::code::Code;
-use zprobe::spec::{Plan, RunSpec};
+use zprobe::spec::{Plan, RunSpec, Shape};
 
 use super::{ProbeModel, leaf, shape};
 use crate::recorder::kind_of;
 
 /// Parameters and codes of one rank.
 pub struct Coded {
+    spec: RunSpec,
+    plan: Plan,
+    rank: usize,
+    code: Code,
     parameters: Vec<Tensor>,
-    /// By column of this rank (step, microbatch), then by parameter: fp32, ±1.
-    codes: Vec<Vec<Tensor>>,
-    gradient_accumulation_steps: usize,
-    scale: f64,
+    /// A parameter that the engine is never given.
+    unmanaged: Tensor,
 }
 
+/// A term of a loss: a parameter, and a factor of its data.
+type Term = (usize, f64);
+
 impl Coded {
-    /// Lays out parameters and this rank's codes.
+    /// Makes the parameters.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Self> {
         let code = Plan::code(spec);
         let unit = spec.optimizer.readable_lr().unwrap_or(1.0);
-        let initial = |element: usize| f32::from(code.initial(element)) * unit as f32;
-        let parameters = tensors(plan, initial)?
+        let parameters = plan
+            .params()
             .iter()
-            .map(|values| leaf(&values.to_kind(kind_of(spec.dtype))))
-            .collect();
-        let codes = (0..spec.steps)
-            .flat_map(|step| (0..spec.gradient_accumulation_steps).map(move |m| (step, m)))
-            .map(|(step, microbatch)| {
-                let column = spec.column(step, rank, microbatch);
-                tensors(plan, |element| row(&code, column, element))
+            .map(|param| {
+                let initial = |element| f32::from(code.initial(element)) * unit as f32;
+                let values: Vec<f32> = param.range().map(initial).collect();
+                let values = Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?;
+                let values = values.to_kind(kind_of(spec.dtype));
+                Ok(if param.trainable { leaf(&values) } else { values })
             })
             .collect::<Result<_>>()?;
-        Ok(Self {
-            parameters,
-            codes,
-            gradient_accumulation_steps: spec.gradient_accumulation_steps,
-            scale: spec.contributions_per_step() as f64,
-        })
+        let unmanaged = leaf(&Tensor::ones([1], (Kind::Float, Device::Cpu)));
+        Ok(Self { spec: spec.clone(), plan: plan.clone(), rank, code, parameters, unmanaged })
     }
-}
 
-fn row(code: &Code, column: usize, element: usize) -> f32 {
-    f32::from(code.value(column, element))
-}
+    /// What goes backward in a microbatch: the terms of each loss, one loss after the other.
+    fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<Term>> {
+        let ga = self.spec.gradient_accumulation_steps;
+        let used = |param: &usize| self.plan.usage(*param).uses(step, microbatch, ga);
+        let has = |shape: Shape| self.spec.has_shape(shape);
+        let about = |shape: Shape, param: usize| {
+            has(shape) && shape.param() == Some(&*self.plan.params()[param].name)
+        };
+        if has(Shape::Unmanaged) && microbatch + 1 == ga {
+            return vec![Vec::new()];
+        }
+        let mut terms = Vec::new();
+        let mut penalty = None;
+        for param in (0..self.parameters.len()).filter(used) {
+            // Twice in one place, and once less in another.
+            let twice = about(Shape::Tied, param) || about(Shape::Bypass, param);
+            if twice {
+                terms.extend([(param, 2.0), (param, -1.0)]);
+            } else if about(Shape::PenaltyBackward, param) {
+                terms.push((param, 2.0));
+                penalty = Some((param, -1.0));
+            } else {
+                terms.push((param, 1.0));
+            }
+        }
+        let mut losses = if has(Shape::SeveralBackwards) {
+            [2.0, -1.0]
+                .map(|part| terms.iter().map(|&(param, factor)| (param, part * factor)).collect())
+                .to_vec()
+        } else {
+            vec![terms]
+        };
+        losses.extend(penalty.map(|term| vec![term]));
+        losses
+    }
 
-/// One fp32 tensor per parameter, filled by flat element.
-fn tensors(plan: &Plan, value: impl Fn(usize) -> f32) -> Result<Vec<Tensor>> {
-    plan.params()
-        .iter()
-        .map(|param| {
-            let values: Vec<f32> = param.range().map(&value).collect();
-            Ok(Tensor::from_slice(&values).view(shape(&param.shape)?.as_slice()))
-        })
-        .collect()
+    /// A parameter's data in a microbatch, fp32.
+    fn data(&self, step: usize, microbatch: usize, param: usize) -> Result<Tensor> {
+        let column = self.spec.column(step, self.rank, microbatch);
+        let param = &self.plan.params()[param];
+        let mut values: Vec<f32> =
+            param.range().map(|element| f32::from(self.code.value(column, element))).collect();
+        let infinite = Shape::InfinityOnOneRank;
+        let last_rank = self.rank + 1 == self.spec.world_size;
+        if self.spec.has_shape(infinite)
+            && infinite.param() == Some(&param.name)
+            && (step, microbatch, last_rank) == (0, 0, true)
+        {
+            values[0] = f32::INFINITY;
+        }
+        Ok(Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?)
+    }
 }
 
 impl ProbeModel for Coded {
@@ -67,14 +108,22 @@ impl ProbeModel for Coded {
         &self.parameters
     }
 
-    fn loss(&self, step: usize, microbatch: usize) -> Tensor {
-        let codes = &self.codes[step * self.gradient_accumulation_steps + microbatch];
-        let zero = Tensor::zeros([], (Kind::Float, Device::Cpu));
-        let inner = self.parameters.iter().zip(codes).fold(zero, |sum, (parameter, code)| {
+    fn parts(&self, step: usize, microbatch: usize) -> usize {
+        self.losses(step, microbatch).len()
+    }
+
+    fn loss(&self, step: usize, microbatch: usize, part: usize) -> Result<Tensor> {
+        let terms = &self.losses(step, microbatch)[part];
+        if terms.is_empty() {
+            return Ok(self.unmanaged.square().sum(Kind::Float));
+        }
+        let mut sum = Tensor::zeros([], (Kind::Float, Device::Cpu));
+        for &(param, factor) in terms {
             // In fp32: the division by GA that follows must not round twice.
-            sum + (parameter.to_kind(Kind::Float) * code).sum(Kind::Float)
-        });
-        inner * self.scale
+            let data = self.data(step, microbatch, param)? * factor;
+            sum += (self.parameters[param].to_kind(Kind::Float) * data).sum(Kind::Float);
+        }
+        Ok(sum * self.spec.contributions_per_step() as f64)
     }
 
     fn is_coded(&self) -> bool {

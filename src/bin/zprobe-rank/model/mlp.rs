@@ -54,13 +54,17 @@ impl ProbeModel for Mlp {
         &self.parameters
     }
 
-    fn loss(&self, step: usize, microbatch: usize) -> Tensor {
+    fn parts(&self, _step: usize, _microbatch: usize) -> usize {
+        1
+    }
+
+    fn loss(&self, step: usize, microbatch: usize, _part: usize) -> Result<Tensor> {
         let (input, target) = &self.batches[step * self.gradient_accumulation_steps + microbatch];
         let linear = |x: &Tensor, layer: usize| {
             x.linear(&self.parameters[2 * layer], Some(&self.parameters[2 * layer + 1]))
         };
         let output = linear(&linear(input, 0).gelu("none"), 1);
-        output.mse_loss(target, tch::Reduction::Mean)
+        Ok(output.mse_loss(target, tch::Reduction::Mean))
     }
 
     fn is_coded(&self) -> bool {

@@ -9,11 +9,15 @@ use zprobe::spec::{Model, Plan, RunSpec};
 
 /// A model and its data on one rank.
 pub trait ProbeModel {
-    /// The parameters in flat order: leaves that require gradients, equal on all ranks.
+    /// The parameters in flat order, equal on all ranks: leaves that require gradients unless they
+    /// are frozen.
     fn parameters(&self) -> &[Tensor];
 
-    /// The loss of a microbatch, not yet divided by the accumulation steps.
-    fn loss(&self, step: usize, microbatch: usize) -> Tensor;
+    /// Losses of a microbatch that go backward one after the other.
+    fn parts(&self, step: usize, microbatch: usize) -> usize;
+
+    /// One of them, not yet divided by the accumulation steps.
+    fn loss(&self, step: usize, microbatch: usize, part: usize) -> Result<Tensor>;
 
     /// Whether gradients are known in advance, so that nobody needs to record them.
     fn is_coded(&self) -> bool;

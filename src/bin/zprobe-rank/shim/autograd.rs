@@ -66,27 +66,25 @@ pub enum HookKind {
     UnkeptAccumulator,
 }
 
-/// Calls `callback(context, i)` whenever `params[i]` has received a gradient, on the thread that
+/// Calls `callback(context, index)` whenever `param` has received a gradient, on the thread that
 /// runs backward.
 ///
 /// # Safety
-/// `context` must stay valid, and be what `callback` expects, until the last backward through these
-/// parameters has returned.
-pub unsafe fn register_hooks(
-    params: &[Tensor],
+/// `context` must stay valid, and be what `callback` expects, until the last backward through this
+/// parameter has returned.
+pub unsafe fn register_hook(
+    param: &Tensor,
     kind: HookKind,
     callback: extern "C" fn(*mut c_void, usize),
     context: *mut c_void,
+    index: usize,
 ) -> Result<()> {
     let register = match kind {
         HookKind::PostAccumulateGrad => zp_post_accumulate_grad_hook,
         HookKind::UnkeptAccumulator => zp_unkept_accumulator_hook,
     };
-    for (index, param) in params.iter().enumerate() {
-        // SAFETY: `param` is a live tensor; the caller vouches for callback and context.
-        check(unsafe { register(ptr(param), callback, context, index) })?;
-    }
-    Ok(())
+    // SAFETY: `param` is a live tensor; the caller vouches for callback and context.
+    check(unsafe { register(ptr(param), callback, context, index) })
 }
 
 /// Makes the parameter's gradient undefined, as `param.grad = None` does.

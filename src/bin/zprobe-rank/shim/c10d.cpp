@@ -1,5 +1,6 @@
 #include "shim.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@ struct zp_store {
 
 struct zp_group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+};
+
+struct zp_work {
+  c10::intrusive_ptr<c10d::Work> work;
+  // c10d keeps the tensors of some operations only.
+  std::vector<at::Tensor> tensors;
 };
 
 namespace {
@@ -97,19 +104,45 @@ void zp_group_free(zp_group* group) {
   delete group;
 }
 
-int zp_all_reduce_sum(zp_group* group, const at::Tensor* tensor) {
-  return zp::guarded(-1, [&] {
+zp_work* zp_all_reduce_sum(zp_group* group, const at::Tensor* tensor) {
+  return zp::guarded<zp_work*>(nullptr, [&] {
     std::vector<at::Tensor> tensors{*tensor};
-    group->gloo->allreduce(tensors)->wait();
-    return 0;
+    return new zp_work{group->gloo->allreduce(tensors), tensors};
   });
 }
 
-int zp_all_gather(zp_group* group, const at::Tensor* output, const at::Tensor* input) {
-  return zp::guarded(-1, [&] {
+zp_work* zp_reduce_sum(zp_group* group, const at::Tensor* tensor, int root) {
+  return zp::guarded<zp_work*>(nullptr, [&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    c10d::ReduceOptions options;
+    options.rootRank = root;
+    return new zp_work{group->gloo->reduce(tensors, options), tensors};
+  });
+}
+
+zp_work* zp_reduce_scatter_sum(
+    zp_group* group,
+    const at::Tensor* output,
+    const at::Tensor* input) {
+  return zp::guarded<zp_work*>(nullptr, [&] {
     at::Tensor out = *output;
     at::Tensor in = *input;
-    group->gloo->_allgather_base(out, in)->wait();
+    return new zp_work{group->gloo->_reduce_scatter_base(out, in), {out, in}};
+  });
+}
+
+zp_work* zp_all_gather(zp_group* group, const at::Tensor* output, const at::Tensor* input) {
+  return zp::guarded<zp_work*>(nullptr, [&] {
+    at::Tensor out = *output;
+    at::Tensor in = *input;
+    return new zp_work{group->gloo->_allgather_base(out, in), {out, in}};
+  });
+}
+
+int zp_work_wait(zp_work* work) {
+  std::unique_ptr<zp_work> owned(work);
+  return zp::guarded(-1, [&] {
+    owned->work->wait();
     return 0;
   });
 }

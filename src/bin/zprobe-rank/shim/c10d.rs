@@ -18,6 +18,10 @@ struct RawStore(c_void);
 #[repr(C)]
 struct RawGroup(c_void);
 
+/// Opaque `zp_work`.
+#[repr(C)]
+struct RawWork(c_void);
+
 unsafe extern "C" {
     fn zp_store_join(
         host: *const c_char,
@@ -44,8 +48,15 @@ unsafe extern "C" {
         timeout_ms: i64,
     ) -> *mut RawGroup;
     fn zp_group_free(group: *mut RawGroup);
-    fn zp_all_reduce_sum(group: *mut RawGroup, tensor: TensorPtr) -> i32;
-    fn zp_all_gather(group: *mut RawGroup, output: TensorPtr, input: TensorPtr) -> i32;
+    fn zp_all_reduce_sum(group: *mut RawGroup, tensor: TensorPtr) -> *mut RawWork;
+    fn zp_reduce_sum(group: *mut RawGroup, tensor: TensorPtr, root: i32) -> *mut RawWork;
+    fn zp_reduce_scatter_sum(
+        group: *mut RawGroup,
+        output: TensorPtr,
+        input: TensorPtr,
+    ) -> *mut RawWork;
+    fn zp_all_gather(group: *mut RawGroup, output: TensorPtr, input: TensorPtr) -> *mut RawWork;
+    fn zp_work_wait(work: *mut RawWork) -> i32;
 }
 
 /// A client of the run's TCPStore.
@@ -146,16 +157,46 @@ impl Gloo {
             .context("cannot connect the Gloo process group")
     }
 
-    /// Sums `tensor` over all ranks, in place.
-    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<()> {
+    /// Starts to sum `tensor` over all ranks, in place.
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work> {
         // SAFETY: group and tensor are live.
-        check(unsafe { zp_all_reduce_sum(self.0.as_ptr(), ptr(tensor)) })
+        Work::started(unsafe { zp_all_reduce_sum(self.0.as_ptr(), ptr(tensor)) })
     }
 
-    /// Concatenates the ranks' `input` in `output`.
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<()> {
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`.
+    pub fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Work> {
+        let root = i32::try_from(root)?;
+        // SAFETY: group and tensor are live.
+        Work::started(unsafe { zp_reduce_sum(self.0.as_ptr(), ptr(tensor), root) })
+    }
+
+    /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
+    pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Work> {
+        let (output, input) = (ptr(output), ptr(input));
         // SAFETY: group and tensors are live.
-        check(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })
+        Work::started(unsafe { zp_reduce_scatter_sum(self.0.as_ptr(), output, input) })
+    }
+
+    /// Starts to concatenate the ranks' `input` in `output`.
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Work> {
+        // SAFETY: group and tensors are live.
+        Work::started(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })
+    }
+}
+
+/// An operation that was started, with the tensors that it uses.
+#[must_use = "an operation that nobody waits for may still write"]
+pub struct Work(NonNull<RawWork>);
+
+impl Work {
+    fn started(raw: *mut RawWork) -> Result<Self> {
+        NonNull::new(raw).map(Self).ok_or_else(last_error)
+    }
+
+    /// Waits until it has completed on this rank.
+    pub fn wait(self) -> Result<()> {
+        // SAFETY: made by the shim, and given back to it once.
+        check(unsafe { zp_work_wait(self.0.as_ptr()) })
     }
 }
 

@@ -12,6 +12,7 @@
 
 struct zp_store;
 struct zp_group;
+struct zp_work;
 
 extern "C" {
 
@@ -77,8 +78,16 @@ int zp_store_wait_get(
 // A Gloo process group over the loopback interface.
 zp_group* zp_gloo_new(zp_store* store, int rank, int world_size, int64_t timeout_ms);
 void zp_group_free(zp_group* group);
-// Each returns when the operation has completed on this rank.
-int zp_all_reduce_sum(zp_group* group, const at::Tensor* tensor);
-int zp_all_gather(zp_group* group, const at::Tensor* output, const at::Tensor* input);
+// Each starts an operation, of which zp_work_wait must be told once; null on failure. The tensors
+// are kept until then.
+zp_work* zp_all_reduce_sum(zp_group* group, const at::Tensor* tensor);
+zp_work* zp_reduce_sum(zp_group* group, const at::Tensor* tensor, int root);
+zp_work* zp_reduce_scatter_sum(
+    zp_group* group,
+    const at::Tensor* output,
+    const at::Tensor* input);
+zp_work* zp_all_gather(zp_group* group, const at::Tensor* output, const at::Tensor* input);
+// Waits until the operation has completed on this rank, and frees it.
+int zp_work_wait(zp_work* work);
 
 } // extern "C"

@@ -1,40 +1,12 @@
 //! The native engine over a pool: libtorch is loaded once, and every run is as it would be cold.
-#![cfg(feature = "native")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
 
-use zprobe::diagnose::diagnose;
-use zprobe::launch::{Hosting, Launch, Pool, RankProgram, Source};
-use zprobe::spec::{Dataflow, Fault, Model, RunSpec, SpecRequest};
+use zprobe::launch::Source;
+use zprobe::spec::{Dataflow, Fault, Model, SpecRequest};
 use zprobe::trace::{Event, Trace};
 
-fn program() -> RankProgram {
-    RankProgram {
-        program: env!("CARGO_BIN_EXE_zprobe-rank").into(),
-        args: vec![],
-        hosting: Hosting::Forked,
-    }
-}
-
-fn pool(dir: &Path) -> Pool {
-    Pool::start(&program(), dir, Duration::from_secs(60)).unwrap()
-}
-
-fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
-    let dir = tempfile::tempdir().unwrap();
-    let run_id = dir.path().file_name().unwrap().to_str().unwrap();
-    let launch = Launch { run_id, spec, source, run_dir: dir.path() };
-    let ended = launch.run(&mut |_| {}).unwrap();
-    assert_eq!(ended.survivors, Vec::<u32>::new());
-    Trace::read(dir.path()).unwrap()
-}
-
-fn codes(trace: &Trace) -> Vec<String> {
-    diagnose(trace).findings.iter().map(|finding| finding.code.clone()).collect()
-}
+use crate::pool::{codes, pool, program, run};
 
 /// What each rank said, with every buffer.
 fn said(trace: &Trace) -> BTreeMap<usize, Vec<&Event>> {

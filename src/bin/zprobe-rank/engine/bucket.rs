@@ -1,0 +1,90 @@
+//! The IPG bucket: gradients that wait for one reduction, one after the other.
+//!
+//! DeepSpeed's `ipg_buffer` and `params_in_ipg_bucket` (`runtime/zero/stage_1_and_2.py`).
+
+use anyhow::Result;
+use tch::{Device, Kind, Tensor};
+
+use super::flat::narrow;
+
+/// A bucket of one rank.
+pub struct Bucket {
+    capacity: usize,
+    kind: Kind,
+    /// Where gradients are copied to as they are produced: one buffer, or two that take turns where
+    /// the reduction of one goes on while the other is filled. None where gradients stay where they
+    /// are until the flush (`contiguous_gradients: false`).
+    buffers: Vec<Tensor>,
+    active: usize,
+    pieces: Vec<Tensor>,
+    params: Vec<usize>,
+    elements: usize,
+}
+
+/// What a bucket held.
+pub struct Contents {
+    /// The gradients one after the other.
+    pub wire: Tensor,
+    /// The parameters, in the same order.
+    pub params: Vec<usize>,
+}
+
+impl Bucket {
+    /// An empty bucket of `capacity` elements of which no more than `most` are ever needed.
+    pub fn new(capacity: usize, most: usize, kind: Kind, buffers: usize) -> Result<Self> {
+        let len = i64::try_from(capacity.min(most))?;
+        let buffers = (0..buffers)
+            .map(|_| Ok(Tensor::f_empty([len], (kind, Device::Cpu))?))
+            .collect::<Result<_>>()?;
+        let (active, elements) = (0, 0);
+        Ok(Self { capacity, kind, buffers, active, pieces: vec![], params: vec![], elements })
+    }
+
+    /// Elements that it takes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.params.is_empty()
+    }
+
+    /// Whether a gradient fits beside what is in it.
+    pub fn fits(&self, numel: usize) -> bool {
+        self.elements + numel <= self.capacity
+    }
+
+    /// Puts a parameter's flat gradient in.
+    pub fn put(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
+        let numel = gradient.numel();
+        if let Some(buffer) = self.buffers.get(self.active) {
+            let mut place = narrow(buffer, self.elements..self.elements + numel)?;
+            place.f_copy_(gradient)?;
+            self.pieces.push(place);
+        } else {
+            self.pieces.push(self.alone(gradient));
+        }
+        self.params.push(param);
+        self.elements += numel;
+        Ok(())
+    }
+
+    /// A gradient that goes by itself, past the bucket.
+    pub fn alone(&self, gradient: &Tensor) -> Tensor {
+        gradient.to_kind(self.kind).copy()
+    }
+
+    /// Empties it. With two buffers, the next gradients go into the other one.
+    pub fn take(&mut self) -> Result<Contents> {
+        let pieces = std::mem::take(&mut self.pieces);
+        let wire = match self.buffers.get(self.active) {
+            Some(buffer) => narrow(buffer, 0..self.elements)?,
+            None if pieces.is_empty() => Tensor::f_zeros([0], (self.kind, Device::Cpu))?,
+            None => Tensor::f_cat(&pieces, 0)?,
+        };
+        self.active = (self.active + 1) % self.buffers.len().max(1);
+        self.elements = 0;
+        Ok(Contents { wire, params: std::mem::take(&mut self.params) })
+    }
+}

@@ -1,0 +1,45 @@
+//! The global norm of the gradient, and clipping by it.
+//!
+//! DeepSpeed's `scaled_global_norm` and `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).
+
+use anyhow::Result;
+use tch::{Kind, Tensor};
+use zprobe::spec::Fault;
+
+use super::context::Context;
+
+/// Added to the norm before it is compared with the limit, as DeepSpeed does.
+const EPSILON: f64 = 1e-6;
+
+/// L2 norm over all ranks' partitions, in fp64.
+pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
+    let mut square = partition.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+    if !context.partitioning.is_replicated() && !context.has(Fault::ClippedByLocalNorm) {
+        context.communicator.all_reduce_sum(&square, "squared gradient norm")?;
+    }
+    if context.has(Fault::NormCountsReplicas) {
+        let _ = square.f_mul_scalar_(context.communicator.world_size() as f64)?;
+    }
+    Ok(square.double_value(&[0]).sqrt())
+}
+
+/// What the gradient is multiplied by so that its norm does not exceed `limit`; 0 is no limit.
+pub fn clipping(norm: f64, limit: f64) -> f64 {
+    if limit <= 0.0 {
+        return 1.0;
+    }
+    let excess = (norm + EPSILON) / limit;
+    if excess > 1.0 { 1.0 / excess } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_too_long_is_shortened() {
+        assert_eq!(clipping(3.0, 0.0), 1.0);
+        assert_eq!(clipping(3.0, 4.0), 1.0);
+        assert!((clipping(8.0, 4.0) - 0.5).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,19 @@
+//! Views of flat buffers.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use tch::Tensor;
+use zprobe::spec::partitioning::Partitioning;
+
+/// Part of a flat buffer, as a view.
+pub fn narrow(flat: &Tensor, range: Range<usize>) -> Result<Tensor> {
+    Ok(flat.f_narrow(0, i64::try_from(range.start)?, i64::try_from(range.len())?)?)
+}
+
+/// A rank's partition of a flat buffer, as a copy.
+pub fn partition_of(partitioning: &Partitioning, flat: &Tensor, rank: usize) -> Result<Tensor> {
+    let runs = partitioning.runs(rank, 0..partitioning.partition_numel());
+    let pieces = runs.map(|run| narrow(flat, run.flat)).collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::f_cat(&pieces, 0)?)
+}

@@ -1,0 +1,72 @@
+//! ZP504: gradients are added up, or cross ranks, in fewer bits than the run asked for.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::Rule;
+use crate::report::Finding;
+use crate::spec::{Dtype, Engine, Point};
+use crate::trace::CollectiveOp;
+
+pub(super) const RULE: Rule = Rule {
+    code: "ZP504",
+    name: "wrong-dtype",
+    crash: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP504.md"),
+    check,
+};
+
+/// Operations that carry gradients, when they carry more than a number.
+const REDUCTIONS: [CollectiveOp; 3] =
+    [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    // Real engines have their own ways with dtypes, which their settings do not say in full.
+    if case.observed.spec.engine != Engine::Native {
+        return Vec::new();
+    }
+    [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten().collect()
+}
+
+fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let asked = case.observed.spec.comm_dtype?;
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for collective in case.observed.processes.iter().flat_map(|process| &process.collectives) {
+        let is_narrow = |name: &str| {
+            Dtype::ALL.iter().any(|dtype| dtype.name() == name && is_narrower(*dtype, asked))
+        };
+        if REDUCTIONS.contains(&collective.op)
+            && collective.numel > 1
+            && is_narrow(collective.dtype)
+        {
+            *seen.entry(collective.dtype).or_default() += 1;
+        }
+    }
+    let (dtype, count) = seen.into_iter().next()?;
+    let mut finding =
+        rule.finding(format!("gradients cross the ranks in {dtype} instead of {asked}"));
+    finding.evidence.push(format!("{count} reductions in {dtype}; --comm-dtype is {asked}"));
+    Some(finding)
+}
+
+fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let asked = case.observed.spec.grad_accum_dtype;
+    let buffer = case.observed.buffers.iter().find(|buffer| {
+        matches!(buffer.point, Point::Accumulator | Point::Reduced)
+            && is_narrower(buffer.payload.dtype, asked)
+    })?;
+    let dtype = buffer.payload.dtype;
+    let mut finding =
+        rule.finding(format!("microbatches are added up in {dtype} instead of {asked}"));
+    (finding.step, finding.microbatch) = (buffer.step, buffer.microbatch);
+    finding
+        .evidence
+        .push(format!("the buffer at {} is {dtype}; --grad-accum-dtype is {asked}", buffer.point));
+    Some(finding)
+}
+
+/// Whether fewer integers are exact in `dtype`, or its range is smaller.
+fn is_narrower(dtype: Dtype, asked: Dtype) -> bool {
+    dtype.exact_integers() < asked.exact_integers()
+}

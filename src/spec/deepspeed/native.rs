@@ -1,0 +1,132 @@
+//! What the native engine alone takes from a file: DeepSpeed itself is handed the whole.
+
+use crate::spec::{Dataflow, Dtype, Invalid, LossScale, Offload, SpecRequest};
+
+use super::DeepSpeedConfig;
+use super::message::{Problem, Remark, Spot};
+use super::settings::{MOST_POWER, Set, Settings};
+
+impl DeepSpeedConfig {
+    /// Fills what is still open; `asked` is what was asked for besides the file.
+    pub(super) fn fill_native(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
+        let file = self.settings.clone();
+        filled.gradient_clipping = filled.gradient_clipping.or(file.gradient_clipping);
+        filled.allgather_bucket_size = filled.allgather_bucket_size.or(file.allgather_bucket_size);
+        self.refuse_mixed_stage_0(asked);
+        self.fill_buckets(&file, filled);
+        if filled.dtype == Some(Dtype::Fp16) && filled.loss_scale.is_none() {
+            self.fill_loss_scale(&file, filled);
+        }
+    }
+
+    /// `DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py`. What the command line
+    /// has a hand in is its own business, and an accumulation that the native engine lacks is
+    /// refused already.
+    fn refuse_mixed_stage_0(&mut self, asked: &SpecRequest) {
+        let is_asked =
+            asked.stage.is_some() || asked.dtype.is_some() || asked.grad_accum_dtype.is_some();
+        let Settings { stage: Some(0), dtype: Some(dtype), grad_accum_dtype: Some(set), .. } =
+            &self.settings
+        else {
+            return;
+        };
+        if !is_asked && set.value == Dtype::Fp32 && *dtype != Dtype::Fp32 {
+            let text = format!(
+                "in stage 0 DeepSpeed refuses to start with a model in {dtype} and accumulation in \
+                 fp32; set zero_optimization.stage to 1, or this to \"{dtype}\""
+            );
+            self.problems.push(Problem::mistake(vec![set.spot.clone()], text));
+        }
+    }
+
+    /// Offload, dataflow and buckets. What DeepSpeed ignores is left at the defaults, which makes no
+    /// difference there.
+    fn fill_buckets(&mut self, file: &Settings, filled: &mut SpecRequest) {
+        let (Some(stage), Some(dtype), Some(accum)) =
+            (filled.stage, filled.dtype, filled.grad_accum_dtype)
+        else {
+            return;
+        };
+        let has_zero = stage > 0;
+        let mut ignored = Vec::new();
+        fill(&mut filled.offload, file.offload.as_ref(), has_zero, &mut ignored);
+        let chosen = Dataflow::of_deepspeed(stage, dtype, accum, filled.offload);
+        let dataflow = *filled.dataflow.get_or_insert(chosen);
+        let has_buckets = has_zero && dataflow == Dataflow::IpgBucket;
+        // `DeepSpeedZeroOptimizer.__init__` in `runtime/zero/stage_1_and_2.py`.
+        let always_contiguous = stage < 3 && filled.offload == Some(Offload::Cpu);
+        match &file.contiguous_gradients {
+            Some(Set { value: false, spot })
+                if has_buckets && always_contiguous && filled.contiguous_gradients.is_none() =>
+            {
+                let text = "false counts as true: where optimizer states are offloaded, DeepSpeed \
+                            copies gradients to a contiguous buffer in any case";
+                self.remark(spot.clone(), text.to_owned());
+            }
+            set => {
+                fill(&mut filled.contiguous_gradients, set.as_ref(), has_buckets, &mut ignored);
+            }
+        }
+        fill(&mut filled.overlap_comm, file.overlap_comm.as_ref(), has_buckets, &mut ignored);
+        fill(&mut filled.reduce_scatter, file.reduce_scatter.as_ref(), has_buckets, &mut ignored);
+        let text = if has_zero {
+            "ignored, as by BF16_Optimizer, which DeepSpeed takes for a bf16 model that accumulates \
+             in fp32: the accumulator dataflow has no buckets"
+        } else {
+            "ignored, as by DeepSpeed: stage 0 has no ZeRO that it could be about"
+        };
+        if !ignored.is_empty() {
+            ignored.sort_by_key(|spot| spot.at);
+            self.remarks.push(Remark { spots: ignored, text: text.to_owned() });
+        }
+    }
+
+    /// A dynamic scale starts where DeepSpeed's would come to rest, since a run is too short for
+    /// the steps that it skips on the way.
+    fn fill_loss_scale(&mut self, file: &Settings, filled: &mut SpecRequest) {
+        filled.loss_scale = file.loss_scale();
+        let spots = file.initial_scale_power.iter().map(|set| set.spot.clone()).collect();
+        let Some(scale) = filled.loss_scale else {
+            let text = format!(
+                "this power of 2 is not there yet: the native engine's scales go from 2^0 to \
+                 2^{MOST_POWER}; pass --loss-scale to choose one"
+            );
+            self.problems.push(Problem::not_yet(spots, None, text));
+            return;
+        };
+        let LossScale::Dynamic { initial_power } = scale else { return };
+        let mut power = initial_power;
+        // Only `SpecRequest::resolve` knows how large zprobe's gradients are.
+        while power > 0 && matches!(filled.clone().resolve(), Err(Invalid::Overflow { .. })) {
+            power -= 1;
+            filled.loss_scale = Some(LossScale::Dynamic { initial_power: power });
+        }
+        if power < initial_power {
+            let text = format!(
+                "the dynamic loss scale starts at 2^{power} and not at 2^{initial_power}, with \
+                 which zprobe's gradients overflow in fp16: DeepSpeed would skip steps until it is \
+                 down there; --loss-scale chooses another"
+            );
+            self.remarks.push(Remark { spots, text });
+        }
+        if !file.scale_moves.is_empty() {
+            let text = "accepted: how the loss scale moves does not change what is summed, and the \
+                        native engine's moves by DeepSpeed's defaults";
+            self.remarks.push(Remark { spots: file.scale_moves.clone(), text: text.to_owned() });
+        }
+    }
+}
+
+/// Fills one setting from the file, or notes that it has no bearing.
+fn fill<T: Copy>(
+    setting: &mut Option<T>,
+    file: Option<&Set<T>>,
+    has_bearing: bool,
+    ignored: &mut Vec<Spot>,
+) {
+    match (&setting, file) {
+        (None, Some(set)) if has_bearing => *setting = Some(set.value),
+        (None, Some(set)) => ignored.push(set.spot.clone()),
+        _ => {}
+    }
+}

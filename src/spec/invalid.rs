@@ -1,0 +1,121 @@
+//! Why a request cannot be run.
+
+use super::{Dtype, Engine, Fault, Model, Shape};
+
+/// Why a request cannot be run. Each message says what to do instead.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum Invalid {
+    /// The engine has no such setting.
+    #[error("{flag}: the {engine} engine has no such setting; {advice}")]
+    NotOfThisEngine {
+        /// The flag.
+        flag: &'static str,
+        /// The engine.
+        engine: Engine,
+        /// What to do instead.
+        advice: &'static str,
+    },
+    /// No such ZeRO stage.
+    #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
+    NoSuchStage(u8),
+    /// A count that must be at least 1 is 0.
+    #[error("{flag} 0: must be at least 1")]
+    Zero {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// A count that no machine could run.
+    #[error("{flag} {value}: at most {limit}")]
+    TooLarge {
+        /// The flag.
+        flag: &'static str,
+        /// What was asked for.
+        value: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+    /// Accumulating in fewer bits than the model's gradients have.
+    #[error(
+        "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
+         gradients' is something that no supported engine does; use {model}"
+    )]
+    NarrowAccumulation {
+        /// Accumulation dtype.
+        accum: Dtype,
+        /// Model dtype.
+        model: Dtype,
+    },
+    /// Sums of codes would not be exact.
+    #[error(
+        "{world_size} ranks × {ga} microbatches: sums of {contributions} codes are not exact in \
+         {dtype} (at most {limit}); use {flag} fp32, fewer microbatches, or --model mlp"
+    )]
+    Inexact {
+        /// Number of ranks.
+        world_size: usize,
+        /// Microbatches per step.
+        ga: usize,
+        /// Contributions per step.
+        contributions: usize,
+        /// The dtype that is too narrow.
+        dtype: Dtype,
+        /// Most contributions that it holds exactly.
+        limit: usize,
+        /// Flag that widens it.
+        flag: &'static str,
+    },
+    /// Sums of codes would leave the range of fp16.
+    #[error(
+        "--loss-scale {scale}: sums of codes would reach {largest}, which fp16 cannot hold; use a \
+         smaller --loss-scale"
+    )]
+    Overflow {
+        /// The loss scale.
+        scale: f64,
+        /// The largest sum.
+        largest: f64,
+    },
+    /// A shape of a model that has none.
+    #[error(
+        "--shape {shape} with --model {model}: only the coded model has shapes; use --model coded"
+    )]
+    ShapeWithoutCodes {
+        /// The shape.
+        shape: Shape,
+        /// The model.
+        model: Model,
+    },
+    /// Two shapes that no model has at once.
+    #[error("--shape {first} --shape {second}: {reason}; leave one of them out")]
+    ShapesContradict {
+        /// One shape.
+        first: Shape,
+        /// The other.
+        second: Shape,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Two things that do not go together.
+    #[error("{asked}: {reason}")]
+    Contradiction {
+        /// What was asked for.
+        asked: String,
+        /// Why not, and what to ask for instead.
+        reason: &'static str,
+    },
+    /// A fault that the chosen dataflow has no place for.
+    #[error("--inject {fault}: {reason}")]
+    FaultHasNoPlace {
+        /// The fault.
+        fault: Fault,
+        /// Why, and what to use instead.
+        reason: &'static str,
+    },
+}
+
+impl Invalid {
+    /// Two things that do not go together.
+    pub(super) fn contradiction(asked: impl Into<String>, reason: &'static str) -> Self {
+        Self::Contradiction { asked: asked.into(), reason }
+    }
+}

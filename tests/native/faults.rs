@@ -1,0 +1,290 @@
+//! Every fault in every configuration: where it changes anything, it is named; where not, nothing is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use zprobe::diagnose::diagnose;
+use zprobe::launch::{Pool, Source};
+use zprobe::report::Finding;
+use zprobe::spec::{Dataflow, Dtype, Fault, Offload, Point, RunSpec, Shape, SpecRequest};
+use zprobe::trace::{Event, Trace};
+
+use crate::pool::{pool, run};
+
+/// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes it anew.
+const PAGE: &str = "docs/faults.md";
+const BEGIN: &str = "<!-- the matrix: begin -->";
+const END: &str = "<!-- the matrix: end -->";
+
+/// What a fault must be called.
+struct Expected {
+    fault: Fault,
+    /// Code of the only root finding.
+    code: &'static str,
+    /// Another code where the fault is the same as another one: with a single microbatch, for
+    /// example, one that is doubled is a wrong scale.
+    or: &'static [&'static str],
+    /// What the finding must say about where.
+    place: Where,
+}
+
+/// Where a finding must be.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    /// Nowhere in particular.
+    Anywhere,
+    /// In the first microbatch.
+    First,
+    /// In the boundary microbatch.
+    Boundary,
+    /// In the second step.
+    SecondStep,
+    /// On the last rank.
+    LastRank,
+}
+
+fn expected() -> Vec<Expected> {
+    use Where::{Anywhere, Boundary, First, LastRank, SecondStep};
+    let row = |fault, code, or, place| Expected { fault, code, or, place };
+    vec![
+        row(Fault::DeadHooks, "ZP201", &[], First),
+        row(Fault::HookFiresTwice, "ZP202", &[], First),
+        row(Fault::MicrobatchDropped, "ZP102", &[], First),
+        row(Fault::MicrobatchDoubled, "ZP103", &["ZP105"], First),
+        row(Fault::MicrobatchFromPreviousStep, "ZP106", &[], SecondStep),
+        row(Fault::AccumulatorNotZeroed, "ZP106", &[], SecondStep),
+        row(Fault::AccumulatedInBf16, "ZP504", &[], Anywhere),
+        row(Fault::InfinityOnOneRank, "ZP501", &["ZP503"], Anywhere),
+        row(Fault::GaNotScaled, "ZP105", &[], Anywhere),
+        row(Fault::GaScaledTwice, "ZP105", &[], Anywhere),
+        row(Fault::SummedNotAveraged, "ZP105", &[], Anywhere),
+        row(Fault::RankNotDivided, "ZP103", &["ZP105"], Anywhere),
+        row(Fault::BoundaryLeak, "ZP101", &[], Boundary),
+        row(Fault::NotAveraged, "ZP104", &[], Anywhere),
+        row(Fault::BucketNotAveraged, "ZP104", &[], Anywhere),
+        row(Fault::EmptyBucketFlush, "ZP301", &[], Anywhere),
+        row(Fault::BucketFlushedEarly, "ZP102", &[], Anywhere),
+        row(Fault::BucketNeverFlushed, "ZP102", &["ZP301"], Anywhere),
+        row(Fault::StaleParameterList, "ZP402", &["ZP107", "ZP102"], Anywhere),
+        row(Fault::BufferOverwritten, "ZP107", &["ZP402"], Anywhere),
+        row(Fault::WaitMissing, "ZP104", &["ZP102"], Anywhere),
+        row(Fault::ReducedInBf16, "ZP504", &[], Anywhere),
+        row(Fault::UnusedWaitedFor, "ZP102", &[], Anywhere),
+        row(Fault::TiedReducedTwice, "ZP105", &[], Anywhere),
+        row(Fault::CollectiveSkipped, "ZP801", &[], Anywhere),
+        row(Fault::CollectivesSwapped, "ZP801", &[], Anywhere),
+        row(Fault::SlicesSwapped, "ZP402", &[], Anywhere),
+        row(Fault::PartitionOffset, "ZP402", &[], Anywhere),
+        row(Fault::PartitionOwnedTwice, "ZP401", &[], Anywhere),
+        row(Fault::PaddingNotZeroed, "ZP604", &[], Anywhere),
+        row(Fault::OffloadCopiedEarly, "ZP102", &[], Anywhere),
+        row(Fault::StaleHostBuffer, "ZP106", &[], SecondStep),
+        row(Fault::OverflowNotAgreed, "ZP502", &[], Anywhere),
+        row(Fault::LossScaleKept, "ZP105", &[], Anywhere),
+        row(Fault::ClippedByLocalNorm, "ZP604", &[], Anywhere),
+        row(Fault::ClippedTwice, "ZP105", &[], Anywhere),
+        row(Fault::NormCountsReplicas, "ZP604", &[], Anywhere),
+        row(Fault::StepSkipped, "ZP603", &[], LastRank),
+        row(Fault::StaleAllGather, "ZP602", &[], LastRank),
+        row(Fault::UpdateNotCopied, "ZP602", &[], LastRank),
+        row(Fault::DigestCorrupted, "ZP904", &[], LastRank),
+        row(Fault::RankDies, "ZP901", &[], LastRank),
+        row(Fault::RankHangs, "ZP902", &[], LastRank),
+        row(Fault::RankRubbish, "ZP903", &[], LastRank),
+    ]
+}
+
+/// What some faults need to have a place.
+fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
+    let overlap = Some(true);
+    match fault {
+        Fault::BufferOverwritten | Fault::WaitMissing => {
+            SpecRequest { overlap_comm: overlap, ..request }
+        }
+        Fault::UnusedWaitedFor => SpecRequest { shapes: vec![Shape::UnusedLast], ..request },
+        Fault::TiedReducedTwice => SpecRequest { shapes: vec![Shape::Tied], ..request },
+        Fault::OffloadCopiedEarly | Fault::StaleHostBuffer => {
+            SpecRequest { offload: Some(Offload::Cpu), ..request }
+        }
+        Fault::OverflowNotAgreed => {
+            SpecRequest { shapes: vec![Shape::InfinityOnOneRank], ..request }
+        }
+        Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
+            SpecRequest { gradient_clipping: Some(1.0), ..request }
+        }
+        Fault::ReducedInBf16 => SpecRequest { comm_dtype: Some(Dtype::Fp32), ..request },
+        _ => request,
+    }
+}
+
+/// Configurations, by what the matrix calls them; the first few are run every day.
+fn configurations() -> Vec<(&'static str, SpecRequest)> {
+    let ipg = |stage: u8| SpecRequest {
+        stage: Some(stage),
+        dataflow: Some(Dataflow::IpgBucket),
+        world_size: Some(2),
+        gradient_accumulation_steps: Some(3),
+        ..SpecRequest::default()
+    };
+    let accumulator = |stage| SpecRequest { dataflow: Some(Dataflow::Accumulator), ..ipg(stage) };
+    let ranks = |world_size| Some(world_size);
+    let fp16 = Some(Dtype::Fp16);
+    vec![
+        ("accumulator", SpecRequest { world_size: ranks(3), ..accumulator(1) }),
+        ("stage 1", ipg(1)),
+        ("stage 2, fp16", SpecRequest { dtype: fp16, world_size: ranks(3), ..ipg(2) }),
+        ("stage 3", ipg(3)),
+        ("1 rank", SpecRequest { world_size: ranks(1), ..ipg(1) }),
+        ("stage 0, accumulator", accumulator(0)),
+        ("stage 0", ipg(0)),
+        ("stage 2", ipg(2)),
+        ("3 ranks", SpecRequest { world_size: ranks(3), ..ipg(1) }),
+        ("stage 3, 3 ranks", SpecRequest { world_size: ranks(3), ..ipg(3) }),
+        ("ga 1", SpecRequest { gradient_accumulation_steps: Some(1), ..ipg(1) }),
+        ("stage 2, ga 1", SpecRequest { gradient_accumulation_steps: Some(1), ..ipg(2) }),
+        ("fp32", SpecRequest { dtype: Some(Dtype::Fp32), ..ipg(1) }),
+        ("fp16", SpecRequest { dtype: fp16, ..ipg(1) }),
+        ("overlap", SpecRequest { overlap_comm: Some(true), ..ipg(1) }),
+        ("offload", SpecRequest { offload: Some(Offload::Cpu), ..ipg(1) }),
+        ("all-reduce", SpecRequest { reduce_scatter: Some(false), ..ipg(1) }),
+        ("1 bucket", SpecRequest { reduce_bucket_size: Some(1 << 30), ..ipg(1) }),
+        (
+            "4 ranks, ga 7",
+            SpecRequest { world_size: ranks(4), gradient_accumulation_steps: Some(7), ..ipg(1) },
+        ),
+    ]
+}
+
+/// How many of them are run every day.
+const EVERYDAY: usize = 5;
+
+/// Everything that steps leave behind: inputs of the optimizers, weights and parameters.
+fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), String> {
+    let mut outcome = BTreeMap::new();
+    for (rank, event) in trace.events() {
+        if let Event::Buffer { step, point, payload, .. } = event
+            && matches!(point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters)
+        {
+            outcome.insert((rank, *point, *step), payload.digest.clone());
+        }
+    }
+    outcome
+}
+
+/// What a cell of the matrix says, and what is wrong with it.
+fn cell(
+    pool: &Pool,
+    clean: &mut BTreeMap<String, Trace>,
+    row: &Expected,
+    request: &SpecRequest,
+) -> (String, Option<String>) {
+    let healthy = with_place(row.fault, request.clone());
+    let request = SpecRequest {
+        inject: Some(row.fault),
+        timeout_s: Some(if row.fault == Fault::RankHangs { 2 } else { 30 }),
+        ..healthy.clone()
+    };
+    let (Ok(spec), Ok(healthy)) = (request.resolve(), healthy.resolve()) else {
+        return ("·".to_owned(), None);
+    };
+    let key = serde_json::to_string(&healthy).unwrap();
+    let reference = clean.entry(key).or_insert_with(|| run(Source::Warm(pool), &healthy));
+    let trace = run(Source::Warm(pool), &spec);
+    let findings = diagnose(&trace).findings;
+    let codes: Vec<&str> = findings.iter().map(|finding| finding.code.as_str()).collect();
+    let changed = outcome(&trace) != outcome(reference);
+    let named = matches!(codes[..], [code] if code == row.code || row.or.contains(&code));
+    let wrong = match (changed, codes.is_empty()) {
+        (true, true) => Some("changed something, and nothing was found".to_owned()),
+        (false, true) => None,
+        (_, false) if !named => Some(brief(&findings)),
+        (_, false) => misplaced(row, &spec, &findings[0]),
+    };
+    let text = if codes.is_empty() { "clean".to_owned() } else { codes.join(" ") };
+    (text, wrong)
+}
+
+/// Findings in a line each.
+fn brief(findings: &[Finding]) -> String {
+    let line = |f: &Finding| {
+        let Finding { code, step, microbatch, rank, param, message, .. } = f;
+        format!("\n    {code} {step:?} {microbatch:?} {rank:?} {param:?} {message}")
+    };
+    findings.iter().map(line).collect()
+}
+
+fn misplaced(row: &Expected, spec: &RunSpec, finding: &Finding) -> Option<String> {
+    let right = match row.place {
+        Where::Anywhere => true,
+        // With another code the fault is another one.
+        _ if finding.code != row.code => true,
+        Where::First => finding.microbatch.is_none_or(|microbatch| microbatch == 0),
+        Where::Boundary => finding.microbatch == Some(spec.gradient_accumulation_steps - 1),
+        Where::SecondStep => finding.step == Some(1),
+        Where::LastRank => spec.world_size == 1 || finding.rank == Some(spec.world_size - 1),
+    };
+    (!right).then(|| format!("at the wrong place: {}", brief(std::slice::from_ref(finding))))
+}
+
+#[test]
+fn every_fault_is_named_where_it_changes_anything_and_silent_where_not() {
+    let full = std::env::var_os("ZPROBE_TEST_FULL").is_some();
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let mut configurations = configurations();
+    if !full {
+        configurations.truncate(EVERYDAY);
+    }
+    let names: Vec<&str> = configurations.iter().map(|(name, _)| *name).collect();
+    let mut table = format!("| fault | rule | {} |\n", names.join(" | "));
+    let _ = writeln!(table, "|---|---|{}", "---|".repeat(names.len()));
+    let (mut wrong, mut clean) = (String::new(), BTreeMap::new());
+    let (mut named, mut silent) = (0, 0);
+    for row in expected() {
+        let mut cells = Vec::new();
+        for (name, request) in &configurations {
+            let (text, problem) = cell(&pool, &mut clean, &row, request);
+            named += usize::from(text.starts_with("ZP"));
+            silent += usize::from(text == "clean");
+            if let Some(problem) = problem {
+                let _ = writeln!(wrong, "{} in {name}: {text}: {problem}", row.fault);
+            }
+            cells.push(text);
+        }
+        let _ = writeln!(table, "| `{}` | {} | {} |", row.fault, row.code, cells.join(" | "));
+    }
+    let _ = writeln!(
+        table,
+        "\n{} faults, {} configurations: named {named} times, silent {silent} times.",
+        expected().len(),
+        names.len(),
+    );
+    println!("{table}");
+    assert!(wrong.is_empty(), "{wrong}");
+    if full {
+        compare_with_page(&table);
+    }
+}
+
+/// The page holds this table.
+fn compare_with_page(table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(BEGIN).unwrap();
+    let (_, tail) = rest.split_once(END).unwrap();
+    let fresh = format!("{head}{BEGIN}\n\n{table}\n{END}{tail}");
+    if std::env::var_os("ZPROBE_BLESS").is_some() {
+        std::fs::write(&path, fresh).unwrap();
+    } else {
+        assert_eq!(page, fresh, "{PAGE} is out of date: run with ZPROBE_BLESS=1");
+    }
+}
+
+#[test]
+fn every_fault_is_tried() {
+    let tried: Vec<Fault> = expected().iter().map(|row| row.fault).collect();
+    for fault in Fault::ALL {
+        assert!(tried.contains(fault), "{fault} is not in the table");
+    }
+}

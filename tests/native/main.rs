@@ -1,0 +1,11 @@
+//! The native engine: real ranks on libtorch, real Gloo.
+#![cfg(feature = "native")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod cli;
+mod faults;
+mod grid;
+mod pool;
+mod pooled;
+#[path = "../support/mod.rs"]
+mod support;

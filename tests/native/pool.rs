@@ -1,0 +1,38 @@
+//! Runs of the native engine over one warm pool.
+
+use std::path::Path;
+use std::time::Duration;
+
+use zprobe::diagnose::diagnose;
+use zprobe::launch::{Hosting, Launch, Pool, RankProgram, Source};
+use zprobe::spec::RunSpec;
+use zprobe::trace::Trace;
+
+/// The native ranks.
+pub fn program() -> RankProgram {
+    RankProgram {
+        program: env!("CARGO_BIN_EXE_zprobe-rank").into(),
+        args: vec![],
+        hosting: Hosting::Forked,
+    }
+}
+
+/// A pool of them.
+pub fn pool(dir: &Path) -> Pool {
+    Pool::start(&program(), dir, Duration::from_secs(60)).unwrap()
+}
+
+/// One run.
+pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
+    let dir = tempfile::tempdir().unwrap();
+    let run_id = dir.path().file_name().unwrap().to_str().unwrap();
+    let launch = Launch { run_id, spec, source, run_dir: dir.path() };
+    let ended = launch.run(&mut |_| {}).unwrap();
+    assert_eq!(ended.survivors, Vec::<u32>::new());
+    Trace::read(dir.path()).unwrap()
+}
+
+/// Codes of the root findings.
+pub fn codes(trace: &Trace) -> Vec<String> {
+    diagnose(trace).findings.iter().map(|finding| finding.code.clone()).collect()
+}
