@@ -25,7 +25,7 @@ struct Run {
 /// The interpreter under test.
 fn python() -> PathBuf {
     std::env::var_os("ZPROBE_TEST_PYTHON")
-        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch")
+        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch and DeepSpeed")
         .into()
 }
 
@@ -168,9 +168,19 @@ fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
-    let mut cases = vec!["--engine ddp --model mlp", "--engine fsdp2 --model mlp"];
+    let mut cases = vec![
+        "--engine ddp --model mlp",
+        "--engine fsdp2 --model mlp",
+        "--engine deepspeed --stage 1 --ga 3 --model mlp",
+        "--engine deepspeed --stage 2 --dtype fp16 --shape unused-last,tied",
+    ];
     if full() {
         cases.extend([
+            "--engine deepspeed --stage 2 --model mlp --gradient-clipping 0.1",
+            "--engine deepspeed --stage 3 --model mlp",
+            "--engine deepspeed --stage 2 --offload cpu --ga 3",
+            "--engine deepspeed --stage 1 --immediate-grad-update --model mlp",
+            "--engine deepspeed --stage 0 --dtype fp32 --model mlp",
             "--engine ddp --shape unused-last,tied --gradient-clipping 1",
             "--engine ddp --model mlp --gradient-as-bucket-view --gradient-clipping 0.1",
             "--engine fsdp2 --shape unused-last,tied --gradient-clipping 1",
@@ -199,6 +209,7 @@ fn gradients_that_ddp_never_reduced_are_found() {
     // Each microbatch obeys the flag that the one before it set.
     let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
     assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
+    assert_eq!(late.report.findings[0].code, "ZP104", "{:?}", late.report.findings);
     let unmanaged = zprobe("--engine ddp --ga 3 --shape unmanaged");
     assert_eq!((unmanaged.code, unmanaged.own_weights(1)), (1, &[2.0, 2.0, 0.0][..]));
 }

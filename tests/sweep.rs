@@ -92,6 +92,30 @@ fn a_crash_and_the_end_of_the_pool_harm_no_other_row() {
 }
 
 #[test]
+fn a_sweep_goes_on_where_an_earlier_one_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = stand_in();
+    let args =
+        ["--engine", "ddp", "--python", &python, "--part", "base", "--output-format", "json"];
+    let run = |more: &[&str]| -> Value {
+        let output = sweep(&dir, &[&args[..], more].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let commands = |sweep: &Value| -> Vec<String> {
+        let rows = sweep["rows"].as_array().unwrap();
+        rows.iter().map(|row| row["command"].to_string()).collect()
+    };
+    let first = run(&["--limit", "1"]);
+    std::fs::write(dir.path().join("first.json"), first.to_string()).unwrap();
+    let both = run(&["--resume", "first.json"]);
+    assert_eq!(both["rows"][0], first["rows"][0], "what was run before is kept as it is");
+    assert_eq!(commands(&both), commands(&run(&[])), "together they are the whole");
+    let other = sweep(&dir, &["--engine", "fsdp2", "--list", "--resume", "first.json"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("that sweep was of ddp"), "{}", text(&other.stderr));
+}
+
+#[test]
 fn a_python_that_cannot_import_the_engine_is_told_in_its_own_words() {
     let dir = tempfile::tempdir().unwrap();
     let output = sweep(&dir, &["--engine", "fsdp2", "--python", &stand_in(), "--limit", "1"]);

@@ -1,6 +1,7 @@
 //! Runs `zprobe sweep` over releases of DeepSpeed, and writes what comes of it into
 //! documentation.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +33,10 @@ pub struct Options {
     #[arg(long)]
     page: bool,
 
+    /// Go on where earlier sweeps of these releases stopped
+    #[arg(long)]
+    resume: bool,
+
     /// More arguments for `zprobe sweep`, for example `-- --part base`
     #[arg(last = true, value_name = "ARG")]
     args: Vec<String>,
@@ -48,7 +53,7 @@ pub fn run(options: &Options) -> Result<()> {
     if !options.page {
         let environments = Environments::prepare()?;
         for release in chosen {
-            sweep(environments.zprobe()?, release, &options.args, &results(&dir, release))?;
+            sweep(environments.zprobe()?, release, options, &results(&dir, release))?;
         }
     }
     let there: Vec<PathBuf> =
@@ -68,16 +73,22 @@ fn results(dir: &Path, release: &str) -> PathBuf {
     dir.join(format!("deepspeed-{release}.json"))
 }
 
-fn sweep(mut zprobe: Command, release: &str, args: &[String], results: &Path) -> Result<()> {
+fn sweep(mut zprobe: Command, release: &str, options: &Options, results: &Path) -> Result<()> {
     eprintln!("DeepSpeed {release}");
     // Under its own name only when it is complete.
     let part = results.with_extension("part");
     let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+    let resumed = if options.resume && results.is_file() {
+        vec![OsStr::new("--resume"), results.as_os_str()]
+    } else {
+        Vec::new()
+    };
     let status = zprobe
         .args(["sweep", "--engine", "deepspeed", "--confirm", "--output-format", "json"])
         .args(["--package", &format!("deepspeed=={release}")])
         .args(["--package", &format!("torch=={TORCH}")])
-        .args(args)
+        .args(resumed)
+        .args(&options.args)
         .stdout(file)
         .status()
         .context("cannot start zprobe")?;

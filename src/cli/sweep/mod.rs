@@ -58,6 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "SECS")]
     time_limit: Option<u64>,
 
+    /// Go on where an earlier sweep stopped: what it has said in JSON is not run again
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    resume: Option<PathBuf>,
+
     /// Optimizer steps of each run
     #[arg(long, value_name = "N", default_value_t = 2)]
     steps: usize,
@@ -105,7 +109,8 @@ enum Form {
 pub fn main(args: &Args) -> Result<u8> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let sweeps = if args.results.is_empty() {
-        let plan = plan::Plan::new(args)?;
+        let earlier = args.resume.as_ref().map(|path| earlier(path, args)).transpose()?;
+        let plan = plan::Plan::new(args, earlier)?;
         if args.list {
             super::print(&table::list(&plan, args.output_format)?)?;
             return Ok(0);
@@ -138,14 +143,21 @@ fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
     fs::create_dir_all(&scratch.0)
         .with_context(|| format!("cannot create {}", scratch.0.display()))?;
     let done = run::run_all(&plan, args, &python, &scratch.0)?;
-    Ok(Sweep {
-        engine: args.engine,
-        versions: done.versions,
-        steps: args.steps,
-        refused: plan.refused,
-        not_tried: plan.chosen.len() - done.rows.len(),
-        rows: done.rows,
-    })
+    let not_tried = plan.chosen.len() - done.rows.len();
+    Ok(plan.sweep(args, done, not_tried))
+}
+
+/// An earlier sweep that this one can go on with.
+fn earlier(path: &Path, args: &Args) -> Result<Sweep> {
+    let earlier = read(path)?;
+    ensure!(
+        (earlier.engine, earlier.steps) == (args.engine, args.steps),
+        "--resume {}: that sweep was of {} with {} steps; give the same --engine and --steps",
+        path.display(),
+        earlier.engine,
+        earlier.steps,
+    );
+    Ok(earlier)
 }
 
 /// What an earlier sweep has said.

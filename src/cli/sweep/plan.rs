@@ -1,10 +1,13 @@
 //! Which configurations are run, and which are left out and why.
 
+use std::collections::{HashMap, HashSet};
+
 use anyhow::{Result, ensure};
-use zprobe::lattice::outcome::Refused;
+use zprobe::lattice::outcome::{Ending, Refused, Sweep};
 use zprobe::lattice::{Configuration, Lattice};
 use zprobe::report::words::amount;
 
+use super::run::Done;
 use crate::cli::run;
 
 /// What is going to be run.
@@ -12,6 +15,8 @@ use crate::cli::run;
 pub struct Plan {
     /// In this order.
     pub chosen: Vec<Configuration>,
+    /// What an earlier sweep has run of the design.
+    earlier: Option<Sweep>,
     /// What of the design is refused.
     pub refused: Vec<Refused>,
     /// How many the filters leave out.
@@ -21,14 +26,22 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What these arguments ask for.
-    pub fn new(args: &super::Args) -> Result<Self> {
+    /// What these arguments ask for, without what an earlier sweep has run; what it could not run is
+    /// tried again.
+    pub fn new(args: &super::Args, mut earlier: Option<Sweep>) -> Result<Self> {
         let lattice = Lattice::of(args.engine);
         let design = if args.full { lattice.product() } else { lattice.covering() };
-        let mut plan = Self { chosen: vec![], refused: vec![], filtered: 0, beyond: 0 };
+        for sweep in &mut earlier {
+            sweep.rows.retain(|row| row.outcome.ending != Ending::NotRun);
+        }
+        let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
+        let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
+        let mut plan = Self { chosen: vec![], earlier, refused: vec![], filtered: 0, beyond: 0 };
         for configuration in design {
             if !wanted(&configuration, args) {
                 plan.filtered += 1;
+            } else if has_run.contains(&configuration.arguments()) {
+                continue;
             } else if let Err(reason) = resolves(&configuration) {
                 plan.refuse(reason, &configuration);
             } else if args.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
@@ -38,13 +51,40 @@ impl Plan {
             }
         }
         ensure!(
-            !plan.chosen.is_empty(),
+            !plan.chosen.is_empty() || !has_run.is_empty(),
             "no configuration of the {} engine is left to run; `zprobe sweep --engine {} --list` \
              shows them all",
             args.engine,
             args.engine,
         );
         Ok(plan)
+    }
+
+    /// What was run, together with what had been run before; in the order of the design. With other
+    /// versions what was run before does not count.
+    pub fn sweep(self, args: &super::Args, done: Done, not_tried: usize) -> Sweep {
+        let mut rows = done.rows;
+        let mut versions = done.versions;
+        if let Some(earlier) = self.earlier {
+            if versions.is_empty() || versions == earlier.versions {
+                versions = earlier.versions;
+                rows.extend(earlier.rows);
+            } else {
+                anstream::eprintln!(
+                    "warning: the earlier sweep ran {:?} and this one {versions:?}; its {} are left \
+                     out",
+                    earlier.versions,
+                    amount(earlier.rows.len(), "row"),
+                );
+            }
+        }
+        let lattice = Lattice::of(args.engine);
+        let design = if args.full { lattice.product() } else { lattice.covering() };
+        let order: HashMap<_, _> =
+            design.iter().enumerate().map(|(at, it)| (it.arguments(), at)).collect();
+        rows.sort_by_key(|row| order.get(&row.configuration.arguments()).copied());
+        let (engine, steps) = (args.engine, args.steps);
+        Sweep { engine, versions, steps, refused: self.refused, not_tried, rows }
     }
 
     fn refuse(&mut self, reason: String, configuration: &Configuration) {
@@ -60,6 +100,9 @@ impl Plan {
     /// How many, and how many not.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
+        if let Some(earlier) = &self.earlier {
+            text += &format!(", {} run before", earlier.rows.len());
+        }
         let refused: usize = self.refused.iter().map(|refused| refused.count).sum();
         for (count, what) in [
             (refused, "refused by zprobe"),
