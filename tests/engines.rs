@@ -199,6 +199,7 @@ fn gradients_that_ddp_never_reduced_are_found() {
     // Each microbatch obeys the flag that the one before it set.
     let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
     assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
+    assert_eq!(late.report.findings[0].code, "ZP104");
     let unmanaged = zprobe("--engine ddp --ga 3 --shape unmanaged");
     assert_eq!((unmanaged.code, unmanaged.own_weights(1)), (1, &[2.0, 2.0, 0.0][..]));
 }

@@ -39,6 +39,9 @@ pub enum Pattern {
     BoundaryLeak,
     /// Every gradient is there `W` times on its own rank and nowhere else.
     NotAveraged,
+    /// Those of some microbatches are there `W` times on their own rank and nowhere else, and the
+    /// others are right.
+    PartlyAveraged(Vec<usize>),
     /// Some gradients, as (rank, microbatch), are missing and the others are right.
     Missing(Vec<(usize, usize)>),
     /// Some gradients, as (rank, microbatch), are there several times and the others are right.
@@ -217,6 +220,18 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
     if world > 1 && owners.clone().any(leaked) {
         return Some(Pattern::BoundaryLeak);
+    }
+    // Whole microbatches only: one rank's gradient that is wrong by itself is something else.
+    let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {
+        let mut of_it = gradients.iter().filter(|&&(_, m, _)| m == microbatch);
+        of_it.all(|&(rank, _, weight)| is(weight, expected(rank)))
+    };
+    let unreduced = |owner| -> Option<Vec<usize>> {
+        let wrong = (0..=boundary).filter(|&m| !microbatch_is(m, &|_| 1.0));
+        wrong.map(|m| microbatch_is(m, &|rank| own(owner, rank)).then_some(m)).collect()
+    };
+    if let Some(microbatches) = owners.clone().find_map(unreduced) {
+        return Some(Pattern::PartlyAveraged(microbatches));
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {
         let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));

@@ -20,6 +20,7 @@ rows! {
     "comm-dtype-large-parameter",
     "cpu-never-reduced",
     "cpu-split-view",
+    "ddp-late-no-sync",
     "ddp-no-sync-unused",
     "dead-hooks",
     "dead-hooks-silent",

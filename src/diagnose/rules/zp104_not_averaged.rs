@@ -1,9 +1,10 @@
-//! ZP104: the reduction across ranks did not take place.
+//! ZP104: the reduction across ranks did not take place, at all or for some microbatches.
 
 use super::super::Case;
 use super::super::deviation::Pattern;
 use super::Rule;
 use crate::report::Finding;
+use crate::report::words::counted;
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP104",
@@ -18,13 +19,25 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let world = case.observed.spec.world_size;
     case.deviations
         .iter()
-        .filter(|deviation| deviation.pattern == Pattern::NotAveraged)
-        .map(|deviation| {
+        .filter_map(|deviation| {
+            let (which, microbatch) = match &deviation.pattern {
+                Pattern::NotAveraged => (String::new(), None),
+                Pattern::PartlyAveraged(microbatches) => (
+                    format!(" of {}", counted("microbatch", microbatches)),
+                    match microbatches[..] {
+                        [only] => Some(only),
+                        _ => None,
+                    },
+                ),
+                _ => return None,
+            };
             let message = format!(
-                "gradients were not averaged across ranks: each optimizer got its own rank's \
-                 {world} times over and nobody else's"
+                "gradients{which} were not averaged across ranks: each optimizer got its own \
+                 rank's {world} times over and nobody else's"
             );
-            rule.deviation(deviation, message)
+            let mut finding = rule.deviation(deviation, message);
+            finding.microbatch = microbatch;
+            Some(finding)
         })
         .fold(Vec::new(), super::merge)
 }
