@@ -30,6 +30,7 @@ rows! {
     "empty-boundary",
     "fp16-never-scaled",
     "not-averaged-mixed-dtype",
+    "offload-keeps-infinity",
     "offload-loses-unused",
     "offload-stale-gradient",
     "overflow-not-shared",
