@@ -461,6 +461,21 @@ fn check_engines_shapes(spec: &RunSpec) -> Result<(), Invalid> {
             one_backward,
             "no_sync is for all but the last microbatch of a step; use --ga 2 or more",
         ),
+        (
+            Shape::Experts,
+            spec.engine != Engine::DeepSpeed,
+            "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
+        ),
+        (
+            Shape::Experts,
+            spec.stage == 3,
+            "DeepSpeed has no experts in stage 3; use --stage 0, 1 or 2",
+        ),
+        (
+            Shape::Experts,
+            spec.world_size == 1,
+            "a single rank sends no data to another's expert; use --nproc-per-node 2 or more",
+        ),
     ];
     match rows.into_iter().find(|(shape, unfit, _)| has(*shape) && *unfit) {
         Some((shape, _, reason)) => refuse(format!("--shape {shape}"), reason),
@@ -606,6 +621,9 @@ mod tests {
                 shaped(Engine::Fsdp2, &[Shape::Bypass]),
                 shaped(Engine::Fsdp2, &[Shape::LateNoSync]),
                 shaped(Engine::Ddp, &[Shape::LateNoSync]),
+                shaped(Engine::Ddp, &[Shape::Experts]),
+                SpecRequest { stage: Some(3), ..shaped(Engine::DeepSpeed, &[Shape::Experts]) },
+                SpecRequest { world_size: Some(1), ..shaped(Engine::DeepSpeed, &[Shape::Experts]) },
                 shaped(Engine::Ddp, &[Shape::TupleOutput, Shape::DictOutput]),
                 shaped(Engine::Ddp, &[Shape::UnusedAlways, Shape::InfinityOnOneRank]),
                 SpecRequest { model: Some(Model::Mlp), ..shaped(Engine::Ddp, &[Shape::Tied]) },

@@ -28,6 +28,7 @@ rows! {
     "divided-twice-dict",
     "divided-twice-tuple",
     "empty-boundary",
+    "expert-gradients-doubled",
     "fp16-never-scaled",
     "not-averaged-mixed-dtype",
     "offload-keeps-infinity",
