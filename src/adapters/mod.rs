@@ -30,6 +30,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("zprobe_rank/engines/deepspeed_buckets.py"),
     ),
     (
+        "zprobe_rank/engines/deepspeed_experts.py",
+        include_str!("zprobe_rank/engines/deepspeed_experts.py"),
+    ),
+    (
         "zprobe_rank/engines/deepspeed_hooks.py",
         include_str!("zprobe_rank/engines/deepspeed_hooks.py"),
     ),

@@ -39,8 +39,9 @@ pub enum Pattern {
     BoundaryLeak,
     /// Every gradient is there `W` times on its own rank and nowhere else.
     NotAveraged,
-    /// So are those of some microbatches, and the others are right.
-    NotAveragedIn(Vec<usize>),
+    /// Those of some microbatches are there `W` times on their own rank and nowhere else, and the
+    /// others are right.
+    PartlyAveraged(Vec<usize>),
     /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
     NotSummed,
     /// Some gradients, as (rank, microbatch), are missing and the others are right.
@@ -220,25 +221,25 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
-    let local = |owner: usize| {
-        let is_local = |m: usize| {
-            gradients.iter().all(|&(rank, at, weight)| at != m || is(weight, own(owner, rank)))
-        };
-        let found: Vec<usize> = (0..=boundary)
-            .filter(|&m| gradients.iter().any(|&(_, at, _)| at == m) && is_local(m))
-            .collect();
-        let explains = |rank, m| if found.contains(&m) { own(owner, rank) } else { 1.0 };
-        (!found.is_empty() && all(&explains)).then_some(found)
-    };
-    if world > 1
-        && let Some(found) = owners.clone().find_map(local)
-    {
-        let leaked = found == [boundary];
-        return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveragedIn(found) });
+    let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
+    if world > 1 && owners.clone().any(leaked) {
+        return Some(Pattern::BoundaryLeak);
     }
     let alone = |owner: usize| all(&|rank, _| if rank == owner { 1.0 } else { 0.0 });
     if world > 1 && owners.clone().any(alone) {
         return Some(Pattern::NotSummed);
+    }
+    // Whole microbatches only: one rank's gradient that is wrong by itself is something else.
+    let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {
+        let mut of_it = gradients.iter().filter(|&&(_, m, _)| m == microbatch);
+        of_it.all(|&(rank, _, weight)| is(weight, expected(rank)))
+    };
+    let unreduced = |owner| -> Option<Vec<usize>> {
+        let wrong = (0..=boundary).filter(|&m| !microbatch_is(m, &|_| 1.0));
+        wrong.map(|m| microbatch_is(m, &|rank| own(owner, rank)).then_some(m)).collect()
+    };
+    if let Some(microbatches) = owners.clone().find_map(unreduced) {
+        return Some(Pattern::PartlyAveraged(microbatches));
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {
         let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));

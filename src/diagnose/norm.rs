@@ -22,8 +22,10 @@ impl Norms {
     /// Works out the norms. A step with an infinite gradient has none.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let spec = observed.spec;
-        let trainable = plan.params().iter().filter(|param| param.trainable);
-        let elements = trainable.map(|param| param.numel()).sum();
+        let elements = (0..plan.params().len())
+            .filter(|&param| plan.params()[param].trainable)
+            .map(|param| copies(spec, plan, param) * plan.params()[param].numel())
+            .sum();
         let infinite = infinity::element(observed, plan).is_some();
         let by_step = (0..spec.steps)
             .filter(|&step| spec.model == Model::Coded && !(infinite && step == 0))
@@ -53,6 +55,12 @@ impl Norms {
     }
 }
 
+/// How many different parameters a parameter of the plan stands for: each rank has an expert of its
+/// own.
+fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
+    if plan.usage(param).is_experts() { spec.world_size } else { 1 }
+}
+
 /// `γ(n) = n·u/(1−n·u)` (Higham, lemma 3.1).
 pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
     let product = operations as f64 * dtype.unit_roundoff();
@@ -72,7 +80,7 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
         let rest = elements.start + periods * code.length()..elements.end;
         let in_period = weights.iter().map(|w| w * w).sum::<f64>() * code.length() as f64;
         let in_rest = code.encode(&weights, rest).iter().map(|value| value * value).sum::<f64>();
-        periods as f64 * in_period + in_rest
+        copies(spec, plan, param) as f64 * (periods as f64 * in_period + in_rest)
     });
     squares.sum::<f64>().sqrt()
 }
@@ -105,5 +113,32 @@ impl Clip {
             Some(_) => Clip::No,
             None => Clip::Unbounded,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Engine, Shape, SpecRequest};
+
+    #[test]
+    fn every_expert_is_a_part_of_the_norm() {
+        let request = SpecRequest {
+            engine: Some(Engine::DeepSpeed),
+            world_size: Some(3),
+            gradient_accumulation_steps: Some(2),
+            shapes: vec![Shape::Experts],
+            ..SpecRequest::default()
+        };
+        let spec = request.resolve().expect("a valid request");
+        let square = |spec: &RunSpec, plan: &Plan| norm(spec, plan, 0).powi(2).round();
+        let plan = Plan::new(&spec);
+        // The same parameters, of which none is an expert's.
+        let ordinary = RunSpec { shapes: Vec::new(), ..spec.clone() };
+        let shared = Plan::with_params(&ordinary, plan.params().to_vec());
+        let name = Shape::Experts.param();
+        let expert = plan.params().iter().find(|param| Some(&*param.name) == name);
+        let of_one = (expert.expect("an expert").numel() * 3 * 2) as f64;
+        assert_eq!(square(&spec, &plan), square(&ordinary, &shared) + 2.0 * of_one);
     }
 }

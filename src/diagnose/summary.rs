@@ -10,7 +10,7 @@ use crate::report::words::two_digits;
 use crate::report::{
     Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Model};
+use crate::spec::{Dataflow, Model, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point};
 
 /// What was run, and on what.
@@ -242,6 +242,11 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     }
     if spec.world_size == 1 {
         missing.push("averaging across ranks: there is only one rank".to_owned());
+    }
+    if spec.has_shape(Shape::Experts) {
+        missing.push(
+            "experts that are mixed up with each other: all are sent the same data".to_owned(),
+        );
     }
     if spec.steps == 1 {
         missing.push("gradients left over from an earlier step: there is only one step".to_owned());

@@ -1,7 +1,7 @@
 //! What DDP offers.
 
 use super::{Lattice, choices, clipping, shapes_without};
-use crate::spec::Engine;
+use crate::spec::{Engine, Shape};
 
 pub(super) fn lattice() -> Lattice {
     let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
@@ -29,7 +29,7 @@ pub(super) fn lattice() -> Lattice {
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),
-        shapes: shapes_without(&[]),
+        shapes: shapes_without(&[Shape::Experts]),
         grid: vec![
             choices(&counts),
             choices(&[find]),

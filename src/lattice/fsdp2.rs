@@ -24,7 +24,7 @@ pub(super) fn lattice() -> Lattice {
         bases,
         factors: vec![choices(&counts), choices(&[keep]), clipping()],
         partners: choices(&[counts[0], counts[1], counts[2], keep, clips]),
-        shapes: shapes_without(&[Shape::LateNoSync]),
+        shapes: shapes_without(&[Shape::LateNoSync, Shape::Experts]),
         grid: vec![choices(&counts), choices(&[keep])],
     }
 }

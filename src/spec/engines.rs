@@ -194,6 +194,21 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
             one_backward,
             "no_sync is for all but the last microbatch of a step; use --ga 2 or more",
         ),
+        (
+            Shape::Experts,
+            spec.engine != Engine::DeepSpeed,
+            "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
+        ),
+        (
+            Shape::Experts,
+            spec.stage == 3,
+            "DeepSpeed has no experts in stage 3; use --stage 0, 1 or 2",
+        ),
+        (
+            Shape::Experts,
+            spec.world_size == 1,
+            "a single rank sends no data to another's expert; use --nproc-per-node 2 or more",
+        ),
     ];
     match rows.into_iter().find(|(shape, unfit, _)| has(*shape) && *unfit) {
         Some((shape, _, reason)) => refuse(format!("--shape {shape}"), reason),

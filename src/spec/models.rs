@@ -32,10 +32,14 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
     // nothing would be left for the flush at the boundary.
-    let mut params = vec![
-        Param::new("position.weight", vec![code + 2]),
-        Param::new("embed.weight", vec![4, code + 3]),
-    ];
+    let mut params = Vec::new();
+    if let (true, Some(name)) = (spec.has_shape(Shape::Experts), Shape::Experts.param()) {
+        // Before all others: an engine has experts in buffers of their own, and pieces that are cut
+        // off are told by what follows them.
+        params.push(Param::new(name, vec![code]));
+    }
+    params.push(Param::new("position.weight", vec![code + 2]));
+    params.push(Param::new("embed.weight", vec![4, code + 3]));
     if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
         params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
     }

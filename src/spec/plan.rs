@@ -126,7 +126,8 @@ impl Plan {
     ///
     /// Before the reduction a rank holds its own gradients, not yet divided by `W`: their weight is
     /// `W`. From the reduction on every gradient of the step so far has weight 1. A microbatch that
-    /// does not use the parameter has no gradient there.
+    /// does not use the parameter has no gradient there. In an expert a rank's own gradients are of
+    /// all ranks' data.
     pub fn expected(
         &self,
         usage: Usage,
@@ -139,7 +140,8 @@ impl Plan {
         let mut weights = vec![0.0; self.steps * world * ga];
         for (index, weight) in weights[step * world * ga..][..world * ga].iter_mut().enumerate() {
             let (source, m) = (index / ga, index % ga);
-            let own = if source == rank { world as f64 } else { 0.0 };
+            let is_own = source == rank || usage.is_experts();
+            let own = if is_own { world as f64 } else { 0.0 };
             let planned = match point {
                 Point::LocalGradient if m == microbatch => own,
                 Point::Accumulator if m <= microbatch => own,
@@ -235,6 +237,18 @@ mod tests {
         assert_eq!(expected(Point::Accumulator, 1, 1, 1), [0., 0., 0., 0., 0., 0., 2., 2.]);
         assert_eq!(expected(Point::OptimizerInput, 1, 1, 0), [0., 0., 0., 0., 1., 1., 1., 1.]);
         assert_eq!(expected(Point::Reduced, 0, 0, 1), [1., 0., 1., 0., 0., 0., 0., 0.]);
+    }
+
+    #[test]
+    fn an_expert_has_all_ranks_gradients_before_any_reduction() {
+        let (spec, plan) = plan(2, 2, 1);
+        let spec = RunSpec { shapes: vec![Shape::Experts], ..spec };
+        let name = Shape::Experts.param().expect("a shape of one parameter");
+        let usage = Usage::of(&spec, &Param::new(name, vec![1]));
+        let expected = |point, m| plan.expected(usage, point, 0, m, 1);
+        assert_eq!(expected(Point::Accumulator, 0), [2., 0., 2., 0.]);
+        assert_eq!(expected(Point::LocalGradient, 1), [0., 2., 0., 2.]);
+        assert_eq!(expected(Point::OptimizerInput, 1), [1.; 4]);
     }
 
     #[test]

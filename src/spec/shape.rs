@@ -38,6 +38,9 @@ named_enum! {
         /// The flag that `no_sync` switches is set between forward and backward: a user's mistake
         /// with DDP, whose forward has looked at it by then.
         LateNoSync = "late-no-sync",
+        /// Each rank holds an expert of its own, to which all ranks send data: expert parallelism
+        /// over all ranks. All experts are sent the same, so that they stay alike.
+        Experts = "experts",
     }
 }
 
@@ -61,6 +64,7 @@ impl Shape {
             }
             Shape::Unmanaged => "the last microbatch reaches only a tensor outside of the engine",
             Shape::LateNoSync => "DDP's no_sync flag is set after forward, a user's mistake",
+            Shape::Experts => "each rank holds an expert, to which all ranks send the same data",
         }
     }
 
@@ -97,6 +101,7 @@ impl Shape {
             Shape::UnusedAlternating => Some("embed.weight"),
             Shape::Tied => Some("position.weight"),
             Shape::Frozen => Some("frozen.weight"),
+            Shape::Experts => Some("expert.weight"),
             Shape::TupleOutput
             | Shape::DictOutput
             | Shape::SeveralBackwards

@@ -14,11 +14,14 @@ pub struct Usage {
     last: bool,
     /// Whether those of every other step do, beginning with the second.
     odd_steps: bool,
+    /// Whether each rank's gradient of it is of all ranks' data, as an expert's is.
+    from_all: bool,
 }
 
 impl Usage {
     /// Every microbatch uses the parameter.
-    pub const ALWAYS: Usage = Usage { ever: true, first: true, last: true, odd_steps: true };
+    pub const ALWAYS: Usage =
+        Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false };
 
     /// How a run uses one of its parameters.
     pub fn of(spec: &RunSpec, param: &Param) -> Self {
@@ -28,12 +31,19 @@ impl Usage {
             first: !about(Shape::UnusedFirst),
             last: Self::ordinary(spec).last && !about(Shape::UnusedLast),
             odd_steps: !about(Shape::UnusedAlternating),
+            from_all: about(Shape::Experts),
         }
     }
 
     /// How a run uses the parameters that no shape is about.
     pub fn ordinary(spec: &RunSpec) -> Self {
         Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
+    }
+
+    /// Whether each rank's gradient of the parameter is of all ranks' data: what an expert is sent
+    /// comes from everywhere, and each rank has an expert of its own.
+    pub fn is_experts(self) -> bool {
+        self.from_all
     }
 
     /// Whether this microbatch, of a step of `ga`, uses the parameter.
@@ -51,7 +61,7 @@ mod tests {
     use crate::spec::{Engine, Plan, SpecRequest};
 
     #[test]
-    fn every_shape_that_leaves_something_unused_says_what() {
+    fn every_shape_that_uses_a_parameter_in_its_own_way_says_which() {
         for &shape in Shape::ALL {
             let only_ddp = shape == Shape::LateNoSync;
             let request = SpecRequest {
@@ -68,7 +78,7 @@ mod tests {
                 assert_eq!(special.len(), plan.params().len());
                 continue;
             }
-            let expected = shape.leaves_unused() || shape == Shape::Frozen;
+            let expected = shape.leaves_unused() || matches!(shape, Shape::Frozen | Shape::Experts);
             assert_eq!(special, if expected { Vec::from_iter(shape.param()) } else { vec![] });
         }
     }

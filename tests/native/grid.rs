@@ -44,7 +44,10 @@ fn request(mut number: usize) -> SpecRequest {
     let switch = [None, Some(true), Some(false)];
     let mut shapes: Vec<Shape> = Shape::ALL.to_vec();
     shapes.retain(|shape| {
-        !matches!(shape, Shape::TupleOutput | Shape::DictOutput | Shape::LateNoSync)
+        !matches!(
+            shape,
+            Shape::TupleOutput | Shape::DictOutput | Shape::LateNoSync | Shape::Experts
+        )
     });
     SpecRequest {
         stage: Some(stage),

@@ -100,6 +100,26 @@ const SLIPS: &[(&str, Slip, &str, Option<usize>)] = &[
     ("halved", |_, w| w / 2.0, "ZP105", None),
     ("not averaged", |at, w| if at.source.1 == at.owner { 2.0 * w } else { 0.0 }, "ZP104", None),
     (
+        "averaged at the first microbatch alone",
+        |at, w| match (at.source.2 == 0, at.source.1 == at.owner) {
+            (true, _) => w,
+            (false, true) => 2.0 * w,
+            (false, false) => 0.0,
+        },
+        "ZP104",
+        None,
+    ),
+    (
+        "averaged but for one",
+        |at, w| match (at.source.2 == 1, at.source.1 == at.owner) {
+            (false, _) => w,
+            (true, true) => 2.0 * w,
+            (true, false) => 0.0,
+        },
+        "ZP104",
+        Some(1),
+    ),
+    (
         "leaked",
         |at, w| match (at.source.2 == 2, at.source.1 == at.owner) {
             (false, _) => w,

@@ -17,6 +17,7 @@ SPECIAL = {
     "infinity-on-one-rank": "layers.0.norm.weight",
     "unused-alternating": "embed.weight",
     "tied": "position.weight",
+    "experts": "expert.weight",
 }
 
 

@@ -31,7 +31,7 @@ impl Plan {
     pub fn new(args: &super::Args, mut earlier: Option<Sweep>) -> Result<Self> {
         let lattice = Lattice::of(args.engine);
         let design = if args.full { lattice.product() } else { lattice.covering() };
-        for sweep in &mut earlier {
+        if let Some(sweep) = &mut earlier {
             sweep.rows.retain(|row| row.outcome.ending != Ending::NotRun);
         }
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);

@@ -6,17 +6,18 @@ use crate::spec::RunSpec;
 /// they are, and without repetitions.
 pub(super) fn hypotheses(spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<Vec<f64>> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
-    let boundary = ga - 1;
     let own = |source: usize| if source == rank { world as f64 } else { 0.0 };
     // Each weight times a factor that depends on source rank and microbatch.
     let times = |factor: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
         let of = |k: usize| factor(k / ga % world, k % ga);
         planned.iter().enumerate().map(|(k, weight)| weight * of(k)).collect()
     };
-    let mut made = vec![
-        times(&|source, _| own(source)),
-        times(&|source, m| if m == boundary { own(source) } else { 1.0 }),
-    ];
+    let mut made = Vec::new();
+    // Not averaged: from some microbatch on, which may be the first, and one alone.
+    for first in 0..ga {
+        made.push(times(&|source, m| if m >= first { own(source) } else { 1.0 }));
+        made.push(times(&|source, m| if m == first { own(source) } else { 1.0 }));
+    }
     for factor in [world, ga].map(|number| number as f64) {
         made.extend([times(&|_, _| factor), times(&|_, _| 1.0 / factor)]);
     }

@@ -1,4 +1,4 @@
-//! ZP104: the reduction across ranks did not take place.
+//! ZP104: the reduction across ranks did not take place, at all or for some microbatches.
 
 use super::super::Case;
 use super::super::deviation::Pattern;
@@ -19,28 +19,31 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     case.deviations
         .iter()
         .filter_map(|deviation| {
-            let message = match &deviation.pattern {
-                Pattern::NotAveraged => format!(
-                    "gradients were not averaged across ranks: each optimizer got its own rank's \
-                     {world} times over and nobody else's"
+            let local = |which: &str| {
+                format!(
+                    "gradients{which} were not averaged across ranks: each optimizer got its own \
+                     rank's {world} times over and nobody else's"
+                )
+            };
+            let (message, microbatch) = match &deviation.pattern {
+                Pattern::NotAveraged => (local(""), None),
+                Pattern::PartlyAveraged(microbatches) => (
+                    local(&format!(" of {}", counted("microbatch", microbatches))),
+                    match microbatches[..] {
+                        [only] => Some(only),
+                        _ => None,
+                    },
                 ),
-                Pattern::NotAveragedIn(microbatches) => format!(
-                    "gradients of {} were not averaged across ranks: each optimizer got its own \
-                     rank's {world} times over and nobody else's",
-                    counted("microbatch", microbatches),
+                Pattern::NotSummed => (
+                    "gradients were not summed across ranks: each optimizer got its own rank's, \
+                     divided by the number of ranks, as they are before a reduction has ended"
+                        .to_owned(),
+                    None,
                 ),
-                Pattern::NotSummed => "gradients were not summed across ranks: each optimizer got \
-                                       its own rank's, divided by the number of ranks, as they are \
-                                       before a reduction has ended"
-                    .to_owned(),
                 _ => return None,
             };
             let mut finding = rule.deviation(deviation, message);
-            if let Pattern::NotAveragedIn(microbatches) = &deviation.pattern
-                && let [microbatch] = microbatches[..]
-            {
-                finding.microbatch = Some(microbatch);
-            }
+            finding.microbatch = microbatch;
             Some(finding)
         })
         .fold(Vec::new(), super::merge)

@@ -13,7 +13,9 @@ import torch
 
 from zprobe_rank.engines.base import BaseEngine, or_zeros
 from zprobe_rank.engines.deepspeed_buckets import watch_buckets
+from zprobe_rank.engines.deepspeed_experts import groups_for_optimizer, place_experts
 from zprobe_rank.engines.deepspeed_hooks import watch_hooks
+from zprobe_rank.model import SPECIAL
 from zprobe_rank.sampler import Pieces
 
 # Releases import these while they initialize, some for seconds; here all ranks share them.
@@ -36,7 +38,11 @@ class Engine(BaseEngine):
         # As DeepSpeed's own launcher sets it.
         os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
-        self.optimizer = self.make_optimizer(self.trainable())
+        parameters = self.trainable()
+        if "experts" in self.spec["shapes"]:
+            place_experts(self.model, SPECIAL["experts"], self.spec["world_size"])
+            parameters = groups_for_optimizer(parameters)
+        self.optimizer = self.make_optimizer(parameters)
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.spec["deepspeed_config"]
         )
