@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     // A wrong scale, or a microbatch that is missing everywhere, is the same on all ranks.
     explained_by: &[
-        "ZP101", "ZP104", "ZP105", "ZP107", "ZP401", "ZP201", "ZP501", "ZP502", "ZP602",
+        "ZP101", "ZP104", "ZP105", "ZP107", "ZP401", "ZP201", "ZP501", "ZP502", "ZP602", "ZP603",
     ],
     doc: include_str!("../../../docs/rules/ZP601.md"),
     check,

@@ -10,6 +10,8 @@ use super::flat::narrow;
 /// A bucket of one rank.
 pub struct Bucket {
     capacity: usize,
+    /// Elements that there is room for: no more than the model has.
+    room: usize,
     kind: Kind,
     /// Where gradients are copied to as they are produced: one buffer, or two that take turns where
     /// the reduction of one goes on while the other is filled. None where gradients stay where they
@@ -32,12 +34,13 @@ pub struct Contents {
 impl Bucket {
     /// An empty bucket of `capacity` elements of which no more than `most` are ever needed.
     pub fn new(capacity: usize, most: usize, kind: Kind, buffers: usize) -> Result<Self> {
-        let len = i64::try_from(capacity.min(most))?;
+        let room = capacity.min(most);
+        let len = i64::try_from(room)?;
         let buffers = (0..buffers)
             .map(|_| Ok(Tensor::f_empty([len], (kind, Device::Cpu))?))
             .collect::<Result<_>>()?;
         let (active, elements) = (0, 0);
-        Ok(Self { capacity, kind, buffers, active, pieces: vec![], params: vec![], elements })
+        Ok(Self { capacity, room, kind, buffers, active, pieces: vec![], params: vec![], elements })
     }
 
     /// Elements that it takes.
@@ -52,7 +55,7 @@ impl Bucket {
 
     /// Whether a gradient fits beside what is in it.
     pub fn fits(&self, numel: usize) -> bool {
-        self.elements + numel <= self.capacity
+        self.elements + numel <= self.room
     }
 
     /// Puts a parameter's flat gradient in.
