@@ -155,7 +155,8 @@ impl Engine {
         let accumulation_steps = context.spec.gradient_accumulation_steps as f64;
         let mean = (0..divisions).fold(loss, |loss, _| loss / accumulation_steps);
         let scale = self.optimizer.scale();
-        let graph = walk_graph(&mean, self.model.parameters())?;
+        let scaled = mean * scale;
+        let graph = walk_graph(&scaled, self.model.parameters())?;
         context.recorder.emit(Event::GraphWalked {
             step,
             microbatch: index,
@@ -163,24 +164,30 @@ impl Engine {
             params: graph.params,
         })?;
         if !self.model.is_coded() {
-            self.record_local_gradient(&mean, microbatch)?;
+            self.record_local_gradient(&scaled, microbatch, scale)?;
         }
         if self.backwards == 1 {
             misbehave(&context)?;
         }
         self.backwards += 1;
         context.phase(microbatch, Phase::Backward)?;
-        self.flow.backward(&(mean * scale), microbatch, scale)?;
+        self.flow.backward(&scaled, microbatch, scale)?;
         self.parameters.release()
     }
 
-    /// Asks autograd for the microbatch's gradient by itself, past every hook and buffer.
-    fn record_local_gradient(&self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
+    /// Asks autograd for the microbatch's gradient by itself, past every hook and buffer. With the
+    /// loss scale, like the engine: without it, small gradients are lost to fp16.
+    fn record_local_gradient(
+        &self,
+        loss: &Tensor,
+        microbatch: Microbatch,
+        scale: f64,
+    ) -> Result<()> {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
         let flat: Vec<Tensor> = gradients.iter().map(|g| g.reshape([-1])).collect();
         let at = microbatch.at(Point::LocalGradient, LayoutName::Full);
-        self.context.recorder.buffer(at, &Tensor::f_cat(&flat, 0)?)
+        self.context.record_scaled(at, &Tensor::f_cat(&flat, 0)?, scale)
     }
 
     fn step(&mut self, boundary: Microbatch) -> Result<()> {
