@@ -290,8 +290,9 @@ fn a_frozen_parameter_that_changes_is_found() {
         }
     }
     let report = diagnose(&trace);
-    assert_eq!(codes(&report), ["ZP601", "ZP603"]);
-    let finding = &report.findings[1];
+    assert_eq!(codes(&report), ["ZP603"]);
+    let finding = &report.findings[0];
     assert_eq!((finding.step, finding.rank), (Some(1), Some(1)));
     assert_eq!(finding.param.as_deref(), Some(name));
+    assert_eq!(finding.consequences[0].code, "ZP601");
 }
