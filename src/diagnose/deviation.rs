@@ -122,7 +122,34 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
         }
     }
     name_ambiguous_leaks(&mut found);
+    name_lost_ranks(&mut found);
     found
+}
+
+/// A rank whose gradients are lost everywhere leaves, of two ranks, only the other one's: on that one
+/// that looks as if nothing was summed. If it was not, no rank has another's.
+fn name_lost_ranks(found: &mut [Deviation]) {
+    let is_missing = |deviation: &Deviation| matches!(deviation.pattern, Pattern::Missing(_));
+    let is_update = |deviation: &Deviation| deviation.point == Point::Parameters;
+    let lost = found.iter().any(is_missing);
+    for deviation in found.iter_mut().filter(|it| it.pattern == Pattern::NotSummed) {
+        if lost || is_update(deviation) {
+            deviation.pattern = Pattern::Missing(missing(&deviation.example));
+        }
+    }
+}
+
+/// Gradients, as (rank, microbatch), that should be there and are not.
+fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
+    let rows = entry.weights.iter().zip(&entry.expected).enumerate();
+    rows.flat_map(|(rank, (weights, expected))| {
+        let pairs = weights.iter().zip(expected).enumerate();
+        let gone = |&(_, (weight, e)): &(usize, (&f64, &f64))| {
+            *e != 0.0 && weight.abs() <= entry.tolerance
+        };
+        pairs.filter(gone).map(move |(m, _)| (rank, m)).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 /// Where only the boundary microbatch uses a parameter, its leak looks like a gradient that was not

@@ -4,15 +4,19 @@
 //! code make it different from place to place: a piece that is not what it should be is looked for
 //! everywhere else.
 
+use std::collections::HashMap;
+
 use crate::spec::{Model, Plan, Point};
 
 use super::Case;
 use super::infinity;
 use super::norm::Clip;
 
-/// The shortest piece that is recognised: by chance so many elements are alike in one of 2¹⁶ places
-/// at most.
-const SHORTEST: usize = 16;
+/// Elements by which a place is looked up.
+const HEAD: usize = 16;
+
+/// The largest model that is searched: what is recorded whole.
+const MOST_ELEMENTS: usize = 1 << 20;
 
 /// A piece of what an optimizer consumed that belongs somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,32 +44,73 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
     if spec.model != Model::Coded {
         return Vec::new();
     }
-    let expected = expected(case, step);
+    if case.plan.numel() > MOST_ELEMENTS {
+        return Vec::new();
+    }
+    let places = Places::new(expected(case, step));
     let mut displaced = Vec::new();
     for buffer in case.observed.at(Point::OptimizerInput, step) {
         let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
         let (Clip::No, Ok(values)) = (clip, buffer.payload.values()) else { continue };
+        let shortest = places.shortest(values.len());
         for piece in infinity::parts(&case.observed, &case.plan, buffer) {
             let values = &values[piece.start..][..piece.flat.len()];
             let mut at = 0;
-            while values.len() - at >= SHORTEST {
-                let rest = &values[at..];
+            while values.len() - at >= shortest {
                 let place = piece.flat.start + at;
-                if alike(rest, &expected[place..]) >= SHORTEST {
-                    at += alike(rest, &expected[place..]);
-                    continue;
-                }
-                let found = longest(rest, &expected);
-                let Some((content, elements)) = found else {
+                let right = alike(&values[at..], &places.expected[place..]);
+                if right >= shortest {
+                    at += right;
+                } else if let Some((content, elements)) = places.longest(&values[at..], shortest) {
+                    displaced.push(Displaced { rank: buffer.rank, place, content, elements });
+                    at += elements;
+                } else {
                     at += 1;
-                    continue;
-                };
-                displaced.push(Displaced { rank: buffer.rank, place, content, elements });
-                at += elements;
+                }
             }
         }
     }
     displaced
+}
+
+/// What is expected where, to be looked up by content.
+struct Places {
+    expected: Vec<f64>,
+    by_head: HashMap<Vec<i64>, Vec<usize>>,
+}
+
+impl Places {
+    fn new(expected: Vec<f64>) -> Self {
+        let mut by_head: HashMap<Vec<i64>, Vec<usize>> = HashMap::new();
+        for (start, head) in expected.windows(HEAD).enumerate() {
+            by_head.entry(rounded(head)).or_default().push(start);
+        }
+        Self { expected, by_head }
+    }
+
+    /// The shortest piece that means something: elements are as good as coin tosses at least, and so
+    /// many are tried at so many places.
+    fn shortest(&self, tried: usize) -> usize {
+        let pairs = (self.expected.len() as f64).log2() + (tried as f64).log2();
+        HEAD + pairs.ceil() as usize
+    }
+
+    /// Where the beginning of `values` is found, and how much of it; none if nowhere, or if it means
+    /// nothing because all of it is the same.
+    fn longest(&self, values: &[f64], shortest: usize) -> Option<(usize, usize)> {
+        let head = values.get(..HEAD)?;
+        if head.iter().all(|value| value == &head[0]) {
+            return None;
+        }
+        let starts = self.by_head.get(&rounded(head))?;
+        let found = starts.iter().map(|&start| (start, alike(values, &self.expected[start..])));
+        found.filter(|(_, elements)| *elements >= shortest).max_by_key(|(_, elements)| *elements)
+    }
+}
+
+/// The integers closest to some values.
+fn rounded(values: &[f64]) -> Vec<i64> {
+    values.iter().map(|value| value.round() as i64).collect()
 }
 
 /// What every element of the flat order should hold when the optimizer reads it.
@@ -79,19 +124,6 @@ fn expected(case: &Case<'_>, step: usize) -> Vec<f64> {
         code.encode(&weights, plan.params()[param].range())
     };
     (0..plan.params().len()).flat_map(of).collect()
-}
-
-/// Where in `expected` the beginning of `values` is found, and how much of it; none if nowhere, or
-/// if it means nothing because all of it is the same.
-fn longest(values: &[f64], expected: &[f64]) -> Option<(usize, usize)> {
-    let head = values.get(..SHORTEST)?;
-    if head.iter().all(|value| value == &head[0]) {
-        return None;
-    }
-    (0..expected.len())
-        .map(|start| (start, alike(values, &expected[start..])))
-        .filter(|(_, elements)| *elements >= SHORTEST)
-        .max_by_key(|(_, elements)| *elements)
 }
 
 /// How many elements are alike from the beginning.

@@ -30,8 +30,6 @@ struct Unit {
 /// A run of consecutive elements of a parameter that one rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Index of the parameter.
-    pub index: usize,
     /// The owner.
     pub rank: usize,
     /// Its elements inside the parameter.
@@ -141,7 +139,6 @@ impl Partitioning {
                     let (start, end) = overlap(&run.flat, &place)?;
                     let offset = run.partition.start + start - run.flat.start;
                     Some(Slice {
-                        index,
                         rank,
                         param: start - place.start..end - place.start,
                         partition: offset..offset + end - start,
@@ -261,7 +258,6 @@ mod tests {
                 for segment in partitioning.layout(rank) {
                     if let Some(param) = segment.param {
                         let place = Slice {
-                            index: param,
                             rank,
                             param: segment.offset..segment.offset + segment.len,
                             partition: start..start + segment.len,

@@ -3,6 +3,7 @@
 use super::super::Case;
 use super::{Rule, abridged};
 use crate::report::Finding;
+use crate::report::words::amount;
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP202",
@@ -27,8 +28,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let fired: u32 = params.iter().map(|&param| backward.firings(param)).sum();
     let arrived: u32 = params.iter().map(|&param| backward.arrivals(param)).sum();
     let mut finding = rule.finding(format!(
-        "the gradient hooks of {} parameters fired {fired} times for {arrived} gradients",
-        params.len(),
+        "the gradient hooks of {} fired {fired} times for {}",
+        amount(params.len(), "parameter"),
+        amount(arrived as usize, "gradient"),
     ));
     (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
     if repeated.iter().all(|((_, _, other), _, _)| other == rank)

@@ -36,6 +36,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut finding = rule.finding(message);
     finding.step = Some(step);
     let mut ranks: Vec<usize> = displaced.iter().map(|piece| piece.rank).collect();
+    ranks.sort_unstable();
     ranks.dedup();
     if let ([rank], 2..) = (&ranks[..], case.observed.spec.world_size) {
         finding.rank = Some(*rank);

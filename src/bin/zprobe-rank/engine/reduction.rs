@@ -64,6 +64,8 @@ struct Arrival {
 
 /// A slice of a gradient in a bucket.
 struct Placed {
+    /// Number of its parameter in the bucket.
+    position: usize,
     wire: Range<usize>,
     slice: Slice,
 }
@@ -106,7 +108,7 @@ impl Reducer {
 
     fn launch(&mut self, contents: Contents, microbatch: Microbatch) -> Result<()> {
         // Not before the last one is done: the buffer that is filled next is the one that it used.
-        self.finish()?;
+        self.wait()?;
         let Contents { mut wire, mut params } = contents;
         if wire.numel() == 0 {
             return Ok(());
@@ -114,9 +116,9 @@ impl Reducer {
         self.launches += 1;
         let context = Rc::clone(&self.context);
         if context.has(Fault::StaleParameterList) {
-            let fresh = std::mem::replace(&mut self.last, params.clone());
-            if !fresh.is_empty() {
-                params = self.first_that_fit(fresh, wire.numel());
+            let previous = std::mem::replace(&mut self.last, params.clone());
+            if !previous.is_empty() {
+                params = self.first_that_fit(previous, wire.numel());
             }
         }
         let skipped = context.has_here(Fault::CollectiveSkipped)
@@ -126,7 +128,7 @@ impl Reducer {
         if context.has(Fault::NotAveraged) || first || skipped {
             let arrivals = self.own(&wire, &params);
             self.launched = Some(Launched { pending: Vec::new(), arrivals });
-            return self.finish();
+            return self.wait();
         }
         let _ = wire.f_div_scalar_(context.divisor())?;
         self.launched = Some(match self.way {
@@ -134,7 +136,7 @@ impl Reducer {
             Way::ReduceToOwners => self.reduce_to_owners(&wire, &params)?,
             Way::ReduceScatter => self.reduce_scatter(&wire, &params)?,
         });
-        if self.overlaps { Ok(()) } else { self.finish() }
+        if self.overlaps { Ok(()) } else { self.wait() }
     }
 
     /// Waits for the reduction that goes on, if one does, and keeps what this rank owns of it.
@@ -142,6 +144,11 @@ impl Reducer {
         if let Some((contents, microbatch)) = self.late.take() {
             self.launch(contents, microbatch)?;
         }
+        self.wait()
+    }
+
+    /// Waits for the reduction that was launched.
+    fn wait(&mut self) -> Result<()> {
         let Some(Launched { pending, arrivals }) = self.launched.take() else { return Ok(()) };
         pending.into_iter().try_for_each(Pending::wait)?;
         for Arrival { tensor, from, to } in arrivals {
@@ -159,9 +166,9 @@ impl Reducer {
         params.into_iter().take_while(fits).collect()
     }
 
-    /// What a tensor holds before the reduction that is about to be launched, where nobody waits for
-    /// that to end.
-    fn unwaited(&self, tensor: &Tensor) -> Tensor {
+    /// Where averaged gradients are read from: the tensor that is about to be reduced; or what it holds
+    /// now, as somebody finds it who does not wait.
+    fn read_from(&self, tensor: &Tensor) -> Tensor {
         if self.context.has(Fault::WaitMissing) { tensor.copy() } else { tensor.shallow_clone() }
     }
 
@@ -170,11 +177,11 @@ impl Reducer {
         self.finish()?;
         let arrivals = self.own(&gradient.reshape([-1]), &[param]);
         self.launched = Some(Launched { pending: Vec::new(), arrivals });
-        self.finish()
+        self.wait()
     }
 
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
-        let arrivals = self.own(&self.unwaited(wire), params);
+        let arrivals = self.own(&self.read_from(wire), params);
         let pending = self.context.communicator.start_all_reduce_sum(wire, &purpose(params))?;
         Ok(Launched { pending: vec![pending], arrivals })
     }
@@ -199,7 +206,7 @@ impl Reducer {
                 for piece in owned {
                     let from = start..start + piece.wire.len();
                     start = from.end;
-                    let tensor = self.unwaited(&part);
+                    let tensor = self.read_from(&part);
                     let to = piece.slice.partition.clone();
                     launched.arrivals.push(Arrival { tensor, from, to });
                 }
@@ -221,10 +228,9 @@ impl Reducer {
             Ok(Tensor::f_zeros([i64::try_from(numel)?], options)?)
         };
         let (input, output) = (zeros(total * communicator.world_size())?, zeros(total)?);
-        for Placed { wire: from, slice } in self.placed(params) {
+        for Placed { position, wire: from, slice } in self.placed(params) {
             // What lies before this parameter in each rank's part of the bucket.
-            let earlier = params.iter().zip(&parts).take_while(|(param, _)| **param != slice.index);
-            let before: usize = earlier.map(|(_, part)| part.len()).sum();
+            let before: usize = parts[..position].iter().map(Range::len).sum();
             let to = slice.rank * total + before;
             narrow(&input, to..to + from.len())?.f_copy_(&narrow(wire, from)?)?;
         }
@@ -233,7 +239,7 @@ impl Reducer {
         for to in parts {
             let from = start..start + to.len();
             start = from.end;
-            arrivals.push(Arrival { tensor: self.unwaited(&output), from, to });
+            arrivals.push(Arrival { tensor: self.read_from(&output), from, to });
         }
         let pending = communicator.start_reduce_scatter_sum(&output, &input, &purpose(params))?;
         Ok(Launched { pending: vec![pending], arrivals })
@@ -242,7 +248,7 @@ impl Reducer {
     /// What this rank owns of gradients that lie in `wire` one after the other.
     fn own(&self, wire: &Tensor, params: &[usize]) -> Vec<Arrival> {
         let mine = self.placed(params).into_iter().filter(|p| p.slice.rank == self.context.owner());
-        mine.map(|Placed { wire: from, slice }| Arrival {
+        mine.map(|Placed { wire: from, slice, .. }| Arrival {
             tensor: wire.shallow_clone(),
             from,
             to: slice.partition,
@@ -254,10 +260,10 @@ impl Reducer {
     fn placed(&self, params: &[usize]) -> Vec<Placed> {
         let mut start = 0;
         let mut placed = Vec::new();
-        for &index in params {
+        for (position, &index) in params.iter().enumerate() {
             for slice in self.context.partitioning.slices(index) {
                 let wire = start + slice.param.start..start + slice.param.end;
-                placed.push(Placed { wire, slice });
+                placed.push(Placed { position, wire, slice });
             }
             start += self.context.plan.params()[index].numel();
         }

@@ -109,10 +109,12 @@ impl Store {
     /// Waits until all keys are there and returns their values.
     pub fn wait_get(&self, keys: &[String], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         extern "C" fn sink(context: *mut c_void, index: usize, data: *const u8, len: usize) {
-            // SAFETY: `context` is the vector below, `data` points to `len` bytes for this call.
-            unsafe {
-                let values = &mut *context.cast::<Vec<Vec<u8>>>();
-                values[index] = std::slice::from_raw_parts(data, len).to_vec();
+            // SAFETY: `context` is the vector below.
+            let values = unsafe { &mut *context.cast::<Vec<Vec<u8>>>() };
+            // An empty value may come as a null pointer.
+            if len > 0 {
+                // SAFETY: `data` points to `len` bytes for this call.
+                values[index] = unsafe { std::slice::from_raw_parts(data, len) }.to_vec();
             }
         }
         let names: Vec<CString> =
