@@ -77,6 +77,8 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
 struct Places {
     expected: Vec<f64>,
     by_head: HashMap<Vec<i64>, Vec<usize>>,
+    /// The chance that two elements are alike.
+    collision: f64,
 }
 
 impl Places {
@@ -85,14 +87,21 @@ impl Places {
         for (start, head) in expected.windows(HEAD).enumerate() {
             by_head.entry(rounded(head)).or_default().push(start);
         }
-        Self { expected, by_head }
+        let mut counts: HashMap<i64, usize> = HashMap::new();
+        for value in rounded(&expected) {
+            *counts.entry(value).or_default() += 1;
+        }
+        let share = |count: &usize| *count as f64 / expected.len() as f64;
+        let collision = counts.values().map(|count| share(count).powi(2)).sum();
+        Self { expected, by_head, collision }
     }
 
-    /// The shortest piece that means something: elements are as good as coin tosses at least, and so
-    /// many are tried at so many places.
+    /// The shortest piece that chance puts nowhere, with `tried` elements at every place: but for one
+    /// case in 2¹⁶.
     fn shortest(&self, tried: usize) -> usize {
-        let pairs = (self.expected.len() as f64).log2() + (tried as f64).log2();
-        HEAD + pairs.ceil() as usize
+        let pairs = self.expected.len() as f64 * tried as f64;
+        let bits = -self.collision.log2();
+        HEAD.max(((16.0 + pairs.log2()) / bits).ceil() as usize)
     }
 
     /// Where the beginning of `values` is found, and how much of it; none if nowhere, or if it means

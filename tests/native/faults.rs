@@ -67,7 +67,7 @@ fn expected() -> Vec<Expected> {
         row(Fault::BucketFlushedEarly, "ZP102", &[], Anywhere),
         row(Fault::BucketNeverFlushed, "ZP102", &["ZP301"], Anywhere),
         row(Fault::StaleParameterList, "ZP402", &["ZP107", "ZP102"], Anywhere),
-        row(Fault::BufferOverwritten, "ZP107", &["ZP402"], Anywhere),
+        row(Fault::BufferOverwritten, "ZP402", &["ZP107"], Anywhere),
         row(Fault::WaitMissing, "ZP104", &["ZP102"], Anywhere),
         row(Fault::ReducedInBf16, "ZP504", &[], Anywhere),
         row(Fault::UnusedWaitedFor, "ZP102", &[], Anywhere),

@@ -18,7 +18,7 @@ pub(super) fn hypotheses(spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<Ve
         made.push(times(&|source, m| if m >= first { own(source) } else { 1.0 }));
         made.push(times(&|source, m| if m == first { own(source) } else { 1.0 }));
     }
-    for factor in [world, ga].map(|number| number as f64) {
+    for factor in [world, ga, 2].map(|number| number as f64) {
         made.extend([times(&|_, _| factor), times(&|_, _| 1.0 / factor)]);
     }
     for changed in [0.0, 2.0] {
