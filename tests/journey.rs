@@ -13,9 +13,9 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("launch", &["spec", "trace"]),
     ("adapters", &["spec", "launch", "trace"]),
     ("report", &["spec", "trace"]),
-    ("diagnose", &["spec", "trace", "report"]),
     ("environment", &[]),
     ("zoo", &["spec", "report", "environment"]),
+    ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec"]),
 ];

@@ -55,9 +55,9 @@ pub fn main(args: &Args) -> Result<u8> {
             Some(python) => tried(python)?,
             None => values::<Engine>(),
         },
-        What::Probes => {
-            named(registry::rows()?.into_iter().map(|row| (row.name, row.title)).collect())
-        }
+        What::Probes => named(
+            registry::rows().iter().map(|row| (row.name.clone(), row.title.clone())).collect(),
+        ),
     };
     super::print(&lines)?;
     Ok(0)

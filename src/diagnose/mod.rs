@@ -21,6 +21,7 @@ mod summary;
 use crate::report::{Ending, Report, Schema, Verdict};
 use crate::spec::Plan;
 use crate::trace::Trace;
+use crate::zoo::name_known_bugs;
 
 use self::decode::{Decoded, Scene};
 use self::deviation::Deviation;
@@ -66,7 +67,7 @@ pub fn diagnose(trace: &Trace) -> Report {
     } else {
         Verdict::Clean
     };
-    Report {
+    let mut report = Report {
         schema: Schema::CURRENT,
         verdict,
         run: summary::run(&case),
@@ -78,5 +79,7 @@ pub fn diagnose(trace: &Trace) -> Report {
         not_exercised: summary::not_exercised(&case, &findings),
         contributions: case.decoded.contributions,
         findings,
-    }
+    };
+    name_known_bugs(&mut report);
+    report
 }

@@ -134,6 +134,28 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// What follows from it, and would be a finding by itself otherwise.
     pub consequences: Vec<Consequence>,
+    /// Known bugs of released engines that look like this in such a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<KnownBug>,
+}
+
+/// A bug of a released engine (`probes/zoo`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KnownBug {
+    /// Its name: `zprobe zoo NAME` tries it.
+    pub name: String,
+    /// What it is, in a few words.
+    pub title: String,
+    /// Pull requests, issues and other places that tell of it.
+    pub links: Vec<String>,
+    /// Releases that have it.
+    pub affected: String,
+    /// The first release without it; none if no release is known to be.
+    pub fixed: Option<String>,
+    /// Why: the engine's file and function.
+    pub cause: String,
+    /// How to do without the fix.
+    pub workaround: String,
 }
 
 /// A deviation that has its cause in a finding.

@@ -1,6 +1,6 @@
 //! What a run said, against what was expected of it.
 
-use super::{Expectation, Release};
+use super::{Expectation, Release, Row};
 use crate::report::{Report, Verdict};
 
 /// What a run said, against what was expected of it.
@@ -10,6 +10,22 @@ pub struct Judgement {
     pub got: String,
     /// Whether that was expected.
     pub ok: bool,
+}
+
+impl Row {
+    /// Compares a report with what is expected of one of the releases: the bug must be seen, and
+    /// recognised, where it is.
+    pub fn judge(&self, release: &Release, report: &Report) -> Judgement {
+        let mut judgement = release.judge(report);
+        let mut known = report.findings.iter().flat_map(|finding| &finding.known);
+        if self.known.is_some() && release.expect != Expectation::Clean && judgement.ok {
+            judgement.ok = known.any(|known| known.name == self.name);
+            if !judgement.ok {
+                judgement.got.push_str(", not recognised as a known bug");
+            }
+        }
+        judgement
+    }
 }
 
 impl Release {
@@ -51,7 +67,7 @@ pub fn got(report: &Report) -> String {
 }
 
 /// Everything in a report that may be the engine's own words.
-fn words(report: &Report) -> impl Iterator<Item = &str> {
+pub(super) fn words(report: &Report) -> impl Iterator<Item = &str> {
     let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
     let findings = report.findings.iter().flat_map(|finding| {
         [&finding.message].into_iter().chain(&finding.evidence).map(String::as_str)

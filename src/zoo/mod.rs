@@ -1,10 +1,12 @@
 //! The zoo: real bugs of released engines, each with the releases that have it, those that do not,
 //! and what `zprobe run` must say about either.
 //!
-//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one, and
-//! [`Release::judge`] compares what was expected with a run's [`Report`](crate::report::Report).
+//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
+//! [`Release::judge`] compares what was expected with a run's [`Report`](crate::report::Report), and
+//! [`name_known_bugs`] recognises the bugs of the zoo in anybody's run.
 
 mod judge;
+mod known;
 mod read;
 pub mod registry;
 
@@ -14,6 +16,7 @@ use crate::environment::Packages;
 use crate::spec::Engine;
 
 pub use judge::{Judgement, got};
+pub use known::{Known, name_known_bugs};
 pub use read::{ReadError, is_rule_code};
 
 /// One bug, or one other thing worth trying on several releases.
@@ -35,6 +38,8 @@ pub struct Row {
     pub workaround: String,
     /// What the user types behind `zprobe run`, word by word.
     pub run: Vec<String>,
+    /// What a run must be for one of its findings to be this bug; none where that is not said.
+    pub known: Option<Known>,
     /// Where it is tried.
     pub releases: Vec<Release>,
 }

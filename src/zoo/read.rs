@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Expectation, Release, Row};
+use super::{Expectation, Known, Release, Row};
 use crate::environment::Packages;
 use crate::spec::Engine;
 
@@ -41,6 +41,7 @@ struct File {
     cause: String,
     workaround: String,
     run: String,
+    known: Option<Known>,
     release: Vec<FileRelease>,
 }
 
@@ -130,6 +131,7 @@ impl File {
             cause: self.cause.trim().to_owned(),
             workaround: self.workaround.trim().to_owned(),
             run,
+            known: self.known,
         })
     }
 }

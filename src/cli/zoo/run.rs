@@ -81,7 +81,7 @@ fn run_one(case: &Case<'_>, environments: &Environments<'_>, own: &Path, out: &P
     let dir = out.join(&case.row.name).join(case.file_name());
     let (got, ok) = match child(case, python, own, &dir) {
         Ok(report) => {
-            let judgement = case.release.judge(&report);
+            let judgement = case.row.judge(case.release, &report);
             (judgement.got, judgement.ok)
         }
         Err(error) => (format!("did not run: {error:#}"), false),

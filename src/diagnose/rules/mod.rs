@@ -112,6 +112,7 @@ impl Rule {
             bucket: None,
             evidence: Vec::new(),
             consequences: Vec::new(),
+            known: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use super::super::Case;
 use super::super::observed::Process;
-use super::super::signatures::{Fault, recognise};
+use super::super::signatures::recognise;
 use super::super::summary::last_words;
 use super::{Rule, counted};
 use crate::report::{Consequence, Finding};
@@ -82,7 +82,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
     let known = failure.and_then(recognise);
     let mut message = failure.map_or_else(|| ending.clone(), str::to_owned);
-    if let Some(known) = known.filter(|known| known.fault == Fault::Environment) {
+    if let Some(known) = known {
         message =
             format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
     }
@@ -94,12 +94,6 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     });
     if let [rank] = numbers[..] {
         finding.rank = Some(rank);
-    }
-    if let Some(known) = known {
-        finding.evidence.push(match known.releases {
-            "" => format!("known: {}", known.meaning),
-            releases => format!("known: {} ({releases})", known.meaning),
-        });
     }
     for (rank, process) in &ranks {
         let ending = if failure.is_some() { format!(", {ending}") } else { String::new() };

@@ -12,11 +12,23 @@ pub(super) fn render(report: &Report) -> String {
         let separator = if place.is_empty() { "" } else { ": " };
         let _ = writeln!(
             text,
-            "{} {}: {place}{separator}{}",
-            finding.code, finding.name, finding.message
+            "{} {}: {place}{separator}{}{}",
+            finding.code,
+            finding.name,
+            finding.message,
+            known(finding),
         );
     }
     text
+}
+
+/// ` (known bug boundary-leak, fixed in 0.19.0)`; nothing where the bug is not known.
+fn known(finding: &Finding) -> String {
+    let known = finding.known.iter().map(|known| match &known.fixed {
+        Some(release) => format!(" (known bug {}, fixed in {release})", known.name),
+        None => format!(" (known bug {}, not fixed)", known.name),
+    });
+    known.collect()
 }
 
 /// `step 0, microbatch 3, rank 1`, as far as known.

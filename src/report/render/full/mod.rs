@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
-use crate::report::{Ending, Finding, Rank, Severity, Verdict};
+use crate::report::{Ending, Finding, KnownBug, Rank, Severity, Verdict};
 use crate::spec::Observation;
 use crate::trace::{Outcome, Point};
 
@@ -135,7 +135,28 @@ fn finding_text(text: &mut String, finding: &Finding) {
     for consequence in &finding.consequences {
         paragraph(text, &format!("= {}: ", consequence.code), &consequence.message);
     }
+    for known in &finding.known {
+        known_bug(text, known);
+    }
     let _ = writeln!(text, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
+}
+
+/// A bug that is known, and what to do about it.
+fn known_bug(text: &mut String, known: &KnownBug) {
+    let fixed = match &known.fixed {
+        Some(release) => format!("fixed in {release}"),
+        None => "not fixed in any release that was tried".to_owned(),
+    };
+    paragraph(
+        text,
+        &format!("known bug {}: ", known.name),
+        &format!("{} ({}; {fixed})", known.title, known.affected),
+    );
+    for link in &known.links {
+        paragraph(text, "see: ", link);
+    }
+    paragraph(text, "cause: ", &known.cause);
+    paragraph(text, "what to do: ", &known.workaround);
 }
 
 fn ranks(text: &mut String, ranks: &[Rank]) {

@@ -1,0 +1,129 @@
+//! Which findings are bugs that the zoo knows.
+//!
+//! A finding is a known bug where all of this fits: the rule that saw it (or the engine's own words),
+//! the versions that really ran, the optimizer that the engine really chose, and the settings.
+
+use std::collections::BTreeMap;
+
+use pep440_rs::{Version, VersionSpecifiers};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::judge::words;
+use super::{Expectation, Row, registry};
+use crate::report::{Finding, KnownBug, Report, Verdict};
+
+/// How a value that is left to the engine is written in [`Known::when`].
+const UNSET: &str = "unset";
+
+/// What a run must be for one of its findings to be this bug.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    /// Versions that have it, by package: all must fit. No specifier means every version.
+    pub affected: BTreeMap<String, VersionSpecifiers>,
+    /// The first release without it; none if no release is.
+    #[serde(default)]
+    pub fixed: Option<Version>,
+    /// Class that wraps the inner optimizer, where the bug is in one.
+    #[serde(default)]
+    pub optimizer_class: Option<String>,
+    /// Values that fields of the [`RunSpec`](crate::spec::RunSpec) may have, as they stand in
+    /// `report.json`; of a list, one must be there; `"unset"` stands for null.
+    #[serde(default)]
+    pub when: BTreeMap<String, Vec<Value>>,
+}
+
+/// Names the known bug of every finding that is one.
+pub fn name_known_bugs(report: &mut Report) {
+    if report.findings.is_empty() {
+        return;
+    }
+    let Ok(spec) = serde_json::to_value(&report.run.spec) else { return };
+    let named: Vec<Vec<KnownBug>> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let rows = registry::rows().iter();
+            rows.filter_map(|row| row.known_in(report, &spec, finding)).collect()
+        })
+        .collect();
+    for (finding, known) in report.findings.iter_mut().zip(named) {
+        finding.known = known;
+    }
+}
+
+impl Row {
+    /// What is known of a finding, if it is this bug.
+    fn known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> Option<KnownBug> {
+        let known = self.known.as_ref().filter(|known| known.fits(report, spec))?;
+        let is_shown = self.engine == report.run.spec.engine
+            && self.releases.iter().any(|release| release.expect.is_shown_by(report, finding));
+        is_shown.then(|| KnownBug {
+            name: self.name.clone(),
+            title: self.title.clone(),
+            links: self.links.clone(),
+            affected: known.affected_text(),
+            fixed: known.fixed.as_ref().map(Version::to_string),
+            cause: self.cause.clone(),
+            workaround: self.workaround.clone(),
+        })
+    }
+}
+
+impl Known {
+    /// Whether versions, optimizer and settings of a run are such as the bug needs.
+    fn fits(&self, report: &Report, spec: &Value) -> bool {
+        let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {
+            let version = report.run.versions.get(package).and_then(|text| text.parse().ok());
+            version.is_some_and(|version: Version| versions.contains(&version))
+        };
+        let class = report.run.optimizer_class.as_deref();
+        self.affected.iter().all(is_affected)
+            && (self.optimizer_class.is_none() || self.optimizer_class.as_deref() == class)
+            && self.when.iter().all(|(field, values)| is_one_of(&spec[field], values))
+    }
+
+    /// `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
+    fn affected_text(&self) -> String {
+        let parts = self.affected.iter().map(|(package, versions)| {
+            if versions.is_empty() {
+                format!("every release of {package}")
+            } else {
+                format!("{package} {versions}")
+            }
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Whether a field has one of these values; a list, whether it holds one.
+fn is_one_of(field: &Value, values: &[Value]) -> bool {
+    match field {
+        Value::Null => values.iter().any(|value| value == UNSET),
+        Value::Array(held) => held.iter().any(|held| values.contains(held)),
+        field => values.contains(field),
+    }
+}
+
+impl Expectation {
+    /// Whether a finding is what is expected where the bug is.
+    fn is_shown_by(&self, report: &Report, finding: &Finding) -> bool {
+        match self {
+            Self::Clean => false,
+            Self::Finding(code) => finding.code == *code,
+            // Where the engine lived on, the rule has to do.
+            Self::Crash { finding: Some(code), .. } if report.verdict != Verdict::Crashed => {
+                finding.code == *code
+            }
+            Self::Crash { message, finding: Some(code) } => {
+                finding.code == *code && words(report).any(|text| text.contains(message.as_str()))
+            }
+            Self::Crash { message, finding: None } => {
+                let consequences = finding.consequences.iter().map(|known| &known.message);
+                let told = [&finding.message].into_iter().chain(&finding.evidence);
+                told.chain(consequences).any(|text| text.contains(message.as_str()))
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The bugs of the zoo are recognised in anybody's run: by what was seen, and by what ran.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use serde_json::Value;
+use zprobe::diagnose::diagnose;
+use zprobe::report::Report;
+use zprobe::report::render::{Format, render};
+use zprobe::spec::{Engine, SpecRequest};
+use zprobe::trace::Trace;
+use zprobe::zoo::{Expectation, name_known_bugs, registry};
+
+/// What a run of DeepSpeed that leaks its boundary microbatch says.
+fn leak(deepspeed: &str, optimizer_class: &str) -> Report {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut report = diagnose(&Trace::read(&root.join("fixtures/traces/boundary-leak")).unwrap());
+    report.run.spec.engine = Engine::DeepSpeed;
+    report.run.optimizer_class = Some(optimizer_class.to_owned());
+    report.run.versions.insert("deepspeed".to_owned(), deepspeed.to_owned());
+    name_known_bugs(&mut report);
+    report
+}
+
+fn names(report: &Report) -> Vec<&str> {
+    report.findings[0].known.iter().map(|known| known.name.as_str()).collect()
+}
+
+#[test]
+fn a_bug_is_named_in_the_releases_that_have_it() {
+    for affected in ["0.18.5", "0.18.9", "0.18.9+cpu"] {
+        assert_eq!(names(&leak(affected, "BF16_Optimizer")), ["boundary-leak"], "{affected}");
+    }
+    for other in ["0.18.4", "0.19.0", "0.19.8", "not a version"] {
+        assert!(names(&leak(other, "BF16_Optimizer")).is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_known_bug_is_not_named() {
+    assert!(names(&leak("0.18.9", "DeepSpeedZeroOptimizer")).is_empty());
+    let mut native = leak("0.18.9", "BF16_Optimizer");
+    native.run.spec.engine = Engine::Native;
+    name_known_bugs(&mut native);
+    assert!(names(&native).is_empty());
+    let mut other = leak("0.18.9", "BF16_Optimizer");
+    other.findings[0].code = "ZP102".to_owned();
+    name_known_bugs(&mut other);
+    assert!(names(&other).is_empty());
+}
+
+#[test]
+fn the_reader_is_told_the_fix_and_what_to_do_without_it() {
+    let report = leak("0.18.9", "BF16_Optimizer");
+    let text = anstream::adapter::strip_str(&render(&report, Format::Full).unwrap()).to_string();
+    for part in ["known bug boundary-leak", "fixed in 0.19.0", "pull/7985", "immediate_grad_update"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let concise = render(&report, Format::Concise).unwrap();
+    assert!(concise.contains("(known bug boundary-leak, fixed in 0.19.0)"), "{concise}");
+}
+
+#[test]
+fn every_row_says_in_which_runs_it_is_recognised() {
+    let spec = serde_json::to_value(SpecRequest::default().resolve().unwrap()).unwrap();
+    for row in registry::rows() {
+        let known = row.known.as_ref().unwrap_or_else(|| panic!("{} has no [known]", row.name));
+        assert!(!known.affected.is_empty(), "{}: affected by no package", row.name);
+        for (field, values) in &known.when {
+            let Value::Object(fields) = &spec else { panic!("{spec}") };
+            assert!(fields.contains_key(field), "{}: a run has no {field}", row.name);
+            assert!(!values.is_empty(), "{}: {field} can be nothing", row.name);
+        }
+    }
+}
+
+/// Where a release is tried as the row says, it has the bug if and only if it is affected.
+#[test]
+fn affected_releases_are_those_that_were_seen_to_have_the_bug() {
+    for row in registry::rows() {
+        let known = row.known.as_ref().unwrap();
+        for release in row.releases.iter().filter(|release| release.extra.is_empty()) {
+            let fits = known.affected.iter().all(|(package, versions)| {
+                release.packages.version(package).is_some_and(|version| versions.contains(version))
+            });
+            let has = release.expect != Expectation::Clean;
+            // A user's mistake shows in what he adds to a run, and not in the release.
+            let by_words = row.releases.iter().any(|other| {
+                other.packages == release.packages && other.expect != Expectation::Clean
+            });
+            assert_eq!(fits, has || by_words, "{}: {}", row.name, release.label());
+            let fixed = known.fixed.as_ref();
+            let is_fixed = fixed.is_some_and(|fixed| {
+                known
+                    .affected
+                    .keys()
+                    .any(|package| release.packages.version(package) >= Some(fixed))
+            });
+            assert!(!(has && is_fixed), "{}: {} is to be fixed", row.name, release.label());
+        }
+    }
+}
