@@ -9,7 +9,9 @@ pub mod causes;
 pub mod decode;
 pub mod deviation;
 pub mod displacement;
+mod functions;
 pub mod infinity;
+mod journey;
 pub mod norm;
 pub mod observed;
 pub mod overflow;
@@ -67,6 +69,7 @@ pub fn diagnose(trace: &Trace) -> Report {
     } else {
         Verdict::Clean
     };
+    let journey = journey::stations(&case);
     let mut report = Report {
         schema: Schema::CURRENT,
         verdict,
@@ -77,6 +80,8 @@ pub fn diagnose(trace: &Trace) -> Report {
         hooks: summary::hooks(&case),
         power: summary::power(&case),
         not_exercised: summary::not_exercised(&case, &findings),
+        first_divergence: journey::first_divergence(&case, &journey, &findings),
+        journey,
         contributions: case.decoded.contributions,
         findings,
     };

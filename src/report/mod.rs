@@ -25,6 +25,13 @@ pub struct Report {
     pub run: Run,
     /// What is wrong: one finding per root cause, most upstream first.
     pub findings: Vec<Finding>,
+    /// Where what was seen first departs from the plan; none where nothing is wrong, or where what is
+    /// wrong shows in no buffer that could be read.
+    #[serde(default)]
+    pub first_divergence: Option<Divergence>,
+    /// Every moment at which buffers were read, in the order of the journey.
+    #[serde(default)]
+    pub journey: Vec<Station>,
     /// Which gradients each buffer really holds.
     pub contributions: Vec<Contribution>,
     /// Buffer norms of all ranks side by side, in the order of the journey.
@@ -137,6 +144,42 @@ pub struct Finding {
     /// Known bugs of released engines that look like this in such a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownBug>,
+}
+
+/// Where the journey first departs from the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Divergence {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// The buffer; none where it is a gradient hook or a bucket.
+    pub point: Option<Point>,
+    /// Ranks on which it departs.
+    pub ranks: Vec<usize>,
+    /// Parameters concerned; none for all.
+    pub params: Option<Vec<String>>,
+    /// Flush, where it is a bucket.
+    pub bucket: Option<usize>,
+    /// Function of the engine that makes this buffer, where known.
+    pub function: Option<String>,
+    /// Stations of [`Report::journey`] before it, all as planned.
+    pub right_before: usize,
+}
+
+/// A moment at which buffers were read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Station {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point of the journey.
+    pub point: Point,
+    /// Number of ranks whose buffer was read.
+    pub ranks: usize,
+    /// Ranks whose buffer is not as planned.
+    pub departed: Vec<usize>,
 }
 
 /// A bug of a released engine (`probes/zoo`).

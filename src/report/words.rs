@@ -47,6 +47,15 @@ pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     format!("[{}]", rows.join(", "))
 }
 
+/// The first few of many names.
+pub fn abridged(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    if names.len() <= SHOWN {
+        return names.join(", ");
+    }
+    format!("{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@
 
 mod cut;
 mod decisions;
+mod journey;
 mod sampled;
 mod scenarios;
 mod simulated;

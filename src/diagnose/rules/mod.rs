@@ -34,7 +34,7 @@ pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
 
 use super::deviation::Deviation;
-use crate::report::words::{counted, matrix_text, weight_text};
+use crate::report::words::{abridged, counted, matrix_text, weight_text};
 use crate::report::{Contribution, Finding, Severity};
 
 /// A rule.
@@ -145,15 +145,6 @@ impl Rule {
         }
         finding
     }
-}
-
-/// The first few of many names.
-fn abridged(names: &[String]) -> String {
-    const SHOWN: usize = 4;
-    if names.len() <= SHOWN {
-        return names.join(", ");
-    }
-    format!("{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
 }
 
 /// Microbatches among `sources` that concern every rank, or the sources one by one.

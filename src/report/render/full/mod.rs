@@ -1,5 +1,6 @@
 //! The terminal report: verdict first, then the reasons, then the facts.
 
+mod journey;
 mod setting;
 mod tables;
 mod text;
@@ -26,6 +27,10 @@ pub(super) fn render(report: &Report) -> String {
     }
     for finding in &report.findings {
         finding_text(&mut text, finding);
+    }
+    if let Some(divergence) = &report.first_divergence {
+        section(&mut text, "The journey of the gradient, to where it departs from the plan");
+        journey::journey(&mut text, report, divergence);
     }
     if report.ranks.iter().any(|rank| !rank.finished) {
         section(&mut text, "What every rank did last");

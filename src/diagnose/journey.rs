@@ -1,0 +1,139 @@
+//! The journey of the gradient, station by station: where what was seen first departs from the plan,
+//! and what was right before it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::report::{Contribution, Divergence, Finding, Station};
+use crate::trace::Point;
+
+use super::Case;
+use super::functions::function;
+use super::observed::{Buffer, Observed};
+
+/// Every moment at which buffers were read, in the order of the journey.
+///
+/// Ranks come to the same moments in the same order; a rank that ended early lacks the last.
+pub fn stations(case: &Case<'_>) -> Vec<Station> {
+    let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
+    for entry in &case.decoded.contributions {
+        let (ranks, departed) = read.entry(Moment::of(entry)).or_default();
+        ranks.insert(entry.rank);
+        if !entry.as_planned {
+            departed.insert(entry.rank);
+        }
+    }
+    moments(&case.observed)
+        .into_iter()
+        .filter_map(|moment| {
+            let (ranks, departed) = read.remove(&moment)?;
+            let Moment { step, microbatch, point } = moment;
+            let departed = departed.into_iter().collect();
+            Some(Station { step, microbatch, point, ranks: ranks.len(), departed })
+        })
+        .collect()
+}
+
+/// Where the journey first departs from the plan. A finding about hooks or buckets comes before the
+/// buffers of its microbatch, which are made by them.
+pub fn first_divergence(
+    case: &Case<'_>,
+    stations: &[Station],
+    findings: &[Finding],
+) -> Option<Divergence> {
+    if findings.is_empty() {
+        return None;
+    }
+    let departed = stations.iter().position(|station| !station.departed.is_empty());
+    let cause = findings
+        .iter()
+        .filter(|finding| finding.code.starts_with("ZP2") || finding.code.starts_with("ZP3"))
+        .filter_map(|finding| {
+            let at = (finding.step?, finding.microbatch?);
+            let before = stations
+                .iter()
+                .position(|station| (station.step, station.microbatch.unwrap_or(usize::MAX)) >= at);
+            Some((before.unwrap_or(stations.len()), finding))
+        })
+        .filter(|(before, _)| departed.is_none_or(|departed| *before <= departed))
+        .min_by_key(|(before, _)| *before);
+    if let Some((before, finding)) = cause {
+        return Some(Divergence {
+            step: finding.step.unwrap_or_default(),
+            microbatch: finding.microbatch,
+            point: None,
+            ranks: finding
+                .rank
+                .map_or_else(|| (0..case.observed.spec.world_size).collect(), |rank| vec![rank]),
+            params: finding.param.clone().map(|param| vec![param]),
+            bucket: finding.bucket,
+            function: None,
+            right_before: before,
+        });
+    }
+    let departed = departed?;
+    let station = &stations[departed];
+    let class = case.observed.optimizer.map(|(class, _)| class);
+    Some(Divergence {
+        step: station.step,
+        microbatch: station.microbatch,
+        point: Some(station.point),
+        ranks: station.departed.clone(),
+        params: params(case, station),
+        bucket: None,
+        function: function(case.observed.spec, class, station.point).map(str::to_owned),
+        right_before: departed,
+    })
+}
+
+/// Parameters that are not as planned at a station; none for all that no other entry names.
+fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
+    let is_here =
+        |entry: &&Contribution| Moment::of(entry) == Moment::at(station) && !entry.as_planned;
+    let mut params = Vec::new();
+    for entry in case.decoded.contributions.iter().filter(is_here) {
+        for param in entry.params.as_ref()? {
+            push_new(&mut params, param.clone());
+        }
+    }
+    Some(params)
+}
+
+/// A point of a step, or of one of its microbatches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    step: usize,
+    microbatch: Option<usize>,
+    point: Point,
+}
+
+impl Moment {
+    fn of(entry: &Contribution) -> Self {
+        Self { step: entry.step, microbatch: entry.microbatch, point: entry.point }
+    }
+
+    fn at(station: &Station) -> Self {
+        Self { step: station.step, microbatch: station.microbatch, point: station.point }
+    }
+}
+
+/// The moments of the rank that saw most of them, in its order.
+fn moments(observed: &Observed<'_>) -> Vec<Moment> {
+    let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
+    for buffer in observed.buffers.iter().filter(|buffer| buffer.step.is_some()) {
+        of_ranks.entry(buffer.rank).or_default().push(buffer);
+    }
+    let longest = of_ranks.into_values().rev().max_by_key(Vec::len).unwrap_or_default();
+    let mut moments = Vec::new();
+    for Buffer { step, microbatch, point, .. } in longest {
+        let moment =
+            Moment { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
+        push_new(&mut moments, moment);
+    }
+    moments
+}
+
+fn push_new<T: PartialEq>(list: &mut Vec<T>, value: T) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}

@@ -1,0 +1,56 @@
+//! The journey of the gradient: what was right, up to where it departs from the plan.
+
+use super::text::{BOLD, finish, paragraph, table};
+use crate::report::words::{abridged, amount, counted};
+use crate::report::{Divergence, Report, Station};
+
+/// Stations that are shown before the one that departs.
+const SHOWN: usize = 6;
+
+/// The stations up to the first divergence, and what is known of it.
+pub(super) fn journey(text: &mut String, report: &Report, divergence: &Divergence) {
+    let before = &report.journey[..divergence.right_before.min(report.journey.len())];
+    let hidden = before.len().saturating_sub(SHOWN);
+    if hidden > 0 {
+        paragraph(text, "", &format!("{} before these, as planned", amount(hidden, "station")));
+    }
+    let mut rows = table(["step", "microbatch", "at", ""]);
+    for station in &before[hidden..] {
+        let ranks = amount(station.ranks, "rank");
+        rows.add_row(row(
+            station.step,
+            station.microbatch,
+            name(station),
+            format!("as planned on {ranks}"),
+        ));
+    }
+    let at = divergence
+        .point
+        .map_or_else(|| hook_or_bucket(divergence), |point| point.describe().to_owned());
+    let departs = format!("{BOLD}DEPARTS{BOLD:#} on {}", counted("rank", &divergence.ranks));
+    rows.add_row(row(divergence.step, divergence.microbatch, at, departs));
+    text.push_str(&finish(rows, 4));
+    if let Some(params) = &divergence.params {
+        paragraph(text, "parameters: ", &abridged(params));
+    }
+    if let Some(function) = &divergence.function {
+        paragraph(text, "made by: ", function);
+    }
+}
+
+fn row(step: usize, microbatch: Option<usize>, at: String, what: String) -> [String; 4] {
+    let microbatch = microbatch.map(|microbatch| microbatch.to_string()).unwrap_or_default();
+    [step.to_string(), microbatch, at, what]
+}
+
+fn name(station: &Station) -> String {
+    station.point.describe().to_owned()
+}
+
+/// What a divergence is at that is not at a buffer.
+fn hook_or_bucket(divergence: &Divergence) -> String {
+    match divergence.bucket {
+        Some(flush) => format!("flush {flush} of the bucket"),
+        None => "gradient hooks".to_owned(),
+    }
+}
