@@ -23,6 +23,7 @@ mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
 mod zp603_update_differs;
 mod zp604_gradient_norm_wrong;
+mod zp701_offload_copy;
 mod zp801_collective_mismatch;
 mod zp802_collectives_differ;
 mod zp901_rank_died;
@@ -74,6 +75,7 @@ pub const RULES: &[Rule] = &[
     zp602_stale_parameters::RULE,
     zp603_update_differs::RULE,
     zp604_gradient_norm_wrong::RULE,
+    zp701_offload_copy::RULE,
     zp801_collective_mismatch::RULE,
     zp802_collectives_differ::RULE,
     zp901_rank_died::RULE,

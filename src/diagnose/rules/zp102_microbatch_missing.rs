@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP102",
     name: "microbatch-missing",
     crash: false,
-    explained_by: &["ZP201", "ZP401", "ZP402", "ZP801"],
+    explained_by: &["ZP201", "ZP401", "ZP402", "ZP701", "ZP801"],
     doc: include_str!("../../../docs/rules/ZP102.md"),
     check,
 };

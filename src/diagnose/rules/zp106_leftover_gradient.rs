@@ -9,7 +9,7 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP106",
     name: "leftover-gradient",
     crash: false,
-    explained_by: &["ZP402"],
+    explained_by: &["ZP402", "ZP701"],
     doc: include_str!("../../../docs/rules/ZP106.md"),
     check,
 };
