@@ -19,14 +19,20 @@
 //! that are worth trying, and [`doctor`] says what a
 //! machine and a Python can run.
 //!
+//! For `zprobe check`: [`probe`] holds what to run and what must come out, [`baseline`] what is accepted
+//! for the time being, and [`document`] reads the files in which people write that down.
+//!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
+pub mod baseline;
 pub mod diagnose;
 pub mod doctor;
+pub mod document;
 pub mod environment;
 pub mod lattice;
 pub mod launch;
+pub mod probe;
 pub mod report;
 pub mod spec;
 pub mod trace;

@@ -18,6 +18,9 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec"]),
+    ("document", &[]),
+    ("probe", &["spec", "zoo", "document"]),
+    ("baseline", &["report", "zoo", "document"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
@@ -36,6 +39,9 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "zoo",
             "lattice",
             "doctor",
+            "document",
+            "probe",
+            "baseline",
         ],
     ),
     ("src/bin/zprobe-rank", &["spec", "trace"]),

@@ -118,7 +118,7 @@ fn a_report_is_as_expected_or_not() {
         let trace_dir = root().join("fixtures/traces").join(trace);
         let report = diagnose(&Trace::read(&trace_dir).unwrap());
         let release = Release { packages: Default::default(), extra: vec![], expect };
-        let judgement = release.judge(&report);
+        let judgement = release.expect.judge(&report);
         assert_eq!(judgement.ok, ok, "{trace}, {}: got {}", release.expect, judgement.got);
     }
 }
@@ -129,7 +129,7 @@ fn rows_and_releases_that_do_not_exist_are_refused() {
     place.write("bad.toml", "name = 'bad'\ntitel = 'Bad'\n");
     for (args, message) in [
         (&["zoo", "boundry-leak"][..], "did you mean `boundary-leak`?"),
-        (&["zoo", "xyz"], "`zprobe list probes` lists them"),
+        (&["zoo", "xyz"], "`zprobe list zoo` lists them"),
         (&["zoo", "--release", "0.1.2"], "none of the chosen rows has it"),
         (&["zoo", "--jobs", "0"], "must be at least 1"),
         (&["zoo", "absent.toml"], "cannot read absent.toml"),

@@ -34,9 +34,13 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// Looks at the machine and asks an interpreter.
 pub fn examine(python: &Path, timeout: u64) -> Result<(Machine, Result<Python, NoAnswer>)> {
+    Ok((machine()?, Python::ask(python, Duration::from_secs(timeout))))
+}
+
+/// Looks at the machine.
+pub fn machine() -> Result<Machine> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
-    let machine = Machine::look(own.with_file_name("zprobe-rank"));
-    Ok((machine, Python::ask(python, Duration::from_secs(timeout))))
+    Ok(Machine::look(own.with_file_name("zprobe-rank")))
 }
 
 /// One line for each check, and one for what to do.

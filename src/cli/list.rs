@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use zprobe::diagnose::rules::RULES;
 use zprobe::doctor::engines;
 use zprobe::spec::{Engine, Fault, Shape};
-use zprobe::zoo::registry;
+use zprobe::{probe, zoo};
 
 /// Seconds that an interpreter may take to try the engines.
 const TRY_LIMIT: u64 = 120;
@@ -25,8 +25,10 @@ pub struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// Known bugs for `zprobe zoo`
+    /// The standard suite of `zprobe check`
     Probes,
+    /// Known bugs for `zprobe zoo`
+    Zoo,
     /// Rules, by code
     Rules,
     /// Faults for --inject
@@ -56,8 +58,18 @@ pub fn main(args: &Args) -> Result<u8> {
             None => values::<Engine>(),
         },
         What::Probes => named(
-            registry::rows().iter().map(|row| (row.name.clone(), row.title.clone())).collect(),
+            probe::registry::probes()?
+                .into_iter()
+                .map(|probe| {
+                    let engines: Vec<&str> = probe.engines.iter().map(|it| it.name()).collect();
+                    (probe.name, format!("{} ({})", probe.description, engines.join(", ")))
+                })
+                .collect(),
         ),
+        What::Zoo => {
+            let rows = zoo::registry::rows().iter();
+            named(rows.map(|row| (row.name.clone(), row.title.clone())).collect())
+        }
     };
     super::print(&lines)?;
     Ok(0)

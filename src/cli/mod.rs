@@ -1,14 +1,20 @@
 //! The command line: arguments in, exit code out.
 
+mod check;
+mod ci;
+mod config;
 mod diagnose;
 mod doctor;
 mod explain;
+mod flags;
+mod form;
 mod list;
 mod progress;
 mod provision;
 mod run;
 mod settings;
 mod sweep;
+mod workers;
 mod zoo;
 
 use std::ffi::OsString;
@@ -16,8 +22,12 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
-use zprobe::report::render::Format;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use zprobe::diagnose::rules;
+use zprobe::report::render;
+use zprobe::report::suite::Suite;
+
+use self::form::Form;
 
 /// Exit code for a usage or set-up error: nothing ran.
 const USAGE: u8 = 2;
@@ -43,6 +53,8 @@ Exit codes:
 enum Command {
     /// Run one real sharded step per rank and diagnose it
     Run(Box<run::Args>),
+    /// Run every probe of a suite over warm ranks, for a CI
+    Check(Box<check::Args>),
     /// Diagnose a recorded run again
     Diagnose(diagnose::Args),
     /// Explain a rule
@@ -55,7 +67,7 @@ enum Command {
     Sweep(sweep::Args),
     /// Run configurations that standard input names, over one pool
     #[command(hide = true)]
-    SweepWorker(sweep::worker::Args),
+    PoolWorker(workers::serve::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
     /// Make a Python environment with pinned packages, and print its interpreter
@@ -67,11 +79,14 @@ enum Command {
 struct Output {
     /// Form of the report on standard output
     #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
-    output_format: Format,
+    output_format: Form,
 
     /// Also write report.json to this file
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<std::path::PathBuf>,
+
+    #[command(flatten)]
+    exports: ci::Exports,
 
     /// Exit with 0 whatever the verdict; errors that kept anything from running still exit with 2
     #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
@@ -81,13 +96,29 @@ struct Output {
 impl Output {
     /// Prints the report, exports it, and turns its verdict into an exit code.
     fn hand_out(&self, report: &zprobe::report::Report) -> anyhow::Result<u8> {
-        print(&zprobe::report::render::render(report, self.output_format)?)?;
+        let suite = || {
+            let words = std::env::args().skip(1);
+            let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
+            let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
+            Suite::of_run(report, command, config::FILE.to_owned(), page)
+        };
+        match self.output_format {
+            Form::Run(format) => print(&render::render(report, format)?)?,
+            Form::Suite(format) => ci::print(&suite(), format)?,
+        }
         if let Some(path) = &self.export_json {
-            std::fs::write(path, report.to_json()?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            ci::write(path, &report.to_json()?)?;
+        }
+        if self.exports.any() {
+            self.exports.write(&suite())?;
         }
         Ok(if self.exit_zero { 0 } else { report.exit_code() })
     }
+}
+
+/// The documentation of a rule.
+fn page(code: &str) -> Option<&'static str> {
+    rules::find(code).map(|rule| rule.doc)
 }
 
 /// Writes to standard output, with colours where they are wanted.
@@ -102,25 +133,35 @@ fn print(text: &str) -> anyhow::Result<()> {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse_from(std::env::args_os().scan(true, dashed).collect::<Vec<_>>());
-    let result = match cli.command {
-        Command::Run(args) => run::main(*args),
-        Command::Diagnose(args) => diagnose::main(&args),
-        Command::Explain(args) => explain::main(&args),
-        Command::List(args) => list::main(&args),
-        Command::Zoo(args) => zoo::main(&args),
-        Command::Sweep(args) => sweep::main(&args),
-        Command::SweepWorker(args) => sweep::worker::main(&args),
-        Command::Doctor(args) => doctor::main(&args),
-        Command::Provision(args) => provision::main(&args),
-    };
-    match result {
+    match command().and_then(perform) {
         Ok(code) => code.into(),
         Err(err) => {
             let style = anstyle::AnsiColor::Red.on_default().bold();
             anstream::eprintln!("{style}error:{style:#} {err:#}");
             USAGE.into()
         }
+    }
+}
+
+/// What the command line, with a configuration file below it, asks for.
+fn command() -> anyhow::Result<Command> {
+    let line: Vec<OsString> = std::env::args_os().scan(true, dashed).collect();
+    let matches = config::matches(Cli::command(), &line)?;
+    Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|err| err.exit()).command)
+}
+
+fn perform(command: Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Run(args) => run::main(*args),
+        Command::Check(args) => check::main(&args),
+        Command::Diagnose(args) => diagnose::main(&args),
+        Command::Explain(args) => explain::main(&args),
+        Command::List(args) => list::main(&args),
+        Command::Zoo(args) => zoo::main(&args),
+        Command::Sweep(args) => sweep::main(&args),
+        Command::PoolWorker(args) => workers::serve::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Provision(args) => provision::main(&args),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::{PossibleValuesParser, Resettable};
-use clap::{Args as _, FromArgMatches as _};
+use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::adapters;
 use zprobe::diagnose;
 use zprobe::launch::{Ended, Hosting, Launch, RankProgram, Source};
@@ -129,17 +129,32 @@ pub struct Args {
     out: Option<PathBuf>,
 
     /// Python interpreter that has the engine under test [default: python3]
-    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON", help_heading = "Run")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::ExecutablePath,
+        env = "ZPROBE_PYTHON",
+        help_heading = "Run"
+    )]
     python: Option<PathBuf>,
 
     /// Start this program once per rank instead of the engine's own; it must speak the protocol of
     /// docs/protocol.md
-    #[arg(long, value_name = "PROGRAM", env = "ZPROBE_RANK_PROGRAM", help_heading = "Run")]
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        value_hint = ValueHint::ExecutablePath,
+        env = "ZPROBE_RANK_PROGRAM",
+        help_heading = "Run"
+    )]
     rank_program: Option<PathBuf>,
 
     /// Arguments for --rank-program
     #[arg(last = true, value_name = "ARG", requires = "rank_program")]
     rank_args: Vec<OsString>,
+
+    #[command(flatten)]
+    config: super::config::Choice,
 
     #[command(flatten)]
     output: super::Output,

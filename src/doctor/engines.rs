@@ -43,7 +43,8 @@ pub fn engines(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Chec
     Engine::ALL.iter().map(check).collect()
 }
 
-fn native(machine: &Machine) -> Check {
+/// Whether the native engine can run.
+pub fn native(machine: &Machine) -> Check {
     let name = Engine::Native.name();
     match &machine.native {
         Ok(path) => Check::ok(name, path.display().to_string()),

@@ -12,7 +12,7 @@ mod surroundings;
 mod tests;
 
 pub use checks::{Check, State};
-pub use engines::engines;
+pub use engines::{engines, native};
 pub use machine::Machine;
 pub use python::{Attempt, NoAnswer, Python};
 pub use surroundings::surroundings;

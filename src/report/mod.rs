@@ -4,6 +4,7 @@
 //! is checked in as `schema/report.v1.schema.json`.
 
 pub mod render;
+pub mod suite;
 pub mod words;
 
 use std::collections::BTreeMap;

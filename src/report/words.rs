@@ -30,6 +30,11 @@ pub fn amount(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {}", plural(noun)) }
 }
 
+/// `31 of 32 probes`.
+pub fn of_all(number: usize, all: usize, noun: &str) -> String {
+    format!("{number} of {}", amount(all, noun))
+}
+
 fn plural(noun: &str) -> String {
     let ending = if noun.ends_with("ch") { "es" } else { "s" };
     format!("{noun}{ending}")

@@ -16,7 +16,7 @@ impl Row {
     /// Compares a report with what is expected of one of the releases: the bug must be seen, and
     /// recognised, where it is.
     pub fn judge(&self, release: &Release, report: &Report) -> Judgement {
-        let mut judgement = release.judge(report);
+        let mut judgement = release.expect.judge(report);
         let mut known = report.findings.iter().flat_map(|finding| &finding.known);
         if self.known.is_some() && release.expect != Expectation::Clean && judgement.ok {
             judgement.ok = known.any(|known| known.name == self.name);
@@ -28,11 +28,11 @@ impl Row {
     }
 }
 
-impl Release {
-    /// Compares a report with what is expected of this release.
+impl Expectation {
+    /// Compares a report with what is expected of it.
     pub fn judge(&self, report: &Report) -> Judgement {
         let first = report.findings.first().map(|finding| finding.code.as_str());
-        let ok = match &self.expect {
+        let ok = match self {
             Expectation::Clean => report.verdict == Verdict::Clean,
             Expectation::Finding(code) => first == Some(code),
             Expectation::Crash { message, finding } => {

@@ -2,7 +2,7 @@
 //! and what `zprobe run` must say about either.
 //!
 //! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
-//! [`Release::judge`] compares what was expected with a run's [`Report`](crate::report::Report), and
+//! [`Expectation::judge`] compares what was expected with a run's [`Report`](crate::report::Report), and
 //! [`name_known_bugs`] recognises the bugs of the zoo in anybody's run.
 
 mod judge;

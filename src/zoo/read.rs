@@ -138,30 +138,38 @@ impl File {
 
 impl FileRelease {
     fn check(self) -> Result<Release, Wrong> {
-        let wrong = |key: &str, problem: &str| Err((key.to_owned(), problem.to_owned()));
-        if self.finding.as_deref().is_some_and(|code| !is_rule_code(code)) {
-            return wrong("finding", "is no rule's code; write one like `ZP101`");
-        }
-        let expect = match (self.expect.as_str(), self.message, self.finding) {
-            ("crash", Some(message), finding) => Expectation::Crash { message, finding },
-            ("crash", None, _) => {
-                return wrong(
-                    "message",
-                    "is missing; a crash needs a part of what the engine says",
-                );
-            }
-            (_, Some(_), _) => return wrong("message", "is only for `expect = \"crash\"`"),
-            (_, _, Some(_)) => return wrong("finding", "is only for `expect = \"crash\"`"),
-            ("clean", None, None) => Expectation::Clean,
-            (code, None, None) if is_rule_code(code) => Expectation::Finding(code.to_owned()),
-            (_, None, None) => {
-                return wrong(
-                    "expect",
-                    "is neither `clean`, `crash` nor a rule's code like `ZP101`",
-                );
-            }
-        };
+        let expect = Expectation::parse(&self.expect, self.message, self.finding)
+            .map_err(|(key, problem)| (key.to_owned(), problem.to_owned()))?;
         Ok(Release { packages: self.packages, extra: split("extra", &self.extra)?, expect })
+    }
+}
+
+impl Expectation {
+    /// From the keys `expect`, `message` and `finding` of a file.
+    ///
+    /// # Errors
+    /// The key that is wrong, and why.
+    pub fn parse(
+        expect: &str,
+        message: Option<String>,
+        finding: Option<String>,
+    ) -> Result<Self, (&'static str, &'static str)> {
+        if finding.as_deref().is_some_and(|code| !is_rule_code(code)) {
+            return Err(("finding", "is no rule's code; write one like `ZP101`"));
+        }
+        match (expect, message, finding) {
+            ("crash", Some(message), finding) => Ok(Self::Crash { message, finding }),
+            ("crash", None, _) => {
+                Err(("message", "is missing; a crash needs a part of what the engine says"))
+            }
+            (_, Some(_), _) => Err(("message", "is only for `expect = \"crash\"`")),
+            (_, _, Some(_)) => Err(("finding", "is only for `expect = \"crash\"`")),
+            ("clean", None, None) => Ok(Self::Clean),
+            (code, None, None) if is_rule_code(code) => Ok(Self::Finding(code.to_owned())),
+            (_, None, None) => {
+                Err(("expect", "is neither `clean`, `crash` nor a rule's code like `ZP101`"))
+            }
+        }
     }
 }
 

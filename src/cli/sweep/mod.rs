@@ -5,10 +5,8 @@
 
 mod matrix;
 mod plan;
-mod pooled;
 mod run;
 mod table;
-pub mod worker;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +15,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use zprobe::lattice::Part;
 use zprobe::lattice::outcome::{Ending, Sweep};
+use zprobe::report::suite::{self, Status};
 use zprobe::spec::Engine;
+
+use super::workers::Scratch;
 
 /// Arguments of `zprobe sweep`.
 #[derive(clap::Args)]
@@ -138,11 +139,8 @@ fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
             bail!("--package and --python both say which Python is meant; leave one of them out")
         }
     };
-    let scratch =
-        Scratch(std::path::absolute(Path::new(".zprobe/sweep").join(super::run::run_id()))?);
-    fs::create_dir_all(&scratch.0)
-        .with_context(|| format!("cannot create {}", scratch.0.display()))?;
-    let done = run::run_all(&plan, args, &python, &scratch.0)?;
+    let scratch = Scratch::new(&Path::new(".zprobe/sweep").join(super::run::run_id()))?;
+    let done = run::run_all(&plan, args, &python, scratch.path())?;
     let not_tried = plan.chosen.len() - done.rows.len();
     Ok(plan.sweep(args, done, not_tried))
 }
@@ -172,29 +170,14 @@ fn read(path: &Path) -> Result<Sweep> {
     })
 }
 
-/// A directory that is gone when this is.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// That of the worst ending. A configuration that could not be run is like one that crashed.
 fn exit_code(endings: impl Iterator<Item = Ending>) -> u8 {
-    let worst = endings.max_by_key(|ending| match ending {
-        Ending::Findings => 3,
-        Ending::Crashed | Ending::NotRun => 2,
-        Ending::Inconclusive => 1,
-        Ending::Clean => 0,
-    });
-    match worst {
-        Some(Ending::Findings) => 1,
-        Some(Ending::Crashed | Ending::NotRun) => 3,
-        Some(Ending::Inconclusive) => 4,
-        Some(Ending::Clean) | None => 0,
-    }
+    suite::exit_code(endings.map(|ending| match ending {
+        Ending::Findings => Status::Failed,
+        Ending::Crashed | Ending::NotRun => Status::Crashed,
+        Ending::Inconclusive => Status::Inconclusive,
+        Ending::Clean => Status::Passed,
+    }))
 }
 
 #[cfg(test)]

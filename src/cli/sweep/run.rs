@@ -2,26 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use zprobe::environment::CACHE_VARIABLE;
+use anyhow::Result;
 use zprobe::lattice::Configuration;
 use zprobe::lattice::outcome::{Ending, Outcome, Row};
-use zprobe::report::Report;
-use zprobe::spec::Engine;
 
 use super::Args;
 use super::plan::Plan;
-use super::worker::{Reply, Task};
-use crate::cli::run::{REPORT_FILE, run_id};
+use crate::cli::workers::{Worker, progress, stop_on_signals};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -44,14 +36,14 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let work = |job: usize| {
-        let mut worker =
-            Worker { args, python, dir: scratch.join(format!("pool-{job}")), process: None };
+        let worker = Worker::new(args.engine, python, scratch.join(format!("pool-{job}")));
+        let mut job = Job { args, worker };
         while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
             line.set_message(configuration.label());
             let dir = args.keep.as_deref().unwrap_or(scratch).join(file_name(configuration));
-            let (row, versions) = worker.try_one(configuration, dir, at);
+            let (row, versions) = job.try_one(configuration, dir, at);
             line.inc(1);
             if row.outcome.ending != Ending::Clean {
                 let words = [&row.label, row.outcome.words().as_str()].join(": ");
@@ -78,46 +70,19 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
     Ok(done)
 }
 
-/// True once SIGINT, SIGTERM or SIGHUP came; a second one ends the process.
-fn stop_on_signals() -> Result<Arc<AtomicBool>> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stopped))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stopped)))
-            .context("cannot listen to signals")?;
-    }
-    Ok(stopped)
-}
-
-fn progress(total: usize) -> Result<ProgressBar> {
-    let line = ProgressBar::new(total as u64);
-    line.set_style(ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}")?);
-    line.enable_steady_tick(Duration::from_millis(100));
-    Ok(line)
-}
-
 /// A name for the directory of its run: the words behind the engine's name.
 fn file_name(configuration: &Configuration) -> String {
     let words = configuration.arguments()[2..].join(" ");
     words.replace("--", "").replace([' ', '/'], "-")
 }
 
-/// A worker, started when it is needed and again when it has died.
-struct Worker<'a> {
+/// Runs configurations, each as often as it takes.
+struct Job<'a> {
     args: &'a Args,
-    python: &'a Path,
-    /// For its pool.
-    dir: PathBuf,
-    process: Option<Process>,
+    worker: Worker<'a>,
 }
 
-struct Process {
-    child: Child,
-    tasks: ChildStdin,
-    replies: BufReader<ChildStdout>,
-}
-
-impl Worker<'_> {
+impl Job<'_> {
     /// Whatever keeps a configuration from running is its outcome, and not an error.
     fn try_one(
         &mut self,
@@ -148,75 +113,12 @@ impl Worker<'_> {
     }
 
     fn outcome(&mut self, it: &Configuration, dir: &Path, number: usize) -> (Outcome, Versions) {
-        match self.report(it, dir, number) {
+        let mut arguments = it.arguments();
+        arguments.extend(["--steps".to_owned(), self.args.steps.to_string()]);
+        arguments.extend(["--timeout".to_owned(), self.args.timeout.to_string()]);
+        match self.worker.report(arguments, dir, number) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
         }
     }
-
-    fn report(&mut self, configuration: &Configuration, dir: &Path, at: usize) -> Result<Report> {
-        // What an earlier sweep has kept there.
-        let _ = fs::remove_dir_all(dir);
-        let mut arguments = configuration.arguments();
-        arguments.extend(["--steps".to_owned(), self.args.steps.to_string()]);
-        arguments.extend(["--timeout".to_owned(), self.args.timeout.to_string()]);
-        let run_id = format!("{}-{at}", run_id());
-        let task = Task { run_id, dir: std::path::absolute(dir)?, arguments };
-        let reply = self.ask(&task).inspect_err(|_| self.end())?;
-        if let Some(error) = reply.error {
-            anyhow::bail!("{error}");
-        }
-        let path = dir.join(REPORT_FILE);
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
-    }
-
-    fn ask(&mut self, task: &Task) -> Result<Reply> {
-        let process = match &mut self.process {
-            Some(process) => process,
-            None => self.process.insert(start(self.args.engine, self.python, &self.dir)?),
-        };
-        writeln!(process.tasks, "{}", serde_json::to_string(task)?)
-            .context("the worker takes no task")?;
-        let mut line = String::new();
-        process.replies.read_line(&mut line).context("the worker does not answer")?;
-        anyhow::ensure!(!line.is_empty(), "the worker died; its last words are above");
-        Ok(serde_json::from_str(&line)?)
-    }
-
-    /// Ends the worker, which takes its pool with it.
-    fn end(&mut self) {
-        if let Some(Process { mut child, tasks, replies }) = self.process.take() {
-            drop((tasks, replies));
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Drop for Worker<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn start(engine: Engine, python: &Path, dir: &Path) -> Result<Process> {
-    let own = std::env::current_exe().context("cannot find the program that is running")?;
-    let mut command = Command::new(&own);
-    command.args(["sweep-worker", "--engine", engine.name()]);
-    command.arg("--python").arg(python).arg("--dir").arg(dir);
-    // A row is what it says, whatever the user has set for runs of his own.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
-            command.env_remove(name);
-        }
-    }
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", own.display()))?;
-    let pipes = child.stdin.take().zip(child.stdout.take());
-    let (tasks, stdout) = pipes.context("a worker without standard streams")?;
-    Ok(Process { child, tasks, replies: BufReader::new(stdout) })
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use zprobe::document::nearest;
 use zprobe::zoo::{Release, Row, registry};
 
 /// One run to make: a row on one of its releases.
@@ -45,14 +46,9 @@ fn one(name: &str) -> Result<Row> {
     if let Some(row) = known.iter().find(|row| row.name == name) {
         return Ok(row.clone());
     }
-    let near = known
-        .iter()
-        .map(|row| (strsim::jaro_winkler(name, &row.name), &row.name))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(likeness, _)| *likeness > 0.8);
-    match near {
-        Some((_, row)) => bail!("{name}: no such row; did you mean `{row}`?"),
-        None => bail!("{name}: no such row; `zprobe list probes` lists them"),
+    match nearest(name, known.iter().map(|row| row.name.as_str())) {
+        Some(row) => bail!("{name}: no such row; did you mean `{row}`?"),
+        None => bail!("{name}: no such row; `zprobe list zoo` lists them"),
     }
 }
 

@@ -97,7 +97,7 @@ fn child(case: &Case<'_>, python: Option<&PathBuf>, own: &Path, dir: &Path) -> R
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))
     };
     let mut command = Command::new(own);
-    command.arg("run").arg("--out").arg(dir);
+    command.args(["run", "--no-config", "--out"]).arg(dir);
     if let Some(python) = python {
         command.arg("--python").arg(python);
     }

@@ -3,6 +3,7 @@
 mod concise;
 mod full;
 mod json;
+pub mod suite;
 
 use super::Report;
 use crate::spec::named_enum;
@@ -29,4 +30,9 @@ pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
         Format::Concise => concise::render(report),
         Format::Json => json::render(report)?,
     })
+}
+
+/// The verdict's reason in one line.
+pub(super) fn headline(report: &Report) -> String {
+    full::headline(report)
 }

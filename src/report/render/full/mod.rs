@@ -8,7 +8,8 @@ mod weights;
 
 use std::fmt::Write as _;
 
-use self::text::{BOLD, DIM, paragraph, section, verdict_style};
+pub(super) use self::text::paragraph;
+use self::text::{BOLD, DIM, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
 use crate::report::{Ending, Finding, KnownBug, Rank, Severity, Verdict};
@@ -120,7 +121,7 @@ fn steps_taken(report: &Report) -> usize {
     (0..spec.steps).filter(was_read).count()
 }
 
-fn finding_text(text: &mut String, finding: &Finding) {
+pub(super) fn finding_text(text: &mut String, finding: &Finding) {
     let style = match finding.severity {
         Severity::Error => verdict_style(Verdict::Findings),
         Severity::Warning => verdict_style(Verdict::Inconclusive),

@@ -27,7 +27,7 @@ pub(super) fn section(text: &mut String, title: &str) {
 }
 
 /// Wraps `body` at the width, hanging under the end of `lead`.
-pub(super) fn paragraph(text: &mut String, lead: &str, body: &str) {
+pub(in crate::report::render) fn paragraph(text: &mut String, lead: &str, body: &str) {
     let indent = "  ";
     let mut line = format!("{indent}{lead}");
     let hanging = indent.len() + 2;

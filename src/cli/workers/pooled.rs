@@ -8,7 +8,7 @@ use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::spec::Engine;
 
-use super::worker::Task;
+use super::serve::Task;
 use crate::cli::run;
 
 /// How long an engine may take to be imported: a busy machine takes a minute.

@@ -1,4 +1,4 @@
-//! `zprobe sweep-worker`: runs what standard input names, one after the other, over one pool.
+//! `zprobe pool-worker`: runs what standard input names, one after the other, over one pool.
 //!
 //! It is a process of its own because the runs of a process take place one after the other. It ends
 //! when standard input does: when whoever started it is gone, too.
@@ -12,7 +12,7 @@ use zprobe::spec::Engine;
 
 use super::pooled::Pooled;
 
-/// Arguments of `zprobe sweep-worker`.
+/// Arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Engine that every run has

@@ -1,0 +1,34 @@
+//! Entries for what a suite has found.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use toml::Value;
+
+use crate::report::suite::Case;
+
+/// The `[[accept]]` entries that accept every finding of cases that are not well and do not accept it
+/// already, as text for the end of a file; empty if there is none.
+///
+/// Ranks and parameters are not named: which of them comes first may differ from run to run.
+pub fn entries(cases: &[Case], reason: &str, expires: &str) -> String {
+    let mut known = BTreeSet::new();
+    let mut text = String::new();
+    for case in cases.iter().filter(|case| case.status.is_bad()) {
+        for it in case.findings.iter().filter(|it| it.accepted.is_none()) {
+            let id = glob::Pattern::escape(&case.id());
+            if !known.insert((id.clone(), it.finding.code.clone())) {
+                continue;
+            }
+            let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+            let _ = write!(
+                text,
+                "\n[[accept]]\ncode = {}\nprobe = {}\nreason = {}\nexpires = {expires}\n",
+                quoted(&it.finding.code),
+                quoted(&id),
+                quoted(reason),
+            );
+        }
+    }
+    text
+}

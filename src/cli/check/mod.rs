@@ -1,0 +1,146 @@
+//! `zprobe check`: every probe of a suite over warm ranks, and one answer for a CI.
+//!
+//! A case is a probe on one engine: a `zprobe run` with the arguments that the probe gives, over a pool,
+//! so that each engine is loaded once. An engine that cannot run here is left out, and said so.
+
+mod accept;
+mod engines;
+mod run;
+mod select;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueHint;
+use zprobe::report::render::suite::SuiteFormat;
+use zprobe::report::suite::{Status, Suite};
+use zprobe::spec::Engine;
+
+use self::accept::Accepted;
+use super::{ci, config, page};
+
+/// Arguments of `zprobe check`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Probes: names, TOML files, or directories of these [default: the standard suite]
+    #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
+    probes: Vec<String>,
+
+    /// Only on this engine, which then has to be there; may be repeated [default: all that can run]
+    #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
+    engine: Vec<Engine>,
+
+    /// Python interpreter that has the real engines
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::ExecutablePath,
+        default_value = "python3",
+        env = "ZPROBE_PYTHON"
+    )]
+    python: PathBuf,
+
+    /// Only cases whose name, description or arguments contain this; several narrow it down
+    #[arg(long, value_name = "SUBSTRING", env = "ZPROBE_FILTER")]
+    filter: Vec<String>,
+
+    /// Start nothing more after the first case that is not well
+    #[arg(
+        long,
+        env = "ZPROBE_FAIL_FAST",
+        value_parser = clap::builder::BoolishValueParser::new()
+    )]
+    fail_fast: bool,
+
+    /// Pools side by side
+    #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
+    jobs: usize,
+
+    /// Seconds of silence after which a rank counts as hung
+    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
+    timeout: u64,
+
+    /// Only list what would be run
+    #[arg(long)]
+    list: bool,
+
+    /// Directory for the runs that are not well [default: a new one under .zprobe/check]
+    #[arg(long, value_name = "DIR", env = "ZPROBE_OUT")]
+    out: Option<PathBuf>,
+
+    #[command(flatten)]
+    baseline: accept::Known,
+
+    /// Form of the report on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    output_format: SuiteFormat,
+
+    /// Also write the report as JSON to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
+    export_json: Option<PathBuf>,
+
+    #[command(flatten)]
+    exports: ci::Exports,
+
+    /// Exit with 0 whatever came of the cases; errors that kept anything from running still exit with 2
+    #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
+    exit_zero: bool,
+
+    #[command(flatten)]
+    config: config::Choice,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
+    let start = Instant::now();
+    let accepted = Accepted::read(&args.baseline)?;
+    let probes = select::probes(&args.probes)?;
+    let tasks = select::tasks(&probes, args)?;
+    if args.list {
+        super::print(&select::list(&tasks))?;
+        return Ok(0);
+    }
+    let missing = engines::missing(tasks.iter().map(|task| task.engine), &args.python)?;
+    refuse_missing(&missing, args)?;
+    let out =
+        args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
+    let mut cases = run::run_all(&tasks, &missing, args, &out)?;
+    let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
+    let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
+    if cases.iter().any(|case| case.run_dir.is_some()) {
+        anstream::eprintln!("recorded in {}", out.display());
+    }
+    let mut suite = Suite::new(cases, notices, configuration(args)?, page);
+    suite.seconds = start.elapsed().as_secs_f64();
+    ci::print(&suite, args.output_format)?;
+    if let Some(path) = &args.export_json {
+        ci::write(path, &suite.to_json()?)?;
+    }
+    args.exports.write(&suite)?;
+    let nothing_ran = !suite.cases.iter().any(|case| case.run_was_made());
+    if nothing_ran {
+        let reason = suite.cases.iter().find(|case| case.status == Status::NotRun);
+        let reason = reason.and_then(|case| case.reason.as_deref()).unwrap_or("see above");
+        bail!("nothing ran: {reason}");
+    }
+    Ok(if args.exit_zero { 0 } else { suite.exit_code })
+}
+
+/// An engine that somebody has asked for has to be there.
+fn refuse_missing(missing: &BTreeMap<Engine, String>, args: &Args) -> Result<()> {
+    match missing.iter().find(|(engine, _)| args.engine.contains(engine)) {
+        Some((engine, reason)) => bail!("--engine {engine}: {reason}"),
+        None => Ok(()),
+    }
+}
+
+/// The file that stands for probes which have none of their own, from the working directory.
+fn configuration(args: &Args) -> Result<String> {
+    let dir = std::env::current_dir().context("cannot find the working directory")?;
+    let found = args.config.find(&dir)?;
+    let path = found.map_or_else(|| PathBuf::from(config::FILE), |config| config.path);
+    Ok(select::shown(&path, &dir))
+}

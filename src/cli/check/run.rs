@@ -1,0 +1,136 @@
+//! Has every case run by a worker, `--jobs` of them side by side.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::Result;
+use zprobe::report::Report;
+use zprobe::report::suite::{Case, Status, findings};
+use zprobe::spec::Engine;
+
+use super::Args;
+use super::select::Task;
+use crate::cli::run::run_id;
+use crate::cli::workers::{Scratch, Worker, progress, stop_on_signals};
+
+/// Runs all cases whose engine is there, and says of the others why they were not run.
+pub fn run_all(
+    tasks: &[Task<'_>],
+    missing: &BTreeMap<Engine, String>,
+    args: &Args,
+    out: &Path,
+) -> Result<Vec<Case>> {
+    let scratch = Scratch::new(&Path::new(".zprobe/pools").join(run_id()))?;
+    let (interrupted, failed) = (stop_on_signals()?, AtomicBool::new(false));
+    let line = progress(tasks.len())?;
+    let next = AtomicUsize::new(0);
+    let cases = Mutex::new(vec![None; tasks.len()]);
+    let work = |job: usize| {
+        let mut worker: Option<Worker<'_>> = None;
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(task) = tasks.get(at) else { return };
+            line.set_message(task.id());
+            let case = if let Some(reason) = missing.get(&task.engine) {
+                not_started(task, args, Status::Skipped, reason)
+            } else if interrupted.load(Ordering::Relaxed) {
+                not_started(task, args, Status::Inconclusive, "interrupted before it was started")
+            } else if args.fail_fast && failed.load(Ordering::Relaxed) {
+                not_started(
+                    task,
+                    args,
+                    Status::Skipped,
+                    "not started after a failure (--fail-fast)",
+                )
+            } else {
+                // Tasks come engine by engine: the pool of another one is not needed again.
+                let own = worker.take().filter(|worker| worker.engine() == task.engine);
+                let dir = || scratch.path().join(format!("{}-{job}", task.engine));
+                let own = own.unwrap_or_else(|| Worker::new(task.engine, &args.python, dir()));
+                run_one(task, args, worker.insert(own), out, at)
+            };
+            line.inc(1);
+            if case.status.is_bad() {
+                failed.store(true, Ordering::Relaxed);
+                let words = case.complaint();
+                let words = words.lines().next().unwrap_or_default();
+                line.suspend(|| anstream::eprintln!("{}: {}: {words}", case.status, case.id()));
+            }
+            cases.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(case);
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        for job in 0..args.jobs.min(tasks.len()) {
+            scope.spawn(move || work(job));
+        }
+    });
+    line.finish_and_clear();
+    let cases = cases.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(cases.into_iter().flatten().collect())
+}
+
+/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+fn run_one(task: &Task<'_>, args: &Args, worker: &mut Worker<'_>, out: &Path, at: usize) -> Case {
+    let start = Instant::now();
+    let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
+    let mut arguments = task.arguments();
+    arguments.extend(["--timeout".to_owned(), args.timeout.to_string()]);
+    let mut case = match worker.report(arguments, &dir, at) {
+        Ok(report) => judged(task, args, &report),
+        Err(error) => not_started(task, args, Status::NotRun, &format!("{error:#}")),
+    };
+    case.seconds = start.elapsed().as_secs_f64();
+    if case.status.is_bad() && dir.exists() {
+        case.run_dir = Some(dir);
+    } else {
+        // Empty directories above it go with it.
+        let _ = fs::remove_dir_all(&dir);
+        let _ = dir.ancestors().skip(1).take(2).try_for_each(fs::remove_dir);
+    }
+    case
+}
+
+fn judged(task: &Task<'_>, args: &Args, report: &Report) -> Case {
+    let judgement = task.chosen.probe.expect.judge(report);
+    let status = match Status::of(report.verdict) {
+        _ if judgement.ok => Status::Passed,
+        // Clean, where something else was expected.
+        Status::Passed => Status::Failed,
+        status => status,
+    };
+    Case {
+        got: judgement.got,
+        findings: findings(report),
+        versions: report.run.versions.clone(),
+        ..blank(task, args, status)
+    }
+}
+
+fn not_started(task: &Task<'_>, args: &Args, status: Status, reason: &str) -> Case {
+    let case = blank(task, args, status);
+    Case { got: "no run".to_owned(), reason: Some(reason.to_owned()), ..case }
+}
+
+fn blank(task: &Task<'_>, args: &Args, status: Status) -> Case {
+    let probe = &task.chosen.probe;
+    Case {
+        probe: probe.name.clone(),
+        engine: task.engine,
+        description: probe.description.clone(),
+        file: task.chosen.file.clone(),
+        command: task.command(&args.python),
+        expected: probe.expect.to_string(),
+        got: String::new(),
+        status,
+        reason: None,
+        findings: vec![],
+        versions: BTreeMap::new(),
+        seconds: 0.0,
+        run_dir: None,
+    }
+}

@@ -1,0 +1,171 @@
+//! Configuration files: `zprobe.toml`, or `[tool.zprobe]` in `pyproject.toml`, whichever is closest
+//! upwards from the working directory.
+//!
+//! Its sections `[run]` and `[check]` hold flags of these commands by their long names. A value of the
+//! file takes the place of a flag's default, so that a flag and its environment variable win over it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::{Arg, ArgMatches, Command};
+use serde::Deserialize;
+use zprobe::document::{Document, Flags};
+
+use super::flags;
+
+/// Name of the file that is all zprobe's.
+pub const FILE: &str = "zprobe.toml";
+
+/// The file that others share.
+const SHARED: &str = "pyproject.toml";
+
+/// Commands that have a section.
+const SECTIONS: [&str; 2] = ["run", "check"];
+
+/// Which file is read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Choice {
+    /// Configuration file [default: the closest zprobe.toml, or pyproject.toml with [tool.zprobe]]
+    #[arg(long, value_name = "FILE", env = "ZPROBE_CONFIG", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
+
+    /// Read no configuration file
+    #[arg(long, help_heading = "Configuration")]
+    pub no_config: bool,
+}
+
+/// A configuration file.
+#[derive(Debug)]
+pub struct Config {
+    /// Its path.
+    pub path: PathBuf,
+    document: Document,
+    sections: Sections,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sections {
+    #[serde(default)]
+    run: Flags,
+    #[serde(default)]
+    check: Flags,
+}
+
+/// A `pyproject.toml`, of which only one table is zprobe's.
+#[derive(Deserialize)]
+struct Pyproject {
+    tool: Option<Tool>,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    zprobe: Option<Sections>,
+}
+
+impl Choice {
+    /// The file that is read for a command that runs in `dir`, if there is any.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not what it should be.
+    pub fn find(&self, dir: &Path) -> Result<Option<Config>> {
+        if self.no_config {
+            return Ok(None);
+        }
+        if let Some(path) = &self.config {
+            let config = Config::read(path)?;
+            return config.with_context(|| no_section(path)).map(Some);
+        }
+        for dir in dir.ancestors() {
+            for name in [FILE, SHARED] {
+                if let Some(config) = Config::read(&dir.join(name))? {
+                    return Ok(Some(config));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn no_section(path: &Path) -> String {
+    format!("{}: there is no such file, or no [tool.zprobe] in it", path.display())
+}
+
+impl Config {
+    /// None if there is no such file, or nothing in it for zprobe.
+    fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let document = Document { file: path.display().to_string(), text };
+        let shared = path.file_name().is_some_and(|name| name == SHARED);
+        let sections = if shared {
+            // Its mistakes are others' business if zprobe is not in it.
+            if !document.text.contains("zprobe") {
+                return Ok(None);
+            }
+            document.read::<Pyproject>()?.tool.and_then(|tool| tool.zprobe)
+        } else {
+            Some(document.read()?)
+        };
+        Ok(sections.map(|sections| Self { path: path.to_owned(), document, sections }))
+    }
+
+    /// The same command line with the values of this file as defaults. Every section is checked, not
+    /// only that of the command that is about to run.
+    fn layer(&self, mut command: Command) -> Result<Command> {
+        let base = self.path.parent().unwrap_or(Path::new(""));
+        for (name, table) in SECTIONS.iter().zip([&self.sections.run, &self.sections.check]) {
+            let section = command.find_subcommand(name);
+            let section = section.with_context(|| format!("there is no command {name}"))?;
+            let given = flags::read(section, table, &self.document, base, is_configurable)?;
+            command = command.mut_subcommand(name, |section| {
+                given.into_iter().fold(section, |section, flag| {
+                    section.mut_arg(flag.id, |arg| arg.default_values(flag.values))
+                })
+            });
+        }
+        Ok(command)
+    }
+}
+
+/// Whether a file may give it: not which file is read, nor what is given for a single run.
+fn is_configurable(arg: &Arg) -> bool {
+    !matches!(arg.get_id().as_str(), "config" | "no_config" | "help" | "rank_args")
+}
+
+/// Parses a command line, with a configuration file below it where the command has a section. Ends the
+/// process on a command line that is wrong, as clap does.
+///
+/// # Errors
+/// When the file is wrong.
+pub fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches> {
+    let first = command.clone().get_matches_from(line);
+    match found(&first)? {
+        Some(config) => Ok(config.layer(command)?.get_matches_from(line)),
+        None => Ok(first),
+    }
+}
+
+fn found(matches: &ArgMatches) -> Result<Option<Config>> {
+    let Some((name, matches)) = matches.subcommand().filter(|(name, _)| SECTIONS.contains(name))
+    else {
+        return Ok(None);
+    };
+    let choice = Choice {
+        config: matches.get_one::<PathBuf>("config").cloned(),
+        no_config: matches.get_flag("no_config"),
+    };
+    let dir = std::env::current_dir().with_context(|| format!("zprobe {name}: no directory"))?;
+    choice.find(&dir)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Tables whose keys are long names of flags: the settings of a probe, and the sections of a
+//! configuration file. What a value may be, the flag itself knows.
+
+use std::any::TypeId;
+use std::path::{Path, PathBuf};
+
+use clap::builder::Resettable;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command, ValueHint};
+use toml::Value;
+use zprobe::document::{Complaint, Document, Flags, no_such};
+
+/// A flag with the values that a table gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// clap's name of it.
+    pub id: String,
+    /// Its long name; none for what has only a place.
+    pub long: Option<String>,
+    /// As on the command line; `true` or `false` for a flag without a value.
+    pub values: Vec<String>,
+    /// Whether it is a flag without a value.
+    switch: bool,
+}
+
+impl Given {
+    /// What to type.
+    pub fn arguments(&self) -> Vec<String> {
+        let long = self.long.as_deref().unwrap_or_default();
+        if self.switch {
+            let on = self.values.iter().any(|value| value == "true");
+            return if on { vec![format!("--{long}")] } else { vec![] };
+        }
+        self.values.iter().map(|value| format!("--{long}={value}")).collect()
+    }
+}
+
+/// Reads a table of `document` as flags of `command`, those that are `wanted`. Paths in it are meant
+/// from the directory `base`.
+///
+/// # Errors
+/// The first key that is none of them, or whose value the flag does not take.
+pub fn read(
+    command: &Command,
+    table: &Flags,
+    document: &Document,
+    base: &Path,
+    wanted: impl Fn(&Arg) -> bool,
+) -> Result<Vec<Given>, Complaint> {
+    let arguments: Vec<&Arg> = command.get_arguments().filter(|arg| wanted(arg)).collect();
+    let mut all = Vec::new();
+    for (key, value) in table {
+        let name = key.get_ref().replace('_', "-");
+        let Some(arg) = arguments.iter().find(|arg| is_called(arg, &name)) else {
+            let problem = no_such("key", key.get_ref(), arguments.iter().copied().map(called));
+            return Err(document.complain(key.span(), problem));
+        };
+        let wrong = |problem: String| {
+            document.complain(value.span(), format!("{}: {problem}", key.get_ref()))
+        };
+        let mut given = Given {
+            id: arg.get_id().to_string(),
+            long: arg.get_long().map(str::to_owned),
+            values: texts(arg, value.get_ref()).map_err(wrong)?,
+            switch: matches!(arg.get_action(), ArgAction::SetTrue),
+        };
+        for text in &mut given.values {
+            *text = located(arg, text, base);
+        }
+        check(command, &given).map_err(wrong)?;
+        all.push(given);
+    }
+    Ok(all)
+}
+
+/// The name of an argument in a table.
+fn called(arg: &Arg) -> &str {
+    arg.get_long().unwrap_or_else(|| arg.get_id().as_str())
+}
+
+fn is_called(arg: &Arg, name: &str) -> bool {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    called(arg) == name || aliases.contains(&name)
+}
+
+/// The values as words of a command line.
+fn texts(arg: &Arg, value: &Value) -> Result<Vec<String>, String> {
+    let switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    let many = matches!(arg.get_action(), ArgAction::Append);
+    match value {
+        Value::Boolean(flag) => Ok(vec![flag.to_string()]),
+        _ if switch => Err("takes true or false".to_owned()),
+        Value::Array(values) if many => values.iter().map(text).collect(),
+        Value::Array(_) => Err("takes one value, and not a list".to_owned()),
+        value => Ok(vec![text(value)?]),
+    }
+}
+
+fn text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
+        Value::Datetime(date) => Ok(date.to_string()),
+        Value::Array(_) | Value::Table(_) => {
+            Err(format!("takes no {}; write a string, a number, true or false", value.type_str()))
+        }
+    }
+}
+
+/// A path as it is meant from `base`. A program without a slash is looked up in `PATH`, and what may
+/// be a name or a path is a path if there is something.
+fn located(arg: &Arg, text: &str, base: &Path) -> String {
+    let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+    let meant = match arg.get_value_hint() {
+        ValueHint::ExecutablePath => text.contains('/'),
+        ValueHint::AnyPath if !is_path => text.contains('/') || base.join(text).exists(),
+        _ => is_path,
+    };
+    if meant { base.join(text).display().to_string() } else { text.to_owned() }
+}
+
+/// What the flag itself says of its values.
+fn check(command: &Command, given: &Given) -> Result<(), String> {
+    let words = match given.long {
+        Some(_) => given.arguments(),
+        None => given.values.clone(),
+    };
+    let command = command.clone().no_binary_name(true);
+    let command = command.mut_args(|arg| arg.env(Resettable::Reset));
+    let Err(error) = command.try_get_matches_from(words) else { return Ok(()) };
+    match error.kind() {
+        // What else must be given, and what must not, depends on the rest of the command line.
+        ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict => Ok(()),
+        _ => {
+            let text = error.to_string();
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            let own = lines
+                .take_while(|line| !line.starts_with("For more") && !line.starts_with("Usage"));
+            let own: Vec<&str> = own.map(|line| line.trim_start_matches("error: ")).collect();
+            Err(own.join("; "))
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Probes: what `zprobe check` runs, each of them on one engine or several, and what must come out.
+//!
+//! A probe is a TOML file. zprobe's own, the standard suite, are in `probes` and [`registry`].
+
+pub mod registry;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::document::{Complaint, Document, Flags};
+use crate::spec::Engine;
+use crate::zoo::Expectation;
+
+/// A probe as it stands in its file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeFile {
+    /// What it tries, in a sentence.
+    description: String,
+    /// Engines that it is for, each a case of its own; the native one if nothing is said.
+    #[serde(default = "native")]
+    engines: Vec<Engine>,
+    /// What must come out: `clean`, the code of the first finding, or `crash`.
+    #[serde(default = "clean")]
+    expect: String,
+    /// With `crash`: part of what the engine says.
+    message: Option<String>,
+    /// With `crash`: code of the first finding.
+    finding: Option<String>,
+    /// Settings of the run: long names of flags of `zprobe run`, and their values.
+    #[serde(default)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
+    run: Flags,
+}
+
+/// A probe.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// Its name, which is that of its file without the ending.
+    pub name: String,
+    /// Its file.
+    pub document: Document,
+    /// What it tries, in a sentence.
+    pub description: String,
+    /// Engines that it is for.
+    pub engines: Vec<Engine>,
+    /// What must come out.
+    pub expect: Expectation,
+    /// Settings of the run.
+    pub run: Flags,
+}
+
+fn native() -> Vec<Engine> {
+    vec![Engine::Native]
+}
+
+fn clean() -> String {
+    "clean".to_owned()
+}
+
+impl Probe {
+    /// Reads a probe. The keys in `run` are not looked at: the command line knows which there are.
+    ///
+    /// # Errors
+    /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
+    pub fn read(document: Document) -> Result<Self, Complaint> {
+        let file: ProbeFile = document.read()?;
+        // Only TOML's own errors have a place: these keys are found again by their name.
+        let wrong = |key: &str, problem: &str| {
+            let start = document.text.lines().position(|line| line.trim_start().starts_with(key));
+            let offset = start.map_or(0, |line| {
+                document.text.split_inclusive('\n').take(line).map(str::len).sum::<usize>()
+            });
+            document.complain(offset..offset, format!("{key}: {problem}"))
+        };
+        if file.description.trim().is_empty() {
+            return Err(wrong("description", "is empty; say what the probe tries"));
+        }
+        if file.engines.is_empty() {
+            return Err(wrong("engines", "is empty; name an engine, or leave the key out"));
+        }
+        let expect = Expectation::parse(&file.expect, file.message, file.finding)
+            .map_err(|(key, problem)| wrong(key, problem))?;
+        let name = document.file.rsplit('/').next().unwrap_or_default();
+        let name = name.strip_suffix(".toml").unwrap_or(name).to_owned();
+        let mut engines = file.engines;
+        engines.sort_unstable();
+        engines.dedup();
+        Ok(Self {
+            name,
+            description: file.description.trim().to_owned(),
+            engines,
+            expect,
+            run: file.run,
+            document,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROBE: &str = r#"
+description = "A leak, on two engines"
+engines = ["deepspeed", "native"]
+expect = "ZP101"
+
+[run]
+stage = 1
+inject = "boundary-leak"
+"#;
+
+    fn read(text: &str) -> Result<Probe, Complaint> {
+        Probe::read(Document { file: "ci/leak.toml".to_owned(), text: text.to_owned() })
+    }
+
+    #[test]
+    fn a_probe_says_what_to_run_where_and_what_to_expect() {
+        let probe = read(PROBE).unwrap();
+        assert_eq!((probe.name.as_str(), probe.engines.len()), ("leak", 2));
+        assert_eq!(probe.expect, Expectation::Finding("ZP101".to_owned()));
+        let keys: Vec<&String> = probe.run.keys().map(toml::Spanned::get_ref).collect();
+        assert_eq!(keys, ["inject", "stage"]);
+    }
+
+    #[test]
+    fn what_a_probe_does_not_say_is_native_and_clean() {
+        let probe = read("description = 'Nothing unusual'").unwrap();
+        assert_eq!((probe.engines, probe.expect), (vec![Engine::Native], Expectation::Clean));
+    }
+
+    #[test]
+    fn complaints_name_the_place_and_the_key() {
+        let complaints = [
+            ("description", "descripton"),
+            ("\"A leak, on two engines\"", "\" \""),
+            ("[\"deepspeed\", \"native\"]", "[\"deepsped\"]"),
+            ("[\"deepspeed\", \"native\"]", "[]"),
+            ("\"ZP101\"", "\"fine\""),
+            ("expect = \"ZP101\"", "expect = \"crash\""),
+            ("expect", "message = \"IndexError\"\nexpect"),
+            ("stage = 1", "stage = "),
+        ]
+        .map(|(from, to)| {
+            assert!(PROBE.contains(from), "{from}");
+            read(&PROBE.replacen(from, to, 1)).unwrap_err().to_string()
+        });
+        insta::assert_snapshot!(complaints.join("\n"));
+    }
+}

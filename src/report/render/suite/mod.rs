@@ -1,0 +1,55 @@
+//! Renderers of a [`Suite`], for people and for what runs in a CI: one file each, in one registry.
+
+mod github;
+mod json;
+mod junit;
+mod markdown;
+mod sarif;
+mod text;
+
+use crate::report::suite::Suite;
+use crate::spec::named_enum;
+
+pub use markdown::render as markdown;
+
+named_enum! {
+    /// Form of the report on a suite.
+    pub enum SuiteFormat {
+        /// A line for each case, and each failure with its evidence.
+        Full = "full",
+        /// A line for each case that is not well, and one for all.
+        Concise = "concise",
+        /// Everything, for programs.
+        Json = "json",
+        /// A table, and each failure folded.
+        Markdown = "markdown",
+        /// JUnit XML: cases as tests.
+        Junit = "junit",
+        /// Annotations of GitHub Actions.
+        Github = "github",
+        /// SARIF 2.1.0, for code scanning.
+        Sarif = "sarif",
+    }
+}
+
+impl SuiteFormat {
+    /// Those that a single run is rendered in as a suite of one case; it has forms of its own for the
+    /// others.
+    pub const OF_A_RUN: [Self; 3] = [Self::Junit, Self::Github, Self::Sarif];
+}
+
+/// Renders a suite. Text may contain ANSI styles; print it through `anstream`.
+///
+/// # Errors
+/// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
+pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
+    Ok(match format {
+        SuiteFormat::Full => text::full(suite),
+        SuiteFormat::Concise => text::concise(suite),
+        SuiteFormat::Json => json::render(suite)?,
+        SuiteFormat::Markdown => markdown::render(suite),
+        SuiteFormat::Junit => junit::render(suite)?,
+        SuiteFormat::Github => github::render(suite),
+        SuiteFormat::Sarif => sarif::render(suite)?,
+    })
+}

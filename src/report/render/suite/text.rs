@@ -1,0 +1,146 @@
+//! For a terminal: what came of each case, then each that is not well, then all in a line.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+
+use crate::report::render::full::{finding_text, paragraph};
+use crate::report::suite::{Case, Status, Suite};
+use crate::report::words::{amount, of_all};
+
+/// A line for each case, and each that is not well with its evidence.
+pub(super) fn full(suite: &Suite) -> String {
+    let mut text = String::new();
+    let width = suite.cases.iter().map(|case| case.id().len()).max().unwrap_or(0);
+    for case in suite.cases.iter().filter(|case| case.status != Status::Skipped) {
+        let style = style(case.status);
+        let status = label(case.status);
+        let (id, got, seconds) = (case.id(), first_line(case), case.seconds);
+        let _ = writeln!(text, "{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  {got}");
+    }
+    for case in suite.cases.iter().filter(|case| case.status.is_bad()) {
+        failure(&mut text, case);
+    }
+    for case in suite.cases.iter().filter(|case| case.status == Status::Accepted) {
+        accepted(&mut text, case);
+    }
+    text.push('\n');
+    text + &ending(suite)
+}
+
+/// A line for each case that is not well, and one for all.
+pub(super) fn concise(suite: &Suite) -> String {
+    let mut text = String::new();
+    for case in &suite.cases {
+        if case.status.is_bad() {
+            let _ = writeln!(text, "{}: {}: {}", label(case.status), case.id(), first_line(case));
+        }
+    }
+    text + &ending(suite)
+}
+
+/// What was skipped, what the baseline says, and all in a line.
+fn ending(suite: &Suite) -> String {
+    let mut text = String::new();
+    let mut skipped: BTreeMap<(String, &str), usize> = BTreeMap::new();
+    for case in suite.cases.iter().filter(|case| case.status == Status::Skipped) {
+        let reason = case.reason.as_deref().unwrap_or_default();
+        *skipped.entry((case.engine.to_string(), reason)).or_default() += 1;
+    }
+    for ((engine, reason), count) in skipped {
+        let _ = writeln!(text, "skipped {} of {engine}: {reason}", amount(count, "probe"));
+    }
+    for notice in &suite.notices {
+        let _ = writeln!(
+            text,
+            "{} baseline entry: {}:{}: {}",
+            notice.kind, notice.file, notice.line, notice.message
+        );
+    }
+    text + &summary(suite) + "\n"
+}
+
+/// `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
+pub(super) fn summary(suite: &Suite) -> String {
+    let skipped = suite.count(Status::Skipped);
+    let passed = suite.count(Status::Passed);
+    let mut text = of_all(passed, suite.cases.len() - skipped, "probe") + " passed";
+    for status in Status::ALL.iter().filter(|status| **status != Status::Passed) {
+        let count = suite.count(*status);
+        if count > 0 {
+            let _ = write!(text, ", {count} {}", words(*status));
+        }
+    }
+    let _ = write!(text, ", in {:.1} s", suite.seconds);
+    text
+}
+
+fn failure(text: &mut String, case: &Case) {
+    let style = style(case.status);
+    let _ = writeln!(text, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    paragraph(text, "", &case.description);
+    paragraph(text, "", &case.complaint());
+    for it in &case.findings {
+        match &it.accepted {
+            None => finding_text(text, &it.finding),
+            Some(_) => {
+                let _ = writeln!(text, "\n{} {} (accepted)", it.finding.code, it.finding.name);
+            }
+        }
+    }
+    again(text, case);
+}
+
+fn accepted(text: &mut String, case: &Case) {
+    let style = style(case.status);
+    let _ = writeln!(text, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    for it in &case.findings {
+        let finding = &it.finding;
+        paragraph(text, "", &format!("{} {}: {}", finding.code, finding.name, finding.message));
+        if let Some(accepted) = &it.accepted {
+            let until = format!("until {}: {}", accepted.expires, accepted.reason);
+            paragraph(text, "accepted ", &until);
+        }
+    }
+}
+
+/// How to see it by itself, and where it is recorded.
+fn again(text: &mut String, case: &Case) {
+    let _ = writeln!(text, "  again: {}", case.command);
+    if let Some(dir) = &case.run_dir {
+        let _ = writeln!(text, "  recorded in {}", dir.display());
+    }
+}
+
+/// What came out, or why nothing did.
+fn first_line(case: &Case) -> &str {
+    let text = case.reason.as_deref().unwrap_or(&case.got);
+    text.lines().next().unwrap_or_default()
+}
+
+fn words(status: Status) -> &'static str {
+    match status {
+        Status::NotRun => "could not be run",
+        status => status.name(),
+    }
+}
+
+/// Loud where somebody has to do something.
+fn label(status: Status) -> String {
+    let words = words(status);
+    match status {
+        Status::NotRun => "NOT RUN".to_owned(),
+        status if status.is_bad() => words.to_uppercase(),
+        _ => words.to_owned(),
+    }
+}
+
+fn style(status: Status) -> Style {
+    let color = match status {
+        Status::Passed => AnsiColor::Green,
+        Status::Accepted | Status::Inconclusive | Status::Skipped => AnsiColor::Yellow,
+        Status::Failed | Status::Crashed | Status::NotRun => AnsiColor::Red,
+    };
+    Style::new().bold().fg_color(Some(color.into()))
+}

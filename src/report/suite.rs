@@ -1,0 +1,264 @@
+//! The report on a suite: many runs, and whether each came out as expected.
+//!
+//! [`Suite`] is what `zprobe check --output-format json` prints; its JSON Schema is checked in as
+//! `schema/check.v1.schema.json`. A single run is a suite of one case, so that the forms that other
+//! programs read need one renderer each.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Finding, Report, Schema, Verdict};
+use crate::spec::{Engine, named_enum};
+
+/// A suite and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Suite {
+    /// Version of this format.
+    pub schema: Schema,
+    /// The process exit code that goes with it.
+    pub exit_code: u8,
+    /// Every case, in the order in which they were run.
+    pub cases: Vec<Case>,
+    /// Entries of the baseline that want to be looked at.
+    pub notices: Vec<Notice>,
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// File that stands for a case which has none of its own: the configuration.
+    pub file: String,
+    /// Documentation of the rules that have findings, by code.
+    #[serde(skip)]
+    pub pages: BTreeMap<String, &'static str>,
+}
+
+/// A probe on one engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Case {
+    /// The probe's name.
+    pub probe: String,
+    /// The engine.
+    pub engine: Engine,
+    /// What the probe tries.
+    pub description: String,
+    /// The probe's file; none for probes that are part of zprobe.
+    pub file: Option<String>,
+    /// What to type to run it by itself.
+    pub command: String,
+    /// What must come out.
+    pub expected: String,
+    /// What came out, in a few words.
+    pub got: String,
+    /// Whether that is well.
+    pub status: Status,
+    /// Why it was skipped or could not be run, and what to do.
+    pub reason: Option<String>,
+    /// What is wrong.
+    pub findings: Vec<CaseFinding>,
+    /// Versions of what ran, by name.
+    pub versions: BTreeMap<String, String>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where it is recorded, if that was kept.
+    pub run_dir: Option<std::path::PathBuf>,
+}
+
+named_enum! {
+    /// What came of a case.
+    pub enum Status {
+        /// As expected.
+        Passed = "passed",
+        /// Not as expected, and the baseline accepts everything that was found.
+        Accepted = "accepted",
+        /// Not as expected.
+        Failed = "failed",
+        /// The engine crashed or hung.
+        Crashed = "crashed",
+        /// The run ended without an answer.
+        Inconclusive = "inconclusive",
+        /// There was no run.
+        NotRun = "not-run",
+        /// Its engine is not there, or an earlier failure ended the suite.
+        Skipped = "skipped",
+    }
+}
+
+/// A finding, and whether the baseline accepts it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CaseFinding {
+    /// The finding.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// Why and how long it is accepted; none if it is not.
+    pub accepted: Option<Acceptance>,
+}
+
+/// Why and how long a finding is accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Acceptance {
+    /// Why.
+    pub reason: String,
+    /// Last day on which it is, as `2026-12-31`.
+    pub expires: String,
+}
+
+/// An entry of the baseline that wants to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Notice {
+    /// What is the matter with it.
+    pub kind: NoticeKind,
+    /// The baseline's file.
+    pub file: String,
+    /// Line of the entry, from 1.
+    pub line: usize,
+    /// The whole in a sentence.
+    pub message: String,
+}
+
+named_enum! {
+    /// What is the matter with an entry of a baseline.
+    pub enum NoticeKind {
+        /// It would accept a finding, and is out of date.
+        Expired = "expired",
+        /// Nothing was found that it accepts.
+        Unused = "unused",
+    }
+}
+
+/// The exit code that goes with many statuses: that of the worst. Findings weigh more than crashes,
+/// these more than doubt, because each hides the next: 1, 3, 4, 0. 2 where nothing ran.
+pub fn exit_code(statuses: impl IntoIterator<Item = Status>) -> u8 {
+    let statuses: Vec<Status> = statuses.into_iter().collect();
+    let none = statuses.iter().all(|it| matches!(it, Status::NotRun | Status::Skipped));
+    if none && !statuses.is_empty() {
+        return 2;
+    }
+    let worst = statuses.into_iter().map(|status| match status {
+        Status::Failed => (3, 1),
+        Status::Crashed | Status::NotRun => (2, 3),
+        Status::Inconclusive => (1, 4),
+        Status::Passed | Status::Accepted | Status::Skipped => (0, 0),
+    });
+    worst.max().map_or(0, |(_, code)| code)
+}
+
+impl Suite {
+    /// A suite of these cases; `page` finds the documentation of a rule, `file` stands for cases that
+    /// have none of their own.
+    pub fn new(
+        cases: Vec<Case>,
+        notices: Vec<Notice>,
+        file: String,
+        page: impl Fn(&str) -> Option<&'static str>,
+    ) -> Self {
+        let codes = cases.iter().flat_map(|case| &case.findings).map(|it| &it.finding.code);
+        let pages = codes.filter_map(|code| Some((code.clone(), page(code)?))).collect();
+        let exit_code = exit_code(cases.iter().map(|case| case.status));
+        let seconds = cases.iter().map(|case| case.seconds).sum();
+        Self { schema: Schema::CURRENT, exit_code, cases, notices, seconds, file, pages }
+    }
+
+    /// A single run as a suite of one case.
+    pub fn of_run(
+        report: &Report,
+        command: String,
+        file: String,
+        page: impl Fn(&str) -> Option<&'static str>,
+    ) -> Self {
+        let case = Case {
+            probe: "run".to_owned(),
+            engine: report.run.spec.engine,
+            description: super::render::headline(report),
+            file: None,
+            command,
+            expected: Verdict::Clean.to_string(),
+            got: report.verdict.to_string(),
+            status: Status::of(report.verdict),
+            reason: None,
+            findings: findings(report),
+            versions: report.run.versions.clone(),
+            seconds: 0.0,
+            run_dir: None,
+        };
+        Self::new(vec![case], vec![], file, page)
+    }
+
+    /// How many cases have this status.
+    pub fn count(&self, status: Status) -> usize {
+        self.cases.iter().filter(|case| case.status == status).count()
+    }
+
+    /// The suite as JSON, with a line feed at the end.
+    ///
+    /// # Errors
+    /// Never for suites that [`Suite::new`] makes.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+impl Status {
+    /// Of a run that should be clean.
+    pub fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Clean => Self::Passed,
+            Verdict::Findings => Self::Failed,
+            Verdict::Crashed => Self::Crashed,
+            Verdict::Inconclusive => Self::Inconclusive,
+        }
+    }
+
+    /// Whether somebody has to do something about it.
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Failed | Self::Crashed | Self::Inconclusive | Self::NotRun)
+    }
+}
+
+impl Case {
+    /// `deepspeed/stage1-bf16`: the engine and the probe.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.engine, self.probe)
+    }
+
+    /// Whether there was a run.
+    pub fn run_was_made(&self) -> bool {
+        !matches!(self.status, Status::NotRun | Status::Skipped)
+    }
+
+    /// Why it is not well, in a line: `expected clean, got ZP101 boundary-leak`.
+    pub fn complaint(&self) -> String {
+        match &self.reason {
+            Some(reason) => reason.clone(),
+            None => format!("expected {}, got {}", self.expected, self.got),
+        }
+    }
+}
+
+/// The findings of a report, none of them accepted.
+pub fn findings(report: &Report) -> Vec<CaseFinding> {
+    let findings = report.findings.iter().cloned();
+    findings.map(|finding| CaseFinding { finding, accepted: None }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
+        use Status::{Accepted, Crashed, Failed, Inconclusive, NotRun, Passed, Skipped};
+        let code = |statuses: &[Status]| exit_code(statuses.iter().copied());
+        assert_eq!(code(&[Passed, Crashed, Failed, Inconclusive]), 1);
+        assert_eq!(code(&[Inconclusive, Crashed, Passed]), 3);
+        assert_eq!(code(&[NotRun, Passed]), 3);
+        assert_eq!(code(&[Passed, Inconclusive, Accepted]), 4);
+        assert_eq!(code(&[Passed, Accepted, Skipped]), 0);
+        assert_eq!(code(&[]), 0);
+    }
+
+    #[test]
+    fn where_nothing_ran_the_exit_code_says_so() {
+        assert_eq!(exit_code([Status::NotRun, Status::Skipped]), 2);
+        assert_eq!(exit_code([Status::Skipped]), 2);
+    }
+}
