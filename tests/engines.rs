@@ -252,3 +252,23 @@ fn codes() -> serde_json::Value {
         .into_iter()
         .collect()
 }
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_standard_suite_is_clean_on_every_real_engine() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["check", "--engine", "deepspeed", "--engine", "ddp", "--engine", "fsdp2"])
+        .arg("--python")
+        .arg(python())
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

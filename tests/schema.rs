@@ -5,8 +5,11 @@
 use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
+use zprobe::baseline::BaselineFile;
 use zprobe::diagnose::diagnose;
+use zprobe::probe::{ProbeFile, registry};
 use zprobe::report::Report;
+use zprobe::report::suite::Suite;
 use zprobe::trace::{Record, Trace};
 
 fn schema_of<T: JsonSchema>(file: &str) -> serde_json::Value {
@@ -69,4 +72,48 @@ fn every_recorded_line_obeys_the_checked_in_schema() {
             }
         }
     }
+}
+
+#[test]
+fn a_run_as_a_suite_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Suite>("check.v1.schema.json"))
+        .expect("a valid schema");
+    for path in traces() {
+        let report = diagnose(&Trace::read(&path).expect("a readable trace"));
+        let suite = Suite::of_run(&report, "zprobe run".into(), "zprobe.toml".into(), |_| None);
+        let json: serde_json::Value =
+            serde_json::from_str(&suite.to_json().expect("JSON")).expect("JSON");
+        if let Err(error) = validator.validate(&json) {
+            panic!("{}: {error}", path.display());
+        }
+    }
+}
+
+/// A TOML file as JSON.
+fn json_of(text: &str) -> serde_json::Value {
+    let value: toml::Value = toml::from_str(text).expect("it is TOML");
+    serde_json::to_value(value).expect("it has no dates")
+}
+
+#[test]
+fn every_probe_of_the_standard_suite_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<ProbeFile>("probe.v1.schema.json"))
+        .expect("a valid schema");
+    for (file, text) in registry::FILES {
+        if let Err(error) = validator.validate(&json_of(text)) {
+            panic!("{file}: {error}");
+        }
+    }
+    let unknown = json_of("description = 'Own'\nengine = 'ddp'");
+    assert!(validator.validate(&unknown).is_err(), "an unknown key is against the schema");
+}
+
+#[test]
+fn an_entry_of_a_baseline_without_a_reason_is_against_the_schema() {
+    let schema = schema_of::<BaselineFile>("baseline.v1.schema.json");
+    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
+    let entry = "[[accept]]\ncode = 'ZP101'\nprobe = '*'\nexpires = '2026-12-31'\n";
+    assert!(validator.validate(&json_of(entry)).is_err());
+    let whole = format!("{entry}reason = 'until we upgrade'\n");
+    assert!(validator.validate(&json_of(&whole)).is_ok());
 }

@@ -31,7 +31,7 @@ impl Given {
             let on = self.values.iter().any(|value| value == "true");
             return if on { vec![format!("--{long}")] } else { vec![] };
         }
-        self.values.iter().map(|value| format!("--{long}={value}")).collect()
+        self.values.iter().flat_map(|value| [format!("--{long}"), value.clone()]).collect()
     }
 }
 
@@ -121,8 +121,10 @@ fn located(arg: &Arg, text: &str, base: &Path) -> String {
 
 /// What the flag itself says of its values.
 fn check(command: &Command, given: &Given) -> Result<(), String> {
-    let words = match given.long {
-        Some(_) => given.arguments(),
+    let words: Vec<String> = match &given.long {
+        Some(_) if given.switch => given.arguments(),
+        // A value is a value here, whatever it begins with.
+        Some(long) => given.values.iter().map(|value| format!("--{long}={value}")).collect(),
         None => given.values.clone(),
     };
     let command = command.clone().no_binary_name(true);

@@ -1,0 +1,333 @@
+//! `zprobe check`: the standard suite is complete, a suite goes on after a failure, and a CI is told what
+//! came of it. Needs no engine: a program stands in for a Python that has one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+use zprobe::diagnose::rules;
+use zprobe::probe::registry;
+use zprobe::report::suite::{NoticeKind, Status, Suite};
+use zprobe::spec::Engine;
+use zprobe::zoo::Expectation;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What the stand-in says to `zprobe doctor`: DDP can run, FSDP2 is broken, DeepSpeed is not there.
+const FACTS: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
+"ddp": {"value": true}, "fsdp2": {"problem": "RuntimeError: too old"},
+"deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
+
+/// A directory with a Python whose ranks do what the number of microbatches says: with 1 they do not
+/// finish, with 3 they take the pool down, otherwise they say nothing that could be judged.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        let ranks = root().join("fixtures/ranks/swept.py");
+        let ranks = ranks.display();
+        let script = format!(
+            "#!/bin/sh\nif [ \"$1\" = -c ]; then\ncat <<'END'\n{FACTS}\nEND\nelse exec '{ranks}' \"$@\"\nfi\n"
+        );
+        place.write("python", &script);
+        fs::set_permissions(place.0.path().join("python"), fs::Permissions::from_mode(0o755))
+            .unwrap();
+        place
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.path().join(name)).unwrap()
+    }
+
+    /// Probes on DDP: two crash, one of them is expected to, and one says nothing.
+    fn probes(&self) {
+        for (name, ga, expect) in
+            [("a-crash", 1, "clean"), ("b-silent", 2, "clean"), ("c-known", 1, "ZP901")]
+        {
+            let text = format!(
+                "description = 'Own'\nengines = ['ddp']\nexpect = '{expect}'\n[run]\nga = {ga}\n"
+            );
+            self.write(&format!("probes/{name}.toml"), &text);
+        }
+    }
+
+    fn zprobe(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ZPROBE_") {
+                command.env_remove(name);
+            }
+        }
+        command.args(args).current_dir(self.0.path()).env_remove("GITHUB_STEP_SUMMARY");
+        command
+    }
+
+    /// `zprobe check probes` with the stand-in: exit code and what it says.
+    fn check(&self, args: &[&str]) -> (i32, Suite) {
+        let own = ["check", "probes", "--python", "./python", "--output-format", "json"];
+        let output = self.zprobe(&[&own, args].concat());
+        let suite = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|err| panic!("{err}: {}", text(&output.stderr)));
+        (output.status.code().unwrap(), suite)
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn statuses(suite: &Suite) -> Vec<(&str, Status)> {
+    suite.cases.iter().map(|case| (case.probe.as_str(), case.status)).collect()
+}
+
+#[test]
+fn every_file_of_the_standard_suite_is_registered() {
+    let entries = fs::read_dir(root().join("probes")).unwrap().map(|entry| entry.unwrap().path());
+    let files: BTreeSet<String> = entries
+        .filter(|path| path.is_file())
+        .map(|path| format!("probes/{}", path.file_name().unwrap().to_str().unwrap()))
+        .collect();
+    let registered: BTreeSet<String> =
+        registry::FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(files, registered, "src/probe/registry.rs has another list");
+}
+
+#[test]
+fn the_standard_suite_covers_every_engine_and_expects_what_exists() {
+    let probes = registry::probes().unwrap();
+    let on = |engine| probes.iter().filter(|probe| probe.engines.contains(&engine)).count();
+    assert!(on(Engine::Native) >= 24 && on(Engine::DeepSpeed) >= 24);
+    assert!(on(Engine::Ddp) >= 4 && on(Engine::Fsdp2) >= 4);
+    for probe in probes {
+        if let Expectation::Finding(code) = &probe.expect {
+            assert!(rules::find(code).is_some(), "{}: {code} is no rule", probe.name);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused_with_what_to_do_instead() {
+    let place = Place::new();
+    place.probes();
+    place.write("broken/own.toml", "description = 'Own'\n[run]\nstgae = 2\n");
+    place.write("cannot/own.toml", "description = 'Own'\n[run]\nstage = 9\n");
+    place.write("same/a-crash.toml", "description = 'Own'\n");
+    place.write("empty/x", "");
+    place.write("bad-baseline.toml", "[[accept]]\ncode = 'ZP101'\n");
+    let write = ["--write-baseline", "b.toml", "--reason", "x", "--expires"];
+    let write = |day| [&["check"][..], &write, &[day]].concat();
+    let over = write("2020-01-01");
+    let soon = write("soon");
+    let refused = [
+        &["check", "stage1-bf61"][..],
+        &["check", "nothing-like-it"],
+        &["check", "missing.toml"],
+        &["check", "empty"],
+        &["check", "broken"],
+        &["check", "cannot"],
+        &["check", "probes", "same"],
+        &["check", "probes", "--filter", "no such thing"],
+        &["check", "probes", "--engine", "native"],
+        &["check", "--jobs", "0"],
+        &["check", "--engine", "deepspeed", "--python", "./python"],
+        &["check", "--engine", "ddp", "--python", "./not-there"],
+        &["check", "--baseline", "missing.toml"],
+        &["check", "--baseline", "bad-baseline.toml"],
+        &["check", "--write-baseline", "bad-baseline.toml"],
+        &over,
+        &soon,
+    ];
+    let messages = refused.map(|args| {
+        let output = place.zprobe(args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        format!("$ zprobe {}\n{stderr}", args.join(" "))
+    });
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn a_suite_goes_on_after_a_failure_and_ends_with_the_code_of_the_worst() {
+    let place = Place::new();
+    place.probes();
+    let expected = [
+        ("a-crash", Status::Crashed),
+        ("b-silent", Status::Inconclusive),
+        ("c-known", Status::Passed),
+    ];
+    for jobs in ["1", "3"] {
+        let (code, suite) = place.check(&["--jobs", jobs]);
+        assert_eq!((code, statuses(&suite)), (3, expected.to_vec()), "{jobs} jobs");
+        let kept = |at: usize| suite.cases[at].run_dir.as_ref().map(|dir| place.0.path().join(dir));
+        assert!(kept(0).unwrap().join("report.json").exists());
+        assert_eq!(kept(2), None, "what is well is not kept");
+    }
+    let (code, suite) = place.check(&["--filter", "silent"]);
+    assert_eq!((code, statuses(&suite)), (4, expected[1..2].to_vec()));
+    let (code, suite) = place.check(&["--filter", "known"]);
+    assert_eq!((code, statuses(&suite)), (0, expected[2..].to_vec()));
+    let (code, _) = place.check(&["--exit-zero"]);
+    assert_eq!(code, 0);
+    assert!(!place.0.path().join(".zprobe/pools").read_dir().unwrap().any(|_| true));
+}
+
+#[test]
+fn the_end_of_a_pool_harms_no_other_case() {
+    let place = Place::new();
+    place.probes();
+    place.write("probes/a-killer.toml", "description = 'Own'\nengines = ['ddp']\n[run]\nga = 3\n");
+    let (_, suite) = place.check(&[]);
+    let (last, status) = *statuses(&suite).last().unwrap();
+    assert_eq!((last, status), ("c-known", Status::Passed), "{suite:?}");
+}
+
+#[test]
+fn fail_fast_starts_nothing_after_the_first_failure() {
+    let place = Place::new();
+    place.probes();
+    let (code, suite) = place.check(&["--fail-fast"]);
+    assert_eq!(code, 3);
+    assert_eq!(
+        statuses(&suite),
+        [("a-crash", Status::Crashed), ("b-silent", Status::Skipped), ("c-known", Status::Skipped)]
+    );
+    assert!(suite.cases[1].reason.as_ref().unwrap().contains("--fail-fast"));
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_skipped_and_said_so() {
+    let place = Place::new();
+    place.probes();
+    place.write("probes/d-other.toml", "description = 'Own'\nengines = ['deepspeed', 'fsdp2']\n");
+    let (code, suite) = place.check(&["--filter", "known"]);
+    assert_eq!((code, suite.cases.len()), (0, 1));
+    let (code, suite) = place.check(&[]);
+    assert_eq!(code, 3);
+    let reasons: Vec<&str> = suite
+        .cases
+        .iter()
+        .filter(|case| case.status == Status::Skipped)
+        .map(|case| case.reason.as_deref().unwrap())
+        .collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(reasons[0].contains("No module named 'deepspeed'"), "{reasons:?}");
+    assert!(reasons[1].contains("too old"), "{reasons:?}");
+    let junit =
+        place.zprobe(&["check", "probes", "--python", "./python", "--output-format", "junit"]);
+    let report = quick_junit::Report::deserialize_from_str(text(&junit.stdout)).unwrap();
+    let tests = report.test_suites.iter().flat_map(|suite| &suite.test_cases);
+    let skipped =
+        tests.filter(|test| matches!(test.status, quick_junit::TestCaseStatus::Skipped { .. }));
+    assert_eq!(skipped.count(), 2);
+}
+
+#[test]
+fn where_no_engine_is_there_nothing_ran() {
+    let place = Place::new();
+    place.write("probes/own.toml", "description = 'Own'\nengines = ['deepspeed']\n");
+    let (code, suite) = place.check(&[]);
+    assert_eq!((code, suite.exit_code), (2, 2));
+    assert_eq!(statuses(&suite), [("own", Status::Skipped)]);
+}
+
+#[test]
+fn known_findings_are_written_accepted_and_run_out() {
+    let place = Place::new();
+    place.probes();
+    let only = ["--filter", "crash"];
+    let reason = ["--reason", "known, \"as such\"", "--expires", "2999-12-31"];
+    let write = [&only[..], &["--write-baseline", "zprobe-baseline.toml"], &reason].concat();
+    let (code, suite) = place.check(&write);
+    assert_eq!((code, statuses(&suite)), (0, vec![("a-crash", Status::Accepted)]));
+
+    // It is found by its name from now on.
+    let (code, suite) = place.check(&only);
+    assert_eq!((code, suite.count(Status::Accepted)), (0, 1));
+    let accepted = suite.cases[0].findings[0].accepted.as_ref().unwrap();
+    assert_eq!(
+        (accepted.reason.as_str(), accepted.expires.as_str()),
+        ("known, \"as such\"", "2999-12-31")
+    );
+
+    let written = place.read("zprobe-baseline.toml");
+    place.write("old.toml", &written.replace("2999-12-31", "2020-12-31"));
+    let (code, suite) = place.check(&[&only[..], &["--baseline", "old.toml"]].concat());
+    assert_eq!((code, statuses(&suite)), (3, vec![("a-crash", Status::Crashed)]));
+    assert_eq!(suite.notices[0].kind, NoticeKind::Expired);
+
+    place.write("unused.toml", &written.replace("ZP901", "ZP101"));
+    let (code, suite) = place.check(&[&only[..], &["--baseline", "unused.toml"]].concat());
+    assert_eq!((code, suite.notices[0].kind), (3, NoticeKind::Unused));
+}
+
+#[test]
+fn a_configuration_file_names_the_probes_and_how_they_are_run() {
+    let place = Place::new();
+    place.probes();
+    let file = "[check]\nprobes = ['probes']\npython = './python'\noutput-format = 'concise'\n";
+    place.write("zprobe.toml", file);
+    let output = place.command(&["check"]).env("ZPROBE_FILTER", "known").output().unwrap();
+    assert_eq!(text(&output.stdout).lines().count(), 1, "{output:?}");
+    assert!(text(&output.stdout).starts_with("1 of 1 probe passed"), "{output:?}");
+
+    place.write("zprobe.toml", &file.replace("python =", "pyton ="));
+    let output = place.zprobe(&["check"]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = "zprobe.toml:3:1: no such key `pyton`; did you mean `python`?";
+    assert!(text(&output.stderr).contains(message), "{output:?}");
+    let output = place.zprobe(&["check", "--no-config", "probes", "--list"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_ci_is_told_in_the_forms_that_it_reads() {
+    let place = Place::new();
+    place.probes();
+    let args = [
+        "check",
+        "probes",
+        "--python",
+        "./python",
+        "--output-format",
+        "github",
+        "--export-json",
+        "out/check.json",
+        "--export-junit",
+        "out/check.xml",
+        "--export-sarif",
+        "out/check.sarif",
+    ];
+    let output = place.command(&args).env("GITHUB_STEP_SUMMARY", "summary.md").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let stdout = text(&output.stdout);
+    let first = stdout.lines().next().unwrap();
+    let start = "::error file=probes/a-crash.toml,line=1,title=ZP901 rank-died in ddp/a-crash::";
+    assert!(first.starts_with(start), "{stdout}");
+    assert!(place.read("summary.md").starts_with("### ❌ zprobe check\n\n1 of 3 probes passed"));
+    let suite: Suite = serde_json::from_str(&place.read("out/check.json")).unwrap();
+    assert_eq!(suite.exit_code, 3);
+    let junit = quick_junit::Report::deserialize_from_str(&place.read("out/check.xml")).unwrap();
+    assert_eq!((junit.tests, junit.errors, junit.failures), (3, 1, 1));
+    let sarif: serde_json::Value = serde_json::from_str(&place.read("out/check.sarif")).unwrap();
+    let uri = "/runs/0/results/0/locations/0/physicalLocation/artifactLocation/uri";
+    assert_eq!(sarif.pointer(uri).unwrap(), "probes/a-crash.toml");
+}

@@ -1,0 +1,205 @@
+//! The forms of a suite's report: what stands in them, and that other programs can read them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use quick_junit::TestCaseStatus;
+use serde_json::Value;
+use zprobe::diagnose::{diagnose, rules};
+use zprobe::report::render::suite::{SuiteFormat, render};
+use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
+use zprobe::report::{Report, Verdict};
+use zprobe::spec::Engine;
+use zprobe::trace::Trace;
+
+fn report(trace: &str) -> Report {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(trace);
+    diagnose(&Trace::read(&dir).unwrap())
+}
+
+fn page(code: &str) -> Option<&'static str> {
+    rules::find(code).map(|rule| rule.doc)
+}
+
+fn case(trace: &str, engine: Engine, probe: &str) -> Case {
+    let report = report(trace);
+    Case {
+        probe: probe.to_owned(),
+        engine,
+        description: format!("The trace {trace}"),
+        file: None,
+        command: format!("zprobe run --engine {engine}"),
+        expected: "clean".to_owned(),
+        got: zprobe::zoo::got(&report),
+        status: Status::of(report.verdict),
+        reason: None,
+        findings: findings(&report),
+        versions: [("zprobe".to_owned(), "0.1.0".to_owned())].into(),
+        seconds: 0.25,
+        run_dir: None,
+    }
+}
+
+/// A case of every status, with everything in it that a format might stumble over.
+fn suite() -> Suite {
+    let mut accepted = case("boundary-leak", Engine::Native, "accepted");
+    accepted.status = Status::Accepted;
+    accepted.findings[0].accepted = Some(Acceptance {
+        reason: "until <we> upgrade & test".to_owned(),
+        expires: "2026-12-31".to_owned(),
+    });
+    let mut failed = case("boundary-leak", Engine::Native, "leak");
+    failed.file = Some("my probes/leak, 100%.toml".to_owned());
+    failed.run_dir = Some(".zprobe/check/1/native/leak".into());
+    let mut crashed = case("rank-dies", Engine::DeepSpeed, "dies");
+    crashed.findings[0].finding.message += "\nand\u{1b}[1m a | control, character: 50%";
+    let mut missed = case("clean-accumulator", Engine::DeepSpeed, "missed");
+    missed.expected = "ZP101".to_owned();
+    missed.status = Status::Failed;
+    let not_run = Case {
+        status: Status::NotRun,
+        findings: vec![],
+        got: "no run".to_owned(),
+        reason: Some("the pool of python3 has exited with code 1".to_owned()),
+        ..case("clean-accumulator", Engine::DeepSpeed, "not-run")
+    };
+    let skipped = Case {
+        status: Status::Skipped,
+        findings: vec![],
+        got: "no run".to_owned(),
+        reason: Some("No module named 'torch'; install torch".to_owned()),
+        versions: Default::default(),
+        ..case("clean-accumulator", Engine::Ddp, "skipped")
+    };
+    let cases = vec![
+        case("clean-accumulator", Engine::Native, "fine"),
+        accepted,
+        failed,
+        crashed,
+        missed,
+        not_run,
+        skipped,
+    ];
+    let notice = |kind, line, message: &str| Notice {
+        kind,
+        file: "zprobe-baseline.toml".to_owned(),
+        line,
+        message: message.to_owned(),
+    };
+    let notices = vec![
+        notice(NoticeKind::Expired, 3, "ZP604 in `*` was accepted until 2026-01-01"),
+        notice(NoticeKind::Unused, 9, "ZP602 in `*` was not found"),
+    ];
+    Suite::new(cases, notices, "zprobe.toml".to_owned(), page)
+}
+
+fn text(format: SuiteFormat) -> String {
+    anstream::adapter::strip_str(&render(&suite(), format).unwrap()).to_string()
+}
+
+#[test]
+fn people_are_told_what_is_wrong_and_how_to_see_it_again() {
+    insta::assert_snapshot!("full", text(SuiteFormat::Full));
+    insta::assert_snapshot!("concise", text(SuiteFormat::Concise));
+    insta::assert_snapshot!("markdown", text(SuiteFormat::Markdown));
+}
+
+#[test]
+fn annotations_are_one_line_each_whatever_stands_in_them() {
+    let text = render(&suite(), SuiteFormat::Github).unwrap();
+    insta::assert_snapshot!("github", text);
+    let commands = text.lines().filter(|line| line.starts_with("::"));
+    // Six cases and entries of the baseline, and a notice about what was skipped.
+    assert_eq!(commands.count(), 8, "{text}");
+    assert!(text.contains("file=my probes/leak%2C 100%25.toml,line=1,"), "{text}");
+    assert!(text.contains("character: 50%25"), "{text}");
+}
+
+#[test]
+fn junit_counts_every_case_and_holds_no_character_that_xml_forbids() {
+    let text = render(&suite(), SuiteFormat::Junit).unwrap();
+    let report = quick_junit::Report::deserialize_from_str(&text).unwrap();
+    assert_eq!((report.tests, report.failures, report.errors), (7, 2, 2));
+    let of = |name: &str| {
+        let mut tests = report.test_suites.iter().flat_map(|suite| &suite.test_cases);
+        &tests.find(|test| test.name.as_str() == name).unwrap().status
+    };
+    assert!(matches!(of("fine"), TestCaseStatus::Success { .. }));
+    assert!(matches!(of("accepted"), TestCaseStatus::Success { .. }));
+    let TestCaseStatus::Skipped { message: Some(message), .. } = of("skipped") else {
+        panic!("{:?}", of("skipped"));
+    };
+    assert_eq!(message.as_str(), "No module named 'torch'; install torch");
+    let TestCaseStatus::NonSuccess { ty: Some(ty), description, .. } = of("leak") else {
+        panic!("{:?}", of("leak"));
+    };
+    assert_eq!(ty.as_str(), "ZP101");
+    assert!(description.as_ref().unwrap().as_str().contains("zprobe run --engine native"));
+    assert!(!text.contains('\u{1b}'));
+}
+
+/// The parts of SARIF 2.1.0 that its schema and GitHub's code scanning ask for.
+fn assert_sarif(text: &str) -> Value {
+    let sarif: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(sarif["version"], "2.1.0");
+    assert!(sarif["$schema"].as_str().unwrap().contains("sarif-2.1.0"));
+    for run in sarif["runs"].as_array().unwrap() {
+        let driver = &run["tool"]["driver"];
+        assert_eq!(driver["name"], "zprobe");
+        let rules = driver["rules"].as_array().unwrap();
+        for rule in rules {
+            assert!(rule["id"].is_string());
+            let help = rule["help"]["markdown"].as_str().unwrap();
+            assert!(help.contains("## What to do"), "{rule}");
+            let short = rule["shortDescription"]["text"].as_str().unwrap();
+            let full = rule["fullDescription"]["text"].as_str().unwrap();
+            assert!(!short.is_empty() && !full.is_empty() && full.len() <= 1024, "{rule}");
+        }
+        for result in run["results"].as_array().unwrap() {
+            let rule = &rules[usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap()];
+            assert_eq!(rule["id"], result["ruleId"]);
+            assert!(!result["message"]["text"].as_str().unwrap().is_empty());
+            assert!(["error", "warning", "note"].contains(&result["level"].as_str().unwrap()));
+            let place = &result["locations"][0]["physicalLocation"];
+            let uri = place["artifactLocation"]["uri"].as_str().unwrap();
+            assert!(!uri.is_empty() && !uri.starts_with('/') && !uri.contains(' '), "{uri}");
+            assert!(place["region"]["startLine"].as_u64().unwrap() >= 1);
+        }
+    }
+    sarif
+}
+
+#[test]
+fn sarif_has_a_result_for_each_finding_and_a_notification_for_what_else_went_wrong() {
+    let sarif = assert_sarif(&render(&suite(), SuiteFormat::Sarif).unwrap());
+    let results = sarif["runs"][0]["results"].as_array().unwrap();
+    let uris: Vec<&Value> = results
+        .iter()
+        .map(|it| &it["locations"][0]["physicalLocation"]["artifactLocation"]["uri"])
+        .collect();
+    assert_eq!(uris, ["zprobe.toml", "my%20probes/leak%2C%20100%25.toml", "zprobe.toml"]);
+    let suppressed: Vec<bool> = results.iter().map(|it| it["suppressions"].is_array()).collect();
+    assert_eq!(suppressed, [true, false, false]);
+    let invocation = &sarif["runs"][0]["invocations"][0];
+    let notifications = invocation["toolExecutionNotifications"].as_array().unwrap();
+    assert_eq!((notifications.len(), &invocation["exitCode"]), (4, &Value::from(1)));
+}
+
+#[test]
+fn a_single_run_is_a_suite_of_one_case() {
+    for (trace, junit) in
+        [("clean-accumulator", (1, 0, 0)), ("boundary-leak", (1, 1, 0)), ("rank-dies", (1, 0, 1))]
+    {
+        let report = report(trace);
+        let command = "zprobe run".to_owned();
+        let suite = Suite::of_run(&report, command, "zprobe.toml".to_owned(), page);
+        assert_eq!(suite.exit_code, report.exit_code(), "{trace}");
+        let text = render(&suite, SuiteFormat::Junit).unwrap();
+        let read = quick_junit::Report::deserialize_from_str(&text).unwrap();
+        assert_eq!((read.tests, read.failures, read.errors), junit, "{trace}");
+        let sarif = assert_sarif(&render(&suite, SuiteFormat::Sarif).unwrap());
+        let results = sarif["runs"][0]["results"].as_array().unwrap().len();
+        assert_eq!(results > 0, report.verdict != Verdict::Clean, "{trace}");
+    }
+}

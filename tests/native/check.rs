@@ -1,0 +1,57 @@
+//! The standard suite on the native engine, and faults that a probe asks for.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+use zprobe::report::suite::{Status, Suite};
+
+/// Runs `zprobe check` in this directory, with the report as JSON.
+fn check(dir: &TempDir, args: &[&str]) -> (i32, Suite) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    command.args(["check", "--engine", "native", "--output-format", "json"]).args(args);
+    let output: Output = command.current_dir(dir.path()).output().unwrap();
+    let suite = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|err| panic!("{err}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code().unwrap(), suite)
+}
+
+#[test]
+fn the_standard_suite_is_clean_on_the_native_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, suite) = check(&dir, &[]);
+    for case in &suite.cases {
+        assert_eq!(case.status, Status::Passed, "{case:#?}");
+    }
+    assert!(code == 0 && suite.cases.len() >= 24);
+    assert!(!dir.path().join(".zprobe/check").exists(), "nothing is left of clean runs");
+}
+
+#[test]
+fn a_fault_that_a_probe_asks_for_is_a_failure_or_what_it_expects() {
+    let dir = tempfile::tempdir().unwrap();
+    let probe = |name: &str, expect: &str| {
+        let text = format!(
+            "description = 'The leak'\nexpect = '{expect}'\n[run]\nga = 2\ninject = 'boundary-leak'\n"
+        );
+        fs::write(dir.path().join(name), text).unwrap();
+    };
+    probe("leak.toml", "clean");
+    probe("known.toml", "ZP101");
+    probe("other.toml", "ZP104");
+    let (code, suite) = check(&dir, &["leak.toml", "known.toml", "other.toml", "stage1-bf16"]);
+    let statuses: Vec<(&str, Status)> =
+        suite.cases.iter().map(|case| (case.probe.as_str(), case.status)).collect();
+    let expected = [
+        ("known", Status::Passed),
+        ("leak", Status::Failed),
+        ("other", Status::Failed),
+        ("stage1-bf16", Status::Passed),
+    ];
+    assert_eq!((code, statuses), (1, expected.to_vec()));
+    let codes = suite.cases[1].findings.iter().map(|it| it.finding.code.as_str());
+    assert_eq!(codes.collect::<Vec<_>>(), ["ZP101"]);
+    let json =
+        fs::read(dir.path().join(suite.cases[1].run_dir.as_ref().unwrap()).join("report.json"));
+    assert!(String::from_utf8_lossy(&json.unwrap()).contains("ZP101"));
+}
