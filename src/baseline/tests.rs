@@ -35,6 +35,7 @@ fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
         bucket: None,
         evidence: vec![],
         consequences: vec![],
+        known: vec![],
     };
     CaseFinding { finding, accepted: None }
 }

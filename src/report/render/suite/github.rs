@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use super::facts;
 use super::text::summary;
 use crate::report::Severity;
 use crate::report::render::concise::place;
@@ -53,7 +54,7 @@ fn annotate(text: &mut String, case: &Case) {
         } else {
             format!("{place}: {}", finding.message)
         };
-        for evidence in &finding.evidence {
+        for evidence in facts(finding) {
             let _ = write!(message, "\n- {evidence}");
         }
         match &it.accepted {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
+use super::facts;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, Status, Suite};
 use crate::spec::Engine;
@@ -68,7 +69,7 @@ fn story(case: &Case) -> String {
             "\n{} {}: {place}{separator}{}",
             finding.code, finding.name, finding.message
         );
-        for evidence in &finding.evidence {
+        for evidence in facts(finding) {
             let _ = writeln!(text, "- {evidence}");
         }
         if let Some(accepted) = &it.accepted {

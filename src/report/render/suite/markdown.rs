@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use super::facts;
 use super::text::summary;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, Status, Suite};
@@ -56,8 +57,8 @@ fn details(text: &mut String, case: &Case) {
         let (finding, place) = (&it.finding, place(&it.finding));
         let _ = writeln!(text, "**{} {}** {}\n", finding.code, finding.name, escaped(&place));
         let _ = writeln!(text, "{}\n", escaped(&finding.message));
-        for evidence in &finding.evidence {
-            let _ = writeln!(text, "- {}", escaped(evidence));
+        for evidence in facts(finding) {
+            let _ = writeln!(text, "- {}", escaped(&evidence));
         }
         if let Some(accepted) = &it.accepted {
             let reason = escaped(&accepted.reason);

@@ -7,6 +7,7 @@ mod markdown;
 mod sarif;
 mod text;
 
+use crate::report::Finding;
 use crate::report::suite::Suite;
 use crate::spec::named_enum;
 
@@ -52,4 +53,19 @@ pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
         SuiteFormat::Github => github::render(suite),
         SuiteFormat::Sarif => sarif::render(suite)?,
     })
+}
+
+/// What was seen, one fact a line, and which known bug it is.
+fn facts(finding: &Finding) -> impl Iterator<Item = String> {
+    let known = finding.known.iter().map(|known| {
+        let fixed = match &known.fixed {
+            Some(release) => format!("fixed in {release}"),
+            None => "not fixed in any release that was tried".to_owned(),
+        };
+        format!(
+            "known bug {}: {} ({}; {fixed}); what to do: {}",
+            known.name, known.title, known.affected, known.workaround
+        )
+    });
+    finding.evidence.iter().cloned().chain(known)
 }

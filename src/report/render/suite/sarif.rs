@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::facts;
 use crate::report::Severity;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, CaseFinding, NoticeKind, Suite};
@@ -76,7 +77,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     let (finding, place) = (&it.finding, place(&it.finding));
     let separator = if place.is_empty() { "" } else { ": " };
     let mut text = format!("{}: {place}{separator}{}", case.id(), finding.message);
-    for evidence in &finding.evidence {
+    for evidence in facts(finding) {
         text = format!("{text}\n- {evidence}");
     }
     let mut result = json!({
