@@ -16,12 +16,13 @@
 //!
 //! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
 //! pinned packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations
-//! that are worth trying, and [`doctor`] says what a
-//! machine and a Python can run.
+//! that are worth trying, [`doctor`] says what a
+//! machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
+pub mod attachment;
 pub mod diagnose;
 pub mod doctor;
 pub mod environment;

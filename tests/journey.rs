@@ -18,6 +18,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec"]),
+    ("attachment", &["spec", "trace", "report", "doctor"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
@@ -36,6 +37,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "zoo",
             "lattice",
             "doctor",
+            "attachment",
         ],
     ),
     ("src/bin/zprobe-rank", &["spec", "trace"]),

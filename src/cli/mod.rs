@@ -6,6 +6,7 @@ mod explain;
 mod list;
 mod progress;
 mod provision;
+mod report;
 mod run;
 mod settings;
 mod sweep;
@@ -45,6 +46,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Diagnose a recorded run again
     Diagnose(diagnose::Args),
+    /// Make a bug report of a recorded run, as a zip to attach to an issue
+    Report(report::Args),
     /// Explain a rule
     Explain(explain::Args),
     /// List what zprobe knows
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::main(*args),
         Command::Diagnose(args) => diagnose::main(&args),
+        Command::Report(args) => report::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),
