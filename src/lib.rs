@@ -16,8 +16,8 @@
 //!
 //! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
 //! pinned packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations
-//! that are worth trying, and [`doctor`] says what a
-//! machine and a Python can run.
+//! that are worth trying, [`doctor`] says what a
+//! machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
 //! For `zprobe check`: [`probe`] holds what to run and what must come out, [`baseline`] what is accepted
 //! for the time being, and [`document`] reads the files in which people write that down.
@@ -25,6 +25,7 @@
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
+pub mod attachment;
 pub mod baseline;
 pub mod diagnose;
 pub mod doctor;

@@ -216,6 +216,64 @@ fn gradients_that_ddp_never_reduced_are_found() {
 
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_script_of_a_bug_report_says_what_zprobe_says() {
+    let mut cases = vec![
+        "--engine deepspeed --stage 1 --ga 4",
+        "--engine ddp --shape unused-last,frozen",
+        "--engine fsdp2 --ga 3 --shape several-backwards",
+    ];
+    if full() {
+        cases.extend([
+            "--engine deepspeed --stage 2 --shape unused-first,dict-output",
+            "--engine deepspeed --stage 3 --dtype fp16",
+            "--engine deepspeed --stage 0 --grad-accum-dtype bf16",
+            "--engine deepspeed --stage 1 --immediate-grad-update --optimizer adamw",
+            "--engine ddp --nproc-per-node 3 --ga 3 --dtype fp32",
+            "--engine ddp --comm-hook fp16-compress --dtype fp32",
+            "--engine fsdp2 --reshard-after-forward=false --shape unused-always",
+        ]);
+    }
+    for args in cases {
+        let (code, said) = standalone(args);
+        assert!(said.contains("step 1, what the optimizer of rank 1 consumes"), "{args}\n{said}");
+        assert!(!said.contains("nothing could be read"), "{args}\n{said}");
+        assert_eq!(code, zprobe(args).code, "{args}\n{said}");
+    }
+}
+
+/// Runs the script of a run's bug report, without zprobe: its exit code and what it said.
+fn standalone(args: &str) -> (i32, String) {
+    let dir = TempDir::new().expect("a temporary directory");
+    let zprobe = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        let output = command.args(words).current_dir(dir.path()).output().expect("zprobe starts");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let python = python();
+    let python = python.to_str().expect("a path in UTF-8");
+    let words: Vec<&str> = args.split_whitespace().collect();
+    zprobe(&[&["run", "--out", "run", "--python", python], &words[..]].concat());
+    let said = zprobe(&["report", "run", "--out", "a.zip"]);
+    let zip = std::fs::File::open(dir.path().join("a.zip")).unwrap_or_else(|_| panic!("{said}"));
+    let mut zip = zip::ZipArchive::new(zip).expect("a zip");
+    zip.extract(dir.path().join("a")).expect("it can be unpacked");
+    let report: Report = serde_json::from_slice(
+        &std::fs::read(dir.path().join("a/run/report.json")).expect("a report"),
+    )
+    .expect("a report");
+    let world_size = report.run.spec.world_size.to_string();
+    let output = Command::new(python)
+        .args(["-m", "torch.distributed.run", "--nproc-per-node", &world_size, "standalone.py"])
+        .current_dir(dir.path().join("a"))
+        .output()
+        .expect("Python starts");
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (output.status.code().expect("torchrun exits by itself"), said.concat())
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn the_rank_programs_own_tests_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let expected = tempfile::NamedTempFile::new().expect("a temporary file");

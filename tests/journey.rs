@@ -21,6 +21,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("document", &[]),
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["report", "zoo", "document"]),
+    ("attachment", &["spec", "trace", "report", "doctor"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
@@ -42,6 +43,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "document",
             "probe",
             "baseline",
+            "attachment",
         ],
     ),
     ("src/bin/zprobe-rank", &["spec", "trace"]),

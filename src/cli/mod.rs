@@ -11,6 +11,7 @@ mod form;
 mod list;
 mod progress;
 mod provision;
+mod report;
 mod run;
 mod settings;
 mod sweep;
@@ -57,6 +58,8 @@ enum Command {
     Check(Box<check::Args>),
     /// Diagnose a recorded run again
     Diagnose(diagnose::Args),
+    /// Make a bug report of a recorded run, as a zip to attach to an issue
+    Report(report::Args),
     /// Explain a rule
     Explain(explain::Args),
     /// List what zprobe knows
@@ -155,6 +158,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Run(args) => run::main(*args),
         Command::Check(args) => check::main(&args),
         Command::Diagnose(args) => diagnose::main(&args),
+        Command::Report(args) => report::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),

@@ -1,5 +1,8 @@
 //! `zprobe run`: spec → launch → trace → diagnose → report.
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

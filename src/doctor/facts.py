@@ -52,6 +52,18 @@ def gpus():
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
+def cuda_version():
+    import torch
+
+    return str(torch.version.cuda or "none")
+
+
+def nccl_version():
+    import torch
+
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
 def alone(function):
     """Runs a function in a process group of one rank."""
     import torch.distributed as dist
@@ -103,6 +115,8 @@ def main():
     if "value" in facts["torch"]:
         facts["backends"] = attempt(backends)
         facts["gpus"] = attempt(gpus)
+        facts["cuda"] = attempt(cuda_version)
+        facts["nccl"] = attempt(nccl_version)
         facts["ddp"] = attempt(ddp_step)
         facts["fsdp2"] = attempt(fsdp2_step)
     if not facts.get("gpus", {}).get("value"):

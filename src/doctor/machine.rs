@@ -1,14 +1,21 @@
 //! What the machine has, apart from any Python.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
+use nix::sys::utsname::uname;
 use process_control::{ChildExt as _, Control as _};
+
+/// Where the NVIDIA kernel module says its version.
+const DRIVER_VERSION: &str = "/proc/driver/nvidia/version";
+
+/// Files that Docker and Podman put into containers.
+const CONTAINER_MARKS: &[&str] = &["/.dockerenv", "/run/.containerenv"];
 
 /// How long `nvidia-smi` may take; it hangs on machines whose driver does.
 const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
@@ -16,6 +23,12 @@ const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
 /// What the machine has; none where it does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
+    /// Name and version of the system, for people.
+    pub system: Option<String>,
+    /// Release of the kernel.
+    pub kernel: Option<String>,
+    /// Whether this is a container.
+    pub container: bool,
     /// Cores that this process may use.
     pub cores: Option<usize>,
     /// Memory that can be had, in bytes.
@@ -28,6 +41,8 @@ pub struct Machine {
     pub uv: Option<PathBuf>,
     /// Names of GPUs by the driver; an error is its own message.
     pub driver: Result<Vec<String>, String>,
+    /// Version of the GPU driver's kernel module.
+    pub driver_version: Option<String>,
     /// The native engine's rank program, or where it should be.
     pub native: Result<PathBuf, PathBuf>,
 }
@@ -36,6 +51,9 @@ impl Machine {
     /// Looks at this machine; `native` is where the native engine's rank program should be.
     pub fn look(native: PathBuf) -> Self {
         Self {
+            system: fs::read_to_string("/etc/os-release").ok().as_deref().and_then(pretty_name),
+            kernel: uname().ok().map(|name| name.release().to_string_lossy().into_owned()),
+            container: CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists()),
             cores: available_parallelism().ok().map(usize::from),
             memory: fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(available),
             open_files: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
@@ -44,9 +62,28 @@ impl Machine {
                 .map(|shm| shm.blocks_available() * shm.fragment_size()),
             uv: which::which("uv").ok(),
             driver: driver(),
+            driver_version: fs::read_to_string(DRIVER_VERSION)
+                .ok()
+                .as_deref()
+                .and_then(module_version),
             native: if native.is_file() { Ok(native) } else { Err(native) },
         }
     }
+}
+
+/// `PRETTY_NAME` of `/etc/os-release`, without its quotes.
+fn pretty_name(release: &str) -> Option<String> {
+    let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(line.trim_matches(['"', '\'']).to_owned())
+}
+
+/// The version in the first line of `/proc/driver/nvidia/version`: its first word that begins with a
+/// digit and has a point.
+fn module_version(text: &str) -> Option<String> {
+    let words = text.lines().next()?.split_whitespace();
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    words.filter(is_version).map(str::to_owned).next()
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -91,5 +128,14 @@ mod tests {
         let meminfo = "MemTotal: 100 kB\nMemFree:  10 kB\nMemAvailable:   64 kB\n";
         assert_eq!(available(meminfo), Some(64 * 1024));
         assert_eq!(available("MemTotal: 100 kB\n"), None);
+    }
+
+    #[test]
+    fn systems_and_drivers_are_called_as_they_call_themselves() {
+        let release = "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
+        assert_eq!(pretty_name(release).as_deref(), Some("Debian GNU/Linux 12 (bookworm)"));
+        let version =
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\nGCC";
+        assert_eq!(module_version(version).as_deref(), Some("580.95.05"));
     }
 }

@@ -32,6 +32,12 @@ pub struct Python {
     /// Names of the GPUs that torch can use.
     #[serde(default)]
     pub gpus: Attempt<Vec<String>>,
+    /// Version of CUDA that torch was built for; `none` for a build without.
+    #[serde(default)]
+    pub cuda: Attempt<String>,
+    /// Version of NCCL that torch brings.
+    #[serde(default)]
+    pub nccl: Attempt<String>,
     /// Whether a backward under DDP works on the CPU.
     #[serde(default)]
     pub ddp: Attempt<bool>,

@@ -4,12 +4,16 @@ use super::*;
 
 fn machine() -> Machine {
     Machine {
+        system: Some("Debian GNU/Linux 12".to_owned()),
+        kernel: Some("6.1.0".to_owned()),
+        container: false,
         cores: Some(8),
         memory: Some(8 << 30),
         open_files: Some(1024),
         shared_memory: Some(1 << 30),
         uv: Some("/usr/bin/uv".into()),
         driver: Ok(vec!["H100".to_owned()]),
+        driver_version: Some("580.95.05".to_owned()),
         native: Ok("/bin/zprobe-rank".into()),
     }
 }
@@ -51,6 +55,7 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
         uv: None,
         driver: Err("nvidia-smi: no answer within 20 s".to_owned()),
         native: Err("/bin/zprobe-rank".into()),
+        ..machine()
     };
     let old = python(
         r#""torch": {"value": "2.6.0"}, "backends": {"value": []}, "gpus": {"value": []},

@@ -6,6 +6,7 @@
 //! JSON to the ranks and stands in the trace's first record.
 
 pub mod code;
+mod command;
 pub mod deepspeed;
 mod engines;
 pub mod fault;
@@ -23,6 +24,7 @@ mod validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use command::Command;
 pub use fault::Fault;
 pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};

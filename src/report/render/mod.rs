@@ -3,6 +3,7 @@
 mod concise;
 mod full;
 mod json;
+pub mod markdown;
 pub mod suite;
 
 use super::Report;
@@ -17,6 +18,8 @@ named_enum! {
         Concise = "concise",
         /// `report.json`.
         Json = "json",
+        /// For issues, pull requests and job summaries.
+        Markdown = "markdown",
     }
 }
 
@@ -29,6 +32,7 @@ pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
         Format::Full => full::render(report),
         Format::Concise => concise::render(report),
         Format::Json => json::render(report)?,
+        Format::Markdown => markdown::render(report),
     })
 }
 

@@ -1,10 +1,10 @@
 //! The terminal report: verdict first, then the reasons, then the facts.
 
 mod journey;
-mod setting;
+pub(super) mod setting;
 mod tables;
 mod text;
-mod weights;
+pub(super) mod weights;
 
 use std::fmt::Write as _;
 

@@ -48,7 +48,8 @@ pub(super) fn weights(text: &mut String, report: &Report) {
     }
 }
 
-fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
+/// Everything that was read at a point.
+pub(in crate::report::render) fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
     report.contributions.iter().filter(|entry| entry.point == point).collect()
 }
 
@@ -58,7 +59,10 @@ fn all_used(entry: &Contribution) -> bool {
 }
 
 /// Whether all weights are some optimizer's input of the same step.
-fn follows(entries: &[&Contribution], input: &[&Contribution]) -> bool {
+pub(in crate::report::render) fn follows(
+    entries: &[&Contribution],
+    input: &[&Contribution],
+) -> bool {
     entries.iter().all(|entry| {
         input.iter().any(|input| {
             (input.step, &input.weights, &input.leftover)
@@ -68,15 +72,17 @@ fn follows(entries: &[&Contribution], input: &[&Contribution]) -> bool {
 }
 
 /// Entries with equal weights.
-struct Group<'a> {
-    entry: &'a Contribution,
+pub(in crate::report::render) struct Group<'a> {
+    /// The first of them.
+    pub(in crate::report::render) entry: &'a Contribution,
     steps: Vec<usize>,
     ranks: Vec<usize>,
     params: Vec<String>,
 }
 
 impl Group<'_> {
-    fn place(&self) -> String {
+    /// Steps, ranks and parameters, in words.
+    pub(in crate::report::render) fn place(&self) -> String {
         let mut place =
             format!("{}, {}", counted("step", &self.steps), counted("rank", &self.ranks));
         if !self.params.is_empty() {
@@ -86,7 +92,8 @@ impl Group<'_> {
     }
 }
 
-fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
+/// Entries with equal weights together.
+pub(in crate::report::render) fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for &entry in entries {
         let known = groups.iter().position(|group| {

@@ -1,0 +1,84 @@
+//! The zip: the same bytes for the same content, and never half a file.
+
+use std::io::{Cursor, Write as _};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+use super::Entry;
+
+/// Why an attachment cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is a file of that name.
+    #[error("{0} exists already; choose another file with --out, or pass --force to replace it")]
+    Exists(PathBuf),
+    /// The system refuses.
+    #[error("cannot write {path}: {cause}; choose another file with --out")]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+}
+
+/// All entries in order, with no time and the same rights everywhere.
+///
+/// # Errors
+/// When an entry is larger than a zip can hold.
+pub fn zip(entries: &[Entry]) -> zip::result::ZipResult<Vec<u8>> {
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .compression_level(Some(9))
+        .last_modified_time(DateTime::default())
+        .unix_permissions(0o644);
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    for entry in entries {
+        zip.start_file(entry.path.as_str(), options)?;
+        zip.write_all(entry.text.as_bytes())?;
+    }
+    Ok(zip.finish()?.into_inner())
+}
+
+/// Writes a file whole or not at all; an existing one only if it is to be replaced.
+///
+/// # Errors
+/// When there is a file already, or the system refuses.
+pub fn write(path: &Path, bytes: &[u8], replace: bool) -> Result<(), WriteError> {
+    let unwritable = |cause| WriteError::Unwritable { path: path.to_owned(), cause };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut file = NamedTempFile::new_in(directory).map_err(unwritable)?;
+    file.write_all(bytes).map_err(unwritable)?;
+    let written = if replace { file.persist(path) } else { file.persist_noclobber(path) };
+    match written {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(WriteError::Exists(path.to_owned()))
+        }
+        Err(error) => Err(unwritable(error.error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_file_is_replaced_only_when_that_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.zip");
+        write(&path, b"one", false).unwrap();
+        assert!(matches!(write(&path, b"two", false), Err(WriteError::Exists(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        write(&path, b"two", true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "no temporary file is left");
+    }
+}

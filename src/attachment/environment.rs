@@ -1,0 +1,191 @@
+//! What a maintainer asks about the machine: systems, versions, devices, variables.
+//!
+//! The machine and the interpreter are looked at by [`crate::doctor`], when the attachment is made;
+//! what the ranks ran is in the report.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use process_control::{ChildExt as _, Control as _};
+
+use super::redact::Private;
+use crate::doctor::{Attempt, Machine, Python};
+use crate::report::Report;
+
+/// Beginnings of the names of variables that matter to engines. All others stay at home.
+const RELEVANT: &[&str] = &[
+    "ACCELERATE_",
+    "CUDA_",
+    "DEEPSPEED_",
+    "DS_",
+    "FI_",
+    "GLOO_",
+    "KMP_",
+    "LOCAL_",
+    "MASTER_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_",
+    "PYTORCH_",
+    "RANK",
+    "TORCH",
+    "TP_SOCKET_",
+    "UCX_",
+    "WORLD_SIZE",
+    "ZPROBE_",
+];
+
+/// Words with which a script of an engine describes an installation.
+const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
+const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
+
+/// What is known of the machine and of the interpreter.
+pub struct Environment {
+    /// Names and values, in order.
+    pub facts: Vec<(&'static str, String)>,
+    /// Variables that matter.
+    pub variables: Vec<(String, String)>,
+    /// Whether this is a container.
+    pub container: bool,
+    /// Names of GPUs, or why they are not known.
+    pub gpus: Result<Vec<String>, String>,
+    /// Output of `python -m torch.utils.collect_env`; none if no interpreter was named.
+    pub collect_env: Option<String>,
+    /// Output of `ds_report`; none if no interpreter was named, or it has no DeepSpeed.
+    pub ds_report: Option<String>,
+}
+
+impl Environment {
+    /// What the machine says, and what the interpreter says if one was named.
+    pub fn new(
+        machine: &Machine,
+        python: Option<&Python>,
+        report: &Report,
+        private: &Private,
+    ) -> Self {
+        let say = |value: &Option<String>| value.clone().unwrap_or_else(|| "not known".to_owned());
+        let gpus = match &machine.driver {
+            Ok(gpus) if gpus.is_empty() => "none".to_owned(),
+            Ok(gpus) => gpus.join(", "),
+            Err(problem) => problem.clone(),
+        };
+        let mut facts = vec![
+            ("system", say(&machine.system)),
+            ("kernel", say(&machine.kernel)),
+            ("container", if machine.container { "yes" } else { "no" }.to_owned()),
+            ("cores", say(&machine.cores.map(|cores| cores.to_string()))),
+            ("GPUs", gpus),
+            ("GPU driver", machine.driver_version.clone().unwrap_or_else(|| "none".to_owned())),
+        ];
+        if let Some(python) = python {
+            facts.push(("interpreter", python.version.clone()));
+            for (name, fact) in [
+                ("torch, now", &python.torch),
+                ("CUDA of torch", &python.cuda),
+                ("NCCL of torch", &python.nccl),
+                ("DeepSpeed, now", &python.deepspeed),
+            ] {
+                facts.push((name, said(fact)));
+            }
+            facts.push(("backends", said_list(&python.backends)));
+            facts.push(("GPUs that torch can use", said_list(&python.gpus)));
+            facts.extend(another(python, report).map(|other| ("note", other)));
+        }
+        let is_relevant = |name: &str| RELEVANT.iter().any(|begin| name.starts_with(begin));
+        let relevant = |(name, _): &&(String, String)| is_relevant(name);
+        let mut variables: Vec<_> = private.variables.iter().filter(relevant).cloned().collect();
+        variables.sort();
+        Self {
+            facts,
+            variables,
+            container: machine.container,
+            gpus: machine.driver.clone(),
+            collect_env: None,
+            ds_report: None,
+        }
+    }
+
+    /// Runs the engines' own scripts, each for at most `limit`.
+    pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
+        self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
+        if python.deepspeed.value().is_some() {
+            self.ds_report = Some(output(interpreter, DS_REPORT, limit));
+        }
+    }
+
+    /// Everything, one fact a line.
+    pub fn text(&self) -> String {
+        let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
+        let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
+        let mut text: String = facts.chain(variables).collect();
+        for (title, output) in [
+            ("python -m torch.utils.collect_env", &self.collect_env),
+            ("ds_report", &self.ds_report),
+        ] {
+            if let Some(output) = output {
+                text += &format!("\n{title}\n{}\n{}\n", "-".repeat(title.len()), output.trim_end());
+            }
+        }
+        text
+    }
+}
+
+fn said(fact: &Attempt<String>) -> String {
+    match fact {
+        Attempt::Value(value) => value.clone(),
+        Attempt::Problem(problem) => format!("no ({problem})"),
+    }
+}
+
+fn said_list(fact: &Attempt<Vec<String>>) -> String {
+    match fact {
+        Attempt::Value(values) if values.is_empty() => "none".to_owned(),
+        Attempt::Value(values) => values.join(", "),
+        Attempt::Problem(problem) => format!("no ({problem})"),
+    }
+}
+
+/// Says so if the interpreter has other versions than the ranks had.
+fn another(python: &Python, report: &Report) -> Option<String> {
+    let differs = |(name, now): &(&str, &Attempt<String>)| {
+        let then = report.run.versions.get(*name);
+        then.is_some_and(|then| now.value() != Some(then))
+    };
+    let other: Vec<&str> = [("torch", &python.torch), ("deepspeed", &python.deepspeed)]
+        .into_iter()
+        .filter(differs)
+        .map(|(name, _)| name)
+        .collect();
+    (!other.is_empty())
+        .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
+}
+
+/// Standard output of an interpreter, or what became of it.
+fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
+    let asked = Command::new(interpreter)
+        .args(arguments)
+        // Without a GPU DeepSpeed looks for a compiler first.
+        .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(|child| {
+            child.controlled_with_output().time_limit(limit).terminate_for_timeout().wait()
+        });
+    match asked {
+        Ok(Some(output)) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            anstream::adapter::strip_str(&text).to_string()
+        }
+        Ok(Some(output)) => {
+            let words = String::from_utf8_lossy(&output.stderr);
+            format!("failed: {}", words.lines().last().unwrap_or("without a word"))
+        }
+        Ok(None) => format!("no answer within {} s", limit.as_secs()),
+        Err(cause) => format!("does not start: {cause}"),
+    }
+}

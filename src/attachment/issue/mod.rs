@@ -1,0 +1,279 @@
+//! `report.md`: the text of an issue, under the headings of a project's own template for bugs.
+//!
+//! DeepSpeed's template is `.github/ISSUE_TEMPLATE/bug_report.md`, PyTorch's
+//! `.github/ISSUE_TEMPLATE/bug-report.yml`.
+
+mod fit;
+
+use fit::{Part, fitted};
+
+use super::{Material, Project};
+use crate::report::Verdict;
+use crate::report::render::markdown::{self, block, escaped};
+use crate::spec::Engine;
+
+/// Why no command may lead to a run.
+pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
+
+/// Lines of a log in the text of an issue.
+const LOG_LINES: usize = 30;
+
+/// The text; GitHub takes it as that of an issue.
+pub(super) fn text(material: &Material<'_>) -> String {
+    let parts = match material.project {
+        Project::DeepSpeed => deepspeed(material),
+        Project::PyTorch => pytorch(material),
+        Project::Plain => plain(material),
+    };
+    fitted(parts)
+}
+
+fn deepspeed(material: &Material<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Open("**Describe the bug**\n\n".to_owned())];
+    parts.extend(description(material));
+    parts.push(Part::Open("\n**To Reproduce**\n\n".to_owned()));
+    parts.extend(reproduction(material));
+    parts.push(Part::Open(format!("\n**Expected behavior**\n\n{}", expected(material))));
+    parts.push(Part::Open("\n**ds_report output**\n\n".to_owned()));
+    parts.push(collected(
+        "ds_report",
+        material.environment.ds_report.as_deref(),
+        "`zprobe report --python PATH` collects it from the interpreter that had the bug.\n",
+        material,
+    ));
+    parts.push(Part::Open(format!(
+        "\n**Screenshots**\n\nNone; the weights above are what there is to see.\n\n\
+         **System info (please complete the following information):**\n{}\n\
+         **Launcher context**\n\n{}\n\
+         **Docker context**\n\n{}\n\
+         **Additional context**\n\n",
+        system(material),
+        launcher(material),
+        container(material),
+    )));
+    parts.extend(context(material));
+    parts
+}
+
+fn pytorch(material: &Material<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Open("### 🐛 Describe the bug\n\n".to_owned())];
+    parts.extend(description(material));
+    parts.push(Part::Open("\nTo reproduce:\n\n".to_owned()));
+    parts.extend(reproduction(material));
+    parts.push(Part::Open(format!("\n{}\n", expected(material))));
+    parts.extend(context(material));
+    parts.push(Part::Open(format!("\n### Versions\n\n{}\n", system(material))));
+    parts.push(collected(
+        "python -m torch.utils.collect_env",
+        material.environment.collect_env.as_deref(),
+        "`zprobe report --python PATH` adds the output of `python -m torch.utils.collect_env`.\n",
+        material,
+    ));
+    parts
+}
+
+fn plain(material: &Material<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Open("### Describe the bug\n\n".to_owned())];
+    parts.extend(description(material));
+    parts.push(Part::Open("\n### To reproduce\n\n".to_owned()));
+    parts.extend(reproduction(material));
+    parts.push(Part::Open(format!(
+        "\n### Expected behavior\n\n{}\n### Environment\n\n{}\n### Additional context\n\n",
+        expected(material),
+        system(material),
+    )));
+    parts.extend(context(material));
+    parts
+}
+
+/// What was run, what is wrong with it, and the weights.
+fn description(material: &Material<'_>) -> Vec<Part> {
+    let report = &material.report;
+    let first = match report.verdict {
+        Verdict::Findings => {
+            "A synthetic model with known gradients was trained for a few steps, and \
+                              not every (rank, microbatch) gradient reached the optimizer once, with \
+                              its right weight:"
+        }
+        Verdict::Crashed => {
+            "A synthetic model with known gradients was to be trained for a few steps, \
+                             and not every rank got to the end:"
+        }
+        Verdict::Inconclusive => {
+            "A synthetic model with known gradients was to be trained for a few \
+                                  steps, and the run ended without an answer:"
+        }
+        Verdict::Clean => {
+            "A synthetic model with known gradients was trained for a few steps, and \
+                           nothing was wrong with its gradients:"
+        }
+    };
+    let mut text = format!("{first}\n\n{}", markdown::setup(report));
+    text += &markdown::findings(report);
+    text += &markdown::ranks(report);
+    let mut parts = vec![Part::Open(text)];
+    let weights = markdown::contributions(report);
+    if !weights.is_empty() {
+        parts.push(Part::Open(format!(
+            "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
+             all ranks r and microbatches m of the step. 1 is right.\n{weights}"
+        )));
+    }
+    parts
+}
+
+/// The command, and the script.
+fn reproduction(material: &Material<'_>) -> Vec<Part> {
+    let mut parts = Vec::new();
+    match &material.script {
+        Ok(script) => {
+            let world = material.report.run.spec.world_size;
+            parts.push(Part::Open(format!(
+                "With torch and the engine alone, on CPU ranks: `torchrun --nproc-per-node {world} \
+                 standalone.py`. It prints the weights, and its exit code is 1 if one is wrong.\n\n"
+            )));
+            parts.push(Part::Fold {
+                title: "standalone.py".to_owned(),
+                language: "python",
+                content: script.clone(),
+                place: "standalone.py".to_owned(),
+            });
+        }
+        Err(reason) => parts
+            .push(Part::Open(format!("There is no script without zprobe: {}.\n", escaped(reason)))),
+    }
+    match &material.command {
+        Some(command) => {
+            let python = if material.report.run.spec.engine == Engine::Native {
+                ""
+            } else {
+                " `--python PATH` names the interpreter that has the engine."
+            };
+            parts.push(Part::Open(format!(
+                "\nWith zprobe:{python}\n\n{}",
+                block("", &command.line())
+            )));
+            if let Some(config) = &command.deepspeed_config {
+                parts.push(Part::Fold {
+                    title: super::CONFIG_FILE.to_owned(),
+                    language: "json",
+                    content: serde_json::to_string_pretty(config).unwrap_or_default(),
+                    place: super::CONFIG_FILE.to_owned(),
+                });
+            }
+        }
+        None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
+    }
+    parts
+}
+
+fn expected(material: &Material<'_>) -> String {
+    let spec = &material.report.run.spec;
+    format!(
+        "Every weight is 1, on every rank: the optimizer consumes the average of all {} gradients of a \
+         step ({} ranks × {} microbatches), and all ranks take the same step.\n",
+        spec.contributions_per_step(),
+        spec.world_size,
+        spec.gradient_accumulation_steps,
+    )
+}
+
+/// What a script of the engine's own said.
+fn collected(title: &str, output: Option<&str>, otherwise: &str, material: &Material<'_>) -> Part {
+    match output {
+        Some(output) => Part::Fold {
+            title: title.to_owned(),
+            language: "text",
+            content: material.redactor.text(output),
+            place: "environment.txt".to_owned(),
+        },
+        None => Part::Open(format!("Not collected: {otherwise}")),
+    }
+}
+
+fn system(material: &Material<'_>) -> String {
+    let environment = material.environment;
+    let fact = |wanted: &str| {
+        let found = environment.facts.iter().find(|(name, _)| *name == wanted);
+        escaped(&material.redactor.text(found.map_or("not known", |(_, value)| value.as_str())))
+    };
+    let gpus = match &environment.gpus {
+        Ok(gpus) if gpus.is_empty() => "none; the ranks ran on the CPU".to_owned(),
+        _ => format!("{}; the ranks of this run were on the CPU", fact("GPUs")),
+    };
+    let versions = &material.report.run.versions;
+    let version = |name: &str| versions.get(name).map_or("not known", String::as_str);
+    let others: Vec<String> = versions
+        .iter()
+        .filter(|(name, _)| *name != "python")
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    format!(
+        " - OS: {}, kernel {}\n - GPU count and types: {gpus}\n - Interconnects: gloo over the host's \
+         own network\n - Python version: {}\n - {}\n",
+        fact("system"),
+        fact("kernel"),
+        escaped(version("python")),
+        escaped(&others.join(", ")),
+    )
+}
+
+fn launcher(material: &Material<'_>) -> String {
+    let script = match &material.script {
+        Ok(_) => " standalone.py runs under torchrun.",
+        Err(_) => "",
+    };
+    format!("zprobe starts the ranks, with the variables that torchrun sets.{script}\n")
+}
+
+fn container(material: &Material<'_>) -> &'static str {
+    if material.environment.container {
+        "In a container; its image is not known to zprobe.\n"
+    } else {
+        "No container.\n"
+    }
+}
+
+/// What else there is, folded.
+fn context(material: &Material<'_>) -> Vec<Part> {
+    let fold = |title: &str, language, content: String, place: &str| Part::Fold {
+        title: title.to_owned(),
+        language,
+        content,
+        place: place.to_owned(),
+    };
+    let mut parts = Vec::new();
+    if let Some(config) = &material.report.run.spec.deepspeed_config {
+        let text = serde_json::to_string_pretty(config).unwrap_or_default();
+        parts.push(fold(
+            "configuration that DeepSpeed was given",
+            "json",
+            text,
+            "deepspeed-as-passed.json",
+        ));
+    }
+    let variables: String = material
+        .environment
+        .variables
+        .iter()
+        .map(|(name, value)| format!("{name}={value}\n"))
+        .collect();
+    if !variables.is_empty() {
+        let text = material.redactor.text(&variables);
+        parts.push(fold("variables", "text", text, "environment.txt"));
+    }
+    if material.report.ranks.iter().any(|rank| !rank.finished) {
+        for tail in &material.logs {
+            let text = material.redactor.text(&tail.text);
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+            let place = format!("run/{}", tail.name);
+            parts.push(fold(&format!("end of {}", tail.name), "text", last, &place));
+        }
+    }
+    parts.push(Part::Open(format!(
+        "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.\n",
+        markdown::power(&material.report)
+    )));
+    parts
+}

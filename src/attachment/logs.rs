@@ -1,0 +1,54 @@
+//! The ends of the logs that a run left behind.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+/// Most bytes of one log, and of all of them.
+const MOST: u64 = 64 << 10;
+const MOST_OF_ALL: u64 = 4 << 20;
+
+/// The end of a log.
+pub struct Tail {
+    /// Name of its file.
+    pub name: String,
+    /// Whole lines.
+    pub text: String,
+    /// Bytes that were left out before it.
+    pub left_out: u64,
+}
+
+/// The ends of all logs of a run, by name; empty ones are left out.
+///
+/// # Errors
+/// When a log cannot be read.
+pub fn tails(run_dir: &Path) -> io::Result<Vec<Tail>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(run_dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".log") && entry.metadata()?.len() > 0 {
+            names.push(name);
+        }
+    }
+    names.sort();
+    let most = MOST.min(MOST_OF_ALL / (names.len() as u64).max(1));
+    names.into_iter().map(|name| tail(run_dir, name, most)).collect()
+}
+
+fn tail(run_dir: &Path, name: String, most: u64) -> io::Result<Tail> {
+    let mut file = File::open(run_dir.join(&name))?;
+    let length = file.metadata()?.len();
+    let mut left_out = length.saturating_sub(most);
+    file.seek(SeekFrom::Start(left_out))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    if left_out > 0
+        && let Some(feed) = bytes.iter().position(|byte| *byte == b'\n')
+    {
+        // The middle of a line could be the half of something private.
+        bytes.drain(..=feed);
+        left_out += feed as u64 + 1;
+    }
+    Ok(Tail { name, text: String::from_utf8_lossy(&bytes).into_owned(), left_out })
+}

@@ -1,0 +1,146 @@
+//! The attachment of a bug report: everything about a run that a maintainer needs, and nothing that
+//! is private.
+//!
+//! [`Attachment::new`] makes the [entries](entries) from a run directory, its report and what is known
+//! of the machine. Everything passes through one [`redact::Redactor`]. [`archive`] makes a zip of
+//! them.
+
+pub mod archive;
+mod entries;
+mod environment;
+mod issue;
+mod logs;
+pub mod redact;
+pub mod standalone;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+pub use entries::kinds;
+pub use environment::Environment;
+
+use crate::report::Report;
+use crate::spec::{Command, Engine, named_enum};
+use redact::{Kind, Private, Redactor};
+
+/// Most characters that GitHub takes as the text of an issue.
+pub const MOST_BODY: usize = 65_536;
+
+/// Most bytes that GitHub takes as an attachment.
+pub const MOST_ATTACHMENT: usize = 25_000_000;
+
+/// Name of the file that a command of the attachment reads.
+const CONFIG_FILE: &str = "deepspeed.json";
+
+named_enum! {
+    /// Whose template for bugs the report follows.
+    pub enum Project {
+        /// DeepSpeed's.
+        DeepSpeed = "deepspeed",
+        /// PyTorch's.
+        PyTorch = "pytorch",
+        /// Nobody's in particular.
+        Plain = "plain",
+    }
+}
+
+impl Project {
+    /// Where a bug of this engine is reported.
+    pub fn of(engine: Engine) -> Self {
+        match engine {
+            Engine::DeepSpeed => Self::DeepSpeed,
+            Engine::Ddp | Engine::Fsdp2 => Self::PyTorch,
+            Engine::Native => Self::Plain,
+        }
+    }
+}
+
+/// What an attachment is made of.
+pub struct Source<'a> {
+    /// The directory of the run.
+    pub run_dir: &'a Path,
+    /// The report on it.
+    pub report: &'a Report,
+    /// The machine.
+    pub environment: &'a Environment,
+    /// What must not be in it.
+    pub private: &'a Private,
+    /// Whose headings the bug report has; none for the engine's.
+    pub project: Option<Project>,
+    /// Most bytes of the trace.
+    pub max_trace_size: u64,
+}
+
+/// A file of the attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Path inside of the zip.
+    pub path: String,
+    /// What it is.
+    pub about: String,
+    /// Its content.
+    pub text: String,
+}
+
+/// The attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its files, in order.
+    pub entries: Vec<Entry>,
+    /// How often something private was taken out, by kind.
+    pub redacted: BTreeMap<Kind, usize>,
+}
+
+/// What entries are made of: redacted, but for the environment.
+struct Material<'a> {
+    report: Report,
+    project: Project,
+    command: Option<Command>,
+    script: Result<String, String>,
+    environment: &'a Environment,
+    trace: trace::Cut,
+    logs: Vec<logs::Tail>,
+    redactor: &'a Redactor,
+}
+
+impl Attachment {
+    /// Makes all entries.
+    ///
+    /// # Errors
+    /// When the trace or a log cannot be read.
+    pub fn new(source: &Source<'_>) -> Result<Self> {
+        let redactor = Redactor::new(source.private);
+        let run_dir = source.run_dir;
+        let unreadable = || format!("cannot read all of {}", run_dir.display());
+        let report = redacted(source.report, &redactor)?;
+        let material = Material {
+            project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
+            command: report.run.spec.command(CONFIG_FILE),
+            script: standalone::script(&report),
+            environment: source.environment,
+            trace: trace::cut(run_dir, source.max_trace_size, &redactor)
+                .with_context(unreadable)?,
+            logs: logs::tails(run_dir).with_context(unreadable)?,
+            report,
+            redactor: &redactor,
+        };
+        let mut entries = entries::all(&material)?;
+        for entry in &mut entries {
+            entry.text = redactor.last_look(&entry.text);
+        }
+        let redacted = redactor.counts();
+        entries.insert(0, entries::manifest(&entries, &redacted, &material));
+        Ok(Self { entries, redacted })
+    }
+}
+
+/// The report without what is private.
+fn redacted(report: &Report, redactor: &Redactor) -> Result<Report> {
+    let mut value = serde_json::to_value(report)?;
+    redactor.json(&mut value);
+    serde_json::from_value(value)
+        .context("a word of the report itself is the name of a user, of a host, or a secret here")
+}

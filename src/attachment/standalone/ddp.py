@@ -1,0 +1,47 @@
+# DistributedDataParallel, with gradient accumulation as its documentation has it.
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+OPTIONS = {}  #: options
+COMM_HOOK = None  #: comm_hook
+
+
+class Engine:
+    def __init__(self, model):
+        dist.init_process_group("gloo")
+        self.model = model
+        self.ddp = DistributedDataParallel(model, **OPTIONS)
+        if COMM_HOOK is not None:
+            self.ddp.register_comm_hook(None, getattr(default_hooks, COMM_HOOK))
+        self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+
+    def describe(self):
+        return "DistributedDataParallel"
+
+    def accumulation(self, final):
+        return contextlib.nullcontext() if final else self.ddp.no_sync()
+
+    def forward(self, *pieces):
+        return self.ddp(*pieces)
+
+    def backward(self, loss):
+        (loss / GA).backward()
+
+    def step(self, boundary):
+        if boundary:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def skipped(self):
+        return False
+
+    def parameters(self):
+        """The parameters that are trained, one after the other."""
+        return torch.cat([flat(p) for p in self.model.parameters() if p.requires_grad])
+
+    def fragments(self):
+        """The tensors that the optimizer steps on, and which elements they hold."""
+        for layout, parameter in zip(LAYOUT, self.model.parameters()):
+            if layout.trainable:
+                yield parameter, [(layout.start, 0, layout.numel)]

@@ -1,0 +1,283 @@
+//! A script that shows the same numbers without zprobe: torch and the engine only.
+//!
+//! It is put together from the Python files beside this one: what all engines share, one engine, and
+//! the constants of the run. What zprobe does that a short script cannot is refused by name.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::report::Report;
+use crate::spec::{CommHook, Dtype, Engine, Model, Optimizer, Plan, RunSpec, Shape};
+
+/// What all engines share. Lines that begin with `#:` are replaced.
+const SCRIPT: &str = include_str!("script.py");
+
+/// Longest code that a script decodes with a plain matrix.
+const LONGEST_CODE: usize = 2048;
+
+/// Largest model that a script holds whole in fp64.
+const MOST_ELEMENTS: usize = 1 << 24;
+
+/// Shapes that scripts have.
+const SHAPES: &[Shape] = &[
+    Shape::UnusedFirst,
+    Shape::UnusedLast,
+    Shape::UnusedAlways,
+    Shape::UnusedAlternating,
+    Shape::Frozen,
+    Shape::TupleOutput,
+    Shape::DictOutput,
+    Shape::SeveralBackwards,
+];
+
+/// What the coded model's parameters are multiples of, where the optimizer's learning rate is none.
+const UNIT: f64 = 1.0 / 1024.0;
+
+/// The script for what a report is about.
+///
+/// # Errors
+/// Why there is none, in words.
+pub fn script(report: &Report) -> Result<String, String> {
+    let spec = &report.run.spec;
+    let engine = engine(spec)?;
+    let tolerance = tolerance(spec)?;
+    check(spec)?;
+    let mut text = String::new();
+    for line in SCRIPT.lines() {
+        match line {
+            "#: head" => text += &head(report),
+            "#: constants" => text += &constants(spec, &tolerance),
+            "#: engine" => text += engine.trim_end(),
+            line => text += line,
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The part that is about one engine, with its settings.
+fn engine(spec: &RunSpec) -> Result<String, String> {
+    match spec.engine {
+        Engine::Native => {
+            Err("the native engine is a part of zprobe, which no script can do without".to_owned())
+        }
+        Engine::DeepSpeed => {
+            let config = spec.deepspeed_config.as_ref().unwrap_or(&Value::Null);
+            let config = format!("CONFIG = {}", literal(config, 0));
+            Ok(include_str!("deepspeed.py").replace("CONFIG = {}  #: config", &config))
+        }
+        Engine::Ddp => {
+            let ddp = spec.ddp.ok_or("the specification has no settings for DDP")?;
+            let options = format!(
+                "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
+                 static_graph={},\n    gradient_as_bucket_view={},\n)",
+                ddp.bucket_cap_mb,
+                python(ddp.find_unused_parameters),
+                python(ddp.static_graph),
+                python(ddp.gradient_as_bucket_view),
+            );
+            let hook = match ddp.comm_hook {
+                CommHook::None => "None",
+                CommHook::Fp16Compress => "\"fp16_compress_hook\"",
+                CommHook::Bf16Compress => "\"bf16_compress_hook\"",
+            };
+            Ok(include_str!("ddp.py")
+                .replace("OPTIONS = {}  #: options", &options)
+                .replace("COMM_HOOK = None  #: comm_hook", &format!("COMM_HOOK = {hook}")))
+        }
+        Engine::Fsdp2 => {
+            let fsdp2 = spec.fsdp2.ok_or("the specification has no settings for FSDP2")?;
+            let reduce = torch(spec.narrowest_comm_dtype());
+            let reshard = python(fsdp2.reshard_after_forward);
+            Ok(include_str!("fsdp2.py")
+                .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
+                .replace("torch.float32  #: reduce_dtype", reduce)
+                .replace("True  #: reshard_after_forward", reshard))
+        }
+    }
+}
+
+/// Refuses what the script has no room for.
+fn check(spec: &RunSpec) -> Result<(), String> {
+    if spec.model != Model::Coded {
+        return Err(format!(
+            "the script has the coded model, and this run had {}; run `--model coded` to see whether \
+             it shows the same",
+            spec.model
+        ));
+    }
+    if let Some(shape) = spec.shapes.iter().find(|shape| !SHAPES.contains(shape)) {
+        return Err(format!("the script does not have the shape {shape}"));
+    }
+    if spec.gradient_clipping > 0.0 {
+        return Err("clipping changes every weight, and the script does not take it out".to_owned());
+    }
+    let (length, elements) = (Plan::code(spec).length(), Plan::new(spec).numel());
+    if length > LONGEST_CODE || elements > MOST_ELEMENTS {
+        return Err(format!(
+            "{} gradients on {elements} elements are too many for a short script; fewer steps, \
+             ranks or elements would do",
+            spec.contributions()
+        ));
+    }
+    Ok(())
+}
+
+/// What a weight may miss an integer by, in the optimizer's input and in the update.
+struct Tolerance {
+    input: f64,
+    /// None where the update cannot be read: the optimizer is not plain SGD, or the parameters'
+    /// dtype does not hold it.
+    update: Option<f64>,
+}
+
+/// Integers stay integers under powers of two. Otherwise each of the roundings on the way (a division
+/// by `GA` and one by `W`, and the additions) loses at most `u` of the largest sum, which is `W·GA`.
+fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
+    let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
+    let sum = spec.contributions_per_step() as f64;
+    let exact = world.is_power_of_two() && ga.is_power_of_two();
+    let narrowest = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
+    let unit = narrowest.map(Dtype::unit_roundoff).into_iter().fold(0.0, f64::max);
+    let input = if exact { 0.0 } else { (world + ga + 2) as f64 * unit * sum };
+    let parameters = parameter_dtype(spec);
+    let reached = 8.0 + spec.steps as f64 * sum;
+    let update = if exact { 0.0 } else { input + parameters.unit_roundoff() * reached };
+    if input >= 0.5 {
+        return Err(format!(
+            "with {world} ranks and {ga} microbatches sums are rounded so often that the script \
+             could not tell a weight of 0 from one of 1"
+        ));
+    }
+    let held = reached <= parameters.exact_integers() as f64 && update < 0.5;
+    let readable = spec.optimizer.readable_lr().is_some() && held;
+    Ok(Tolerance { input, update: readable.then_some(update) })
+}
+
+/// FSDP2's parameters are in fp32, and computed with in another dtype.
+fn parameter_dtype(spec: &RunSpec) -> Dtype {
+    if spec.engine == Engine::Fsdp2 { Dtype::Fp32 } else { spec.dtype }
+}
+
+/// What it is, how to run it, and what to expect.
+fn head(report: &Report) -> String {
+    let spec = &report.run.spec;
+    let versions: Vec<String> = report
+        .run
+        .versions
+        .iter()
+        .filter(|(name, _)| !name.starts_with("zprobe"))
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    format!(
+        "\"\"\"Does every (rank, microbatch) gradient reach the optimizer once, with weight 1?\n\n    \
+         torchrun --nproc-per-node {} standalone.py\n\n\
+         runs {} steps on CPU ranks with gloo, and prints the weight of each microbatch of each rank in\n\
+         what the inner optimizer consumes, and in the update of the parameters. The exit code is 1 if\n\
+         a weight is wrong. It needs torch and the engine alone. Seen with {}.\n\"\"\"\n",
+        spec.world_size,
+        spec.steps,
+        versions.join(", "),
+    )
+}
+
+fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
+    let mut text = format!(
+        "WORLD_SIZE, GA, STEPS, STAGE, SEED = {}, {}, {}, {}, {}\nPARAMETER_DTYPE = {}\n",
+        spec.world_size,
+        spec.gradient_accumulation_steps,
+        spec.steps,
+        spec.stage,
+        // Negative seeds are refused, and so are those beyond 64 signed bits.
+        spec.seed >> 1,
+        torch(parameter_dtype(spec)),
+    );
+    text += "\n# Name, shape, and whether it is trained.\nPARAMETERS = [\n";
+    let plan = Plan::new(spec);
+    for param in plan.params() {
+        let shape: String = param.shape.iter().map(|side| format!("{side}, ")).collect();
+        let (shape, trained) = (shape.trim_end(), python(param.trainable));
+        let _ = writeln!(text, "    ({:?}, ({shape}), {trained}),", param.name);
+    }
+    text += "]\n\n# Parameters that some microbatches do not use.\nUNUSED = {";
+    for (shape, when) in [
+        (Shape::UnusedFirst, "first"),
+        (Shape::UnusedLast, "last"),
+        (Shape::UnusedAlways, "never"),
+        (Shape::UnusedAlternating, "alternating"),
+    ] {
+        if let (true, Some(name)) = (spec.has_shape(shape), shape.param()) {
+            let _ = write!(text, "{name:?}: {when:?}, ");
+        }
+    }
+    let output = match spec.shapes.iter().find_map(|shape| shape.name().strip_suffix("-output")) {
+        Some(kind) => kind,
+        None => "loss",
+    };
+    let parts = if spec.has_shape(Shape::SeveralBackwards) { "[2, -1]" } else { "[1]" };
+    let update = tolerance.update.map_or("None".to_owned(), |bound| format!("{bound:?}"));
+    let _ = write!(
+        text,
+        "}}\n\n# What forward returns, and the parts in which a microbatch's loss goes backward.\n\
+         OUTPUT, PARTS = {output:?}, {parts}\n\n\
+         # What roundings can make of a weight at most. None: the update cannot be read.\n\
+         TOLERANCE, UPDATE_TOLERANCE = {:?}, {update}\n\n\
+         # What the parameters are multiples of: the learning rate, so that an update is an integer too.\n\
+         UNIT = {:?}\n\n\n\
+         def make_optimizer(parameters):\n    return {}\n",
+        tolerance.input,
+        spec.optimizer.readable_lr().unwrap_or(UNIT),
+        optimizer(spec.optimizer),
+    );
+    text
+}
+
+fn optimizer(optimizer: Optimizer) -> String {
+    match optimizer {
+        Optimizer::Sgd { lr } => format!("torch.optim.SGD(parameters, lr={lr:?})"),
+        Optimizer::Adamw { lr, betas: [first, second], eps, weight_decay } => format!(
+            "torch.optim.AdamW(\n        parameters, lr={lr:?}, betas=({first:?}, {second:?}), \
+             eps={eps:?}, weight_decay={weight_decay:?}\n    )"
+        ),
+    }
+}
+
+fn torch(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Bf16 => "torch.bfloat16",
+        Dtype::Fp16 => "torch.float16",
+        Dtype::Fp32 => "torch.float32",
+    }
+}
+
+fn python(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+/// JSON as a literal of Python. Escapes of JSON strings mean the same there.
+fn literal(value: &Value, depth: usize) -> String {
+    let indent = "    ".repeat(depth + 1);
+    let lines = |open: char, items: Vec<String>, close: char| {
+        let items: String = items.iter().map(|item| format!("{indent}{item},\n")).collect();
+        format!("{open}\n{items}{}{close}", "    ".repeat(depth))
+    };
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(value) => python(*value).to_owned(),
+        Value::Number(_) | Value::String(_) => value.to_string(),
+        Value::Array(items) if items.is_empty() => "[]".to_owned(),
+        Value::Object(members) if members.is_empty() => "{}".to_owned(),
+        Value::Array(items) => {
+            lines('[', items.iter().map(|item| literal(item, depth + 1)).collect(), ']')
+        }
+        Value::Object(members) => {
+            let member =
+                |(key, item): (&String, &Value)| format!("{key:?}: {}", literal(item, depth + 1));
+            lines('{', members.iter().map(member).collect(), '}')
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `zprobe report`: a bug report of a run, as an attachment.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use zprobe::attachment::redact::Private;
+use zprobe::attachment::{
+    Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
+};
+use zprobe::diagnose;
+use zprobe::doctor::{Machine, Python};
+use zprobe::trace::{TRACE_FILE, Trace};
+
+/// Where runs are recorded unless somebody says otherwise.
+const RUNS: &str = ".zprobe/runs";
+
+/// Arguments of `zprobe report`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
+    run_dir: Option<PathBuf>,
+
+    /// Whose template for bugs the report follows
+    /// [default: pytorch for ddp and fsdp2, deepspeed for deepspeed, plain for native]
+    #[arg(long = "for", value_name = "PROJECT")]
+    project: Option<Project>,
+
+    /// The zip [default: zprobe-report-RUN.zip]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+
+    /// List what would be in it and what was taken out, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Most bytes of the trace, before compression; with K, M or G for powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
+    max_trace_size: u64,
+
+    /// Interpreter that the engine ran in: adds its versions, collect_env and ds_report
+    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
+    python: Option<PathBuf>,
+
+    /// Seconds that the interpreter may take for each question
+    #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
+    timeout: u64,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    let run_dir = match &args.run_dir {
+        Some(dir) => dir.clone(),
+        None => newest(Path::new(RUNS))?,
+    };
+    let report = diagnose::diagnose(&Trace::read(&run_dir)?);
+    let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
+    let environment = look(args, &report, &private)?;
+    let attachment = Attachment::new(&Source {
+        run_dir: &run_dir,
+        report: &report,
+        environment: &environment,
+        private: &private,
+        project: args.project,
+        max_trace_size: args.max_trace_size,
+    })?;
+    let zip = archive::zip(&attachment.entries)?;
+    if zip.len() > MOST_ATTACHMENT {
+        anstream::eprintln!(
+            "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
+             smaller --max-trace-size",
+            zip.len(),
+        );
+    }
+    let summary = summary(&attachment, zip.len());
+    if args.dry_run {
+        super::print(&summary)?;
+        return Ok(0);
+    }
+    let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
+    archive::write(&out, &zip, args.force)?;
+    anstream::eprint!("{summary}");
+    super::print(&format!("{}\n", out.display()))?;
+    Ok(0)
+}
+
+/// What the machine says, and the interpreter if one was named.
+fn look(args: &Args, report: &zprobe::report::Report, private: &Private) -> Result<Environment> {
+    let Some(interpreter) = &args.python else {
+        let own = std::env::current_exe().context("cannot find the program that is running")?;
+        let machine = Machine::look(own.with_file_name("zprobe-rank"));
+        return Ok(Environment::new(&machine, None, report, private));
+    };
+    let (machine, python) = super::doctor::examine(interpreter, args.timeout)?;
+    let python: Python = python?;
+    let mut environment = Environment::new(&machine, Some(&python), report, private);
+    environment.ask_engines(interpreter, &python, Duration::from_secs(args.timeout));
+    Ok(environment)
+}
+
+/// What is in it, how large it is, and what was taken out.
+fn summary(attachment: &Attachment, size: usize) -> String {
+    let width = attachment.entries.iter().map(|entry| entry.path.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for entry in &attachment.entries {
+        let _ = writeln!(text, "{:>10}  {:width$}  {}", entry.text.len(), entry.path, entry.about);
+    }
+    let _ = writeln!(text, "{size:>10}  as a zip");
+    let _ = writeln!(text, "taken out: {}", kinds(&attachment.redacted));
+    text
+}
+
+/// A name in the working directory that tells of the run.
+fn default_name(run_dir: &Path) -> PathBuf {
+    let absolute = fs::canonicalize(run_dir).unwrap_or_else(|_| run_dir.to_owned());
+    let name = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    PathBuf::from(format!("zprobe-report-{name}.zip"))
+}
+
+/// The run whose trace was written last.
+fn newest(runs: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(runs)
+        .with_context(|| format!("cannot read {}; name the directory of a run", runs.display()))?;
+    let mut newest: Option<(SystemTime, PathBuf)> = None;
+    for entry in entries {
+        let path = entry?.path();
+        let Ok(written) = path.join(TRACE_FILE).metadata().and_then(|it| it.modified()) else {
+            continue;
+        };
+        newest = newest.max(Some((written, path)));
+    }
+    ensure!(
+        newest.is_some(),
+        "{} holds no recorded run; name the directory of one",
+        runs.display()
+    );
+    newest.map(|(_, path)| path).context("no run")
+}
+
+/// `500K`, `16M`, `1G` or a number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        _ => return Err("give bytes, or a number with K, M or G".to_owned()),
+    };
+    let count: u64 = digits.parse().map_err(|_| "give bytes, or a number with K, M or G")?;
+    count.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        assert_eq!(
+            ["7", "500K", "16m", "2GiB"].map(|text| size(text).unwrap()),
+            [7, 512_000, 16 << 20, 2 << 30]
+        );
+        for text in ["", "M", "-1", "1T", "99999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_newest_run_is_the_one_whose_trace_was_written_last() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, seconds) in [("b", 20), ("a", 30), ("c", 10)] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            let trace = fs::File::create(dir.path().join(name).join(TRACE_FILE)).unwrap();
+            trace.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        }
+        fs::create_dir(dir.path().join("d")).unwrap();
+        assert_eq!(newest(dir.path()).unwrap(), dir.path().join("a"));
+    }
+}

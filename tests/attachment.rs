@@ -1,0 +1,339 @@
+//! `zprobe report`: what is in the attachment of a bug report, and what must not be.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use zprobe::report::{Report, Verdict};
+use zprobe::trace::Trace;
+
+/// GitHub's limit for the text of an issue.
+const MOST_BODY: usize = 65_536;
+
+/// Headings of the projects' templates, in order.
+const DEEPSPEED: &[&str] = &[
+    "**Describe the bug**",
+    "**To Reproduce**",
+    "**Expected behavior**",
+    "**ds_report output**",
+    "**Screenshots**",
+    "**System info (please complete the following information):**",
+    "**Launcher context**",
+    "**Docker context**",
+    "**Additional context**",
+];
+const PYTORCH: &[&str] = &["### 🐛 Describe the bug", "### Versions"];
+const PLAIN: &[&str] = &[
+    "### Describe the bug",
+    "### To reproduce",
+    "### Expected behavior",
+    "### Environment",
+    "### Additional context",
+];
+
+/// A directory from which `zprobe report` is called.
+struct Bench {
+    dir: TempDir,
+    variables: Vec<(String, String)>,
+}
+
+impl Bench {
+    /// One with a copy of a recorded run in `.zprobe/runs/run`.
+    fn with(fixture: &str) -> Self {
+        let bench = Self { dir: tempfile::tempdir().unwrap(), variables: Vec::new() };
+        let run = bench.run_dir();
+        fs::create_dir_all(&run).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(fixture);
+        fs::copy(source.join("trace.jsonl"), run.join("trace.jsonl")).unwrap();
+        bench
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join(".zprobe/runs/run")
+    }
+
+    fn zprobe(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        command.args(words).current_dir(self.dir.path());
+        // Nothing but what the test says, so that counts are those of the test.
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.output().unwrap()
+    }
+
+    /// What is in the zip, by path.
+    fn attachment(&self, words: &[&str]) -> BTreeMap<String, String> {
+        let words = [&["report", "--out", "a.zip", "--force"], words].concat();
+        let output = self.zprobe(&words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        entries(&self.dir.path().join("a.zip"))
+    }
+
+    /// Appends records of rank 0's or, for the launcher, of nobody's.
+    fn append(&self, rank: Option<usize>, event: Value) {
+        let path = self.run_dir().join("trace.jsonl");
+        let mut text = fs::read_to_string(&path).unwrap();
+        let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let record = json!({"v": 1, "run": first["run"], "rank": rank, "seq": 9999, "t_ns": 0, "event": event});
+        text += &format!("{record}\n");
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn entries(path: &Path) -> BTreeMap<String, String> {
+    let mut zip = zip::ZipArchive::new(fs::File::open(path).unwrap()).unwrap();
+    let mut entries = BTreeMap::new();
+    for at in 0..zip.len() {
+        let mut file = zip.by_index(at).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        entries.insert(file.name().to_owned(), text);
+    }
+    entries
+}
+
+fn in_order(text: &str, headings: &[&str]) {
+    let mut rest = text;
+    for heading in headings {
+        let at = rest.lines().position(|line| line == *heading);
+        let at = at.unwrap_or_else(|| panic!("{heading} is not where it should be in\n{text}"));
+        rest = rest.splitn(at + 2, '\n').last().unwrap();
+    }
+}
+
+#[test]
+fn nothing_private_leaves_the_machine() {
+    let token = concat!("gh", "p_abcdefghijABCDEFGHIJ0123456789abcdef");
+    let hugging = concat!("h", "f_qwertyuiopasdfghjklzxcvbnm123456");
+    let secret = "pl4nted/s\"ecret value";
+    let mut bench = Bench::with("rank-dies");
+    let home = bench.dir.path().join("homes/plantedalice");
+    for (name, value) in [
+        ("HOME", home.to_str().unwrap()),
+        ("USER", "plantedalice"),
+        ("HOSTNAME", "planted-node-7.planted.example"),
+        ("MY_SERVICE_PASSWORD", secret),
+        ("NCCL_SECRET_KEY", "nccl-planted-0123"),
+        ("NCCL_SOCKET_IFNAME", "ib0"),
+        ("ZPROBE_NOTE", "see /mnt/planteddisk/plantedalice and 10.77.1.2"),
+        ("UNRELATED", "planted-unrelated"),
+    ] {
+        bench.variables.push((name.to_owned(), value.to_owned()));
+    }
+    let escaped = json!(secret).to_string();
+    let encoded = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        format!("plantedalice:{secret}"),
+    );
+    let cwd = fs::canonicalize(bench.dir.path()).unwrap();
+    let told = format!(
+        "File \"{}/.venv/lib/python3.11/site-packages/x.py\", line 3, in f\n\
+         {cwd}/train.py by plantedalice@planted-node-7: token={token} {hugging}\n\
+         {escaped} {secret} pl4nted%2Fs%22ecret%20value {encoded} nccl-planted-0123\n\
+         https://plantedbob:plantedpw@10.77.1.3/x planted.mail@planted.example\n\
+         [planted-node-9]:29500 /mnt/planteddisk/plantedproject/data.bin [::ffff]\n",
+        home.display(),
+        cwd = cwd.display(),
+    );
+    fs::write(bench.run_dir().join("rank-0.stderr.log"), &told).unwrap();
+    fs::write(bench.run_dir().join("host.stdout.log"), &told).unwrap();
+    bench.append(None, json!({"type": "stderr", "rank": 1, "tail": told}));
+    bench.append(
+        Some(0),
+        json!({"type": "engine-described", "facts": {"home of plantedalice": told}}),
+    );
+    bench.append(Some(1), json!({"type": "failed", "message": told}));
+
+    for project in ["plain", "deepspeed", "pytorch"] {
+        let entries = bench.attachment(&["--for", project]);
+        for (path, text) in &entries {
+            // The parts, so that half of one is found, too.
+            for private in [
+                "plantedalice",
+                "planted-node",
+                "plantedbob",
+                "plantedpw",
+                "planteddisk",
+                "plantedproject",
+                "planted.mail",
+                "pl4nted",
+                "ecret value",
+                "nccl-planted",
+                "10.77.",
+                token,
+                hugging,
+                &encoded[16..32],
+                "planted-unrelated",
+                &cwd.display().to_string(),
+            ] {
+                assert!(!text.contains(private), "{project}: {path} tells {private}:\n{text}");
+            }
+        }
+        for path in ["report.md", "run/report.json", "run/trace.jsonl", "run/rank-0.stderr.log"] {
+            for placeholder in ["secret", "home", "user", "host", "ip", "path"] {
+                let text = &entries[path];
+                let found = [format!("<{placeholder}>"), format!("\\<{placeholder}>")];
+                assert!(found.iter().any(|it| text.contains(it)), "{path}: {placeholder}\n{text}");
+            }
+        }
+        let environment = &entries["environment.txt"];
+        assert!(environment.contains("NCCL_SOCKET_IFNAME=ib0"), "{environment}");
+        assert!(environment.contains("ZPROBE_NOTE=see <path>/<user> and <ip>"), "{environment}");
+        serde_json::from_str::<Report>(&entries["run/report.json"]).unwrap();
+        assert!(entries["README.md"].contains("secret "), "{}", entries["README.md"]);
+    }
+}
+
+#[test]
+fn what_is_not_private_survives_bit_for_bit() {
+    for fixture in ["boundary-leak", "clean-three-ranks", "infinity-on-one-rank"] {
+        let bench = Bench::with(fixture);
+        let entries = bench.attachment(&[]);
+        let trace = fs::read_to_string(bench.run_dir().join("trace.jsonl")).unwrap();
+        assert_eq!(entries["run/trace.jsonl"], trace);
+        let report = bench.zprobe(&["diagnose", ".zprobe/runs/run", "--output-format", "json"]);
+        assert_eq!(entries["run/report.json"], String::from_utf8(report.stdout).unwrap());
+        let readme = &entries["README.md"];
+        assert!(readme.contains("replaced by placeholders: nothing."), "{readme}");
+    }
+}
+
+#[test]
+fn runs_that_ended_badly_have_a_report_like_all_others() {
+    for (fixture, verdict) in [
+        ("rank-dies", Verdict::Crashed),
+        ("rank-hangs", Verdict::Crashed),
+        ("rank-rubbish", Verdict::Crashed),
+        ("boundary-leak", Verdict::Findings),
+        ("clean-ipg-bucket", Verdict::Clean),
+    ] {
+        let entries = Bench::with(fixture).attachment(&[]);
+        let report: Report = serde_json::from_str(&entries["run/report.json"]).unwrap();
+        assert_eq!(report.verdict, verdict, "{fixture}");
+        in_order(&entries["report.md"], PLAIN);
+        for finding in &report.findings {
+            assert!(entries["report.md"].contains(&finding.code), "{fixture}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_that_was_cut_in_the_middle_of_a_line_has_a_report() {
+    let bench = Bench::with("boundary-leak");
+    let path = bench.run_dir().join("trace.jsonl");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let entries = bench.attachment(&[]);
+    let report: Report = serde_json::from_str(&entries["run/report.json"]).unwrap();
+    assert_eq!(report.verdict, Verdict::Inconclusive);
+    let trace = entries["run/trace.jsonl"].as_bytes();
+    assert!(whole.starts_with(trace) && trace.ends_with(b"\n"));
+    assert!(entries["report.md"].contains("the run ended without an answer"));
+}
+
+#[test]
+fn a_report_has_the_headings_of_the_projects_own_template() {
+    let bench = Bench::with("boundary-leak");
+    for (project, headings) in [("deepspeed", DEEPSPEED), ("pytorch", PYTORCH), ("plain", PLAIN)] {
+        in_order(&bench.attachment(&["--for", project])["report.md"], headings);
+    }
+}
+
+#[test]
+fn every_report_fits_into_an_issue() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
+    for fixture in fs::read_dir(traces).unwrap() {
+        let fixture = fixture.unwrap().file_name().into_string().unwrap();
+        let bench = Bench::with(&fixture);
+        for rank in 0..2 {
+            let log = bench.run_dir().join(format!("rank-{rank}.stderr.log"));
+            fs::write(log, "a long line of a log that never ends, ".repeat(1000) + "\n").unwrap();
+        }
+        let entries = bench.attachment(&["--for", "deepspeed"]);
+        assert!(entries["report.md"].len() <= MOST_BODY, "{fixture}");
+    }
+}
+
+#[test]
+fn a_trace_is_cut_in_whole_lines_and_the_attachment_says_so() {
+    let bench = Bench::with("clean-three-ranks");
+    let whole = fs::read_to_string(bench.run_dir().join("trace.jsonl")).unwrap();
+    let entries = bench.attachment(&["--max-trace-size", "32K"]);
+    let cut = &entries["run/trace.jsonl"];
+    assert!(cut.len() <= 32 << 10 && cut.len() > 16 << 10, "{}", cut.len());
+    let mut lines = whole.lines();
+    assert!(cut.lines().all(|line| lines.any(|it| it == line)), "lines of the trace, in its order");
+    assert!(entries["README.md"].contains("run/trace.jsonl is cut to"), "{}", entries["README.md"]);
+    let unpacked = tempfile::tempdir().unwrap();
+    fs::write(unpacked.path().join("trace.jsonl"), cut).unwrap();
+    let trace = Trace::read(unpacked.path()).unwrap();
+    for rank in 0..3 {
+        let finished = trace
+            .events()
+            .any(|(from, event)| from == Some(rank) && *event == zprobe::trace::Event::Finished);
+        assert!(finished, "what is small stays, to the end of rank {rank}");
+    }
+}
+
+#[test]
+fn the_same_run_makes_the_same_bytes() {
+    let bench = Bench::with("boundary-leak");
+    let zip = || {
+        bench.attachment(&[]);
+        fs::read(bench.dir.path().join("a.zip")).unwrap()
+    };
+    assert_eq!(zip(), zip());
+}
+
+#[test]
+fn a_dry_run_lists_everything_and_writes_nothing() {
+    let mut bench = Bench::with("rank-dies");
+    bench.variables.push(("MY_TOKEN".to_owned(), "planted-token-1".to_owned()));
+    fs::write(bench.run_dir().join("rank-1.stderr.log"), "planted-token-1\n").unwrap();
+    let output = bench.zprobe(&["report", "--dry-run"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for wanted in ["README.md", "report.md", "run/trace.jsonl", "run/rank-1.stderr.log", "secret 1"]
+    {
+        assert!(text.contains(wanted), "{wanted}\n{text}");
+    }
+    let left: Vec<_> = fs::read_dir(bench.dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only .zprobe is there");
+}
+
+#[test]
+fn a_file_is_not_replaced_unless_that_is_asked_for() {
+    let bench = Bench::with("boundary-leak");
+    let first = bench.zprobe(&["report"]);
+    assert_eq!(String::from_utf8(first.stdout).unwrap(), "zprobe-report-run.zip\n");
+    let written = fs::read(bench.dir.path().join("zprobe-report-run.zip")).unwrap();
+    let second = bench.zprobe(&["report", "--for", "pytorch"]);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("--force"));
+    assert_eq!(fs::read(bench.dir.path().join("zprobe-report-run.zip")).unwrap(), written);
+}
+
+#[test]
+fn without_a_run_it_says_what_to_do() {
+    let bench = Bench { dir: tempfile::tempdir().unwrap(), variables: Vec::new() };
+    let output = bench.zprobe(&["report"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("name the directory of a run"), "{said}");
+}
+
+#[test]
+fn the_native_engine_has_no_script_and_the_attachment_says_why() {
+    let entries = Bench::with("boundary-leak").attachment(&[]);
+    assert!(!entries.contains_key("standalone.py"));
+    assert!(entries["README.md"].contains("There is no standalone.py: the native engine"));
+    assert_eq!(
+        entries["command.txt"],
+        "zprobe run --engine native --stage 1 --ga 2 --inject boundary-leak\n"
+    );
+}
