@@ -8,6 +8,7 @@
 pub mod code;
 pub mod deepspeed;
 mod engines;
+mod exactness;
 pub mod fault;
 mod invalid;
 mod models;

@@ -11,6 +11,7 @@ mod memory;
 mod processes;
 mod report;
 mod sample;
+pub mod scale;
 mod scratch;
 mod seed_script;
 
@@ -34,6 +35,10 @@ pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask 
 /// Where the tables of real engines stand.
 pub const ENGINES_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --engines --write" };
+
+/// Where the table of many ranks stands.
+pub const SCALE_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --scale --write" };
 
 /// What to measure, and how often.
 #[derive(clap::Args)]
@@ -59,6 +64,10 @@ pub struct Options {
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
 
+    /// Measure the diagnosis of up to 4096 ranks instead
+    #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
+    pub scale: bool,
+
     /// Runs of a large model, with and without observation each
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
@@ -72,7 +81,9 @@ impl Options {
     /// The command that measures the same again. Where files are is everyone's own business.
     fn command(&self) -> String {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
-        if self.engines {
+        if self.scale {
+            command += " --scale";
+        } else if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);
             command += &" --python VENV/bin/python".repeat(self.python.len());
         } else if self.seed_script.is_some() {

@@ -3,16 +3,21 @@
 use anyhow::Result;
 
 use crate::bench::{self, Options};
+use crate::cargo::{self, cargo};
 use crate::tasks;
 
 /// Builds, measures, prints the tables, and writes them into the documentation when asked to.
 pub fn bench(options: &Options) -> Result<()> {
-    if options.engines {
+    if options.scale {
+        cargo::run(cargo("build --release --package zprobe --bin zprobe --example simulate-trace")?)?;
+    } else if options.engines {
         tasks::build_launcher()?;
     } else {
         tasks::build()?;
     }
-    let (page, measured) = if options.engines {
+    let (page, measured) = if options.scale {
+        (bench::SCALE_PAGE, bench::scale::measure(options)?.to_string())
+    } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {
         (bench::PAGE, bench::measure(options)?.to_string())
