@@ -151,7 +151,8 @@ impl Placement {
                 }
                 // No part reaches over the end of a fragment: that is where parts are cut.
                 let holds = |(fragment, _): &&(&Fragment, usize)| flat.end <= fragment.flat.end;
-                let mut owners: Vec<usize> = open.iter().filter(holds).map(|(_, rank)| *rank).collect();
+                let mut owners: Vec<usize> =
+                    open.iter().filter(holds).map(|(_, rank)| *rank).collect();
                 owners.sort_unstable();
                 spans.push(Span { param, flat, owners });
             }

@@ -81,7 +81,14 @@ impl Outcome {
     /// There was no run.
     pub fn not_run(reason: &str) -> Self {
         let message = Some(first_line(reason));
-        Self { ending: Ending::NotRun, codes: vec![], known: vec![], message, optimizer_class: None, then: None }
+        Self {
+            ending: Ending::NotRun,
+            codes: vec![],
+            known: vec![],
+            message,
+            optimizer_class: None,
+            then: None,
+        }
     }
 
     /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.

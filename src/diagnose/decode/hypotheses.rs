@@ -43,7 +43,9 @@ impl Slip {
         let factor = |source: usize, m: usize| match self {
             Slip::Microbatches { own, .. } if source == rank => own[m],
             Slip::Microbatches { others, .. } => others[m],
-            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => *factor,
+            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
+                *factor
+            }
             Slip::One { .. } => 1.0,
         };
         let of = |k: usize| factor(k / ga % world, k % ga);
@@ -75,7 +77,8 @@ impl Slip {
                 let terms = sums.iter().zip(others.iter().zip(own)).enumerate();
                 terms
                     .map(|(m, (sum, (others, own)))| {
-                        others * sum.value(element) + (own - others) * gradient(owner.rank, m, element)
+                        others * sum.value(element)
+                            + (own - others) * gradient(owner.rank, m, element)
                     })
                     .sum()
             }
@@ -98,7 +101,9 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     // Not averaged: from some microbatch on, which may be the first, and one alone.
     for first in 0..ga {
         let not = |is: &dyn Fn(usize) -> bool| {
-            microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| if is(m) { world_size } else { 1.0 })
+            microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {
+                if is(m) { world_size } else { 1.0 }
+            })
         };
         made.push(not(&|m| m >= first));
         made.push(not(&|m| m == first));

@@ -41,7 +41,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         finding.rank = Some(*rank);
     }
     let scale = |rank: usize| observed.scaled.get(&(step, rank)).map(|scaled| scaled.scale);
-    let scales = ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
+    let scales =
+        ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
     finding.evidence.extend(by_rank(scales));
     vec![finding]
 }

@@ -110,7 +110,8 @@ impl Updated {
             // What is held nowhere is not what was updated.
             let known: usize = held.iter().map(|part| part.flat.len()).sum();
             let missing = |piece: &Fragment| {
-                let inside = |part: &Fragment| overlap(&part.flat, &piece.flat).map_or(0, |o| o.len());
+                let inside =
+                    |part: &Fragment| overlap(&part.flat, &piece.flat).map_or(0, |o| o.len());
                 held.iter().map(inside).sum::<usize>() < piece.flat.len()
             };
             if known < case.plan.numel() {

@@ -95,7 +95,8 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     }
     let ending = if failure.is_some() { format!("{ending}, ") } else { String::new() };
     let last = ranks.iter();
-    let last = last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
+    let last =
+        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
     finding.evidence.extend(by_rank(last));
     if failure.is_some() {
         finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));

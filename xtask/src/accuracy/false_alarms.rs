@@ -114,6 +114,7 @@ fn dtype(row: &Value) -> String {
 }
 
 fn read(path: &Path) -> Result<Value> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no sweep", path.display()))
 }

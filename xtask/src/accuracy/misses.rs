@@ -13,7 +13,10 @@ pub fn table() -> Result<String> {
     let count = |is: &dyn Fn(&str) -> bool| cells().filter(|cell| is(cell)).count();
     let (named, silent) = (count(&|cell| cell.starts_with("ZP")), count(&|cell| cell == "clean"));
     let refused = count(&|cell| cell == "·");
-    ensure!(named + silent + refused == cells().count(), "docs/faults.md has cells of another kind");
+    ensure!(
+        named + silent + refused == cells().count(),
+        "docs/faults.md has cells of another kind"
+    );
     let zoo = Matrix::read("docs/zoo.md", "| row ")?;
     let column = |name: &str| zoo.column(name);
     let (ok, expected) = (column("ok")?, column("expected")?);

@@ -32,11 +32,7 @@ const SUBJECTS: &[Subject] = &[
     Subject { engine: "native", packages: &[], runs: 500 },
     Subject { engine: "ddp", packages: &["torch==2.15.0"], runs: 250 },
     Subject { engine: "fsdp2", packages: &["torch==2.15.0"], runs: 250 },
-    Subject {
-        engine: "deepspeed",
-        packages: &["deepspeed==0.19.8", "torch==2.11.0"],
-        runs: 200,
-    },
+    Subject { engine: "deepspeed", packages: &["deepspeed==0.19.8", "torch==2.11.0"], runs: 200 },
 ];
 
 /// How it is done.

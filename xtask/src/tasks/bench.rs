@@ -9,7 +9,9 @@ use crate::tasks;
 /// Builds, measures, prints the tables, and writes them into the documentation when asked to.
 pub fn bench(options: &Options) -> Result<()> {
     if options.scale {
-        cargo::run(cargo("build --release --package zprobe --bin zprobe --example simulate-trace")?)?;
+        cargo::run(cargo(
+            "build --release --package zprobe --bin zprobe --example simulate-trace",
+        )?)?;
     } else if options.engines {
         tasks::build_launcher()?;
     } else {
