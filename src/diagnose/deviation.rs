@@ -106,11 +106,13 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
                 match known {
                     Some(deviation) => {
                         push_new(&mut deviation.steps, step);
-                        push_new(&mut deviation.owners, entry.rank);
+                        for rank in entry.ranks() {
+                            push_new(&mut deviation.owners, rank);
+                        }
                     }
                     None => found.push(Deviation {
                         steps: vec![step],
-                        owners: vec![entry.rank],
+                        owners: entry.ranks().collect(),
                         point: entry.point,
                         params: entry.params.clone(),
                         pattern,
@@ -301,7 +303,7 @@ fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
         weights.iter().all(|row| row.last().is_some_and(|weight| is(*weight)))
     };
     at(decoded, Point::Reduced, entry.step)
-        .filter(|reduced| reduced.rank == entry.rank)
+        .filter(|reduced| reduced.is_of(entry.rank))
         .filter(|reduced| ends(&reduced.expected, &|expected| expected != 0.0))
         .any(|reduced| ends(&reduced.weights, &|weight| weight.abs() <= reduced.tolerance))
 }
@@ -314,7 +316,7 @@ fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Plac
         .contributions
         .iter()
         .filter(departed)
-        .find(|c| c.rank == entry.rank)
+        .find(|c| c.is_of(entry.rank))
         .unwrap_or(entry);
-    Place { step, microbatch: first.microbatch, point: first.point, rank: first.rank }
+    Place { step, microbatch: first.microbatch, point: first.point, rank: entry.rank }
 }

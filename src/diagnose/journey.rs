@@ -17,9 +17,9 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
     let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
     for entry in &case.decoded.contributions {
         let (ranks, departed) = read.entry(Moment::of(entry)).or_default();
-        ranks.insert(entry.rank);
+        ranks.extend(entry.ranks());
         if !entry.as_planned {
-            departed.insert(entry.rank);
+            departed.extend(entry.ranks());
         }
     }
     moments(&case.observed)

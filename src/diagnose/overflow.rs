@@ -24,7 +24,7 @@ pub fn decision(
     if let Some(scaled) = observed.scaled.get(&(step, rank)) {
         return Some(if scaled.overflow { Decision::Skipped } else { Decision::Taken });
     }
-    if observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank) {
+    if observed.of_rank(rank, Point::OptimizerInput, step).next().is_some() {
         return Some(Decision::Taken);
     }
     // A rank that died in the step, right after it had met the infinity, did not come to say so.

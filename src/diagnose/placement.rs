@@ -131,22 +131,29 @@ impl Placement {
 
     /// Every trainable parameter, cut so that each part has the same owners throughout.
     pub fn spans(&self, plan: &Plan) -> Vec<Span> {
+        // What every rank holds, by where it starts: each part asks only those that can hold it.
+        let mut held: Vec<(&Fragment, usize)> = Vec::new();
+        for (rank, partition) in self.partitions.iter().enumerate() {
+            held.extend(partition.iter().flatten().map(|fragment| (fragment, rank)));
+        }
+        held.sort_by_key(|(fragment, _)| fragment.flat.start);
+        let (mut next, mut open): (usize, Vec<(&Fragment, usize)>) = (0, Vec::new());
         let mut spans = Vec::new();
         for (param, place) in plan.params().iter().enumerate().filter(|(_, p)| p.trainable) {
             for Fragment { flat, .. } in self.cut(Fragment { param, flat: place.range(), start: 0 })
             {
-                let holds = |fragment: &&Fragment| {
-                    fragment.flat.start <= flat.start && flat.end <= fragment.flat.end
-                };
-                let owners = self
-                    .partitions
-                    .iter()
-                    .enumerate()
-                    .flat_map(|(rank, partition)| {
-                        let held = partition.iter().flatten().filter(holds).count();
-                        std::iter::repeat_n(rank, held)
-                    })
-                    .collect();
+                open.retain(|(fragment, _)| fragment.flat.end > flat.start);
+                while let Some(&(fragment, rank)) = held.get(next)
+                    && fragment.flat.start <= flat.start
+                {
+                    open.push((fragment, rank));
+                    next += 1;
+                }
+                // No part reaches over the end of a fragment: that is where parts are cut.
+                let holds = |(fragment, _): &&(&Fragment, usize)| flat.end <= fragment.flat.end;
+                let mut owners: Vec<usize> =
+                    open.iter().filter(holds).map(|(_, rank)| *rank).collect();
+                owners.sort_unstable();
                 spans.push(Span { param, flat, owners });
             }
         }

@@ -6,7 +6,7 @@ use super::Case;
 use super::observed::{BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
-use crate::report::words::two_digits;
+use crate::report::words::{by_rank, two_digits};
 use crate::report::{
     Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -283,11 +283,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));
         }
     }
-    for (rank, process) in observed.processes.iter().enumerate() {
-        if process.last.is_none() {
-            missing.push(format!("rank {rank}: it was never heard"));
-        }
-    }
+    let silent = observed.processes.iter().enumerate().filter(|(_, it)| it.last.is_none());
+    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
     if let Some(share) = case.placement.smallest_share() {
         missing.push(format!(
             "most elements of this large model: of every piece of a parameter the first, the last \

@@ -3,11 +3,13 @@
 //! What an engine offers is data: [`Lattice::of`] has its axes and their values. Their whole product
 //! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
 //! and every pair of an unusual shape and an unusual setting, is met at least once.
-//! [`Lattice::product`] is the whole product of fewer axes. [`group::group`] says the same thing
+//! [`Lattice::product`] is the whole product of fewer axes, and [`Lattice::drawn`] draws from all of
+//! them by chance. [`group::group`] says the same thing
 //! about many configurations once.
 
 mod ddp;
 mod deepspeed;
+mod draw;
 mod fsdp2;
 pub mod group;
 mod native;
@@ -51,6 +53,8 @@ named_enum! {
         Pair = "pair",
         /// One of the whole product.
         Product = "product",
+        /// Drawn by chance.
+        Random = "random",
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Outcome {
     pub message: Option<String>,
     /// Class that really wrapped the inner optimizer.
     pub optimizer_class: Option<String>,
+    /// Bugs of the zoo that the findings are; none if one of them is none of these.
+    #[serde(default)]
+    pub known: Vec<String>,
     /// What a second run of the same said, if that was something else.
     #[serde(default)]
     pub then: Option<String>,
@@ -58,9 +61,17 @@ impl Outcome {
             Verdict::Crashed => (Ending::Crashed, failure().or_else(finding)),
             Verdict::Inconclusive => (Ending::Inconclusive, finding()),
         };
+        let mut known: Vec<String> = Vec::new();
+        if report.findings.iter().all(|finding| !finding.known.is_empty()) {
+            let bugs = report.findings.iter().flat_map(|finding| &finding.known);
+            known.extend(bugs.map(|bug| bug.name.clone()));
+            known.sort_unstable();
+            known.dedup();
+        }
         Self {
             ending,
             codes,
+            known,
             message: message.map(first_line),
             optimizer_class: report.run.optimizer_class.clone(),
             then: None,
@@ -70,7 +81,14 @@ impl Outcome {
     /// There was no run.
     pub fn not_run(reason: &str) -> Self {
         let message = Some(first_line(reason));
-        Self { ending: Ending::NotRun, codes: vec![], message, optimizer_class: None, then: None }
+        Self {
+            ending: Ending::NotRun,
+            codes: vec![],
+            known: vec![],
+            message,
+            optimizer_class: None,
+            then: None,
+        }
     }
 
     /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.

@@ -249,6 +249,23 @@ pub struct Contribution {
     pub covered: f64,
     /// Whether this is what the plan says.
     pub as_planned: bool,
+    /// Other ranks whose buffers hold the same, in runs: first and last. Where a rank's own gradients
+    /// weigh differently, each its own. Empty where every rank has an entry, as it has up to 64 ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<[usize; 2]>,
+}
+
+impl Contribution {
+    /// Every rank whose buffer this is about.
+    pub fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
+        let others = self.also.iter().flat_map(|&[first, last]| first..=last);
+        std::iter::once(self.rank).chain(others)
+    }
+
+    /// Whether this is about the buffer of a rank.
+    pub fn is_of(&self, rank: usize) -> bool {
+        self.rank == rank || self.also.iter().any(|&[first, last]| (first..=last).contains(&rank))
+    }
 }
 
 /// One buffer's norm on every rank.

@@ -1,5 +1,7 @@
 //! Words that findings and renderers share, so that both say the same thing the same way.
 
+use std::collections::HashMap;
+
 /// A weight with as many digits as it takes, three at most.
 pub fn weight_text(weight: f64) -> String {
     let text = format!("{weight:.3}");
@@ -13,9 +15,15 @@ pub fn two_digits(number: f64) -> String {
     format!("{number:.places$}")
 }
 
-/// `step 0`, or `steps 0, 1 and 2`.
+/// Up to so many numbers are all named; of more, runs are.
+const NAMED: usize = 8;
+
+/// `step 0`, or `steps 0, 1 and 2`; of many numbers `ranks 0-4094 and 4096`.
 pub fn counted(noun: &str, numbers: &[usize]) -> String {
-    let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    let texts = runs(numbers);
+    if let ([run], 2..) = (&texts[..], numbers.len()) {
+        return format!("{} {run}", plural(noun));
+    }
     match texts.split_last() {
         None => format!("no {noun}"),
         Some((only, [])) => format!("{noun} {only}"),
@@ -23,6 +31,37 @@ pub fn counted(noun: &str, numbers: &[usize]) -> String {
             format!("{} {} and {last}", plural(noun), others.join(", "))
         }
     }
+}
+
+/// The numbers, in words: of many, which ascend, those of a run together.
+pub fn runs(numbers: &[usize]) -> Vec<String> {
+    if numbers.len() <= NAMED {
+        return numbers.iter().map(usize::to_string).collect();
+    }
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let text = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(usize::to_string).collect(),
+    };
+    runs.map(text).collect()
+}
+
+/// A line for each rank, `rank 0: text`; of many ranks, those with equal texts together.
+pub fn by_rank(texts: impl IntoIterator<Item = (usize, String)>) -> Vec<String> {
+    let texts: Vec<(usize, String)> = texts.into_iter().collect();
+    let apart = texts.len() <= NAMED;
+    let mut lines: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (rank, text) in texts {
+        match places.get(&text).filter(|_| !apart) {
+            Some(&place) => lines[place].1.push(rank),
+            None => {
+                places.insert(text.clone(), lines.len());
+                lines.push((text, vec![rank]));
+            }
+        }
+    }
+    lines.into_iter().map(|(text, ranks)| format!("{}: {text}", counted("rank", &ranks))).collect()
 }
 
 /// `1 step`, or `3 steps`.
@@ -40,8 +79,20 @@ fn plural(noun: &str) -> String {
     format!("{noun}{ending}")
 }
 
-/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch.
+/// Up to so many weights are all written down.
+const WRITTEN: usize = 64;
+
+/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch. Of a large matrix the weight
+/// that most have, and those that differ: `1, but for rank 17: m3 0`.
 pub fn matrix_text(weights: &[Vec<f64>]) -> String {
+    let count: usize = weights.iter().map(Vec::len).sum();
+    if count > WRITTEN {
+        let (usual, others) = exceptions(weights);
+        return match others.as_slice() {
+            [] => format!("all {usual}"),
+            others => format!("all {usual}, but for {}", others.join("; ")),
+        };
+    }
     let rows: Vec<String> = weights
         .iter()
         .map(|row| {
@@ -61,6 +112,26 @@ pub fn abridged(names: &[String]) -> String {
     format!("{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
 }
 
+/// The weight that most have, and what differs from it: `rank 17: m3 0`.
+pub fn exceptions(weights: &[Vec<f64>]) -> (String, Vec<String>) {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for &weight in weights.iter().flatten() {
+        *counts.entry(weight_text(weight)).or_default() += 1;
+    }
+    let usual = counts.into_iter().max_by(|a, b| (a.1, &b.0).cmp(&(b.1, &a.0)));
+    let usual = usual.map_or_else(String::new, |(text, _)| text);
+    let row = |(rank, row): (usize, &Vec<f64>)| {
+        let cells = row.iter().map(|&weight| weight_text(weight)).enumerate();
+        let wrong: Vec<String> = cells
+            .filter(|(_, text)| *text != usual)
+            .map(|(m, text)| format!("m{m} {text}"))
+            .collect();
+        (!wrong.is_empty()).then(|| (rank, wrong.join(", ")))
+    };
+    let others = by_rank(weights.iter().enumerate().filter_map(row));
+    (usual, others)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,10 +143,27 @@ mod tests {
     }
 
     #[test]
+    fn of_a_large_matrix_only_what_differs_is_written() {
+        let mut weights = vec![vec![1.0; 4]; 4096];
+        assert_eq!(matrix_text(&weights), "all 1");
+        weights[17][3] = 0.0;
+        assert_eq!(matrix_text(&weights), "all 1, but for rank 17: m3 0");
+        for row in &mut weights[20..] {
+            row[1] = 2.0;
+        }
+        let text = "all 1, but for rank 17: m3 0; ranks 20-4095: m1 2";
+        assert_eq!(matrix_text(&weights), text);
+        assert_eq!(matrix_text(&weights[16..19]), "[[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]]");
+    }
+
+    #[test]
     fn numbers_are_counted_in_words() {
         assert_eq!(counted("rank", &[]), "no rank");
         assert_eq!(counted("rank", &[3]), "rank 3");
         assert_eq!(counted("step", &[0, 1, 2]), "steps 0, 1 and 2");
+        let many: Vec<usize> = (0..20).filter(|rank| *rank != 17).collect();
+        assert_eq!(counted("rank", &many), "ranks 0-16 and 18-19");
+        assert_eq!(counted("rank", &(0..20).collect::<Vec<_>>()), "ranks 0-19");
         assert_eq!(counted("microbatch", &[1, 3]), "microbatches 1 and 3");
         assert_eq!([amount(1, "rank"), amount(2, "rank")], ["1 rank", "2 ranks"]);
     }

@@ -86,17 +86,18 @@ impl Code {
 
     /// The sum of all gradients with these weights, in the flat elements of `range`.
     pub fn encode(&self, weights: &[f64], range: Range<usize>) -> Vec<f64> {
+        let sum = self.sum(weights);
+        range.map(|element| sum.value(element)).collect()
+    }
+
+    /// The sum of all gradients with these weights: one transform, for whatever elements.
+    pub fn sum(&self, weights: &[f64]) -> Sum {
         let mut rows = vec![0.0; self.length];
         for (column, (row, &weight)) in rows.iter_mut().zip(weights).enumerate() {
             *row = if self.column_negative(column) { -weight } else { weight };
         }
         fast_walsh_hadamard(&mut rows);
-        range
-            .map(|element| {
-                let value = rows[element % self.length];
-                if self.element_negative(element) { -value } else { value }
-            })
-            .collect()
+        Sum { code: *self, rows }
     }
 
     fn element_negative(&self, element: usize) -> bool {
@@ -105,6 +106,22 @@ impl Code {
 
     fn column_negative(&self, column: usize) -> bool {
         mix(self.seed ^ 0xc01, column as u64) & 1 == 1
+    }
+}
+
+/// A sum of gradients in every element of the flat order.
+#[derive(Clone, Debug)]
+pub struct Sum {
+    code: Code,
+    /// One period of it, without the signs of elements.
+    rows: Vec<f64>,
+}
+
+impl Sum {
+    /// The sum in flat element `element`.
+    pub fn value(&self, element: usize) -> f64 {
+        let value = self.rows[element % self.code.length];
+        if self.code.element_negative(element) { -value } else { value }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod code;
 mod command;
 pub mod deepspeed;
 mod engines;
+mod exactness;
 pub mod fault;
 mod invalid;
 mod models;

@@ -26,8 +26,14 @@ fn total(params: &[Param]) -> usize {
     params.iter().map(Param::numel).sum()
 }
 
-/// Parameters of the coded model: about two codes per rank, with one parameter larger than the
-/// default bucket, some that cross partition boundaries, and some too short to decode alone.
+/// The most elements with which each rank's partition can be large enough to be decoded alone. What
+/// the ranks record grows with the square of their number until then; beyond, partitions are parts of
+/// one code, and are decoded together.
+const MOST_APART: usize = 1 << 20;
+
+/// Parameters of the coded model: about two codes per rank, or a few in all where these would be too
+/// many elements, with one parameter larger than the default bucket, some that cross partition
+/// boundaries, and some too short to decode alone.
 fn coded(spec: &RunSpec) -> Vec<Param> {
     let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
@@ -44,8 +50,10 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
         params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
     }
     let mut numel = code + 2 + 4 * (code + 3);
+    let apart = 2 * code * world_size + code;
+    let enough = if apart > MOST_APART { 0 } else { apart };
     let mut layer = 0;
-    while layer == 0 || numel < 2 * code * world_size + code {
+    while layer == 0 || numel < enough {
         for (part, shape) in [
             ("attn.weight", vec![3, code / 2 + 1]),
             ("norm.weight", vec![code]),

@@ -160,6 +160,9 @@ impl SpecRequest {
             micro_batch_size,
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
+                // DDP has no master weights, and in fp16 Adam's epsilon is 0: where a gradient is, it
+                // divides 0 by 0.
+                Model::Mlp if engine == Engine::Ddp && dtype == Dtype::Fp16 => Optimizer::EXACT_SGD,
                 Model::Mlp => Optimizer::ADAMW,
             }),
             seed,

@@ -4,7 +4,7 @@ use super::plan::Param;
 use super::{RunSpec, Shape};
 
 /// The microbatches whose loss depends on a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Usage {
     /// Whether any does.
     ever: bool,

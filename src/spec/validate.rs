@@ -1,6 +1,7 @@
 //! Whether a complete specification can be run.
 
 use super::Dtype;
+use super::exactness::sums_stay_within;
 use super::{Dataflow, Engine, Fault, Invalid, Model, Offload, RunSpec, Shape};
 
 impl RunSpec {
@@ -45,7 +46,8 @@ pub(super) fn check_numbers(spec: &RunSpec) -> Result<(), Invalid> {
     ))
 }
 
-/// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it.
+/// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it, unless
+/// the sums of this run all stay smaller.
 ///
 /// The accumulator dataflow and FSDP2 sum over the ranks before they divide by `W`, or by what of it
 /// is no power of two, so that on their wire are multiples of `W`, for which only the odd part of `W`
@@ -63,7 +65,7 @@ pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
         ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
     ] {
         let limit = dtype.exact_integers() / multiple;
-        if contributions > limit {
+        if contributions > limit && !sums_stay_within(spec, limit) {
             return Err(Invalid::Inexact {
                 world_size: spec.world_size,
                 ga: spec.gradient_accumulation_steps,

@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod cut;
 mod decisions;
 mod journey;
+mod many_ranks;
 mod sampled;
 mod scenarios;
 mod simulated;
+#[path = "../simulator/mod.rs"]
 mod simulator;
 
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, lattice, tasks};
+use crate::{accuracy, bench, lattice, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -66,6 +66,13 @@ pub enum Task {
     /// minutes up. The results stay in the target directory; the page is made of all that are there.
     Lattice(lattice::Options),
 
+    /// Run configurations by chance of engines that are right, and write docs/accuracy.md
+    ///
+    /// Makes environments for DeepSpeed and torch and draws configurations with `zprobe sweep
+    /// --random`, which takes from half an hour up. The results stay in the target directory; the page
+    /// is made of all that are there, and of docs/faults.md and docs/zoo.md.
+    Accuracy(accuracy::Options),
+
     /// Make libtorch ready, and print where it is
     ///
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
@@ -88,6 +95,7 @@ impl Task {
             Self::Test { full } => tasks::test(full),
             Self::Bench(options) => tasks::bench(&options),
             Self::Lattice(options) => tasks::lattice(&options),
+            Self::Accuracy(options) => tasks::accuracy(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),
         }

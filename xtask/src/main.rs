@@ -1,5 +1,6 @@
 //! Sets zprobe up, builds it and tests it; `cargo xtask help` says how.
 
+mod accuracy;
 mod bench;
 mod cargo;
 mod cli;

@@ -39,7 +39,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{bench, lattice};
+    use crate::{accuracy, bench, lattice};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -53,7 +53,15 @@ mod tests {
 
     #[test]
     fn every_page_has_a_place_for_its_part() {
-        for page in [bench::PAGE, bench::ENGINES_PAGE, bench::SUITE_PAGE, lattice::PAGE] {
+        let pages = [
+            bench::PAGE,
+            bench::ENGINES_PAGE,
+            bench::SCALE_PAGE,
+            bench::SUITE_PAGE,
+            lattice::PAGE,
+            accuracy::PAGE,
+        ];
+        for page in pages {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
             assert!(page.replaced(&text, "").is_some(), "{}", page.path);
         }

@@ -128,6 +128,7 @@ mod tests {
             ending,
             codes: codes.iter().map(|&code| code.to_owned()).collect(),
             message: Some(message.to_owned()),
+            known: vec![],
             optimizer_class: None,
             then: None,
         }

@@ -51,6 +51,14 @@ pub struct Args {
     #[arg(long, conflicts_with = "part")]
     full: bool,
 
+    /// Instead of the covering design: this many configurations, drawn by chance from all axes
+    #[arg(long, value_name = "N", conflicts_with_all = ["part", "full", "limit"])]
+    random: Option<usize>,
+
+    /// What the draw starts from
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
+    seed: u64,
+
     /// At most this many configurations
     #[arg(long, value_name = "N")]
     limit: Option<usize>,

@@ -15,6 +15,8 @@ use crate::cli::run;
 pub struct Plan {
     /// In this order.
     pub chosen: Vec<Configuration>,
+    /// The place of every configuration that was thought of, by its arguments.
+    order: HashMap<Vec<String>, usize>,
     /// What an earlier sweep has run of the design.
     earlier: Option<Sweep>,
     /// What of the design is refused.
@@ -29,26 +31,43 @@ impl Plan {
     /// What these arguments ask for, without what an earlier sweep has run; what it could not run is
     /// tried again.
     pub fn new(args: &super::Args, mut earlier: Option<Sweep>) -> Result<Self> {
-        let lattice = Lattice::of(args.engine);
-        let design = if args.full { lattice.product() } else { lattice.covering() };
         if let Some(sweep) = &mut earlier {
             sweep.rows.retain(|row| row.outcome.ending != Ending::NotRun);
         }
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
         let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
-        let mut plan = Self { chosen: vec![], earlier, refused: vec![], filtered: 0, beyond: 0 };
-        for configuration in design {
+        let mut plan = Self {
+            chosen: vec![],
+            order: HashMap::new(),
+            earlier,
+            refused: vec![],
+            filtered: 0,
+            beyond: 0,
+        };
+        let mut wanted_yet = args.random;
+        for configuration in design(args) {
+            if wanted_yet == Some(0) {
+                break;
+            }
+            let arguments = configuration.arguments();
+            let place = plan.order.len();
+            if plan.order.insert(arguments.clone(), place).is_some() {
+                continue;
+            }
             if !wanted(&configuration, args) {
                 plan.filtered += 1;
-            } else if has_run.contains(&configuration.arguments()) {
                 continue;
             } else if let Err(reason) = resolves(&configuration) {
                 plan.refuse(reason, &configuration);
+                continue;
+            } else if has_run.contains(&arguments) {
+                // It counts, and is not run again.
             } else if args.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
                 plan.beyond += 1;
             } else {
                 plan.chosen.push(configuration);
             }
+            wanted_yet = wanted_yet.map(|wanted| wanted - 1);
         }
         ensure!(
             !plan.chosen.is_empty() || !has_run.is_empty(),
@@ -78,11 +97,7 @@ impl Plan {
                 );
             }
         }
-        let lattice = Lattice::of(args.engine);
-        let design = if args.full { lattice.product() } else { lattice.covering() };
-        let order: HashMap<_, _> =
-            design.iter().enumerate().map(|(at, it)| (it.arguments(), at)).collect();
-        rows.sort_by_key(|row| order.get(&row.configuration.arguments()).copied());
+        rows.sort_by_key(|row| self.order.get(&row.configuration.arguments()).copied());
         let (engine, steps) = (args.engine, args.steps);
         Sweep { engine, versions, steps, refused: self.refused, not_tried, rows }
     }
@@ -116,6 +131,20 @@ impl Plan {
         text
     }
 }
+
+/// What is thought of, in order. Of a draw no end: so many that filters which let nothing pass are
+/// found out.
+fn design(args: &super::Args) -> Box<dyn Iterator<Item = Configuration>> {
+    let lattice = Lattice::of(args.engine);
+    match args.random {
+        Some(number) => Box::new(lattice.drawn(args.seed).take(DRAWS * number)),
+        None if args.full => Box::new(lattice.product().into_iter()),
+        None => Box::new(lattice.covering().into_iter()),
+    }
+}
+
+/// Draws for each configuration that is wanted.
+const DRAWS: usize = 1000;
 
 /// Whether the filters let it pass.
 fn wanted(configuration: &Configuration, args: &super::Args) -> bool {

@@ -3,10 +3,13 @@
 //! A buffer is cut where faults cut: at parameters, and wherever some rank's partition is cut.
 //! Every piece that is at least half a code long is decoded by itself, window by window, the last
 //! window overlapping the one before. A shorter piece is compared, element by element, with what
-//! each set of weights found in the same buffer (and the plan's own) predicts for it, and at last
-//! with what each slip that has a name would have made of the plan's.
+//! each set of weights found in the same buffer (and the plan's own) predicts for it, with what the
+//! partitions of all ranks hold together, and at last with what each slip that has a name would have
+//! made of the plan's.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::spec::code::Code;
 use crate::spec::{Plan, RunSpec, Usage};
@@ -16,72 +19,43 @@ use super::super::infinity;
 use super::super::norm::{Clip, gamma};
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
+use super::entries::Entries;
 use super::groups::Groups;
-use super::hypotheses::hypotheses;
+use super::hypotheses::{Owner, Slip, slips};
 use super::rounding::rounding_bound;
-use super::{Decoded, Reading, Scene, contribution, expected, is_readable, largest, snap};
+use super::together;
+use super::weights::{Expectations, Known, Weights};
+use super::{Decoded, Reading, Scene, is_readable, largest, snap};
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
     let decoder = Decoder::new(scene);
-    let mut contributions = Vec::new();
+    let mut entries = Entries::new(scene);
     let mut refusals = Vec::new();
     let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
     let mut read = BTreeMap::new();
     let mut worst = decoder.tolerance;
-    for buffer in &observed.buffers {
-        let mut values = match buffer.payload.values() {
-            Ok(values) => values,
-            Err(err) => {
-                refusals.push(format!("rank {}, {}: {err}", buffer.rank, buffer.point));
-                continue;
-            }
-        };
-        if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
-            let earlier = before.insert((buffer.rank, buffer.point), values.clone());
-            let (Some(earlier), Some(lr)) = (earlier, observed.spec.optimizer.readable_lr()) else {
-                continue;
-            };
-            for (after, before) in values.iter_mut().zip(earlier) {
-                *after = (before - *after) / lr;
-            }
-            if let Some(refusal) = decoder.inexact_update(buffer) {
-                refusals.push(refusal);
-                continue;
+    // Moment by moment, so that no more than all ranks' values of one are held.
+    for moment in observed.buffers.chunk_by(Buffer::is_beside) {
+        let mut prepared = Vec::new();
+        for buffer in moment {
+            match decoder.prepare(buffer, &mut before) {
+                Ok(ready) => prepared.extend(ready),
+                Err(refusal) => refusals.push(refusal),
             }
         }
-        if !is_readable(observed.spec, buffer) {
-            continue;
-        }
-        let planned = infinity::planned(observed, scene.plan, buffer);
-        let (pieces, infinite) =
-            infinity::without_planned(decoder.pieces(buffer), &values, planned);
-        let mut in_pieces =
-            pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]);
-        if in_pieces.any(|value| !value.is_finite()) {
-            refusals.push(format!("rank {}, {}: not finite", buffer.rank, buffer.point));
-            continue;
-        }
-        let tolerance = decoder.undo_clipping(buffer, &mut values);
-        if tolerance > MOST_TOLERANCE {
-            refusals.push(format!(
-                "rank {}, {}: clipping rounds away up to {tolerance:.1e} of a contribution; use \
-                 fewer of them, or no --gradient-clipping",
-                buffer.rank, buffer.point
-            ));
-            continue;
-        }
-        if let (true, Some(step)) = (buffer.point == scene.last_word(), buffer.step) {
-            let elements: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
-            *read.entry((step, buffer.rank)).or_insert(0) += elements + infinite;
-            worst = worst.max(tolerance);
-        }
-        for reading in decoder.read(buffer, &pieces, &values, tolerance) {
-            contributions.push(contribution(scene, buffer, reading));
+        let together = Together { decoder: &decoder, moment: &prepared, found: OnceCell::new() };
+        for ready in &prepared {
+            let buffer = ready.buffer;
+            if let (true, Some(step)) = (buffer.point == scene.last_word(), buffer.step) {
+                *read.entry((step, buffer.rank)).or_insert(0) += ready.elements();
+                worst = worst.max(ready.tolerance);
+            }
+            entries.add(buffer, decoder.read(ready, &together));
         }
     }
     Decoded {
-        contributions,
+        contributions: entries.into_contributions(),
         smallest_weight_deviation: (!read.is_empty()).then_some(worst),
         condition: Some(1.0),
         smallest_element_deviation: Some(worst),
@@ -94,11 +68,54 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
 /// Beyond this nothing can be told from its neighbour.
 const MOST_TOLERANCE: f64 = 0.5;
 
+/// A buffer that can be read.
+pub(super) struct Prepared<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer<'a>,
+    /// Its parts.
+    pub pieces: Vec<Fragment>,
+    /// Its elements, or by how much they changed; as they were before clipping.
+    pub values: Vec<f64>,
+    /// Bound on an element's rounding.
+    pub tolerance: f64,
+    /// Elements that are infinite, as they should be.
+    infinite: usize,
+}
+
+impl Prepared<'_> {
+    fn elements(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.flat.len()).sum::<usize>() + self.infinite
+    }
+}
+
+/// What the partitions of a moment hold together, worked out when somebody asks.
+struct Together<'a> {
+    decoder: &'a Decoder<'a>,
+    moment: &'a [Prepared<'a>],
+    found: OnceCell<Vec<Rc<Weights>>>,
+}
+
+impl Together<'_> {
+    fn candidates(&self) -> &[Rc<Weights>] {
+        let Decoder { spec, plan, code, .. } = self.decoder;
+        self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
+    }
+}
+
+/// What a short piece holds.
+struct Best {
+    weights: Rc<Weights>,
+    slip: Option<Slip>,
+    residual: f64,
+}
+
 struct Decoder<'a> {
     scene: &'a Scene<'a>,
     spec: &'a RunSpec,
     plan: &'a Plan,
     code: Code,
+    expectations: Expectations<'a>,
+    slips: Vec<Slip>,
     /// Bound on the rounding error of an element, in units of one contribution.
     tolerance: f64,
 }
@@ -106,8 +123,60 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn new(scene: &'a Scene<'a>) -> Self {
         let spec = scene.observed.spec;
-        let (plan, code) = (scene.plan, Plan::code(spec));
-        Self { scene, spec, plan, code, tolerance: rounding_bound(spec) }
+        Self {
+            scene,
+            spec,
+            plan: scene.plan,
+            code: Plan::code(spec),
+            expectations: Expectations::new(scene),
+            slips: slips(spec),
+            tolerance: rounding_bound(spec),
+        }
+    }
+
+    /// Makes a buffer ready to be read; none where there is nothing to read. `before` has what its
+    /// rank recorded at the same point before.
+    fn prepare<'b>(
+        &self,
+        buffer: &'b Buffer<'b>,
+        before: &mut BTreeMap<(usize, Point), Vec<f64>>,
+    ) -> Result<Option<Prepared<'b>>, String> {
+        let refuse = |why: &str| Err(format!("rank {}, {}: {why}", buffer.rank, buffer.point));
+        let mut values = match buffer.payload.values() {
+            Ok(values) => values,
+            Err(err) => return refuse(&err),
+        };
+        let spec = self.spec;
+        if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
+            let earlier = before.insert((buffer.rank, buffer.point), values.clone());
+            let (Some(earlier), Some(lr)) = (earlier, spec.optimizer.readable_lr()) else {
+                return Ok(None);
+            };
+            for (after, before) in values.iter_mut().zip(earlier) {
+                *after = (before - *after) / lr;
+            }
+            if let Some(refusal) = self.inexact_update(buffer) {
+                return Err(refusal);
+            }
+        }
+        if !is_readable(spec, buffer) {
+            return Ok(None);
+        }
+        let planned = infinity::planned(self.scene.observed, self.plan, buffer);
+        let (pieces, infinite) = infinity::without_planned(self.pieces(buffer), &values, planned);
+        let mut in_pieces =
+            pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]);
+        if in_pieces.any(|value| !value.is_finite()) {
+            return refuse("not finite");
+        }
+        let tolerance = self.undo_clipping(buffer, &mut values);
+        if tolerance > MOST_TOLERANCE {
+            return refuse(&format!(
+                "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
+                 or no --gradient-clipping"
+            ));
+        }
+        Ok(Some(Prepared { buffer, pieces, values, tolerance, infinite }))
     }
 
     /// Parameters in a narrow dtype hold the sum of all updates so far, and may outgrow it.
@@ -155,21 +224,15 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a buffer: ordinary parameters together, each special one by itself.
-    fn read(
-        &self,
-        buffer: &Buffer<'_>,
-        pieces: &[Fragment],
-        values: &[f64],
-        tolerance: f64,
-    ) -> Vec<Reading> {
-        let step = buffer.step.unwrap_or(0);
+    fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
+        let Prepared { buffer, pieces, values, tolerance, .. } = ready;
         let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
         for piece in pieces {
             let kind = self.kind(piece);
             kinds.entry(kind).or_insert_with(|| {
                 let usage = self.plan.usage(piece.param);
-                let planned = expected(self.scene, buffer, step, usage);
-                Groups::new(usage, kind.is_some(), planned, tolerance)
+                let planned = self.planned(buffer, usage);
+                Groups::new(usage, kind.is_some(), planned, *tolerance)
             });
         }
         let (long, short): (Vec<_>, Vec<_>) =
@@ -177,18 +240,20 @@ impl<'a> Decoder<'a> {
         let mut decoded = 0;
         for piece in long {
             decoded += piece.flat.len();
-            for (weights, residual) in self.windows(piece, values, tolerance) {
-                if let Some(groups) = kinds.get_mut(&self.kind(piece)) {
-                    groups.add(weights, residual, piece.param);
-                }
+            let Some(groups) = kinds.get_mut(&self.kind(piece)) else { continue };
+            let planned = Rc::clone(groups.planned());
+            if planned.fit(&self.code, piece, values, 0.0) {
+                groups.add(planned, None, 0.0, piece.param);
+                continue;
+            }
+            for (weights, residual) in self.windows(piece, values, *tolerance) {
+                groups.add(Weights::new(weights), None, residual, piece.param);
             }
         }
         for piece in short {
-            let best = self.best(&kinds, buffer, piece, values, tolerance);
-            if let (Some((residual, weights)), Some(groups)) =
-                (best, kinds.get_mut(&self.kind(piece)))
-            {
-                groups.add(weights, residual, piece.param);
+            let best = self.best(&kinds, ready, piece, together);
+            if let (Some(best), Some(groups)) = (best, kinds.get_mut(&self.kind(piece))) {
+                groups.add(best.weights, best.slip, best.residual, piece.param);
             }
         }
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
@@ -198,78 +263,118 @@ impl<'a> Decoder<'a> {
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }
 
+    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {
+        let planned = self.expectations.of(Known::Planned, buffer, usage);
+        planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
+    }
+
     /// The parameter of a piece, if it is a special one.
     fn kind(&self, piece: &Fragment) -> Option<usize> {
         (self.plan.usage(piece.param) != Usage::ordinary(self.spec)).then_some(piece.param)
     }
 
-    /// The weights that deviate least from a piece too short to decode, and by how much: those
-    /// found elsewhere in the buffer, the plan's, those of a gradient that is left over; or those of
-    /// the only slip that fits.
+    /// The first weights that explain a piece too short to decode: those found elsewhere in the
+    /// buffer, the plan's, those of a gradient that is left over, those that the partitions hold
+    /// together, or those of the only slip that fits. If none do, those that deviate least.
     fn best(
         &self,
         kinds: &BTreeMap<Option<usize>, Groups>,
-        buffer: &Buffer<'_>,
+        ready: &Prepared<'_>,
         piece: &Fragment,
-        values: &[f64],
-        tolerance: f64,
-    ) -> Option<(f64, Vec<f64>)> {
+        together: &Together<'_>,
+    ) -> Option<Best> {
+        let Prepared { buffer, values, tolerance, .. } = ready;
         let own = kinds.get(&self.kind(piece))?;
         // Where a piece agrees with several, it is like all that could be decoded, if that is all the
         // same; and else nothing is wrong with it, so the plan's come next.
         let mut found = own.found();
-        let mut candidates: Vec<Vec<f64>> = match (found.next(), found.next()) {
-            (Some(only), None) => vec![only.to_vec()],
+        let mut candidates: Vec<Rc<Weights>> = match (found.next(), found.next()) {
+            (Some(only), None) => vec![Rc::clone(only)],
             _ => Vec::new(),
         };
-        candidates.push(own.planned().to_vec());
+        candidates.push(Rc::clone(own.planned()));
+        let fits = |weights: &&Rc<Weights>| weights.fit(&self.code, piece, values, *tolerance);
+        let accept = |weights: &Rc<Weights>, slip| {
+            let residual = self.deviation(weights, piece, values);
+            Some(Best { weights: Rc::clone(weights), slip, residual })
+        };
+        if let Some(weights) = candidates.iter().find(fits) {
+            return accept(weights, None);
+        }
         // Beside data that no gradient explains, a few elements that agree with something by chance say
         // nothing.
         let is_foreign = kinds.values().any(Groups::has_unexplained);
-        candidates.extend(own.found().map(<[f64]>::to_vec));
-        let elsewhere = kinds.values().flat_map(Groups::found);
-        candidates.extend(elsewhere.map(|weights| self.as_used(weights, own.usage())));
+        let usage = own.usage();
+        candidates.extend(own.found().cloned());
+        for groups in kinds.values().filter(|groups| groups.usage() != usage) {
+            candidates.extend(groups.found().map(|weights| self.as_used(weights, usage)));
+        }
         if !is_foreign {
-            candidates.push(vec![0.0; own.planned().len()]);
+            let known = [Known::Nothing, Known::Added, Known::Left];
+            let known = known.map(|known| self.expectations.of(known, buffer, usage));
+            candidates.extend(known.into_iter().flatten());
+            if buffer.layout == LayoutName::Partition {
+                let whole = together.candidates().iter();
+                candidates.extend(whole.map(|weights| self.as_used(weights, usage)));
+            }
         }
-        if let (Some(step), false) = (buffer.step.and_then(|step| step.checked_sub(1)), is_foreign)
-        {
-            let left = expected(self.scene, buffer, step, own.usage());
-            candidates.push(left.iter().zip(own.planned()).map(|(left, new)| left + new).collect());
-            candidates.push(left);
+        if let Some(weights) = candidates.iter().find(fits) {
+            return accept(weights, None);
         }
-        let piece_values = &values[piece.start..][..piece.flat.len()];
-        let deviation = |weights: &[f64]| {
-            let predicted = self.code.encode(weights, piece.flat.clone());
-            largest(piece_values.iter().zip(predicted).map(|(value, p)| (value - p).abs()))
-        };
+        if !is_foreign && let Some((weights, slip)) = self.only_slip(own.planned(), ready, piece) {
+            return accept(&weights, Some(slip));
+        }
         let best = candidates
-            .into_iter()
-            .map(|weights| (deviation(&weights), weights))
+            .iter()
+            .map(|weights| (self.deviation(weights, piece, values), weights))
             .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        if best.0 <= tolerance || is_foreign {
-            return Some(best);
+        Some(Best { weights: Rc::clone(best.1), slip: None, residual: best.0 })
+    }
+
+    /// The only slip that explains a piece. A few elements may agree with several, and then say
+    /// nothing.
+    fn only_slip(
+        &self,
+        planned: &Rc<Weights>,
+        ready: &Prepared<'_>,
+        piece: &Fragment,
+    ) -> Option<(Rc<Weights>, Slip)> {
+        let owner = Owner { step: ready.buffer.step?, rank: ready.buffer.rank };
+        let mut only: Option<(Vec<f64>, &Slip)> = None;
+        for slip in &self.slips {
+            let held = (piece, &ready.values[..]);
+            if !slip.fits(self.spec, &self.code, planned, owner, held, ready.tolerance) {
+                continue;
+            }
+            let weights = slip.weights(self.spec, &planned.columns, owner.rank);
+            match &only {
+                _ if weights == planned.columns => {}
+                None => only = Some((weights, slip)),
+                Some((known, _)) if *known == weights => {}
+                Some(_) => return None,
+            }
         }
-        // A few elements may agree with several slips, and then say nothing.
-        let mut slips = hypotheses(self.spec, own.planned(), buffer.rank)
-            .into_iter()
-            .map(|weights| (deviation(&weights), weights))
-            .filter(|(deviation, _)| *deviation <= tolerance);
-        match (slips.next(), slips.next()) {
-            (Some(only), None) => Some(only),
-            _ => Some(best),
-        }
+        only.map(|(weights, slip)| (Weights::new(weights), slip.clone()))
+    }
+
+    /// How far a piece is from what weights predict.
+    fn deviation(&self, weights: &Weights, piece: &Fragment, values: &[f64]) -> f64 {
+        let sum = weights.sum(&self.code);
+        let elements = piece.flat.clone().zip(&values[piece.start..]);
+        largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
     }
 
     /// Weights without the gradients that a parameter, used like `usage`, does not have.
-    fn as_used(&self, weights: &[f64], usage: Usage) -> Vec<f64> {
+    fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
         let ga = self.spec.gradient_accumulation_steps;
         let per_step = self.spec.contributions_per_step();
-        weights
-            .iter()
-            .enumerate()
-            .map(|(k, &weight)| if usage.uses(k / per_step, k % ga, ga) { weight } else { 0.0 })
-            .collect()
+        let used = |k: usize| usage.uses(k / per_step, k % ga, ga);
+        let has_more = |(k, weight): (usize, &f64)| *weight != 0.0 && !used(k);
+        if !weights.columns.iter().enumerate().any(has_more) {
+            return Rc::clone(weights);
+        }
+        let columns = weights.columns.iter().enumerate();
+        Weights::new(columns.map(|(k, &weight)| if used(k) { weight } else { 0.0 }).collect())
     }
 
     /// Cuts a buffer at parameters and, where it holds them whole, at partitions.

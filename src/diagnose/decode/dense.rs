@@ -11,17 +11,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use nalgebra::{DMatrix, DVector};
 
-use crate::spec::{RunSpec, Usage};
+use crate::spec::{Dtype, RunSpec, Usage};
 use crate::trace::Point;
 
 use super::super::norm::{Clip, gamma};
 use super::super::observed::Buffer;
 use super::super::placement::fragments;
+use super::weights::Weights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 
 /// Standard errors that a weight may be off, so that thousands of weights in thousands of runs raise
 /// no false alarm.
 const SIGMAS: f64 = 6.0;
+
+/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
+/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
+/// a loss scale taken out.
+const FACTORS: usize = 4;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -90,6 +96,13 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         }
     }
     decoded
+}
+
+/// The dtype, of those that gradients come through, that rounds most.
+fn narrowest(spec: &RunSpec) -> Dtype {
+    let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
+    let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };
+    through.into_iter().fold(spec.dtype, coarser)
 }
 
 /// The elements of the flat order that were recorded of a buffer, each with its value.
@@ -227,7 +240,9 @@ impl System {
         let w = &self.inverse * &b;
         let error = &b - &self.matrix * &w;
         let explained = error.norm() <= self.allowed_error(spec, point, &w, clipping);
-        let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic;
+        // A factor that is rounded is wrong in all elements alike, which no scatter shows.
+        let factors = gamma(FACTORS, narrowest(spec)) + clipping;
+        let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic + factors;
         if explained && tolerance > 0.5 {
             return Err(format!(
                 "rounding alone may move a weight by {tolerance:.2}; use fp32, a larger micro \
@@ -243,8 +258,16 @@ impl System {
         }
         // What lies outside the span and is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
-        let reading =
-            Reading { weights, residual, tolerance, covered, usage: Usage::ALWAYS, params: None };
+        let reading = Reading {
+            weights: Weights::new(weights),
+            slip: None,
+            is_plain: false,
+            residual,
+            tolerance,
+            covered,
+            usage: Usage::ALWAYS,
+            params: None,
+        };
         Ok((reading, self.condition))
     }
 

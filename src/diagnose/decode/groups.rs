@@ -1,5 +1,9 @@
 //! Pieces of one buffer, grouped by the weights that they hold.
 
+use std::rc::Rc;
+
+use super::hypotheses::Slip;
+use super::weights::Weights;
 use super::{NOISE_SHARE, Reading, largest};
 use crate::spec::Usage;
 
@@ -8,12 +12,16 @@ pub(super) struct Groups {
     usage: Usage,
     special: bool,
     tolerance: f64,
-    planned: Vec<f64>,
+    planned: Rc<Weights>,
     groups: Vec<Group>,
 }
 
 struct Group {
-    weights: Vec<f64>,
+    weights: Rc<Weights>,
+    /// The slip that makes them of the plan's, where they were found by it.
+    slip: Option<Slip>,
+    /// What may pass as noise beside them.
+    slack: f64,
     residual: f64,
     params: Vec<usize>,
 }
@@ -21,7 +29,7 @@ struct Group {
 impl Groups {
     /// No pieces yet: of one special parameter, or of ordinary ones. `planned` is what the plan
     /// expects in them.
-    pub fn new(usage: Usage, special: bool, planned: Vec<f64>, tolerance: f64) -> Self {
+    pub fn new(usage: Usage, special: bool, planned: Rc<Weights>, tolerance: f64) -> Self {
         Self { usage, special, tolerance, planned, groups: Vec::new() }
     }
 
@@ -31,45 +39,49 @@ impl Groups {
     }
 
     /// What the plan expects in the pieces.
-    pub fn planned(&self) -> &[f64] {
+    pub fn planned(&self) -> &Rc<Weights> {
         &self.planned
     }
 
     /// All different weights so far that explain their pieces.
-    pub fn found(&self) -> impl Iterator<Item = &[f64]> {
-        let explained = |group: &&Group| group.residual <= self.slack(&group.weights);
-        self.groups.iter().filter(explained).map(|group| &group.weights[..])
+    pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
+        self.groups.iter().filter(|group| group.is_explained()).map(|group| &group.weights)
     }
 
     /// Whether some piece is explained by no weights.
     pub fn has_unexplained(&self) -> bool {
-        self.groups.iter().any(|group| group.residual > self.slack(&group.weights))
+        self.groups.iter().any(|group| !group.is_explained())
     }
 
-    /// Adds a piece of a parameter.
-    pub fn add(&mut self, weights: Vec<f64>, residual: f64, param: usize) {
+    /// Adds a piece of a parameter, and the slip that its weights were found by, if they were.
+    pub fn add(&mut self, weights: Rc<Weights>, slip: Option<Slip>, residual: f64, param: usize) {
         let slack = self.slack(&weights);
         let explained = residual <= slack;
-        let alike = |other: &[f64]| weights.iter().zip(other).all(|(a, b)| (a - b).abs() <= slack);
+        let alike = |other: &Rc<Weights>| {
+            let mut pairs = weights.columns.iter().zip(&other.columns);
+            Rc::ptr_eq(&weights, other) || pairs.all(|(a, b)| (a - b).abs() <= slack)
+        };
         // Windows that no weights explain have nothing in common; one entry stands for all.
-        let same = self.groups.iter().position(|group| {
-            let group_explained = group.residual <= self.slack(&group.weights);
-            explained == group_explained && (!explained || alike(&group.weights))
+        let same = self.groups.iter_mut().find(|group| {
+            explained == group.is_explained() && (!explained || alike(&group.weights))
         });
-        match same.map(|index| &mut self.groups[index]) {
+        match same {
             Some(group) => {
                 group.residual = group.residual.max(residual);
                 group.params.push(param);
             }
-            None => self.groups.push(Group { weights, residual, params: vec![param] }),
+            None => self.groups.push(Group { weights, slip, slack, residual, params: vec![param] }),
         }
     }
 
     /// What may pass as noise beside these weights. A wrong scale (1/3, say) is rounded in the
     /// narrowest dtype on the way, which leaves noise far below the deviation itself.
-    fn slack(&self, weights: &[f64]) -> f64 {
-        let deviation =
-            largest(weights.iter().zip(&self.planned).map(|(weight, p)| (weight - p).abs()));
+    fn slack(&self, weights: &Rc<Weights>) -> f64 {
+        if Rc::ptr_eq(weights, &self.planned) {
+            return self.tolerance;
+        }
+        let pairs = weights.columns.iter().zip(&self.planned.columns);
+        let deviation = largest(pairs.map(|(weight, planned)| (weight - planned).abs()));
         self.tolerance.max(NOISE_SHARE * deviation)
     }
 
@@ -78,13 +90,17 @@ impl Groups {
     pub fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
         let ordinary = self.groups.len() == 1 && !self.special;
         let name = &name;
+        let planned = self.planned;
         self.groups
             .into_iter()
             .map(|mut group| {
                 group.params.sort_unstable();
                 group.params.dedup();
+                let is_plain = ordinary && Rc::ptr_eq(&group.weights, &planned);
                 Reading {
                     weights: group.weights,
+                    slip: group.slip,
+                    is_plain,
                     residual: group.residual,
                     tolerance: self.tolerance,
                     covered,
@@ -94,5 +110,11 @@ impl Groups {
                 }
             })
             .collect()
+    }
+}
+
+impl Group {
+    fn is_explained(&self) -> bool {
+        self.residual <= self.slack
     }
 }

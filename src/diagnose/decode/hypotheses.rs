@@ -1,37 +1,121 @@
 //! What a piece that is too short to decode could hold: the slips that have a name.
 
 use crate::spec::RunSpec;
+use crate::spec::code::Code;
 
-/// Weights that each named slip would make of `planned` on `rank`, without those that it leaves as
-/// they are, and without repetitions.
-pub(super) fn hypotheses(spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<Vec<f64>> {
-    let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
-    let own = |source: usize| if source == rank { world as f64 } else { 0.0 };
-    // Each weight times a factor that depends on source rank and microbatch.
-    let times = |factor: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
+use super::super::placement::Fragment;
+use super::weights::Weights;
+
+/// Factors that a slip multiplies the plan's weights with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Slip {
+    /// By microbatch: all gradients, and those of the rank that holds the buffer.
+    Microbatches {
+        /// Factors of the other ranks' gradients.
+        others: Vec<f64>,
+        /// Factors of its own.
+        own: Vec<f64>,
+    },
+    /// One gradient alone.
+    One {
+        /// Source rank.
+        rank: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Its factor.
+        factor: f64,
+    },
+}
+
+/// A buffer's step and rank: whose gradients are its own.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    /// Optimizer step.
+    pub step: usize,
+    /// Rank.
+    pub rank: usize,
+}
+
+impl Slip {
+    /// What it makes of the plan's weights on `rank`.
+    pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
+        let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
+        let factor = |source: usize, m: usize| match self {
+            Slip::Microbatches { own, .. } if source == rank => own[m],
+            Slip::Microbatches { others, .. } => others[m],
+            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
+                *factor
+            }
+            Slip::One { .. } => 1.0,
+        };
         let of = |k: usize| factor(k / ga % world, k % ga);
         planned.iter().enumerate().map(|(k, weight)| weight * of(k)).collect()
+    }
+
+    /// Whether it explains a piece, up to `tolerance` in each element. Sums are known for all ranks
+    /// together, and single gradients are cheap: no weights are made for this.
+    pub fn fits(
+        &self,
+        spec: &RunSpec,
+        code: &Code,
+        planned: &Weights,
+        owner: Owner,
+        (piece, values): (&Fragment, &[f64]),
+        tolerance: f64,
+    ) -> bool {
+        let gradient = |rank: usize, m: usize, element: usize| {
+            let column = spec.column(owner.step, rank, m);
+            planned.columns[column] * f64::from(code.value(column, element))
+        };
+        let predicted = |element: usize| match self {
+            Slip::One { rank, microbatch, factor } => {
+                planned.sum(code).value(element)
+                    + (factor - 1.0) * gradient(*rank, *microbatch, element)
+            }
+            Slip::Microbatches { others, own } => {
+                let sums = planned.by_microbatch(code, spec.gradient_accumulation_steps);
+                let terms = sums.iter().zip(others.iter().zip(own)).enumerate();
+                terms
+                    .map(|(m, (sum, (others, own)))| {
+                        others * sum.value(element)
+                            + (own - others) * gradient(owner.rank, m, element)
+                    })
+                    .sum()
+            }
+        };
+        let mut elements = piece.flat.clone().zip(&values[piece.start..]);
+        elements.all(|(element, value)| (value - predicted(element)).abs() <= tolerance)
+    }
+}
+
+/// Every named slip of a run.
+pub fn slips(spec: &RunSpec) -> Vec<Slip> {
+    let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
+    let world_size = world as f64;
+    let microbatches = |others: &dyn Fn(usize) -> f64, own: &dyn Fn(usize) -> f64| {
+        let by_microbatch = |factor: &dyn Fn(usize) -> f64| (0..ga).map(factor).collect();
+        Slip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
     };
+    let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
     // Not averaged: from some microbatch on, which may be the first, and one alone.
     for first in 0..ga {
-        made.push(times(&|source, m| if m >= first { own(source) } else { 1.0 }));
-        made.push(times(&|source, m| if m == first { own(source) } else { 1.0 }));
+        let not = |is: &dyn Fn(usize) -> bool| {
+            microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {
+                if is(m) { world_size } else { 1.0 }
+            })
+        };
+        made.push(not(&|m| m >= first));
+        made.push(not(&|m| m == first));
     }
     for factor in [world, ga, 2].map(|number| number as f64) {
-        made.extend([times(&|_, _| factor), times(&|_, _| 1.0 / factor)]);
+        made.extend([alike(&|_| factor), alike(&|_| 1.0 / factor)]);
     }
     for changed in [0.0, 2.0] {
         for microbatch in 0..ga {
-            made.push(times(&|_, m| if m == microbatch { changed } else { 1.0 }));
-            for rank in 0..world {
-                let here = |source, m| (source, m) == (rank, microbatch);
-                made.push(times(&|source, m| if here(source, m) { changed } else { 1.0 }));
-            }
+            made.push(alike(&|m| if m == microbatch { changed } else { 1.0 }));
+            made.extend((0..world).map(|rank| Slip::One { rank, microbatch, factor: changed }));
         }
     }
-    made.retain(|weights| weights != planned);
-    made.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-    made.dedup();
     made
 }

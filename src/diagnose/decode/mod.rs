@@ -5,11 +5,15 @@
 
 mod coded;
 mod dense;
+mod entries;
 mod groups;
 mod hypotheses;
 mod rounding;
+mod together;
+mod weights;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::report::Contribution;
 use crate::report::words::counted;
@@ -19,6 +23,8 @@ use crate::trace::Point;
 use super::norm::{Clip, Norms};
 use super::observed::{Buffer, Observed};
 use super::placement::Placement;
+use hypotheses::Slip;
+use weights::Weights;
 
 /// What all buffers contain.
 pub struct Decoded {
@@ -134,7 +140,11 @@ impl Decoded {
 /// Weights read from one piece of a buffer.
 struct Reading {
     /// By column of the run (see [`RunSpec::column`]).
-    weights: Vec<f64>,
+    weights: Rc<Weights>,
+    /// The slip that they were found by, where they were.
+    slip: Option<Slip>,
+    /// Whether they are the plan's, of all parameters that no shape is about.
+    is_plain: bool,
     /// What no gradient explains.
     residual: f64,
     /// Bound on the error of a weight.
@@ -165,13 +175,13 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let step = buffer.step.unwrap_or(0);
     let ga = spec.gradient_accumulation_steps;
     let mut expected = expected(scene, buffer, step, reading.usage);
-    let nothing = reading.weights.iter().all(|weight| *weight == 0.0);
+    let weights = &reading.weights.columns;
+    let nothing = weights.iter().all(|weight| *weight == 0.0);
     if nothing && scene.clip(buffer) == Clip::Unbounded {
         expected.fill(0.0);
     }
     let as_planned = reading.residual <= reading.tolerance
-        && reading
-            .weights
+        && weights
             .iter()
             .zip(&expected)
             .all(|(weight, expected)| (weight - expected).abs() <= reading.tolerance);
@@ -179,13 +189,13 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
         weights[spec.column(step, rank, 0)..][..ga].to_vec()
     };
     let ranks = 0..spec.world_size;
-    let earlier = |rank| (0..step).flat_map(|step| of_step(&reading.weights, step, rank)).collect();
+    let earlier = |rank| (0..step).flat_map(|step| of_step(weights, step, rank)).collect();
     Contribution {
         point: buffer.point,
         step,
         microbatch: buffer.microbatch,
         rank: buffer.rank,
-        weights: ranks.clone().map(|rank| of_step(&reading.weights, step, rank)).collect(),
+        weights: ranks.clone().map(|rank| of_step(weights, step, rank)).collect(),
         expected: ranks.clone().map(|rank| of_step(&expected, step, rank)).collect(),
         leftover: ranks.map(earlier).collect(),
         params: reading.params,
@@ -193,6 +203,7 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
         tolerance: reading.tolerance,
         covered: reading.covered,
         as_planned,
+        also: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod parts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
@@ -23,6 +23,9 @@ pub struct Observed<'a> {
     pub processes: Vec<Process<'a>>,
     /// Every buffer, in the order of each rank's journey, ranks side by side.
     pub buffers: Vec<Buffer<'a>>,
+    /// Places of buffers by point and step, and by rank too.
+    at: HashMap<(Point, usize), Vec<usize>>,
+    of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
     /// Backwards by (step, microbatch, rank).
     pub backwards: BTreeMap<(usize, usize, usize), Backward<'a>>,
     /// Every bucket flush.
@@ -67,6 +70,8 @@ impl<'a> Observed<'a> {
             zprobe: "",
             processes: vec![Process::default(); trace.spec.world_size],
             buffers: Vec::new(),
+            at: HashMap::new(),
+            of_rank: HashMap::new(),
             backwards: BTreeMap::new(),
             flushes: Vec::new(),
             params: &[],
@@ -97,6 +102,13 @@ impl<'a> Observed<'a> {
         }
         // How the ranks' channels were interleaved is chance; the report must not depend on it.
         observed.buffers.sort_by_key(|buffer| (buffer.ordinal, buffer.rank));
+        for (place, buffer) in observed.buffers.iter().enumerate() {
+            if let Some(step) = buffer.step {
+                let of_rank = (buffer.point, step, buffer.rank);
+                observed.at.entry((buffer.point, step)).or_default().push(place);
+                observed.of_rank.entry(of_rank).or_default().push(place);
+            }
+        }
         observed.flushes.sort_by_key(|f| (f.step, f.microbatch, f.flush, f.rank));
         observed.gathered.sort_by_key(|gathered| (gathered.step, gathered.rank));
         observed.broken.sort_by_key(|broken| broken.rank);
@@ -127,7 +139,18 @@ impl<'a> Observed<'a> {
 
     /// Buffers of a point and step, by rank.
     pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Buffer<'a>> {
-        self.buffers.iter().filter(move |b| b.point == point && b.step == Some(step))
+        self.at.get(&(point, step)).into_iter().flatten().map(|&place| &self.buffers[place])
+    }
+
+    /// The same of one rank.
+    pub fn of_rank(
+        &self,
+        rank: usize,
+        point: Point,
+        step: usize,
+    ) -> impl Iterator<Item = &Buffer<'a>> {
+        let places = self.of_rank.get(&(point, step, rank));
+        places.into_iter().flatten().map(|&place| &self.buffers[place])
     }
 
     /// The pieces that a rank's recorded buffers of a layout consist of; none if it never said.

@@ -25,6 +25,13 @@ pub struct Buffer<'a> {
     pub(super) ordinal: usize,
 }
 
+impl Buffer<'_> {
+    /// Whether both are the ranks' buffers of the same number.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.ordinal == other.ordinal
+    }
+}
+
 /// One backward on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {

@@ -35,7 +35,7 @@ pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
 
 use super::deviation::Deviation;
-use crate::report::words::{abridged, counted, matrix_text, weight_text};
+use crate::report::words::{abridged, by_rank, counted, matrix_text, weight_text};
 use crate::report::{Contribution, Finding, Severity};
 
 /// A rule.

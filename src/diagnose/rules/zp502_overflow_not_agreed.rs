@@ -2,7 +2,7 @@
 
 use super::super::Case;
 use super::super::overflow::{Decision, decision};
-use super::{Rule, counted};
+use super::{Rule, by_rank, counted};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
@@ -40,19 +40,19 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             continue;
         };
         finding.step = Some(step);
-        for rank in ranks.clone() {
+        let decided = |rank: usize| {
             if let Some(scaled) = observed.scaled.get(&(step, rank)) {
                 let overflow = if scaled.overflow { "an overflow" } else { "no overflow" };
-                let scale = scaled.scale;
-                finding.evidence.push(format!("rank {rank}: loss scale {scale}, {overflow}"));
-            } else if skipped.contains(&rank) {
-                finding.evidence.push(format!(
-                    "rank {rank}: failed in the step, and its optimizer was given nothing"
-                ));
-            } else if taken.contains(&rank) {
-                finding.evidence.push(format!("rank {rank}: its optimizer was given a gradient"));
+                return Some(format!("loss scale {}, {overflow}", scaled.scale));
             }
-        }
+            if skipped.binary_search(&rank).is_ok() {
+                return Some("failed in the step, and its optimizer was given nothing".to_owned());
+            }
+            let given = taken.binary_search(&rank).is_ok();
+            given.then(|| "its optimizer was given a gradient".to_owned())
+        };
+        let decided = ranks.clone().filter_map(|rank| Some((rank, decided(rank)?)));
+        finding.evidence.extend(by_rank(decided));
         return vec![finding];
     }
     Vec::new()

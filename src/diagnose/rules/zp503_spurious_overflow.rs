@@ -2,7 +2,7 @@
 
 use super::super::Case;
 use super::super::overflow::reason;
-use super::{Rule, counted};
+use super::{Rule, by_rank, counted};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
@@ -40,10 +40,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     if let ([rank], 2..) = (&ranks[..], observed.spec.world_size) {
         finding.rank = Some(*rank);
     }
-    for &rank in &ranks {
-        if let Some(scaled) = observed.scaled.get(&(step, rank)) {
-            finding.evidence.push(format!("rank {rank}: loss scale {}", scaled.scale));
-        }
-    }
+    let scale = |rank: usize| observed.scaled.get(&(step, rank)).map(|scaled| scaled.scale);
+    let scales =
+        ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
+    finding.evidence.extend(by_rank(scales));
     vec![finding]
 }

@@ -1,9 +1,12 @@
 //! ZP602: after the step a model's parameters are not their owner's master weights.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::super::Case;
 use super::super::infinity::parts;
+use super::super::observed::Buffer;
+use super::super::placement::Fragment;
 use super::{Rule, abridged, counted};
 use crate::report::Finding;
 use crate::spec::Dtype;
@@ -21,58 +24,23 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
     for step in 0..observed.spec.steps {
-        let mut readers = Vec::new();
-        let mut owners = Vec::new();
+        let updated = Updated::new(case, step);
+        let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
         let mut names = Vec::new();
         for parameters in
             observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full)
         {
-            let Ok(values) = parameters.payload.values() else { continue };
-            let held: HashMap<usize, f64> = parts(observed, &case.plan, parameters)
-                .into_iter()
-                .flat_map(|part| part.flat.zip(part.start..))
-                .map(|(element, place)| (element, values[place]))
-                .collect();
-            let sampled = case.placement.recorded_share(parameters.rank, LayoutName::Full) < 1.0;
-            for master in observed.at(Point::MasterWeights, step) {
-                let Ok(expected) = master.payload.values() else { continue };
-                // A rank that updates an element itself answers to itself; what the others made of
-                // it is for ZP601.
-                let own = case.placement.partition(parameters.rank).unwrap_or_default();
-                let is_own = |element: usize| {
-                    parameters.rank != master.rank
-                        && own.iter().any(|fragment| fragment.flat.contains(&element))
-                };
-                let wrong: Vec<usize> = parts(observed, &case.plan, master)
-                    .into_iter()
-                    .flat_map(|part| part.flat.zip(part.start..))
-                    .map(|(element, place)| (element, expected[place]))
-                    .filter(|(element, _)| !is_own(*element))
-                    .filter(|(element, value)| {
-                        let rounded = round(*value, parameters.payload.dtype);
-                        held.get(element)
-                            .map_or(!sampled, |held| held.to_bits() != rounded.to_bits())
-                    })
-                    .map(|(element, _)| element)
-                    .collect();
-                if wrong.is_empty() {
-                    continue;
-                }
-                for (list, rank) in [(&mut readers, parameters.rank), (&mut owners, master.rank)] {
-                    if !list.contains(&rank) {
-                        list.push(rank);
-                    }
-                }
-                for param in case.plan.params() {
-                    let hit = wrong.iter().any(|element| param.range().contains(element));
-                    if hit && !names.contains(&param.name) {
-                        names.push(param.name.clone());
-                    }
+            for (owner, param) in updated.lost_by(case, parameters) {
+                readers.insert(parameters.rank);
+                owners.insert(owner);
+                let name = &case.plan.params()[param].name;
+                if !names.contains(name) {
+                    names.push(name.clone());
                 }
             }
         }
-        owners.sort_unstable();
-        readers.sort_unstable();
+        let (readers, owners): (Vec<usize>, Vec<usize>) =
+            (readers.into_iter().collect(), owners.into_iter().collect());
         if owners.is_empty() {
             continue;
         }
@@ -99,6 +67,90 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         return vec![finding];
     }
     Vec::new()
+}
+
+/// The master weights of all owners after a step.
+struct Updated {
+    owners: Vec<(usize, Vec<f64>)>,
+    /// Their pieces, by where they start; each with its owner's place in the list.
+    pieces: Vec<(Fragment, usize)>,
+    /// The furthest end of all pieces so far.
+    ends: Vec<usize>,
+}
+
+impl Updated {
+    fn new(case: &Case<'_>, step: usize) -> Self {
+        let (mut owners, mut pieces) = (Vec::new(), Vec::new());
+        for master in case.observed.at(Point::MasterWeights, step) {
+            let Ok(values) = master.payload.values() else { continue };
+            let held = parts(&case.observed, &case.plan, master);
+            pieces.extend(held.into_iter().map(|piece| (piece, owners.len())));
+            owners.push((master.rank, values));
+        }
+        pieces.sort_by_key(|(piece, _): &(Fragment, usize)| piece.flat.start);
+        let ends = pieces.iter().scan(0, |end: &mut usize, (piece, _)| {
+            *end = piece.flat.end.max(*end);
+            Some(*end)
+        });
+        let ends = ends.collect();
+        Self { owners, pieces, ends }
+    }
+
+    /// Owners and parameters whose update is not what this rank's model holds.
+    ///
+    /// A rank that updates an element itself answers to itself; what the others made of it is for
+    /// ZP601.
+    fn lost_by(&self, case: &Case<'_>, parameters: &Buffer<'_>) -> BTreeSet<(usize, usize)> {
+        let mut lost = BTreeSet::new();
+        let Ok(values) = parameters.payload.values() else { return lost };
+        let own = case.placement.partition(parameters.rank).unwrap_or_default();
+        let sampled = case.placement.recorded_share(parameters.rank, LayoutName::Full) < 1.0;
+        let held = parts(&case.observed, &case.plan, parameters);
+        if !sampled {
+            // What is held nowhere is not what was updated.
+            let known: usize = held.iter().map(|part| part.flat.len()).sum();
+            let missing = |piece: &Fragment| {
+                let inside =
+                    |part: &Fragment| overlap(&part.flat, &piece.flat).map_or(0, |o| o.len());
+                held.iter().map(inside).sum::<usize>() < piece.flat.len()
+            };
+            if known < case.plan.numel() {
+                let gone = self.pieces.iter().filter(|(piece, _)| missing(piece));
+                lost.extend(gone.map(|(piece, owner)| (self.owners[*owner].0, piece.param)));
+            }
+        }
+        for part in &held {
+            let first = self.ends.partition_point(|end| *end <= part.flat.start);
+            for (piece, owner) in &self.pieces[first..] {
+                if piece.flat.start >= part.flat.end {
+                    break;
+                }
+                let Some(common) = overlap(&part.flat, &piece.flat) else { continue };
+                let (rank, weights) = &self.owners[*owner];
+                let is_own = |element: usize| {
+                    parameters.rank != *rank
+                        && own.iter().any(|fragment| fragment.flat.contains(&element))
+                };
+                let differs = |element: usize| {
+                    let weight = weights[piece.start + element - piece.flat.start];
+                    let rounded = round(weight, parameters.payload.dtype);
+                    let value = values[part.start + element - part.flat.start];
+                    // No number is no number, whatever its bits: no rounding keeps those.
+                    value.to_bits() != rounded.to_bits() && !(value.is_nan() && rounded.is_nan())
+                };
+                if common.into_iter().any(|element| differs(element) && !is_own(element)) {
+                    lost.insert((*rank, piece.param));
+                }
+            }
+        }
+        lost
+    }
+}
+
+/// The elements that are in both.
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
+    let both = one.start.max(other.start)..one.end.min(other.end);
+    (!both.is_empty()).then_some(both)
 }
 
 /// A master weight, which is an fp32 number, in the model's dtype.

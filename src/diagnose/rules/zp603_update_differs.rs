@@ -1,10 +1,11 @@
 //! ZP603: the master weights did not change by what the optimizer was given, or a frozen parameter
 //! changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::infinity::parts;
+use super::super::observed::Buffer;
 use super::super::placement::Fragment;
 use super::{Rule, counted, departed, matrix_text, weight_text};
 use crate::report::{Contribution, Finding};
@@ -25,7 +26,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     for step in 0..observed.spec.steps {
         for update in observed.at(Point::MasterWeights, step) {
             let rank = update.rank;
-            let fed = observed.at(Point::OptimizerInput, step).any(|input| input.rank == rank);
+            let fed = observed.of_rank(rank, Point::OptimizerInput, step).next().is_some();
             let ga = observed.spec.gradient_accumulation_steps;
             // A skipped step has a reason, or else ZP502 or ZP503 says so.
             let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
@@ -50,14 +51,17 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
 
 /// A parameter that requires no gradient, and is not what it was before the first step.
 fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
-    let parameters = || {
-        let all = case.observed.buffers.iter();
-        all.filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full)
-    };
+    let all = case.observed.buffers.iter();
+    let parameters =
+        || all.clone().filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full);
     let frozen = || case.plan.params().iter().filter(|param| !param.trainable);
     frozen().next()?;
+    let mut at_first: BTreeMap<usize, &Buffer<'_>> = BTreeMap::new();
+    for before in parameters().filter(|buffer| buffer.step.is_none()) {
+        at_first.entry(before.rank).or_insert(before);
+    }
     parameters().find_map(|after| {
-        let before = parameters().find(|b| b.rank == after.rank && b.step.is_none())?;
+        let before = at_first.get(&after.rank)?;
         let recorded = parts(&case.observed, &case.plan, after);
         let (before, values) = (before.payload.values().ok()?, after.payload.values().ok()?);
         let differs = |part: &Fragment| {
@@ -109,7 +113,7 @@ fn finding(
 /// The weights in the update, if they are wrong although the optimizer's input was right. Where
 /// both depart from the plan alike, the input is the finding.
 fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
-    let here = |entry: &&Contribution| entry.rank == rank && entry.step == step;
+    let here = |entry: &&Contribution| entry.is_of(rank) && entry.step == step;
     let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
     departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)
 }

@@ -2,7 +2,7 @@
 
 use super::super::Case;
 use super::super::overflow::{Decision, decision};
-use super::{Rule, counted, weight_text};
+use super::{Rule, by_rank, counted, weight_text};
 use crate::report::Finding;
 use crate::trace::Point;
 
@@ -41,7 +41,7 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
         if decision(observed, &case.plan, step, rank) == Some(Decision::Skipped) {
             continue;
         }
-        let input = observed.at(Point::OptimizerInput, step).find(|input| input.rank == rank);
+        let input = observed.of_rank(rank, Point::OptimizerInput, step).next();
         let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
         // DeepSpeed takes the norm of the gradients before it copies them to a wider dtype.
         let narrow =
@@ -116,13 +116,9 @@ fn differing(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
         let mut finding = rule
             .finding(format!("the ranks computed different norms of the gradient of step {step}"));
         finding.step = Some(step);
-        finding.evidence = norms
-            .iter()
-            .map(|(rank, norm)| {
-                let norm = norm.map_or("not finite".to_owned(), |norm| norm.to_string());
-                format!("rank {rank}: {norm}")
-            })
-            .collect();
+        finding.evidence = by_rank(norms.iter().map(|&(rank, norm)| {
+            (rank, norm.map_or("not finite".to_owned(), |norm| norm.to_string()))
+        }));
         Some(finding)
     })
 }

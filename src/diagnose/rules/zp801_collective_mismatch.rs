@@ -1,7 +1,9 @@
 //! ZP801: ranks were about to issue different collectives.
 
+use std::collections::HashMap;
+
 use super::super::Case;
-use super::Rule;
+use super::{Rule, by_rank};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
@@ -21,17 +23,19 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         "the ranks came to collective {sequence} with different operations; it was not issued"
     ));
     // One rank against an agreeing rest is the odd one out; two ranks are just different.
+    let mut alike: HashMap<&str, usize> = HashMap::new();
+    for own in announced.iter() {
+        *alike.entry(own).or_default() += 1;
+    }
     let odd: Vec<usize> = announced
         .iter()
         .enumerate()
-        .filter(|(_, own)| announced.iter().filter(|other| other == own).count() == 1)
+        .filter(|(_, own)| alike[own.as_str()] == 1)
         .map(|(rank, _)| rank)
         .collect();
     if let ([rank], 3..) = (&odd[..], announced.len()) {
         finding.rank = Some(*rank);
     }
-    for (rank, own) in announced.iter().enumerate() {
-        finding.evidence.push(format!("rank {rank}: {own}"));
-    }
+    finding.evidence = by_rank(announced.iter().cloned().enumerate());
     vec![finding]
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Case;
 use super::super::observed::Collective;
-use super::Rule;
+use super::{Rule, by_rank};
 use crate::report::Finding;
 
 pub(super) const RULE: Rule = Rule {
@@ -44,11 +44,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     if let ([rank], 3..) = (&odd[..], ranks.len()) {
         finding.rank = Some(*rank);
     }
-    finding.evidence = ranks
-        .iter()
-        .map(|(rank, Collective { op, dtype, numel, .. })| {
-            format!("rank {rank}: {op} of {numel} {dtype}")
-        })
-        .collect();
+    finding.evidence = by_rank(ranks.iter().map(|(rank, Collective { op, dtype, numel, .. })| {
+        (*rank, format!("{op} of {numel} {dtype}"))
+    }));
     vec![finding]
 }

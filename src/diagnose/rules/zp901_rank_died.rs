@@ -6,7 +6,7 @@ use super::super::Case;
 use super::super::observed::Process;
 use super::super::signatures::recognise;
 use super::super::summary::last_words;
-use super::{Rule, counted};
+use super::{Rule, by_rank, counted};
 use crate::report::{Consequence, Finding};
 use crate::trace::{Event, Outcome};
 
@@ -40,14 +40,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         alike(roots).into_iter().map(|alike| finding(case, rule, alike)).collect();
     if let Some(first) = findings.first_mut() {
-        for (rank, process, ending) in others {
-            first.consequences.push(Consequence {
-                code: rule.code.to_owned(),
-                message: match process.failure {
-                    Some(failure) => format!("rank {rank}: {ending}: {failure}"),
-                    None => format!("rank {rank}: {ending}"),
-                },
-            });
+        let ended = others.into_iter().map(|(rank, process, ending)| {
+            let own = process.failure.map(|failure| format!(": {failure}"));
+            (rank, format!("{ending}{}", own.unwrap_or_default()))
+        });
+        for message in by_rank(ended) {
+            first.consequences.push(Consequence { code: rule.code.to_owned(), message });
         }
     }
     findings
@@ -95,10 +93,11 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     if let [rank] = numbers[..] {
         finding.rank = Some(rank);
     }
-    for (rank, process) in &ranks {
-        let ending = if failure.is_some() { format!(", {ending}") } else { String::new() };
-        finding.evidence.push(format!("rank {rank}{ending}, last: {}", last_words(process)));
-    }
+    let ending = if failure.is_some() { format!("{ending}, ") } else { String::new() };
+    let last = ranks.iter();
+    let last =
+        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
+    finding.evidence.extend(by_rank(last));
     if failure.is_some() {
         finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));
     }

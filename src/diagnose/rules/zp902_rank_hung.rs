@@ -3,7 +3,7 @@
 use super::super::Case;
 use super::super::observed::Process;
 use super::super::summary::last_words;
-use super::{Rule, counted};
+use super::{Rule, by_rank, counted};
 use crate::report::{Consequence, Finding};
 use crate::trace::Event;
 
@@ -40,18 +40,19 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     if let [rank] = ranks[..] {
         finding.rank = Some(rank);
     }
+    let mut last = Vec::new();
     for (rank, process) in hung {
-        finding.evidence.push(format!("rank {rank}, last: {}", last_words(process)));
+        last.push((rank, format!("last: {}", last_words(process))));
         if let Some(Event::PhaseEntered { step, microbatch, .. }) = process.last_phase {
             finding.step = Some(*step);
             finding.microbatch = Some(*microbatch);
         }
     }
-    for (rank, process) in waiters {
-        finding.consequences.push(Consequence {
-            code: rule.code.to_owned(),
-            message: format!("rank {rank} waited: {}", last_words(process)),
-        });
+    finding.evidence.extend(by_rank(last));
+    let waited =
+        waiters.into_iter().map(|(rank, it)| (rank, format!("waited: {}", last_words(it))));
+    for message in by_rank(waited) {
+        finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
     }
     vec![finding]
 }

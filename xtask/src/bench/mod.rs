@@ -11,6 +11,7 @@ mod memory;
 mod processes;
 mod report;
 mod sample;
+pub mod scale;
 mod scratch;
 mod seed_script;
 pub mod suite;
@@ -40,6 +41,10 @@ pub const ENGINES_PAGE: Page =
 pub const SUITE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
 
+/// Where the table of many ranks stands.
+pub const SCALE_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --scale --write" };
+
 /// What to measure, and how often.
 #[derive(clap::Args)]
 pub struct Options {
@@ -65,8 +70,12 @@ pub struct Options {
     pub engines: bool,
 
     /// Measure a whole suite instead: in one warm pool, beside a run for each of its probes
-    #[arg(long, conflicts_with = "engines")]
+    #[arg(long, conflicts_with_all = ["engines", "scale"])]
     pub suite: bool,
+
+    /// Measure the diagnosis of up to 4096 ranks instead
+    #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
+    pub scale: bool,
 
     /// Runs of a large model, with and without observation each
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -81,10 +90,11 @@ impl Options {
     /// The command that measures the same again. Where files are is everyone's own business.
     fn command(&self) -> String {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
-        if self.suite {
+        if self.scale {
+            command += " --scale";
+        } else if self.suite {
             command += " --suite";
-        }
-        if self.engines {
+        } else if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);
             command += &" --python VENV/bin/python".repeat(self.python.len());
         } else if self.seed_script.is_some() {

@@ -3,17 +3,24 @@
 use anyhow::Result;
 
 use crate::bench::{self, Options};
+use crate::cargo::{self, cargo};
 use crate::tasks;
 
 /// Builds, measures, prints the tables, and writes them into the documentation when asked to.
 pub fn bench(options: &Options) -> Result<()> {
-    if options.engines {
+    if options.scale {
+        cargo::run(cargo(
+            "build --release --package zprobe --bin zprobe --example simulate-trace",
+        )?)?;
+    } else if options.engines {
         tasks::build_launcher()?;
     } else {
         tasks::build()?;
     }
     let (page, measured) = if options.suite {
         (bench::SUITE_PAGE, bench::suite::measure(options)?.to_string())
+    } else if options.scale {
+        (bench::SCALE_PAGE, bench::scale::measure(options)?.to_string())
     } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {

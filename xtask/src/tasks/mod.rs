@@ -1,5 +1,6 @@
 //! The tasks, one per subcommand.
 
+mod accuracy;
 mod bench;
 mod build;
 mod lattice;
@@ -8,6 +9,7 @@ mod record_traces;
 mod run;
 mod test;
 
+pub use accuracy::accuracy;
 pub use bench::bench;
 pub use build::{build, launcher as build_launcher};
 pub use lattice::lattice;

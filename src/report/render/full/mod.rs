@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 pub(super) use self::text::paragraph;
 use self::text::{BOLD, DIM, section, verdict_style};
 use super::{Report, concise};
-use crate::report::words::amount;
+use crate::report::words::{amount, by_rank};
 use crate::report::{Ending, Finding, KnownBug, Rank, Severity, Verdict};
 use crate::spec::Observation;
 use crate::trace::{Outcome, Point};
@@ -64,6 +64,9 @@ pub(super) fn render(report: &Report) -> String {
     }
     text
 }
+
+/// More ranks than this are told together, without their standard error.
+const LISTED_RANKS: usize = 16;
 
 /// The verdict's reason in one line.
 pub(super) fn headline(report: &Report) -> String {
@@ -166,16 +169,23 @@ fn known_bug(text: &mut String, known: &KnownBug) {
 }
 
 fn ranks(text: &mut String, ranks: &[Rank]) {
-    for rank in ranks {
-        let outcome = match rank.outcome {
-            Some(Outcome::Code(code)) => format!("exit code {code}"),
-            Some(Outcome::Signal(signal)) => format!("signal {signal}"),
-            Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
-            None => "no known end".to_owned(),
-        };
-        paragraph(text, &format!("rank {} ({outcome}): ", rank.rank), &rank.last);
-        for line in rank.stderr.iter().flat_map(|tail| tail.lines()) {
-            let _ = writeln!(text, "    {DIM}| {line}{DIM:#}");
+    let outcome = |rank: &Rank| match rank.outcome {
+        Some(Outcome::Code(code)) => format!("exit code {code}"),
+        Some(Outcome::Signal(signal)) => format!("signal {signal}"),
+        Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
+        None => "no known end".to_owned(),
+    };
+    if ranks.len() > LISTED_RANKS {
+        let ended = |rank: &Rank| (rank.rank, format!("{}, {}", outcome(rank), rank.last));
+        for line in by_rank(ranks.iter().map(ended)) {
+            paragraph(text, "", &line);
+        }
+    } else {
+        for rank in ranks {
+            paragraph(text, &format!("rank {} ({}): ", rank.rank, outcome(rank)), &rank.last);
+            for line in rank.stderr.iter().flat_map(|tail| tail.lines()) {
+                let _ = writeln!(text, "    {DIM}| {line}{DIM:#}");
+            }
         }
     }
 }

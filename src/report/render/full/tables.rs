@@ -2,6 +2,7 @@
 
 use super::super::Report;
 use super::text::{finish, paragraph, table};
+use crate::report::words::runs;
 use crate::report::{Flush, HookCount, Norms};
 use crate::trace::Point;
 
@@ -135,7 +136,7 @@ fn alike<'a>(counts: impl Iterator<Item = &'a HookCount>) -> Vec<Vec<&'a HookCou
 pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {
     let mut table = table(["step", "flush", "why", "elements", "of", "params", "ranks"]);
     for flush in flushes {
-        let ranks: Vec<String> = flush.ranks.iter().map(usize::to_string).collect();
+        let all = flush.ranks.len() == world_size;
         table.add_row([
             flush.step.to_string(),
             flush.flush.to_string(),
@@ -143,7 +144,7 @@ pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {
             flush.elements.to_string(),
             flush.capacity.to_string(),
             flush.params.len().to_string(),
-            if ranks.len() == world_size { "all".to_owned() } else { ranks.join(",") },
+            if all { "all".to_owned() } else { runs(&flush.ranks).join(",") },
         ]);
     }
     finish(table, 0)

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use super::super::Report;
 use super::text::{finish, paragraph, table};
 use crate::report::Contribution;
-use crate::report::words::{counted, matrix_text, weight_text};
+use crate::report::words::{by_rank, counted, matrix_text, weight_text};
 use crate::trace::Point;
 
-/// More microbatches than this are not drawn as a matrix.
+/// More microbatches than this, and more ranks, are not drawn as a matrix.
 const MATRIX_COLUMNS: usize = 12;
+const MATRIX_ROWS: usize = 16;
 
 /// Weights at the points that say what happened to the model: what the optimizer consumed, and
 /// what really changed.
@@ -109,11 +110,11 @@ pub(in crate::report::render) fn grouped<'a>(entries: &[&'a Contribution]) -> Ve
             groups.len() - 1
         });
         let group = &mut groups[index];
-        for (list, value) in [(&mut group.steps, entry.step), (&mut group.ranks, entry.rank)] {
-            if !list.contains(&value) {
-                list.push(value);
-                list.sort_unstable();
-            }
+        group.steps.push(entry.step);
+        group.ranks.extend(entry.ranks());
+        for list in [&mut group.steps, &mut group.ranks] {
+            list.sort_unstable();
+            list.dedup();
         }
         for param in entry.params.iter().flatten() {
             if !group.params.contains(param) {
@@ -131,17 +132,19 @@ fn matrix(text: &mut String, entry: &Contribution) {
         let _ = writeln!(text, "      every weight is {all}");
         return;
     }
-    if ga > MATRIX_COLUMNS {
-        for (rank, (row, expected)) in entry.weights.iter().zip(&entry.expected).enumerate() {
-            let wrong: Vec<String> = row
-                .iter()
-                .zip(expected)
-                .enumerate()
+    if ga > MATRIX_COLUMNS || entry.weights.len() > MATRIX_ROWS {
+        let rows = entry.weights.iter().zip(&entry.expected).enumerate();
+        let wrong = |(rank, (row, expected)): (usize, (&Vec<f64>, &Vec<f64>))| {
+            let cells = row.iter().zip(expected).enumerate();
+            let wrong: Vec<String> = cells
                 .filter(|(_, (weight, expected))| weight != expected)
                 .map(|(m, (weight, _))| format!("m{m} {}", weight_text(*weight)))
                 .collect();
-            let body = if wrong.is_empty() { "all right".to_owned() } else { wrong.join(", ") };
-            paragraph(text, &format!("  rank {rank}: "), &body);
+            let wrong = if wrong.is_empty() { "all right".to_owned() } else { wrong.join(", ") };
+            (rank, wrong)
+        };
+        for line in by_rank(rows.map(wrong)) {
+            paragraph(text, "  ", &line);
         }
     } else {
         let mut header = vec![String::new()];

@@ -3,7 +3,10 @@
 //!
 //! It knows the codes and the flat order. What should reach which optimizer it works out by itself,
 //! so that the plan of the diagnosis is checked and not repeated. Tests change a weight, or records
-//! afterwards, and see what is found.
+//! afterwards, and see what is found. With thousands of ranks ([`Simulation::large`]) no weight is
+//! looked at by itself.
+
+mod cut;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,7 @@ use zprobe::trace::{
     Record, Trace,
 };
 
-pub use super::cut::Cut;
+pub use self::cut::Cut;
 
 /// One gradient in one element of one rank's optimizer.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +55,13 @@ pub struct Simulation {
     pub weight: Weight,
     /// Whether a rank sees an overflow in a step, given whether there is one. For fp16 only.
     pub overflow: Overflow,
+    /// Averaged gradients by step and element, where `weight` and rounding play no part.
+    known: Vec<Vec<f32>>,
 }
+
+/// Elements of a sample of the parameters, and how many samples there are of each.
+const SAMPLE: usize = 8;
+const SAMPLES: usize = 10;
 
 /// What one rank's optimizer holds, and the whole model as this rank sees it.
 struct State {
@@ -70,7 +79,35 @@ impl Simulation {
             cut,
             weight: Box::new(|_, right| right),
             overflow: Box::new(|_, _, right| right),
+            known: Vec::new(),
         }
+    }
+
+    /// A correct engine with many ranks, but for gradients, as (step, rank, microbatch), that reach
+    /// nobody. Of the parameters, which every rank holds whole, samples are recorded.
+    ///
+    /// Sums are whole numbers, and exact where ranks and microbatches are powers of two.
+    pub fn large(request: SpecRequest, lost: &[(usize, usize, usize)]) -> Self {
+        let mut simulation = Self::new(request, Cut::Flat);
+        let (spec, code) = (&simulation.spec, simulation.code());
+        let gradient = |step: usize| -> Vec<f32> {
+            let mut sum = Vec::new();
+            for param in simulation.plan.params() {
+                let mut weights = vec![0.0; spec.contributions()];
+                for rank in 0..spec.world_size {
+                    for m in 0..spec.gradient_accumulation_steps {
+                        let arrives = simulation.is_used(&param.name, step, m)
+                            && !lost.contains(&(step, rank, m));
+                        weights[spec.column(step, rank, m)] = if arrives { 1.0 } else { 0.0 };
+                    }
+                }
+                let values = code.encode(&weights, param.range());
+                sum.extend(values.into_iter().map(|value| value as f32));
+            }
+            sum
+        };
+        simulation.known = (0..spec.steps).map(gradient).collect();
+        simulation
     }
 
     /// The report on the trace.
@@ -88,17 +125,39 @@ impl Simulation {
             self.backwards(step, &mut ranks);
             self.step(step, &mut states, &mut ranks);
         }
-        let mut records = Vec::new();
         let spec = Box::new(self.spec.clone());
-        push(&mut records, None, Event::RunStarted { spec, zprobe: "0.0.0".to_owned() });
+        let started = Event::RunStarted { spec, zprobe: "0.0.0".to_owned() };
+        let mut records = vec![record(None, 0, started)];
         for (rank, events) in ranks.into_iter().enumerate() {
-            for event in events.into_iter().chain([Event::Finished]) {
+            for (seq, event) in events.into_iter().chain([Event::Finished]).enumerate() {
                 event.fits(&self.spec).expect("a plausible event");
-                push(&mut records, Some(rank), event);
+                records.push(record(Some(rank), seq, event));
             }
-            push(&mut records, None, Event::RankExited { rank, outcome: Outcome::Code(0) });
+            let exited = Event::RankExited { rank, outcome: Outcome::Code(0) };
+            records.push(record(None, rank + 1, exited));
         }
         Trace { spec: self.spec.clone(), records }
+    }
+
+    /// Whether of the parameters samples are recorded.
+    fn samples(&self) -> bool {
+        !self.known.is_empty()
+    }
+
+    /// What is recorded of the parameters, where that is samples: the ends of each, and some in
+    /// between, the same on every rank.
+    fn sampled(&self) -> Vec<Segment> {
+        let of = |(index, param): (usize, &Param)| {
+            let numel = param.numel();
+            let segment = |offset: usize, len: usize| Segment { param: Some(index), offset, len };
+            if numel <= SAMPLE * SAMPLES {
+                return vec![segment(0, numel)];
+            }
+            let last = numel - SAMPLE;
+            let place = |sample: usize| segment(last * sample / (SAMPLES - 1), SAMPLE);
+            (0..SAMPLES).map(place).collect()
+        };
+        self.plan.params().iter().enumerate().flat_map(of).collect()
     }
 
     /// The parts of parameters that a rank's optimizer holds, in the order of its buffer.
@@ -119,7 +178,7 @@ impl Simulation {
             offset: 0,
             len: param.numel(),
         };
-        vec![
+        let mut events = vec![
             Event::RankReady {
                 versions: texts([("deepspeed", "0.0.0"), ("torch", "2.11.0")]),
                 device: "cpu".to_owned(),
@@ -141,7 +200,12 @@ impl Simulation {
                 segments: self.partition(rank),
                 sampled: false,
             },
-        ]
+        ];
+        if self.samples() {
+            let (layout, segments) = (LayoutName::Full, self.sampled());
+            events.push(Event::Layout { layout, segments, sampled: true });
+        }
+        events
     }
 
     /// Flat elements that a rank's optimizer holds; none for padding.
@@ -210,6 +274,9 @@ impl Simulation {
 
     /// The averaged gradient in one element of one optimizer, with the roundings of fp32.
     pub fn gradient(&self, step: usize, owner: usize, element: usize) -> f32 {
+        if let Some(known) = self.known.get(step) {
+            return known[element];
+        }
         let (world, ga) = (self.spec.world_size, self.spec.gradient_accumulation_steps);
         let (code, scale) = (self.code(), self.spec.contributions_per_step() as f32);
         let param = &self.param_of(element).name;
@@ -298,6 +365,15 @@ impl Simulation {
                 }
             }
         }
+        let places: Option<Vec<usize>> = self.samples().then(|| {
+            let first = |segment: &Segment| {
+                segment.param.map_or(0, |param| self.plan.params()[param].offset) + segment.offset
+            };
+            let places = self.sampled();
+            places.iter().flat_map(|it| first(it)..first(it) + it.len).collect()
+        });
+        // All ranks hold the same, if each element has one owner.
+        let whole_norm = norm(&whole);
         for (state, events) in states.iter().zip(ranks) {
             // What a rank updates itself is what it sees.
             for &(element, weight) in &state.held {
@@ -309,7 +385,13 @@ impl Simulation {
             let partition = LayoutName::Partition;
             events.push(buffer(step, Point::MasterWeights, partition, Dtype::Fp32, &held));
             let (full, dtype) = (LayoutName::Full, self.spec.dtype);
-            events.push(buffer(step, Point::Parameters, full, dtype, &whole));
+            events.push(match &places {
+                None => buffer(step, Point::Parameters, full, dtype, &whole),
+                Some(places) => {
+                    let picked: Vec<f32> = places.iter().map(|&element| whole[element]).collect();
+                    buffer_of(step, Point::Parameters, full, dtype, (&picked, whole_norm))
+                }
+            });
         }
     }
 }
@@ -326,6 +408,17 @@ pub fn buffer(
     dtype: Dtype,
     values: &[f32],
 ) -> Event {
+    buffer_of(step, point, layout, dtype, (values, norm(values)))
+}
+
+/// A buffer event of samples, with the norm of the whole.
+fn buffer_of(
+    step: Option<usize>,
+    point: Point,
+    layout: LayoutName,
+    dtype: Dtype,
+    (values, norm): (&[f32], f64),
+) -> Event {
     let bytes: Vec<u8> = values
         .iter()
         .flat_map(|&value| match dtype {
@@ -334,13 +427,15 @@ pub fn buffer(
             Dtype::Fp32 => value.to_le_bytes().to_vec(),
         })
         .collect();
-    let squares: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
-    let payload = Payload::new(dtype, &bytes, squares.sqrt());
+    let payload = Payload::new(dtype, &bytes, norm);
     Event::Buffer { step, microbatch: None, point, layout, payload }
 }
 
-fn push(records: &mut Vec<Record>, rank: Option<usize>, event: Event) {
-    let seq = records.iter().filter(|record| record.rank == rank).count() as u64;
-    let run = "simulated".to_owned();
-    records.push(Record { v: PROTOCOL_VERSION, run, rank, seq, t_ns: 0, event });
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+}
+
+fn record(rank: Option<usize>, seq: usize, event: Event) -> Record {
+    let (run, seq) = ("simulated".to_owned(), seq as u64);
+    Record { v: PROTOCOL_VERSION, run, rank, seq, t_ns: 0, event }
 }

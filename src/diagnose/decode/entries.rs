@@ -1,0 +1,98 @@
+//! Readings of many ranks, those that are alike in one entry.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::report::Contribution;
+use crate::spec::Point;
+
+use super::super::observed::Buffer;
+use super::hypotheses::Slip;
+use super::{Reading, Scene, contribution};
+
+/// Up to so many ranks each has entries of its own.
+const MOST_APART: usize = 64;
+
+/// Entries of a report, in the order in which they came.
+pub struct Entries<'a> {
+    scene: &'a Scene<'a>,
+    entries: Vec<Entry<'a>>,
+    /// Entries of a moment.
+    by_moment: HashMap<(Point, Option<usize>, Option<usize>), Vec<usize>>,
+}
+
+struct Entry<'a> {
+    /// Of the first rank.
+    buffer: Buffer<'a>,
+    reading: Reading,
+    /// The others, in runs: first and last.
+    also: Vec<[usize; 2]>,
+}
+
+impl<'a> Entries<'a> {
+    /// None yet.
+    pub fn new(scene: &'a Scene<'a>) -> Self {
+        Self { scene, entries: Vec::new(), by_moment: HashMap::new() }
+    }
+
+    /// Adds the readings of one rank's buffer.
+    pub fn add(&mut self, buffer: &Buffer<'a>, readings: Vec<Reading>) {
+        let merges = self.scene.observed.spec.world_size > MOST_APART;
+        // What is as planned, and all that a buffer holds, need not say of which parameters it is.
+        let only = readings.len() == 1;
+        let moment = (buffer.point, buffer.step, buffer.microbatch);
+        for mut reading in readings {
+            if merges && only && reading.is_plain {
+                reading.params = None;
+            }
+            let of_moment = self.by_moment.entry(moment).or_default();
+            let entries = &mut self.entries;
+            let same = of_moment.iter().copied().find(|&index| {
+                let known = &entries[index];
+                known.buffer.rank != buffer.rank && is_like(&known.reading, &reading)
+            });
+            match same.filter(|_| merges) {
+                Some(index) => entries[index].take(buffer.rank, &reading),
+                None => {
+                    of_moment.push(entries.len());
+                    entries.push(Entry { buffer: *buffer, reading, also: Vec::new() });
+                }
+            }
+        }
+    }
+
+    /// The report's entries.
+    pub fn into_contributions(self) -> Vec<Contribution> {
+        let scene = self.scene;
+        let entry = |entry: Entry<'_>| Contribution {
+            also: entry.also,
+            ..contribution(scene, &entry.buffer, entry.reading)
+        };
+        self.entries.into_iter().map(entry).collect()
+    }
+}
+
+impl Entry<'_> {
+    fn take(&mut self, rank: usize, reading: &Reading) {
+        self.reading.residual = self.reading.residual.max(reading.residual);
+        self.reading.covered = self.reading.covered.min(reading.covered);
+        match self.also.last_mut() {
+            Some([_, last]) if *last == rank => {}
+            Some([_, last]) if *last + 1 == rank => *last = rank,
+            _ => self.also.push([rank, rank]),
+        }
+    }
+}
+
+/// Whether two ranks' readings say the same.
+fn is_like(one: &Reading, other: &Reading) -> bool {
+    let explained = |it: &Reading| it.residual <= it.tolerance;
+    // The same slip on each rank leaves different weights where a rank's own gradients differ.
+    let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
+    one.tolerance.to_bits() == other.tolerance.to_bits()
+        && (&one.params, one.usage) == (&other.params, other.usage)
+        && explained(one) == explained(other)
+        && (Rc::ptr_eq(&one.weights, &other.weights)
+            || slipped(one) && one.slip == other.slip
+            || one.weights.columns == other.weights.columns)
+}

@@ -1,0 +1,129 @@
+//! Weights that many pieces of many buffers share, each with what it predicts: worked out once.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::spec::code::{Code, Sum};
+use crate::spec::{Point, Usage};
+
+use super::super::observed::Buffer;
+use super::super::placement::Fragment;
+use super::{Scene, expected};
+
+/// A weight for each column of the run (see [`crate::spec::RunSpec::column`]).
+pub struct Weights {
+    /// By column.
+    pub columns: Vec<f64>,
+    sum: OnceCell<Sum>,
+    by_microbatch: OnceCell<Vec<Sum>>,
+}
+
+impl Weights {
+    /// These weights.
+    pub fn new(columns: Vec<f64>) -> Rc<Self> {
+        Rc::new(Self { columns, sum: OnceCell::new(), by_microbatch: OnceCell::new() })
+    }
+
+    /// The sum of gradients that they make.
+    pub fn sum(&self, code: &Code) -> &Sum {
+        self.sum.get_or_init(|| code.sum(&self.columns))
+    }
+
+    /// That sum, microbatch by microbatch.
+    pub fn by_microbatch(&self, code: &Code, ga: usize) -> &[Sum] {
+        self.by_microbatch.get_or_init(|| {
+            let of = |m: usize| -> Vec<f64> {
+                let all = self.columns.iter().enumerate();
+                all.map(|(k, weight)| if k % ga == m { *weight } else { 0.0 }).collect()
+            };
+            (0..ga).map(|m| code.sum(&of(m))).collect()
+        })
+    }
+
+    /// Whether they are what a piece of a buffer holds, up to `tolerance` in each element.
+    pub fn fit(&self, code: &Code, piece: &Fragment, values: &[f64], tolerance: f64) -> bool {
+        let sum = self.sum(code);
+        let mut elements = piece.flat.clone().zip(&values[piece.start..]);
+        elements.all(|(element, value)| (value - sum.value(element)).abs() <= tolerance)
+    }
+}
+
+/// What a piece may hold that does not depend on other pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Known {
+    /// What the plan says.
+    Planned,
+    /// Nothing.
+    Nothing,
+    /// What the plan says of the step before.
+    Left,
+    /// Both.
+    Added,
+}
+
+/// Weights that are known beforehand, by what they depend on. From the reduction on that is not the
+/// rank: thousands of ranks share them.
+pub struct Expectations<'a> {
+    scene: &'a Scene<'a>,
+    known: RefCell<HashMap<Key, Rc<Weights>>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    known: Known,
+    usage: Usage,
+    point: Point,
+    step: Option<usize>,
+    microbatch: Option<usize>,
+    /// Where it matters.
+    rank: Option<usize>,
+    /// This step, and the one before.
+    skipped: [bool; 2],
+}
+
+impl<'a> Expectations<'a> {
+    /// None worked out yet.
+    pub fn new(scene: &'a Scene<'a>) -> Self {
+        Self { scene, known: RefCell::default() }
+    }
+
+    /// The weights of `known` in a buffer like this, in parameters that are used like `usage`; none
+    /// of a step before the first.
+    pub fn of(&self, known: Known, buffer: &Buffer<'_>, usage: Usage) -> Option<Rc<Weights>> {
+        let step = buffer.step.unwrap_or(0);
+        if matches!(known, Known::Left | Known::Added) && step == 0 {
+            return None;
+        }
+        let observed = self.scene.observed;
+        let own = matches!(buffer.point, Point::LocalGradient | Point::Accumulator);
+        let key = Key {
+            known,
+            usage,
+            point: buffer.point,
+            step: buffer.step,
+            microbatch: buffer.microbatch,
+            rank: own.then_some(buffer.rank),
+            skipped: [Some(step), step.checked_sub(1)]
+                .map(|step| step.is_some_and(|step| observed.skipped(step, buffer.rank))),
+        };
+        let mut shared = self.known.borrow_mut();
+        let weights = shared
+            .entry(key)
+            .or_insert_with(|| Weights::new(self.columns(known, buffer, step, usage)));
+        Some(Rc::clone(weights))
+    }
+
+    fn columns(&self, known: Known, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
+        let planned = |step| expected(self.scene, buffer, step, usage);
+        match known {
+            Known::Planned => planned(step),
+            Known::Nothing => vec![0.0; self.scene.observed.spec.contributions()],
+            Known::Left => planned(step - 1),
+            Known::Added => {
+                let (left, new) = (planned(step - 1), planned(step));
+                left.iter().zip(new).map(|(left, new)| left + new).collect()
+            }
+        }
+    }
+}
