@@ -92,9 +92,11 @@ impl Options {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
         if self.scale {
             command += " --scale";
-        } else if self.suite {
+        }
+        if self.suite {
             command += " --suite";
-        } else if self.engines {
+        }
+        if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);
             command += &" --python VENV/bin/python".repeat(self.python.len());
         } else if self.seed_script.is_some() {
