@@ -9,8 +9,8 @@ use zprobe::spec::Engine;
 
 use crate::cli::doctor::{examine, machine};
 
-/// Seconds that an interpreter may take to try the engines.
-const TRY_LIMIT: u64 = 120;
+/// Seconds that an interpreter may take to try the engines: a busy machine takes minutes.
+const TRY_LIMIT: u64 = 300;
 
 /// Those of `wanted` that cannot run, each with why not and what to do. The interpreter is only asked
 /// if one of them needs it: that takes as long as the imports do.
