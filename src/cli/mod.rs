@@ -1,5 +1,6 @@
 //! The command line: arguments in, exit code out.
 
+mod cuda;
 mod diagnose;
 mod doctor;
 mod explain;

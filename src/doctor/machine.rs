@@ -10,6 +10,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use process_control::{ChildExt as _, Control as _};
 
+use crate::spec::Gpus;
+
 /// How long `nvidia-smi` may take; it hangs on machines whose driver does.
 const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
 
@@ -30,6 +32,8 @@ pub struct Machine {
     pub driver: Result<Vec<String>, String>,
     /// The native engine's rank program, or where it should be.
     pub native: Result<PathBuf, PathBuf>,
+    /// What that program finds of CUDA; none where nobody has asked it.
+    pub cuda: Option<Gpus>,
 }
 
 impl Machine {
@@ -45,6 +49,7 @@ impl Machine {
             uv: which::which("uv").ok(),
             driver: driver(),
             native: if native.is_file() { Ok(native) } else { Err(native) },
+            cuda: None,
         }
     }
 }

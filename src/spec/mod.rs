@@ -7,6 +7,7 @@
 
 pub mod code;
 pub mod deepspeed;
+mod device;
 mod engines;
 pub mod fault;
 mod invalid;
@@ -23,6 +24,7 @@ mod validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use fault::Fault;
 pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
@@ -42,6 +44,12 @@ pub struct RunSpec {
     pub stage: u8,
     /// Number of ranks `W`.
     pub world_size: usize,
+    /// Where they compute.
+    #[serde(default)]
+    pub device: Device,
+    /// How they communicate.
+    #[serde(default)]
+    pub backend: Backend,
     /// Microbatches per optimizer step `GA`.
     pub gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.

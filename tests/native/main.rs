@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cli;
+mod cuda;
 mod faults;
 mod grid;
 mod pool;
