@@ -15,7 +15,10 @@ use crate::support::zprobe;
 fn run(dir: &TempDir, libtorch: Option<&Path>, args: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.arg("run").args(args.split_whitespace()).current_dir(dir.path());
-    command.env_remove("LIBTORCH").env_remove("ZPROBE_DEVICE").envs(libtorch.map(|path| ("LIBTORCH", path)));
+    command
+        .env_remove("LIBTORCH")
+        .env_remove("ZPROBE_DEVICE")
+        .envs(libtorch.map(|path| ("LIBTORCH", path)));
     command.output().unwrap()
 }
 
@@ -41,7 +44,8 @@ fn without_a_gpu_whatever_asks_for_one_is_refused_with_what_is_missing() {
     if driver_is_there() {
         return;
     }
-    for args in ["--device cuda", "--backend nccl", "--nproc-per-node gpu", "--device cuda --ga 2"] {
+    for args in ["--device cuda", "--backend nccl", "--nproc-per-node gpu", "--device cuda --ga 2"]
+    {
         let text = refusal(None, args);
         assert!(text.contains("cannot be had here"), "{args}: {text}");
         assert!(text.contains("no NVIDIA driver"), "{args}: {text}");
