@@ -9,6 +9,7 @@
 //! 2. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
 //! 3. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
 //!    emits [`trace::Event`]s.
+//!    [`native`] says how it is started, with a libtorch for CUDA too.
 //!    Ranks of real engines are Python, started by [`adapters`].
 //! 4. [`trace`]: what happened, as it was written down.
 //! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
@@ -33,6 +34,7 @@ pub mod document;
 pub mod environment;
 pub mod lattice;
 pub mod launch;
+pub mod native;
 pub mod probe;
 pub mod report;
 pub mod spec;

@@ -100,6 +100,7 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
             .chain(pool.map(|engine| engine.name().into()))
             .collect(),
         hosting: Hosting::Forked,
+        library_path: vec![],
     })
 }
 

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, surroundings};
+use zprobe::native;
+
+use super::cuda::Cuda;
 
 /// Arguments of `zprobe doctor`.
 #[derive(clap::Args)]
@@ -21,7 +24,11 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
-    let (machine, python) = examine(&args.python, args.timeout)?;
+    let (mut machine, python) = examine(&args.python, args.timeout)?;
+    let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
+    if machine.native.is_ok() {
+        machine.cuda = Some(Cuda::look(has_torch.then_some(&*args.python))?.gpus);
+    }
     let engines = engines(&machine, &python);
     let mut text = String::from("Engines\n");
     lines(&mut text, &engines);
@@ -39,8 +46,7 @@ pub fn examine(python: &Path, timeout: u64) -> Result<(Machine, Result<Python, N
 
 /// Looks at the machine.
 pub fn machine() -> Result<Machine> {
-    let own = std::env::current_exe().context("cannot find the program that is running")?;
-    Ok(Machine::look(own.with_file_name("zprobe-rank")))
+    Ok(Machine::look(native::place()?))
 }
 
 /// One line for each check, and one for what to do.

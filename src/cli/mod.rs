@@ -3,6 +3,7 @@
 mod check;
 mod ci;
 mod config;
+mod cuda;
 mod diagnose;
 mod doctor;
 mod explain;

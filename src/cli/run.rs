@@ -9,17 +9,22 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::adapters;
 use zprobe::diagnose;
 use zprobe::launch::{Ended, Hosting, Launch, RankProgram, Source};
+use zprobe::native;
 use zprobe::report::Report;
 use zprobe::spec::deepspeed::DeepSpeedConfig;
-use zprobe::spec::{Dataflow, Dtype, Engine, Fault, Model, Optimizer, RunSpec, Shape, SpecRequest};
+use zprobe::spec::{
+    BackendChoice, Dataflow, Device, DeviceChoice, Dtype, Engine, Fault, Gpus, Model, Optimizer,
+    RunSpec, Shape, SpecRequest,
+};
 use zprobe::trace::Trace;
 
+use super::cuda::Cuda;
 use super::progress::Progress;
 
 /// The report in a run directory.
@@ -47,9 +52,19 @@ pub struct Args {
     )]
     ga: Option<usize>,
 
-    /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core) [default: 2]
+    /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core) [default: on CUDA one per GPU,
+    /// otherwise 2]
     #[arg(long, value_name = "N|gpu|cpu", env = "ZPROBE_NPROC_PER_NODE", help_heading = "Engine")]
     nproc_per_node: Option<String>,
+
+    /// Where ranks compute; `auto` is `cuda` where the native engine can use a GPU [default: auto]
+    #[arg(long, env = "ZPROBE_DEVICE", help_heading = "Engine")]
+    device: Option<DeviceChoice>,
+
+    /// How ranks communicate; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
+    /// [default: auto]
+    #[arg(long, env = "ZPROBE_BACKEND", help_heading = "Engine")]
+    backend: Option<BackendChoice>,
 
     /// Dtype of the model [default: bf16]
     #[arg(long, env = "ZPROBE_DTYPE", help_heading = "Engine")]
@@ -131,7 +146,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
     out: Option<PathBuf>,
 
-    /// Python interpreter that has the engine under test [default: python3]
+    /// Python interpreter that has the engine under test, or, for the native engine on CUDA, torch
+    /// [default: python3; native: LIBTORCH]
     #[arg(
         long,
         value_name = "PATH",
@@ -165,7 +181,13 @@ pub struct Args {
 
 pub fn main(args: Args) -> Result<u8> {
     refuse_nested_launch()?;
-    let spec = args.spec()?;
+    let cuda = args.look_for_gpus()?;
+    let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
+    if let (Device::Cuda, 1) = (spec.device, spec.world_size) {
+        anstream::eprintln!(
+            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU"
+        );
+    }
     let run_id = run_id();
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
     ensure!(
@@ -178,8 +200,13 @@ pub fn main(args: Args) -> Result<u8> {
             program: program.clone(),
             args: args.rank_args.clone(),
             hosting: Hosting::OnePerRank,
+            library_path: Vec::new(),
         },
-        None if spec.engine == Engine::Native => native_ranks()?,
+        None if spec.engine == Engine::Native => match cuda.filter(|_| spec.device == Device::Cuda)
+        {
+            Some(cuda) => cuda.ranks(&spec, &run_dir)?,
+            None => native::cpu_ranks(native::program()?),
+        },
         None => {
             let python = args.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
             adapters::rank_program(&python, &run_dir)?
@@ -220,12 +247,32 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
     }
 
-    /// What is run.
-    pub fn spec(&self) -> Result<RunSpec> {
+    /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
+    /// looks.
+    fn look_for_gpus(&self) -> Result<Option<Cuda>> {
+        let native = self.engine.unwrap_or(Engine::Native) == Engine::Native;
+        let on_cpu = self.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
+        let asks = self.device == Some(DeviceChoice::Cuda)
+            || self.backend == Some(BackendChoice::Nccl)
+            || self.nproc_per_node.as_deref() == Some(GPU);
+        if native && !on_cpu && (asks || native::driver_is_there()) {
+            Cuda::look(self.python.as_deref()).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// What is run, with these GPUs; without any, on the CPU.
+    pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
+        let ranks_asked = self.nproc_per_node.as_deref().filter(|asked| *asked != GPU);
         let mut request = SpecRequest {
             engine: self.engine,
             stage: self.stage,
-            world_size: self.nproc_per_node.as_deref().map(ranks).transpose()?,
+            world_size: ranks_asked.map(ranks).transpose()?,
+            rank_per_gpu: self.nproc_per_node.as_deref() == Some(GPU),
+            device: self.device,
+            backend: self.backend,
+            gpus: gpus.cloned(),
             gradient_accumulation_steps: self.ga,
             steps: self.steps,
             dtype: self.dtype,
@@ -256,29 +303,17 @@ impl Args {
     }
 }
 
+/// The value of `--nproc-per-node` for a rank on each GPU.
+const GPU: &str = "gpu";
+
 /// The number of ranks that `--nproc-per-node` stands for.
 fn ranks(text: &str) -> Result<usize> {
     match text {
         "cpu" => Ok(available_parallelism().context("cannot count the cores")?.get()),
-        "gpu" => bail!(
-            "--nproc-per-node gpu: the native engine of this release runs on the CPU; give a number"
-        ),
         number => number
             .parse()
             .with_context(|| format!("--nproc-per-node {number}: give a number, `gpu` or `cpu`")),
     }
-}
-
-/// The native engine's rank program, which stands beside this one.
-pub fn native_ranks() -> Result<RankProgram> {
-    let own = std::env::current_exe().context("cannot find the program that is running")?;
-    let program = own.with_file_name("zprobe-rank");
-    ensure!(
-        program.is_file(),
-        "the native engine is missing: {} does not exist; build it with `cargo xtask build`",
-        program.display(),
-    );
-    Ok(RankProgram { program, args: Vec::new(), hosting: Hosting::Forked })
 }
 
 /// Under torchrun every one of its processes would start ranks of its own.

@@ -11,6 +11,8 @@ use nix::sys::statvfs::statvfs;
 use nix::sys::utsname::uname;
 use process_control::{ChildExt as _, Control as _};
 
+use crate::spec::Gpus;
+
 /// Where the NVIDIA kernel module says its version.
 const DRIVER_VERSION: &str = "/proc/driver/nvidia/version";
 
@@ -45,6 +47,8 @@ pub struct Machine {
     pub driver_version: Option<String>,
     /// The native engine's rank program, or where it should be.
     pub native: Result<PathBuf, PathBuf>,
+    /// What that program finds of CUDA; none where nobody has asked it.
+    pub cuda: Option<Gpus>,
 }
 
 impl Machine {
@@ -67,6 +71,7 @@ impl Machine {
                 .as_deref()
                 .and_then(module_version),
             native: if native.is_file() { Ok(native) } else { Err(native) },
+            cuda: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! them into lines with advice, as pure functions.
 
 mod checks;
+mod cuda;
 mod engines;
 mod machine;
 mod python;

@@ -1,6 +1,7 @@
 //! The interpreter, and what the machine has for ranks.
 
 use super::checks::{INSTALL_TORCH, no_answer};
+use super::cuda::cuda;
 use super::{Attempt, Check, Machine, NoAnswer, Python, State};
 use crate::spec::DEFAULT_WORLD_SIZE;
 
@@ -23,6 +24,7 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
         Err(error) => vec![no_answer("python", error)],
     };
     checks.push(driver(machine, python.as_ref().ok()));
+    checks.extend(cuda(machine));
     checks.push(match machine.cores {
         Some(cores) if cores >= DEFAULT_WORLD_SIZE => Check::ok("cores", cores.to_string()),
         Some(cores) => Check::not(

@@ -1,6 +1,7 @@
 //! Facts in, lines out.
 
 use super::*;
+use crate::spec::Gpus;
 
 fn machine() -> Machine {
     Machine {
@@ -15,6 +16,11 @@ fn machine() -> Machine {
         driver: Ok(vec!["H100".to_owned()]),
         driver_version: Some("580.95.05".to_owned()),
         native: Ok("/bin/zprobe-rank".into()),
+        cuda: Some(Gpus {
+            names: Ok(vec!["H100".to_owned()]),
+            libtorch: Ok("libtorch 2.11.0 in /venv/torch/lib".to_owned()),
+            nccl: Ok("/venv/nvidia/nccl/lib/libnccl.so.2".to_owned()),
+        }),
     }
 }
 
@@ -55,6 +61,7 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
         uv: None,
         driver: Err("nvidia-smi: no answer within 20 s".to_owned()),
         native: Err("/bin/zprobe-rank".into()),
+        cuda: None,
         ..machine()
     };
     let old = python(
@@ -67,7 +74,12 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
            "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}"#,
     );
     let silent = Err(NoAnswer::Late { python: "python3".to_owned(), seconds: 120 });
-    let unseen = Machine { driver: Ok(vec!["H100".to_owned()]), ..machine() };
+    let no_cuda = Gpus {
+        names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
+        libtorch: Err("libtorch 2.11.0 in /lib: this libtorch has no CUDA".to_owned()),
+        nccl: Err("no NCCL library".to_owned()),
+    };
+    let unseen = Machine { driver: Ok(vec!["H100".to_owned()]), cuda: Some(no_cuda), ..machine() };
     insta::assert_snapshot!(
         [text(&poor, &old), text(&machine(), &empty), text(&unseen, &silent)].join("\n")
     );

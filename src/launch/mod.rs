@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use pool::Pool;
+pub use spawn::library_path;
 use strays::Strays;
 
 use crate::spec::RunSpec;
@@ -44,6 +45,8 @@ pub struct RankProgram {
     pub args: Vec<OsString>,
     /// How its ranks come to be.
     pub hosting: Hosting,
+    /// Directories in which the dynamic loader looks for its libraries first.
+    pub library_path: Vec<PathBuf>,
 }
 
 /// How ranks come to be: which processes the launcher starts, and who forks.

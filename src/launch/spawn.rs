@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -61,6 +61,7 @@ pub(super) fn spawn(
     command.stdin(Stdio::null()).stdout(streams.stdout).stderr(streams.stderr);
     // Ranks share the machine: with a thread per core each, they slow each other down a
     // thousandfold.
+    command.envs(library_path(&program.library_path));
     for (name, value) in variables.into_iter().chain(unless_set("OMP_NUM_THREADS", "1")) {
         match value {
             Some(value) => command.env(name, value),
@@ -72,6 +73,26 @@ pub(super) fn spawn(
         .spawn()
         .map_err(|cause| LaunchError::Spawn { program: program.program.clone(), cause })?;
     Ok(ProcessGroup::new(child.id()))
+}
+
+/// The variable by which the dynamic loader looks into these directories before the user's own; none
+/// for no directories.
+pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)> {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    if directories.is_empty() {
+        return None;
+    }
+    let own = env::var_os(NAME).filter(|path| !path.is_empty());
+    let mut value = OsString::new();
+    for (place, directory) in
+        directories.iter().map(|it| it.as_os_str()).chain(own.as_deref()).enumerate()
+    {
+        if place > 0 {
+            value.push(":");
+        }
+        value.push(directory);
+    }
+    Some((NAME, value))
 }
 
 /// A variable for which the user's own value comes first.

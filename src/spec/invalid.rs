@@ -1,6 +1,6 @@
 //! Why a request cannot be run.
 
-use super::{Dtype, Engine, Fault, Model, Shape};
+use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
 
 /// Why a request cannot be run. Each message says what to do instead.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -94,6 +94,31 @@ pub enum Invalid {
         second: Shape,
         /// Why not.
         reason: &'static str,
+    },
+    /// CUDA was asked for and cannot be had.
+    #[error("{flag} cannot be had here:{missing}")]
+    NoCuda {
+        /// What asks for it.
+        flag: &'static str,
+        /// What is missing.
+        missing: NoCuda,
+    },
+    /// CUDA was asked for where the native engine does not look for it.
+    #[error("{flag}: only `zprobe run` with ranks of its own looks for GPUs; leave it out")]
+    GpusNotLookedFor {
+        /// What asks for it.
+        flag: &'static str,
+    },
+    /// More ranks than GPUs, over NCCL.
+    #[error(
+        "--backend nccl: NCCL refuses two ranks on one GPU, and {world_size} ranks are more than \
+         {gpus}; use --backend gloo, or --nproc-per-node {gpus}"
+    )]
+    RanksShareGpus {
+        /// Number of ranks.
+        world_size: usize,
+        /// Number of GPUs.
+        gpus: usize,
     },
     /// Two things that do not go together.
     #[error("{asked}: {reason}")]

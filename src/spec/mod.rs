@@ -8,6 +8,7 @@
 pub mod code;
 mod command;
 pub mod deepspeed;
+mod device;
 mod engines;
 mod exactness;
 pub mod fault;
@@ -26,6 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use command::Command;
+pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use fault::Fault;
 pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
@@ -45,6 +47,12 @@ pub struct RunSpec {
     pub stage: u8,
     /// Number of ranks `W`.
     pub world_size: usize,
+    /// Where they compute.
+    #[serde(default)]
+    pub device: Device,
+    /// How they communicate.
+    #[serde(default)]
+    pub backend: Backend,
     /// Microbatches per optimizer step `GA`.
     pub gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.

@@ -1,10 +1,12 @@
 //! From what was asked for to what is run: every default is filled in.
 
+use super::device::Placement;
 use super::engines::{self, MIB, check_accumulation};
 use super::validate::{check_exactness, check_fault, check_numbers, check_shapes};
 use super::{
-    CommHook, Dataflow, DdpOptions, Dtype, Engine, Fault, Fsdp2Options, Invalid, LossScale, Model,
-    Observation, Offload, Optimizer, Plan, RunSpec, Shape, deepspeed,
+    BackendChoice, CommHook, Dataflow, DdpOptions, DeviceChoice, Dtype, Engine, Fault,
+    Fsdp2Options, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Plan, RunSpec,
+    Shape, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -20,6 +22,14 @@ pub struct SpecRequest {
     pub stage: Option<u8>,
     /// `--nproc-per-node`, as a number
     pub world_size: Option<usize>,
+    /// `--nproc-per-node gpu`
+    pub rank_per_gpu: bool,
+    /// `--device`
+    pub device: Option<DeviceChoice>,
+    /// `--backend`
+    pub backend: Option<BackendChoice>,
+    /// What the native engine finds of CUDA; none where nobody looked, or there was no need to.
+    pub gpus: Option<Gpus>,
     /// `--ga`
     pub gradient_accumulation_steps: Option<usize>,
     /// `--steps`
@@ -113,7 +123,7 @@ impl SpecRequest {
             Some(count) => Ok(count),
             None => Ok(default),
         };
-        let world_size = at_least_one("--nproc-per-node", self.world_size, DEFAULT_WORLD_SIZE)?;
+        let Placement { device, backend, world_size } = self.place(engine)?;
         let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
         let steps = at_least_one("--steps", self.steps, 2)?;
         let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;
@@ -131,6 +141,8 @@ impl SpecRequest {
             engine,
             stage,
             world_size,
+            device,
+            backend,
             gradient_accumulation_steps: ga,
             steps,
             dtype,

@@ -31,6 +31,10 @@ pub const RUN_DIR: &str = "ZPROBE_RUN_DIR";
 /// each run.
 pub const POOL_FD: &str = "ZPROBE_POOL_FD";
 
+/// Argument with which the native rank program says what it finds of CUDA: a
+/// [`Gpus`](crate::spec::Gpus) as JSON, on standard output.
+pub const GPUS: &str = "gpus";
+
 /// Whose output a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOf {

@@ -34,7 +34,7 @@ pub fn ranks(arguments: &str) -> RankProgram {
     let hosting =
         if arguments.contains("--forked") { Hosting::Forked } else { Hosting::OnePerRank };
     let args = arguments.split_whitespace().map(OsString::from).collect();
-    RankProgram { program: fixture("rank.py"), args, hosting }
+    RankProgram { program: fixture("rank.py"), args, hosting, library_path: vec![] }
 }
 
 /// Two ranks of `fixtures/ranks/rank.py`, to the end, with a timeout that no loaded machine reaches.

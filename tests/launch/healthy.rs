@@ -6,8 +6,12 @@ use zprobe::trace::{Event, Outcome};
 
 #[test]
 fn the_smallest_rank_will_do() {
-    let program =
-        RankProgram { program: fixture("minimal.py"), args: vec![], hosting: Hosting::OnePerRank };
+    let program = RankProgram {
+        program: fixture("minimal.py"),
+        args: vec![],
+        hosting: Hosting::OnePerRank,
+        library_path: vec![],
+    };
     let run = run_program(&program, &spec(1, 10));
     assert!(run.finished(0));
     assert_eq!(run.outcome(0), Outcome::Code(0));

@@ -21,6 +21,7 @@ fn start(loading: &str, dir: &Path, patience: Duration) -> Result<Pool, LaunchEr
         program: fixture("pooled.py"),
         args: vec![loading.into()],
         hosting: Hosting::Forked,
+        library_path: vec![],
     };
     Pool::start(&program, dir, patience)
 }
@@ -197,6 +198,7 @@ fn a_pool_that_does_not_become_ready_is_an_error_and_leaves_nothing() {
         program: "/nowhere/pooled.py".into(),
         args: vec![],
         hosting: Hosting::Forked,
+        library_path: vec![],
     };
     let missing = Pool::start(&missing, dir.path(), PATIENCE).unwrap_err();
     assert!(matches!(missing, LaunchError::Spawn { .. }), "{missing}");

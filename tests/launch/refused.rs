@@ -9,8 +9,12 @@ use zprobe::trace::Event;
 use crate::harness::{fixture, processes_of, ranks, spec};
 
 fn error(program: &Path, run_dir: &Path) -> LaunchError {
-    let program =
-        RankProgram { program: program.to_owned(), args: vec![], hosting: Hosting::OnePerRank };
+    let program = RankProgram {
+        program: program.to_owned(),
+        args: vec![],
+        hosting: Hosting::OnePerRank,
+        library_path: vec![],
+    };
     let spec = spec(2, 2);
     let source = Source::Cold(&program);
     let launch = Launch { run_id: "refused", spec: &spec, source, run_dir };

@@ -4,6 +4,7 @@
 
 mod check;
 mod cli;
+mod cuda;
 mod faults;
 mod grid;
 mod pool;

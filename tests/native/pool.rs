@@ -14,6 +14,7 @@ pub fn program() -> RankProgram {
         program: env!("CARGO_BIN_EXE_zprobe-rank").into(),
         args: vec![],
         hosting: Hosting::Forked,
+        library_path: vec![],
     }
 }
 

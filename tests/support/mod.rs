@@ -39,6 +39,8 @@ fn run(dir: &TempDir, args: &[String], more: &[&str]) -> Output {
 fn command(dir: &TempDir, args: &[String], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.arg("run").args(args).args(more).args(["--out", "run"]).current_dir(dir.path());
+    // Unless a test says otherwise, also where there is a GPU.
+    command.env("ZPROBE_DEVICE", "cpu");
     command
 }
 

@@ -5,6 +5,7 @@
 //! engine on a synthetic model and emits [`zprobe::trace::Event`]s on its own channel.
 
 mod collective;
+mod cuda;
 mod engine;
 mod environment;
 mod floor;
@@ -16,6 +17,8 @@ mod recorder;
 mod shim;
 
 use anyhow::{Error, Result};
+use zprobe::spec::Device;
+use zprobe::trace::contract::GPUS;
 
 use crate::environment::Environment;
 
@@ -34,11 +37,19 @@ fn main() {
 
 fn run() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("floor") {
-        return floor::main(&args.collect::<Vec<_>>());
+    match args.next().as_deref() {
+        Some("floor") => return floor::main(&args.collect::<Vec<_>>()),
+        Some(GPUS) => {
+            println!("{}", serde_json::to_string(&cuda::describe())?);
+            return Ok(());
+        }
+        _ => {}
     }
     pool::wait_for_run()?;
     let mut environment = Environment::read()?;
+    if environment.spec.device == Device::Cuda {
+        cuda::load()?;
+    }
     match environment.host_channel.take() {
         Some(channel) => host::fork_ranks(environment, channel),
         None => {

@@ -12,7 +12,7 @@ use crate::collective::{Communicator, Rendezvous};
 use crate::engine::{self, Engine};
 use crate::environment::Environment;
 use crate::recorder::Recorder;
-use crate::{complain, model, shim};
+use crate::{complain, cuda, model, shim};
 
 /// Runs `rank` and returns the exit code of its process.
 pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32 {
@@ -39,7 +39,8 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
         ("torch".to_owned(), shim::torch_version()),
         ("zprobe-rank".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
-    recorder.emit(Event::RankReady { versions, device: "cpu".to_owned() })?;
+    let device = cuda::device_of(&spec, rank)?;
+    recorder.emit(Event::RankReady { versions, device: cuda::name(device) })?;
 
     let communicator = Communicator::join(
         Rendezvous {
@@ -47,16 +48,17 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
             port: environment.store_port,
             listener: environment.store_listener.filter(|_| rank == 0),
         },
+        &spec,
         rank,
-        spec.world_size,
+        device,
         // The launcher's watchdog speaks first: it knows what every rank did last.
         Duration::from_secs(2 * spec.timeout_s),
         Rc::clone(recorder),
     )
     .context("cannot join the other ranks")?;
 
-    let context = Rc::new(engine::Context::new(spec, communicator, Rc::clone(recorder)));
-    let model = model::build(&context.spec, &context.plan, rank)?;
+    let context = Rc::new(engine::Context::new(spec, device, communicator, Rc::clone(recorder)));
+    let model = model::build(&context.spec, &context.plan, rank, device)?;
     Engine::new(Rc::clone(&context), model)?.run()?;
     context.communicator.leave()?;
     context.recorder.emit(Event::Finished)

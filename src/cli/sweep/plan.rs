@@ -162,7 +162,7 @@ fn wanted(configuration: &Configuration, args: &super::Args) -> bool {
 /// Why `zprobe run` refuses it, if it does.
 fn resolves(configuration: &Configuration) -> Result<(), String> {
     let parsed = run::Args::parse(&configuration.arguments()).map_err(|err| err.to_string())?;
-    parsed.spec().map(drop).map_err(|err| format!("{err:#}"))
+    parsed.spec(None).map(drop).map_err(|err| format!("{err:#}"))
 }
 
 #[cfg(test)]

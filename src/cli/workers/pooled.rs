@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
+use zprobe::native;
 use zprobe::spec::Engine;
 
 use super::serve::Task;
@@ -25,7 +26,7 @@ impl Pooled {
     /// A pool of `engine`, whose program and logs are in `dir`.
     pub fn new(engine: Engine, python: &Path, dir: &Path) -> Result<Self> {
         let program = match engine {
-            Engine::Native => run::native_ranks()?,
+            Engine::Native => native::cpu_ranks(native::program()?),
             _ => adapters::pool_program(python, dir, engine)?,
         };
         Ok(Self { program, dir: dir.to_owned(), pool: None })
@@ -34,7 +35,7 @@ impl Pooled {
     /// Makes a run and leaves its report in its directory. A run for which there was no pool is
     /// tried once more, over a new one.
     pub fn run(&mut self, task: &Task) -> Result<()> {
-        let spec = run::Args::parse(&task.arguments)?.spec()?;
+        let spec = run::Args::parse(&task.arguments)?.spec(None)?;
         let mut again = true;
         loop {
             let pool = match &self.pool {

@@ -13,6 +13,7 @@ pub struct Bucket {
     /// Elements that there is room for: no more than the model has.
     room: usize,
     kind: Kind,
+    device: Device,
     /// Where gradients are copied to as they are produced: one buffer, or two that take turns where
     /// the reduction of one goes on while the other is filled. None where gradients stay where they
     /// are until the flush (`contiguous_gradients: false`).
@@ -32,15 +33,21 @@ pub struct Contents {
 }
 
 impl Bucket {
-    /// An empty bucket of `capacity` elements of which no more than `most` are ever needed.
-    pub fn new(capacity: usize, most: usize, kind: Kind, buffers: usize) -> Result<Self> {
+    /// An empty bucket of `capacity` elements, of this kind and on this device, of which no more than
+    /// `most` are ever needed.
+    pub fn new(
+        capacity: usize,
+        most: usize,
+        (kind, device): (Kind, Device),
+        buffers: usize,
+    ) -> Result<Self> {
         let room = capacity.min(most);
         let len = i64::try_from(room)?;
         let buffers = (0..buffers)
-            .map(|_| Ok(Tensor::f_empty([len], (kind, Device::Cpu))?))
+            .map(|_| Ok(Tensor::f_empty([len], (kind, device))?))
             .collect::<Result<_>>()?;
-        let (active, elements) = (0, 0);
-        Ok(Self { capacity, room, kind, buffers, active, pieces: vec![], params: vec![], elements })
+        let (pieces, params) = (Vec::new(), Vec::new());
+        Ok(Self { capacity, room, kind, device, buffers, active: 0, pieces, params, elements: 0 })
     }
 
     /// Elements that it takes.
@@ -83,7 +90,7 @@ impl Bucket {
         let pieces = std::mem::take(&mut self.pieces);
         let wire = match self.buffers.get(self.active) {
             Some(buffer) => narrow(buffer, 0..self.elements)?,
-            None if pieces.is_empty() => Tensor::f_zeros([0], (self.kind, Device::Cpu))?,
+            None if pieces.is_empty() => Tensor::f_zeros([0], (self.kind, self.device))?,
             None => Tensor::f_cat(&pieces, 0)?,
         };
         self.active = (self.active + 1) % self.buffers.len().max(1);

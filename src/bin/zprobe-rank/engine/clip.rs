@@ -13,7 +13,9 @@ const EPSILON: f64 = 1e-6;
 
 /// L2 norm over all ranks' partitions, in fp64.
 pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
-    let mut square = partition.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+    let square = partition.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+    // An offloaded gradient's is on the host.
+    let mut square = square.to_device(context.device);
     if !context.partitioning.is_replicated() && !context.has(Fault::ClippedByLocalNorm) {
         context.communicator.all_reduce_sum(&square, "squared gradient norm")?;
     }

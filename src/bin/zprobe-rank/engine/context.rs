@@ -22,6 +22,8 @@ pub struct Context {
     pub plan: Plan,
     /// Who owns what.
     pub partitioning: Partitioning,
+    /// Where this rank computes.
+    pub device: Device,
     /// The process group.
     pub communicator: Communicator,
     /// The trace.
@@ -52,10 +54,16 @@ impl Microbatch {
 
 impl Context {
     /// The context of a rank.
-    pub fn new(spec: RunSpec, communicator: Communicator, recorder: Rc<Recorder>) -> Self {
+    pub fn new(
+        spec: RunSpec,
+        device: Device,
+        communicator: Communicator,
+        recorder: Rc<Recorder>,
+    ) -> Self {
         let plan = Plan::new(&spec);
         let partitioning = Partitioning::new(&spec, &plan);
-        Self { spec, plan, partitioning, communicator, recorder, earlier: RefCell::default() }
+        let earlier = RefCell::default();
+        Self { spec, plan, partitioning, device, communicator, recorder, earlier }
     }
 
     /// The rank whose partition this one takes: its own.
@@ -138,15 +146,16 @@ impl Context {
 
     /// A flat buffer of zeros for all gradients.
     pub fn flat_zeros(&self, dtype: Dtype) -> Result<Tensor> {
-        zeros(self.partitioning.numel(), kind_of(dtype))
+        self.zeros(self.partitioning.numel(), kind_of(dtype))
     }
 
     /// A buffer of zeros for this rank's partition.
     pub fn partition_zeros(&self, dtype: Dtype) -> Result<Tensor> {
-        zeros(self.partitioning.partition_numel(), kind_of(dtype))
+        self.zeros(self.partitioning.partition_numel(), kind_of(dtype))
     }
-}
 
-fn zeros(numel: usize, kind: Kind) -> Result<Tensor> {
-    Ok(Tensor::f_zeros([i64::try_from(numel)?], (kind, Device::Cpu))?)
+    /// Zeros on this rank's device.
+    pub fn zeros(&self, numel: usize, kind: Kind) -> Result<Tensor> {
+        Ok(Tensor::f_zeros([i64::try_from(numel)?], (kind, self.device))?)
+    }
 }

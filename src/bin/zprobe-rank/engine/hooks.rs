@@ -60,7 +60,8 @@ impl<S: GradientSink> Hooked<S> {
     }
 }
 
-/// Runs inside autograd: errors wait in the state until backward has returned.
+/// Runs inside autograd, for CUDA tensors on a thread of its own, while the thread that called
+/// backward waits: nobody else has the state then. Errors wait in it until backward has returned.
 extern "C" fn on_gradient<S: GradientSink>(context: *mut c_void, index: usize) {
     // SAFETY: `context` is the address that `Hooked::new` registered.
     let state = unsafe { &*context.cast::<RefCell<State<S>>>() };

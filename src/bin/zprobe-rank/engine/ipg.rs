@@ -65,7 +65,7 @@ impl IpgBuckets {
             bucket: Bucket::new(
                 spec.reduce_bucket_size,
                 context.plan.numel(),
-                kind_of(context.wire_dtype()),
+                (kind_of(context.wire_dtype()), context.device),
                 buffers,
             )?,
             reducer: Reducer::new(Rc::clone(&context))?,
@@ -317,7 +317,7 @@ impl GradientFlow for IpgBuckets {
 
     fn partition_gradient(&self) -> Result<Tensor> {
         Ok(match &self.host {
-            Some(host) => host.gradient(),
+            Some(host) => host.gradient()?,
             None => self.gradients.sink().reducer.averaged().to_kind(Kind::Float).copy(),
         })
     }

@@ -241,9 +241,8 @@ impl Engine {
         if context.has_here(Fault::DigestCorrupted) {
             own ^= 1;
         }
-        let world_size = i64::try_from(context.communicator.world_size())?;
-        let gathered = Tensor::f_zeros([world_size], (Kind::Int64, tch::Device::Cpu))?;
-        let own = Tensor::f_from_slice(&[own.cast_signed()])?;
+        let gathered = context.zeros(context.communicator.world_size(), Kind::Int64)?;
+        let own = Tensor::f_from_slice(&[own.cast_signed()])?.to_device(context.device);
         context.communicator.all_gather(&gathered, &own, "digests")?;
         let gathered: Vec<i64> = gathered.try_into()?;
         let digests =

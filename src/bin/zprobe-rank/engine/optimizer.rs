@@ -7,8 +7,8 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use tch::{Kind, Tensor};
-use zprobe::spec::Fault;
+use tch::{Device, Kind, Tensor};
+use zprobe::spec::{Fault, Offload};
 use zprobe::trace::{Event, LayoutName, Phase, Point};
 
 use super::clip::{clipping, global_norm};
@@ -22,7 +22,7 @@ use crate::recorder::At;
 /// Master weights and inner optimizers of one rank.
 pub struct ShardedOptimizer {
     context: Rc<Context>,
-    /// This rank's partition in fp32.
+    /// This rank's partition in fp32; on the host where the optimizer is offloaded.
     master: Tensor,
     /// One for each parameter group, with its view of the master weights.
     groups: Vec<(Tensor, std::ops::Range<usize>, Inner)>,
@@ -32,7 +32,11 @@ pub struct ShardedOptimizer {
 impl ShardedOptimizer {
     /// Copies this rank's partition of the parameters to fp32.
     pub fn new(context: Rc<Context>, parameters: &Parameters) -> Result<Self> {
-        let master = parameters.own().to_kind(Kind::Float).copy();
+        let home = match context.spec.offload {
+            Offload::None => context.device,
+            Offload::Cpu => Device::Cpu,
+        };
+        let master = parameters.own().f_to_device_(home, Kind::Float, false, true)?;
         let groups = context
             .partitioning
             .groups()
@@ -108,6 +112,7 @@ impl ShardedOptimizer {
     /// Whether a gradient is not finite on any rank.
     fn overflow(&self, gradient: &Tensor) -> Result<bool> {
         let here = gradient.isfinite().logical_not().any().to_kind(Kind::Float).reshape([1]);
+        let here = here.to_device(self.context.device);
         if !self.context.has(Fault::OverflowNotAgreed) {
             self.context.communicator.all_reduce_sum(&here, "overflow")?;
         }

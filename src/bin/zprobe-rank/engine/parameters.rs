@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use tch::{Device, Tensor, no_grad};
+use tch::{Tensor, no_grad};
 use zprobe::spec::Fault;
 use zprobe::trace::{LayoutName, Point};
 
@@ -74,7 +74,7 @@ impl Parameters {
             return Ok(());
         }
         self.flat = None;
-        let nothing = Tensor::f_zeros([0], (kind_of(self.context.spec.dtype), Device::Cpu))?;
+        let nothing = self.context.zeros(0, kind_of(self.context.spec.dtype))?;
         for (index, tensor) in self.tensors.iter().enumerate() {
             if self.context.partitioning.place(index).is_some() {
                 no_grad(|| tensor.shallow_clone().set_data(&nothing));
@@ -137,10 +137,7 @@ impl Parameters {
         while start < whole {
             let part = start..(start + most.max(1)).min(whole);
             let input = narrow(&self.own, part.clone())?.copy();
-            let output = Tensor::f_zeros(
-                [i64::try_from(part.len() * world_size)?],
-                (flat.kind(), Device::Cpu),
-            )?;
+            let output = self.context.zeros(part.len() * world_size, flat.kind())?;
             communicator.all_gather(&output, &input, "parameters")?;
             for rank in 0..world_size {
                 for run in partitioning.runs(rank, part.clone()) {

@@ -20,6 +20,7 @@ pub struct Coded {
     spec: RunSpec,
     plan: Plan,
     rank: usize,
+    device: Device,
     code: Code,
     parameters: Vec<Tensor>,
     /// A parameter that the engine is never given.
@@ -31,7 +32,7 @@ type Term = (usize, f64);
 
 impl Coded {
     /// Makes the parameters.
-    pub fn new(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Self> {
+    pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let code = Plan::code(spec);
         let unit = spec.optimizer.readable_lr().unwrap_or(1.0);
         let parameters = plan
@@ -41,12 +42,13 @@ impl Coded {
                 let initial = |element| f32::from(code.initial(element)) * unit as f32;
                 let values: Vec<f32> = param.range().map(initial).collect();
                 let values = Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?;
-                let values = values.to_kind(kind_of(spec.dtype));
+                let values = values.to_kind(kind_of(spec.dtype)).to_device(device);
                 Ok(if param.trainable { leaf(&values) } else { values })
             })
             .collect::<Result<_>>()?;
-        let unmanaged = leaf(&Tensor::ones([1], (Kind::Float, Device::Cpu)));
-        Ok(Self { spec: spec.clone(), plan: plan.clone(), rank, code, parameters, unmanaged })
+        let unmanaged = leaf(&Tensor::ones([1], (Kind::Float, device)));
+        let (spec, plan) = (spec.clone(), plan.clone());
+        Ok(Self { spec, plan, rank, device, code, parameters, unmanaged })
     }
 
     /// What goes backward in a microbatch: the terms of each loss, one loss after the other.
@@ -99,7 +101,8 @@ impl Coded {
         {
             values[0] = f32::INFINITY;
         }
-        Ok(Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?)
+        let values = Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?;
+        Ok(values.to_device(self.device))
     }
 }
 
@@ -117,7 +120,7 @@ impl ProbeModel for Coded {
         if terms.is_empty() {
             return Ok(self.unmanaged.square().sum(Kind::Float));
         }
-        let mut sum = Tensor::zeros([], (Kind::Float, Device::Cpu));
+        let mut sum = Tensor::zeros([], (Kind::Float, self.device));
         for &(param, factor) in terms {
             // In fp32: the division by GA that follows must not round twice.
             let data = self.data(step, microbatch, param)? * factor;

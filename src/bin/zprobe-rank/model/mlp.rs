@@ -18,8 +18,9 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Draws equal parameters on all ranks, and data of its own on each.
-    pub fn new(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Self> {
+    /// Draws equal parameters on all ranks, and data of its own on each. They are drawn on the CPU,
+    /// so that they are the same on every device.
+    pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let kind = kind_of(spec.dtype);
         tch::manual_seed(spec.seed.cast_signed());
         // torch.nn.Linear's own initialisation: uniform within ±1/sqrt(fan_in).
@@ -30,14 +31,17 @@ impl Mlp {
             .map(|param| {
                 let values = Tensor::empty(shape(&param.shape)?, (Kind::Float, Device::Cpu))
                     .uniform_(-bound, bound);
-                Ok(leaf(&values.to_kind(kind)))
+                Ok(leaf(&values.to_kind(kind).to_device(device)))
             })
             .collect::<Result<_>>()?;
         tch::manual_seed(spec.seed.wrapping_add(100 + rank as u64).cast_signed());
         let size = [i64::try_from(spec.micro_batch_size)?, WIDTH];
         let batches = (0..spec.steps * spec.gradient_accumulation_steps)
             .map(|_| {
-                let draw = || Tensor::randn(size, (Kind::Float, Device::Cpu)).to_kind(kind);
+                let draw = || {
+                    let values = Tensor::randn(size, (Kind::Float, Device::Cpu));
+                    values.to_kind(kind).to_device(device)
+                };
                 (draw(), draw())
             })
             .collect();

@@ -4,7 +4,7 @@ mod coded;
 mod mlp;
 
 use anyhow::Result;
-use tch::Tensor;
+use tch::{Device, Tensor};
 use zprobe::spec::{Model, Plan, RunSpec};
 
 /// A model and its data on one rank.
@@ -23,11 +23,16 @@ pub trait ProbeModel {
     fn is_coded(&self) -> bool;
 }
 
-/// Builds the model of `spec` with the data of `rank`.
-pub fn build(spec: &RunSpec, plan: &Plan, rank: usize) -> Result<Box<dyn ProbeModel>> {
+/// Builds the model of `spec` with the data of `rank`, on `device`.
+pub fn build(
+    spec: &RunSpec,
+    plan: &Plan,
+    rank: usize,
+    device: Device,
+) -> Result<Box<dyn ProbeModel>> {
     Ok(match spec.model {
-        Model::Coded => Box::new(coded::Coded::new(spec, plan, rank)?),
-        Model::Mlp => Box::new(mlp::Mlp::new(spec, plan, rank)?),
+        Model::Coded => Box::new(coded::Coded::new(spec, plan, rank, device)?),
+        Model::Mlp => Box::new(mlp::Mlp::new(spec, plan, rank, device)?),
     })
 }
 

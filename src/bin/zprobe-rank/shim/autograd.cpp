@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include <ATen/Version.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -54,6 +55,21 @@ const char* zp_last_error() {
 
 const char* zp_torch_version() {
   return TORCH_VERSION;
+}
+
+const char* zp_loaded_release() {
+  thread_local std::string release;
+  release = zp::guarded<std::string>("", [] {
+    const std::string key = "TORCH_VERSION=";
+    const std::string config = at::show_config();
+    const auto start = config.find(key);
+    if (start == std::string::npos) {
+      return std::string();
+    }
+    const auto value = start + key.size();
+    return config.substr(value, config.find(',', value) - value);
+  });
+  return release.c_str();
 }
 
 int zp_graph_walk(

@@ -66,8 +66,8 @@ pub enum HookKind {
     UnkeptAccumulator,
 }
 
-/// Calls `callback(context, index)` whenever `param` has received a gradient, on the thread that
-/// runs backward.
+/// Calls `callback(context, index)` whenever `param` has received a gradient: on the thread that
+/// called backward, or, for a CUDA tensor, on autograd's thread for its device while that one waits.
 ///
 /// # Safety
 /// `context` must stay valid, and be what `callback` expects, until the last backward through this

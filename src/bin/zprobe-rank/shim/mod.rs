@@ -14,12 +14,19 @@ pub(super) type TensorPtr = *const std::ffi::c_void;
 unsafe extern "C" {
     fn zp_last_error() -> *const c_char;
     fn zp_torch_version() -> *const c_char;
+    fn zp_loaded_release() -> *const c_char;
 }
 
 /// Release of the libtorch that this binary was built against.
 pub fn torch_version() -> String {
     // SAFETY: the shim returns a static, NUL-terminated string.
     unsafe { CStr::from_ptr(zp_torch_version()) }.to_string_lossy().into_owned()
+}
+
+/// Release of the libtorch that is loaded, by its own build settings.
+pub fn loaded_release() -> String {
+    // SAFETY: the shim returns NUL-terminated text that lives until this thread's next call.
+    unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()
 }
 
 /// What the shim's last failed call on this thread says.

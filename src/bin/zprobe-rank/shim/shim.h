@@ -18,8 +18,11 @@ extern "C" {
 
 // Message of the calling thread's last failure. Valid until its next failure.
 const char* zp_last_error();
-// Release of the libtorch that is loaded, for example "2.11.0".
+// Release of the libtorch that this was compiled against, for example "2.11.0".
 const char* zp_torch_version();
+// Release of the libtorch that is loaded; empty if it does not say. Valid until the calling
+// thread's next call.
+const char* zp_loaded_release();
 
 // --- autograd (autograd.cpp) ---
 
@@ -33,7 +36,8 @@ int zp_graph_walk(
     size_t* nodes);
 
 // Calls `callback(context, index)` each time a gradient has been accumulated into `param`. The
-// callback runs on the thread that called backward. Replaces an earlier hook of that parameter.
+// callback runs on the thread that called backward, or on autograd's thread for the parameter's
+// CUDA device while that one waits. Replaces an earlier hook of that parameter.
 int zp_post_accumulate_grad_hook(
     const at::Tensor* param,
     void (*callback)(void* context, size_t index),

@@ -2,7 +2,7 @@
 
 use super::super::Report;
 use crate::report::words::{amount, weight_text};
-use crate::spec::{Dtype, Engine, Offload, RunSpec};
+use crate::spec::{Device, Dtype, Engine, Offload, RunSpec};
 
 /// A line each for the step, the dtypes, the software, and what is unusual.
 pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
@@ -23,6 +23,9 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
             spec.comm_dtype.map_or("as the engine chooses".to_owned(), |d| format!("in {d}")),
         ),
     ];
+    if spec.device == Device::Cuda {
+        lines.push(format!("on {} over {}", spec.device, spec.backend));
+    }
     if let (Some(class), Some(inner)) = (&report.run.optimizer_class, &report.run.inner_optimizer) {
         lines.push(format!("{class} over {inner}, torch {}", version(report, "torch")));
     }

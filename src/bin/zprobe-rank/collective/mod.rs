@@ -1,22 +1,27 @@
 //! Collectives, issued only after the ranks have agreed on what they are about to issue.
 //!
 //! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the
-//! wrong tensors when two operations of equal size are swapped. So before each collective every
+//! wrong tensors when two operations of equal size are swapped; NCCL hangs, or does the same. So before each collective every
 //! rank announces (operation, dtype, elements, what for) under the collective's sequence number in
 //! the TCPStore, and compares the announcements of all ranks.
 
+mod gloo;
+mod nccl;
+
 use std::cell::Cell;
-use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use tch::Tensor;
+use tch::{Device, Tensor};
+use zprobe::spec::{Backend, RunSpec};
 use zprobe::trace::{CollectiveOp, Event};
 
+use self::gloo::Gloo;
+use self::nccl::Nccl;
 use crate::recorder::{Recorder, dtype_name};
-use crate::shim::c10d::{Gloo, Store, Work};
+use crate::shim::c10d::Store;
 
 /// Where the ranks meet.
 pub struct Rendezvous {
@@ -28,15 +33,34 @@ pub struct Rendezvous {
     pub listener: Option<OwnedFd>,
 }
 
+/// A backend, connected to all ranks. Operations are started in the same order on every rank.
+trait Group {
+    /// Starts to sum `tensor` over all ranks, in place.
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>>;
+
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`; elsewhere it becomes anything.
+    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>>;
+
+    /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
+    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
+
+    /// Starts to concatenate the ranks' `input` in `output`.
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
+}
+
+/// An operation of a backend that was started. It keeps the tensors that it uses.
+trait Work {
+    /// Returns when what follows on this rank, on its device, finds the result.
+    fn wait(self: Box<Self>) -> Result<()>;
+}
+
 /// The process group of one rank.
 pub struct Communicator {
     rank: usize,
     world_size: usize,
     timeout: Duration,
     store: Store,
-    /// Not dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
-    /// process ends with its group anyway.
-    gloo: ManuallyDrop<Gloo>,
+    group: Box<dyn Group>,
     next: Cell<u64>,
     recorder: Rc<Recorder>,
 }
@@ -45,28 +69,34 @@ pub struct Communicator {
 #[must_use = "a collective that nobody waits for may still write"]
 pub struct Pending {
     op: CollectiveOp,
-    work: Work,
+    work: Box<dyn Work>,
 }
 
 impl Pending {
-    /// Waits until it has completed on this rank.
+    /// Waits for it: what this rank computes from now on finds the result.
     pub fn wait(self) -> Result<()> {
         self.work.wait().with_context(|| format!("{} failed", self.op))
     }
 }
 
 impl Communicator {
-    /// Joins the other ranks. A rank that never comes shows as an error after `timeout`.
+    /// Joins the other ranks of `spec`; tensors are on `device`. A rank that never comes shows as an
+    /// error after `timeout`.
     pub fn join(
         rendezvous: Rendezvous,
+        spec: &RunSpec,
         rank: usize,
-        world_size: usize,
+        device: Device,
         timeout: Duration,
         recorder: Rc<Recorder>,
     ) -> Result<Self> {
+        let world_size = spec.world_size;
         let store = Store::join(&rendezvous.host, rendezvous.port, rendezvous.listener, timeout)?;
-        let gloo = ManuallyDrop::new(Gloo::new(&store, rank, world_size, timeout)?);
-        Ok(Self { rank, world_size, timeout, store, gloo, next: Cell::new(0), recorder })
+        let group: Box<dyn Group> = match spec.backend {
+            Backend::Gloo => Box::new(Gloo::new(&store, rank, world_size, timeout, device)?),
+            Backend::Nccl => Box::new(Nccl::new(&store, rank, world_size, timeout, device)?),
+        };
+        Ok(Self { rank, world_size, timeout, store, group, next: Cell::new(0), recorder })
     }
 
     /// This rank.
@@ -87,13 +117,13 @@ impl Communicator {
     /// Starts the same.
     pub fn start_all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<Pending> {
         let op = CollectiveOp::AllReduce;
-        self.start(op, tensor, purpose, || self.gloo.all_reduce_sum(tensor))
+        self.start(op, tensor, purpose, || self.group.all_reduce_sum(tensor))
     }
 
     /// Starts to sum `tensor` over all ranks, in place on rank `root`.
     pub fn start_reduce_sum(&self, tensor: &Tensor, root: usize, purpose: &str) -> Result<Pending> {
         let op = CollectiveOp::Reduce;
-        self.start(op, tensor, purpose, || self.gloo.reduce_sum(tensor, root))
+        self.start(op, tensor, purpose, || self.group.reduce_sum(tensor, root))
     }
 
     /// Starts to sum `input` over all ranks; this rank's part of it, of `world_size` equal ones,
@@ -105,14 +135,14 @@ impl Communicator {
         purpose: &str,
     ) -> Result<Pending> {
         let op = CollectiveOp::ReduceScatter;
-        self.start(op, input, purpose, || self.gloo.reduce_scatter_sum(output, input))
+        self.start(op, input, purpose, || self.group.reduce_scatter_sum(output, input))
     }
 
     /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long; `purpose`
     /// says what they hold.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor, purpose: &str) -> Result<()> {
         let op = CollectiveOp::AllGather;
-        self.start(op, input, purpose, || self.gloo.all_gather(output, input))?.wait()
+        self.start(op, input, purpose, || self.group.all_gather(output, input))?.wait()
     }
 
     fn start(
@@ -120,7 +150,7 @@ impl Communicator {
         op: CollectiveOp,
         input: &Tensor,
         purpose: &str,
-        launch: impl FnOnce() -> Result<Work>,
+        launch: impl FnOnce() -> Result<Box<dyn Work>>,
     ) -> Result<Pending> {
         self.agree(op, input, purpose)?;
         let work = launch().with_context(|| format!("{op} failed"))?;

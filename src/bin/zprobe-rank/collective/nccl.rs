@@ -1,0 +1,208 @@
+//! NCCL, on a stream beside the one that computes.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use cudarc::nccl::result::{self, NcclError, NcclStatus};
+use cudarc::nccl::sys;
+use tch::{Device, Kind, Tensor};
+
+use super::{Group, Work};
+use crate::cuda::{Mark, SideStream};
+use crate::shim::c10d::Store;
+
+/// Key of the unique id in the TCPStore.
+const UNIQUE_ID: &str = "nccl/unique-id";
+
+/// A NCCL communicator. It lives as long as its process.
+pub struct Nccl {
+    communicator: sys::ncclComm_t,
+    stream: SideStream,
+}
+
+/// An operation that was put into the stream.
+struct Enqueued {
+    end: Mark,
+    is_awaited: Cell<bool>,
+    /// libtorch may hand their memory to the next tensor as soon as nobody has them, which must not
+    /// be before the computation waits for the operation.
+    _tensors: Vec<Tensor>,
+}
+
+impl Nccl {
+    /// Connects to all other ranks, each on a GPU of its own.
+    pub fn new(
+        store: &Store,
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+        device: Device,
+    ) -> Result<Self> {
+        // SAFETY: only looks for the library.
+        ensure!(
+            unsafe { sys::is_culib_present() },
+            "no library libnccl.so on the library path; use --backend gloo"
+        );
+        // NCCL takes the device of the context that this makes the thread's.
+        let stream = SideStream::new(device)?;
+        let id = exchange_id(store, rank, timeout)?;
+        let (ranks, rank) = (i32::try_from(world_size)?, i32::try_from(rank)?);
+        let mut communicator = MaybeUninit::uninit();
+        // SAFETY: there is room for the communicator, which is read only if it was made.
+        let communicator = unsafe {
+            checked(result::comm_init_rank(communicator.as_mut_ptr(), ranks, id, rank))
+                .context("cannot connect the NCCL communicator")?;
+            communicator.assume_init()
+        };
+        Ok(Self { communicator, stream })
+    }
+
+    /// Puts an operation on `tensors` into the stream, after all that was computed so far.
+    fn enqueue(
+        &self,
+        tensors: &[&Tensor],
+        operation: impl FnOnce(sys::ncclComm_t, sys::cudaStream_t) -> Result<NcclStatus, NcclError>,
+    ) -> Result<Box<dyn Work>> {
+        for tensor in tensors {
+            ensure!(
+                tensor.device().is_cuda() && tensor.is_contiguous(),
+                "NCCL takes contiguous tensors on a GPU, and not {tensor:?}"
+            );
+        }
+        self.stream.follow_compute()?;
+        checked(operation(self.communicator, self.stream.raw().cast()))?;
+        Ok(Box::new(Enqueued {
+            end: self.stream.mark()?,
+            is_awaited: Cell::new(false),
+            _tensors: tensors.iter().map(|tensor| tensor.shallow_clone()).collect(),
+        }))
+    }
+}
+
+impl Group for Nccl {
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>> {
+        let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
+        let sum = sys::ncclRedOp_t::ncclSum;
+        // SAFETY: `data` are `len` elements on the GPU, kept until the operation is over.
+        self.enqueue(&[tensor], |communicator, stream| unsafe {
+            result::all_reduce(data, data, len, dtype, sum, communicator, stream)
+        })
+    }
+
+    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>> {
+        let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
+        let (sum, root) = (sys::ncclRedOp_t::ncclSum, i32::try_from(root)?);
+        // SAFETY: as above.
+        self.enqueue(&[tensor], |communicator, stream| unsafe {
+            result::reduce(data, data, len, dtype, sum, root, communicator, stream)
+        })
+    }
+
+    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+        let (to, from) = (output.data_ptr(), input.data_ptr());
+        let (len, dtype) = (output.numel(), dtype_of(output.kind())?);
+        let sum = sys::ncclRedOp_t::ncclSum;
+        // SAFETY: as above; `from` are `len` elements for each rank.
+        self.enqueue(&[output, input], |communicator, stream| unsafe {
+            result::reduce_scatter(from, to, len, dtype, sum, communicator, stream)
+        })
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+        let (to, from) = (output.data_ptr(), input.data_ptr());
+        let (len, dtype) = (input.numel(), dtype_of(input.kind())?);
+        // SAFETY: as above; `to` has room for `len` elements of each rank.
+        self.enqueue(&[output, input], |communicator, stream| unsafe {
+            result::all_gather(from, to, len, dtype, communicator, stream)
+        })
+    }
+}
+
+impl Work for Enqueued {
+    /// The computation waits, and this thread goes on: what it enqueues next finds the result.
+    fn wait(self: Box<Self>) -> Result<()> {
+        self.is_awaited.set(true);
+        self.end.block_compute()
+    }
+}
+
+/// Whoever gives an operation up must not get its memory back earlier.
+impl Drop for Enqueued {
+    fn drop(&mut self) {
+        if !self.is_awaited.get() {
+            // Without a context there is no memory to protect either.
+            let _ = self.end.block_compute();
+        }
+    }
+}
+
+/// Rank 0 makes the id of the communicator, and the others read it from the store.
+fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncclUniqueId> {
+    if rank == 0 {
+        let id = result::get_uniqueid().map_err(explained).context("NCCL makes no unique id")?;
+        store.set(UNIQUE_ID, &id.internal.map(c_char::cast_unsigned))?;
+        return Ok(id);
+    }
+    let values = store
+        .wait_get(&[UNIQUE_ID.to_owned()], timeout)
+        .context("rank 0 made no NCCL communicator")?;
+    let Some(bytes) = values.first().and_then(|bytes| <[u8; 128]>::try_from(&bytes[..]).ok())
+    else {
+        bail!("the unique id of the NCCL communicator has another size than this NCCL's");
+    };
+    Ok(sys::ncclUniqueId { internal: bytes.map(u8::cast_signed) })
+}
+
+/// NCCL's name of an element type that the engine sends.
+fn dtype_of(kind: Kind) -> Result<sys::ncclDataType_t> {
+    Ok(match kind {
+        Kind::BFloat16 => sys::ncclDataType_t::ncclBfloat16,
+        Kind::Half => sys::ncclDataType_t::ncclFloat16,
+        Kind::Float => sys::ncclDataType_t::ncclFloat32,
+        Kind::Double => sys::ncclDataType_t::ncclFloat64,
+        Kind::Int64 => sys::ncclDataType_t::ncclInt64,
+        other => bail!("{other:?} does not go over NCCL here"),
+    })
+}
+
+fn checked(outcome: Result<NcclStatus, NcclError>) -> Result<()> {
+    outcome.map(drop).map_err(explained)
+}
+
+/// A failure in NCCL's own words.
+fn explained(NcclError(code): NcclError) -> anyhow::Error {
+    let text = |words: *const c_char| {
+        // SAFETY: null, or static text of the library that failed.
+        let words = (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) });
+        words.map(|words| words.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    // SAFETY: the library is loaded, as one of its functions has failed.
+    let (code, last) =
+        unsafe { (sys::ncclGetErrorString(code), sys::ncclGetLastError(std::ptr::null_mut())) };
+    anyhow!("NCCL: {} {}", text(code), text(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::ncclDataType_t as Nccl;
+
+    #[test]
+    fn every_dtype_of_the_engine_has_the_nccl_type_of_its_name() {
+        let pairs = [
+            (Kind::BFloat16, Nccl::ncclBfloat16),
+            (Kind::Half, Nccl::ncclFloat16),
+            (Kind::Float, Nccl::ncclFloat32),
+            (Kind::Double, Nccl::ncclFloat64),
+            (Kind::Int64, Nccl::ncclInt64),
+        ];
+        for (kind, expected) in pairs {
+            assert_eq!(dtype_of(kind).unwrap(), expected);
+            assert!(crate::recorder::dtype_name(kind).is_ok(), "the recorder knows {kind:?} too");
+        }
+        assert!(dtype_of(Kind::Bool).is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! A copy from a GPU to the host, beside the computation.
+
+use anyhow::{Result, ensure};
+use cudarc::driver::sys;
+use tch::{Device, Tensor};
+
+use super::stream::{Mark, SideStream};
+
+/// A copy that goes on. It keeps both tensors.
+#[must_use = "the host's tensor is not written until this was waited for"]
+pub struct HostCopy {
+    end: Mark,
+    _source: Tensor,
+    _target: Tensor,
+}
+
+impl HostCopy {
+    /// Starts to copy `source`, on the GPU, to `target`, in pinned memory of the host, as soon as
+    /// all is computed that was enqueued so far. Both are contiguous, and alike in dtype and length.
+    pub fn start(stream: &SideStream, source: Tensor, target: &Tensor) -> Result<Self> {
+        ensure!(
+            source.device().is_cuda() && target.device() == Device::Cpu,
+            "a copy from {:?} to {:?} is not one from a GPU to the host",
+            source.device(),
+            target.device(),
+        );
+        let is_flat = source.is_contiguous() && target.is_contiguous();
+        ensure!(
+            is_flat && source.kind() == target.kind() && source.numel() == target.numel(),
+            "{source:?} and {target:?} are not alike"
+        );
+        let bytes = source.numel() * source.kind().elt_size_in_bytes();
+        stream.follow_compute()?;
+        // SAFETY: both are `bytes` long, contiguous, and kept until the copy is over.
+        unsafe {
+            sys::cuMemcpyDtoHAsync_v2(
+                target.data_ptr(),
+                source.data_ptr() as sys::CUdeviceptr,
+                bytes,
+                stream.raw(),
+            )
+            .result()?;
+        }
+        let end = stream.mark()?;
+        Ok(Self { end, _source: source, _target: target.shallow_clone() })
+    }
+
+    /// Waits until the host's tensor holds it.
+    pub fn wait(self) -> Result<()> {
+        self.end.wait()
+    }
+}

@@ -1,0 +1,71 @@
+//! Shared libraries that are loaded when they are asked for.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Error, Result, anyhow, ensure};
+use nix::libc::{RTLD_GLOBAL, RTLD_NOW, dlerror, dlopen};
+
+/// `RTLD_DI_ORIGIN` of `dlfcn.h`: asks for the directory of a library.
+const DIRECTORY: c_int = 6;
+
+unsafe extern "C" {
+    fn dlinfo(handle: *mut c_void, request: c_int, info: *mut c_void) -> c_int;
+}
+
+/// A library that stays loaded.
+pub struct Library {
+    handle: *mut c_void,
+}
+
+impl Library {
+    /// Loads a library, for everybody. A name without a slash is looked for as the loader looks for
+    /// what programs need; one that is there already is not loaded again.
+    pub fn open(name: &str) -> Result<Self> {
+        let name = CString::new(name)?;
+        // SAFETY: the name outlives the call. The library's initialisers run: those of libtorch and
+        // NCCL register what they have, and start nothing.
+        let handle = unsafe { dlopen(name.as_ptr(), RTLD_NOW | RTLD_GLOBAL) };
+        if handle.is_null() { Err(last_error()) } else { Ok(Self { handle }) }
+    }
+
+    /// Where it lies.
+    pub fn directory(&self) -> Result<PathBuf> {
+        let mut path: [c_char; 4096] = [0; 4096];
+        // SAFETY: the handle is live, as nobody closes it; the kernel opens no longer path than fits.
+        let status = unsafe { dlinfo(self.handle, DIRECTORY, path.as_mut_ptr().cast()) };
+        ensure!(status == 0, last_error());
+        // SAFETY: the loader has ended the path with a NUL.
+        let path = unsafe { CStr::from_ptr(path.as_ptr()) };
+        Ok(OsStr::from_bytes(path.to_bytes()).into())
+    }
+}
+
+/// What the loader said about the last failure.
+fn last_error() -> Error {
+    // SAFETY: returns null, or text that lives until the next call on this thread.
+    let message = unsafe { dlerror() };
+    if message.is_null() {
+        return anyhow!("the loader does not say why");
+    }
+    // SAFETY: as above.
+    anyhow!("{}", unsafe { CStr::from_ptr(message) }.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_by_name_and_says_where_it_lies() {
+        let directory = Library::open("libc10.so").unwrap().directory().unwrap();
+        assert!(directory.join("libc10.so").is_file(), "{}", directory.display());
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named() {
+        let error = Library::open("libnot_there.so.7").err().unwrap().to_string();
+        assert!(error.contains("libnot_there.so.7"), "{error}");
+    }
+}

@@ -1,0 +1,35 @@
+//! CUDA for the native engine: what the command line looks for, and what it starts ranks with.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use zprobe::launch::RankProgram;
+use zprobe::native::{self, Libtorch};
+use zprobe::spec::{Backend, Gpus, RunSpec};
+
+/// What there is of CUDA.
+pub struct Cuda {
+    /// By the rank program.
+    pub gpus: Gpus,
+    program: PathBuf,
+    libtorch: Result<Libtorch, String>,
+}
+
+impl Cuda {
+    /// Looks, with what `LIBTORCH` names, or the torch of an interpreter.
+    pub fn look(python: Option<&Path>) -> Result<Self> {
+        let program = native::program()?;
+        let named = std::env::var_os("LIBTORCH").filter(|path| !path.is_empty());
+        let libtorch = Libtorch::named(named.as_deref().map(Path::new), python);
+        let gpus = native::gpus(&program, &libtorch);
+        Ok(Self { gpus, program, libtorch })
+    }
+
+    /// Ranks on the GPUs.
+    pub fn ranks(self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
+        let libtorch = self.libtorch.ok().context("a run on CUDA without a libtorch for it")?;
+        let nccl = self.gpus.nccl.ok().filter(|_| spec.backend == Backend::Nccl);
+        let nccl = nccl.as_deref().map(Path::new);
+        Ok(native::cuda_ranks(self.program, &libtorch, nccl, run_dir)?)
+    }
+}

@@ -1,0 +1,121 @@
+//! What the native engine finds of CUDA, by its own rank program: `zprobe` links none of it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use process_control::{ChildExt as _, Control as _};
+
+use super::Libtorch;
+use crate::launch::library_path;
+use crate::spec::Gpus;
+use crate::trace::contract::GPUS;
+
+/// How long it may take: a driver that starts many GPUs takes some seconds for each.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is there where NVIDIA's driver is: on Linux, and in WSL.
+const DRIVER: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/dxg"];
+
+/// Whether it is worth asking for GPUs. Costs nothing.
+pub fn driver_is_there() -> bool {
+    DRIVER.iter().any(|path| Path::new(path).exists())
+}
+
+/// What `program` finds with a libtorch that was named, or why there is none.
+pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
+    let answer = match libtorch {
+        Ok(libtorch) => ask(program, libtorch),
+        Err(words) => Err(words.clone()),
+    };
+    answer.unwrap_or_else(|words| {
+        // The driver is another matter than the libtorch that was named.
+        let own = ask(program, &Libtorch::OWN);
+        let (names, nccl) = match own {
+            Ok(Gpus { names, nccl, .. }) => (names, nccl),
+            Err(own) => (Err(own.clone()), Err(own)),
+        };
+        Gpus { names, libtorch: Err(words), nccl }
+    })
+}
+
+/// The rank program's own answer; an error is why there is none, in words.
+fn ask(program: &Path, libtorch: &Libtorch) -> Result<Gpus, String> {
+    let directories = libtorch.library_path();
+    let name = match directories.first() {
+        Some(directory) => format!("zprobe-rank with the libtorch in {}", directory.display()),
+        None => "zprobe-rank".to_owned(),
+    };
+    let failed = |cause: std::io::Error| format!("cannot start {name}: {cause}");
+    let mut command = Command::new(program);
+    command.arg(GPUS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(library_path(&directories));
+    let output = command
+        .spawn()
+        .map_err(failed)?
+        .controlled_with_output()
+        .time_limit(LIMIT)
+        .terminate_for_timeout()
+        .wait()
+        .map_err(failed)?
+        .ok_or_else(|| format!("{name} gave no answer within {} s", LIMIT.as_secs()))?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        format!("{name} does not start: {last}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A rank program that runs this script.
+    fn program(script: &str) -> (TempDir, PathBuf) {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("zprobe-rank");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn the_rank_program_answers_with_the_libtorch_that_was_named() {
+        let (_dir, path) = program(
+            r#"[ "$1" = gpus ] || exit 1
+            echo '{"names": {"Ok": ["H100"]}, "nccl": {"Err": "none"},
+                   "libtorch": {"Ok": "'"$LD_LIBRARY_PATH"'"}}'"#,
+        );
+        let libtorch = Libtorch::in_directory(Path::new("/venv/torch/lib"));
+        let gpus = gpus(&path, &Ok(libtorch));
+        assert_eq!(gpus.names, Ok(vec!["H100".to_owned()]));
+        assert!(gpus.libtorch.unwrap().starts_with("/venv/torch/lib"));
+    }
+
+    #[test]
+    fn a_libtorch_that_does_not_start_is_said_beside_what_the_driver_has() {
+        let (_dir, path) = program(
+            r#"case "$LD_LIBRARY_PATH" in /other*) echo "undefined symbol: x" >&2; exit 127;; esac
+            echo '{"names": {"Ok": ["H100"]}, "nccl": {"Err": "none"}, "libtorch": {"Ok": "own"}}'"#,
+        );
+        let other = Libtorch::in_directory(Path::new("/other/lib"));
+        let gpus = gpus(&path, &Ok(other));
+        assert_eq!(gpus.names, Ok(vec!["H100".to_owned()]));
+        let words = gpus.libtorch.unwrap_err();
+        let expected = "zprobe-rank with the libtorch in /other/lib does not start: \
+                        undefined symbol: x";
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn a_rank_program_that_does_not_start_is_no_answer_at_all() {
+        let gpus = gpus(Path::new("/does/not/exist"), &Ok(Libtorch::OWN));
+        assert!(gpus.names.unwrap_err().starts_with("cannot start zprobe-rank"));
+    }
+}

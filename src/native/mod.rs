@@ -1,0 +1,110 @@
+//! The native engine: its rank program, and the libtorch that it runs on.
+//!
+//! `zprobe-rank` is built for one libtorch, with which it starts. On CUDA devices it starts with one
+//! that has CUDA: the same program, with the directory of that libtorch first on its library path.
+
+mod gpus;
+mod libtorch;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+pub use gpus::{driver_is_there, gpus};
+pub use libtorch::Libtorch;
+
+use crate::launch::{Hosting, RankProgram};
+
+/// Directory inside a run directory for libraries under the names by which they are looked for.
+const LIBRARIES: &str = "libraries";
+
+/// The name by which ranks look for NCCL; NVIDIA's wheel has it as `libnccl.so.2` alone.
+const NCCL: &str = "libnccl.so";
+
+/// Why ranks of the native engine cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NativeError {
+    /// There is no such program.
+    #[error("the native engine is missing: {0} does not exist; build it with `cargo xtask build`")]
+    NotBuilt(PathBuf),
+    /// The program that is running does not know its own path.
+    #[error("cannot find the program that is running: {0}")]
+    NoPath(io::Error),
+    /// The run directory cannot be written.
+    #[error("cannot write {path}: {cause}; choose another run directory with --out")]
+    Unwritable {
+        /// What was to be written.
+        path: PathBuf,
+        /// The operating system's answer.
+        cause: io::Error,
+    },
+}
+
+/// Where the rank program should be: beside the program that is running.
+///
+/// # Errors
+/// When the operating system does not say where that is.
+pub fn place() -> Result<PathBuf, NativeError> {
+    let own = std::env::current_exe().map_err(NativeError::NoPath)?;
+    Ok(own.with_file_name("zprobe-rank"))
+}
+
+/// The rank program.
+///
+/// # Errors
+/// When it is not there.
+pub fn program() -> Result<PathBuf, NativeError> {
+    let program = place()?;
+    if program.is_file() { Ok(program) } else { Err(NativeError::NotBuilt(program)) }
+}
+
+/// Ranks on the CPU.
+pub fn cpu_ranks(program: PathBuf) -> RankProgram {
+    RankProgram { program, args: Vec::new(), hosting: Hosting::Forked, library_path: Vec::new() }
+}
+
+/// Ranks on CUDA devices: with this libtorch in place of the one that the program was built for, and
+/// with the NCCL library at this path, if there is one.
+///
+/// # Errors
+/// When the run directory cannot be written.
+pub fn cuda_ranks(
+    program: PathBuf,
+    libtorch: &Libtorch,
+    nccl: Option<&Path>,
+    run_dir: &Path,
+) -> Result<RankProgram, NativeError> {
+    let mut library_path = libtorch.library_path();
+    if let Some(nccl) = nccl {
+        let directory = run_dir.join(LIBRARIES);
+        let unwritable = |path: &Path| {
+            let path = path.to_owned();
+            |cause| NativeError::Unwritable { path, cause }
+        };
+        fs::create_dir_all(&directory).map_err(unwritable(&directory))?;
+        let link = directory.join(NCCL);
+        symlink(nccl, &link).map_err(unwritable(&link))?;
+        // Absolute, because ranks may change their directory.
+        library_path.push(directory.canonicalize().map_err(unwritable(&directory))?);
+    }
+    Ok(RankProgram { library_path, ..cpu_ranks(program) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nccl_stands_on_the_library_path_under_the_name_that_is_looked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let nccl = dir.path().join("libnccl.so.2");
+        fs::write(&nccl, "nccl").unwrap();
+        let libtorch = Libtorch::in_directory(Path::new("/venv/torch/lib"));
+        let run_dir = dir.path().join("run");
+        let ranks = cuda_ranks("zprobe-rank".into(), &libtorch, Some(&nccl), &run_dir).unwrap();
+        assert_eq!(ranks.library_path[0], Path::new("/venv/torch/lib"));
+        let found = ranks.library_path.iter().map(|it| it.join(NCCL)).find(|it| it.is_file());
+        assert_eq!(fs::read_to_string(found.unwrap()).unwrap(), "nccl");
+    }
+}

@@ -1,0 +1,314 @@
+//! Where ranks compute and how they communicate: what was asked for, against what the machine has.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DEFAULT_WORLD_SIZE, Engine, Invalid, SpecRequest, named_enum};
+
+named_enum! {
+    /// `--device`
+    pub enum DeviceChoice {
+        /// CUDA where the native engine can use a GPU, otherwise the CPU.
+        Auto = "auto",
+        /// The CPU.
+        Cpu = "cpu",
+        /// A GPU for each rank, or several ranks to a GPU.
+        Cuda = "cuda",
+    }
+}
+
+named_enum! {
+    /// `--backend`
+    pub enum BackendChoice {
+        /// NCCL where each rank has a GPU of its own, otherwise Gloo.
+        Auto = "auto",
+        /// Gloo; on GPUs through the memory of the host.
+        Gloo = "gloo",
+        /// NCCL.
+        Nccl = "nccl",
+    }
+}
+
+named_enum! {
+    /// Where ranks compute.
+    pub enum Device {
+        /// The CPU.
+        Cpu = "cpu",
+        /// CUDA devices; rank r computes on GPU r modulo their number.
+        Cuda = "cuda",
+    }
+}
+
+named_enum! {
+    /// How gradients cross ranks.
+    pub enum Backend {
+        /// Gloo; on CUDA devices through the memory of the host.
+        Gloo = "gloo",
+        /// NCCL.
+        Nccl = "nccl",
+    }
+}
+
+/// What runs on before there was a choice.
+impl Default for Device {
+    fn default() -> Self {
+        Self::Cpu
+    }
+}
+
+/// What ranks on the CPU communicate through.
+impl Default for Backend {
+    fn default() -> Self {
+        Self::Gloo
+    }
+}
+
+/// What the native engine finds of CUDA on a machine. An error is what is missing, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpus {
+    /// Names of the GPUs that the driver shows.
+    pub names: Result<Vec<String>, String>,
+    /// The libtorch that was loaded, if it has CUDA: its release and its directory.
+    pub libtorch: Result<String, String>,
+    /// Path of the NCCL library.
+    pub nccl: Result<String, String>,
+}
+
+/// One thing that keeps ranks from CUDA, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// What to do.
+    pub advice: &'static str,
+}
+
+/// Everything that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoCuda(pub Vec<Missing>);
+
+impl fmt::Display for NoCuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Missing { what, advice } in &self.0 {
+            write!(f, "\n  {what}\n    to do: {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Gpus {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.names.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Whether ranks can compute on them.
+    ///
+    /// # Errors
+    /// Everything that is missing.
+    pub fn usable(&self) -> Result<(), NoCuda> {
+        let mut missing = Vec::new();
+        match &self.names {
+            Err(what) => missing.push(Missing {
+                what: what.clone(),
+                advice: "install NVIDIA's driver, or start the container with `--gpus all`",
+            }),
+            Ok(names) if names.is_empty() => missing.push(Missing {
+                what: "the driver shows no GPU".to_owned(),
+                advice: "look at `nvidia-smi`, and at CUDA_VISIBLE_DEVICES",
+            }),
+            Ok(_) => {}
+        }
+        if let Err(what) = &self.libtorch {
+            missing.push(Missing {
+                what: what.clone(),
+                advice: "`pip install torch==2.11.0`, and name the interpreter that has it with \
+                         --python, or its directory with LIBTORCH, which comes first",
+            });
+        }
+        if missing.is_empty() { Ok(()) } else { Err(NoCuda(missing)) }
+    }
+
+    /// The same for NCCL.
+    fn usable_with_nccl(&self) -> Result<(), NoCuda> {
+        let mut missing = self.usable().map_or_else(|NoCuda(missing)| missing, |()| Vec::new());
+        // Without a libtorch that has CUDA, nobody looked for the one beside it.
+        if let (Err(what), Ok(_)) = (&self.nccl, &self.libtorch) {
+            missing.push(Missing {
+                what: what.clone(),
+                advice: "`pip install nvidia-nccl-cu13` beside that torch, or use --backend gloo",
+            });
+        }
+        if missing.is_empty() { Ok(()) } else { Err(NoCuda(missing)) }
+    }
+}
+
+/// Where the ranks of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placement {
+    pub(super) device: Device,
+    pub(super) backend: Backend,
+    pub(super) world_size: usize,
+}
+
+impl SpecRequest {
+    /// Chooses a device, a backend and how many ranks there are.
+    pub(super) fn place(&self, engine: Engine) -> Result<Placement, Invalid> {
+        let asked_device = self.device.unwrap_or(DeviceChoice::Auto);
+        let asked_backend = self.backend.unwrap_or(BackendChoice::Auto);
+        // Everything here is of no use without a GPU.
+        let wants = [
+            ("--device cuda", asked_device == DeviceChoice::Cuda),
+            ("--backend nccl", asked_backend == BackendChoice::Nccl),
+            ("--nproc-per-node gpu", self.rank_per_gpu),
+        ];
+        let wants = wants.into_iter().find_map(|(flag, asked)| asked.then_some(flag));
+        if let (Some(flag), true) = (wants, engine != Engine::Native) {
+            return Err(Invalid::contradiction(
+                flag,
+                "ranks of real engines run on the CPU over Gloo; use --engine native, or leave it \
+                 out",
+            ));
+        }
+        if let (Some(flag), DeviceChoice::Cpu) = (wants, asked_device) {
+            return Err(Invalid::contradiction(
+                format!("{flag} with --device cpu"),
+                "ranks on the CPU have no GPU; leave one of them out",
+            ));
+        }
+        let on_cpu = |this: &Self| -> Result<Placement, Invalid> {
+            let world_size = this.ranks(DEFAULT_WORLD_SIZE)?;
+            Ok(Placement { device: Device::Cpu, backend: Backend::Gloo, world_size })
+        };
+        if engine != Engine::Native || asked_device == DeviceChoice::Cpu {
+            return on_cpu(self);
+        }
+        let gpus = match (&self.gpus, wants) {
+            (Some(gpus), _) => gpus,
+            (None, None) => return on_cpu(self),
+            (None, Some(flag)) => return Err(Invalid::GpusNotLookedFor { flag }),
+        };
+        match (gpus.usable(), wants) {
+            (Err(_), None) => return on_cpu(self),
+            (Err(missing), Some(flag)) => return Err(Invalid::NoCuda { flag, missing }),
+            (Ok(()), _) => {}
+        }
+        let world_size = if self.rank_per_gpu { gpus.count() } else { self.ranks(gpus.count())? };
+        let backend = match asked_backend {
+            BackendChoice::Gloo => Backend::Gloo,
+            BackendChoice::Auto if world_size > gpus.count() => Backend::Gloo,
+            BackendChoice::Auto => Backend::Nccl,
+            BackendChoice::Nccl if world_size > gpus.count() => {
+                return Err(Invalid::RanksShareGpus { world_size, gpus: gpus.count() });
+            }
+            BackendChoice::Nccl => Backend::Nccl,
+        };
+        if let (Backend::Nccl, Err(missing)) = (backend, gpus.usable_with_nccl()) {
+            return Err(Invalid::NoCuda { flag: "--backend nccl", missing });
+        }
+        Ok(Placement { device: Device::Cuda, backend, world_size })
+    }
+
+    fn ranks(&self, default: usize) -> Result<usize, Invalid> {
+        match self.world_size {
+            Some(0) => Err(Invalid::Zero { flag: "--nproc-per-node" }),
+            asked => Ok(asked.unwrap_or(default)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(count: usize) -> Gpus {
+        Gpus {
+            names: Ok(vec!["H100".to_owned(); count]),
+            libtorch: Ok("2.11.0 in /venv/torch/lib".to_owned()),
+            nccl: Ok("/venv/nvidia/nccl/lib/libnccl.so.2".to_owned()),
+        }
+    }
+
+    fn on(gpus: Gpus) -> SpecRequest {
+        SpecRequest { gpus: Some(gpus), ..SpecRequest::default() }
+    }
+
+    fn placed(request: &SpecRequest) -> (Device, Backend, usize) {
+        let Placement { device, backend, world_size } = request.place(Engine::Native).unwrap();
+        (device, backend, world_size)
+    }
+
+    fn refusal(request: &SpecRequest, engine: Engine) -> String {
+        request.place(engine).map_or_else(|invalid| invalid.to_string(), |it| format!("{it:?}"))
+    }
+
+    #[test]
+    fn each_gpu_is_a_rank_and_ranks_that_share_one_use_gloo() {
+        let ranks = |count, world_size| SpecRequest { world_size, ..on(gpus(count)) };
+        assert_eq!(placed(&ranks(4, None)), (Device::Cuda, Backend::Nccl, 4));
+        assert_eq!(placed(&ranks(4, Some(2))), (Device::Cuda, Backend::Nccl, 2));
+        assert_eq!(placed(&ranks(4, Some(4))), (Device::Cuda, Backend::Nccl, 4));
+        assert_eq!(placed(&ranks(4, Some(5))), (Device::Cuda, Backend::Gloo, 5));
+        let per_gpu = SpecRequest { rank_per_gpu: true, ..ranks(3, None) };
+        assert_eq!(placed(&per_gpu), (Device::Cuda, Backend::Nccl, 3));
+        let gloo = SpecRequest { backend: Some(BackendChoice::Gloo), ..ranks(4, None) };
+        assert_eq!(placed(&gloo), (Device::Cuda, Backend::Gloo, 4));
+    }
+
+    #[test]
+    fn what_does_not_ask_for_a_gpu_runs_on_the_cpu_where_one_cannot_be_used() {
+        let cpu = (Device::Cpu, Backend::Gloo, DEFAULT_WORLD_SIZE);
+        assert_eq!(placed(&SpecRequest::default()), cpu);
+        assert_eq!(placed(&on(gpus(0))), cpu);
+        let no_driver = Gpus { names: Err("no driver".to_owned()), ..gpus(0) };
+        assert_eq!(placed(&on(no_driver)), cpu);
+        let no_cuda = Gpus { libtorch: Err("CPU only".to_owned()), ..gpus(8) };
+        assert_eq!(placed(&on(no_cuda)), cpu);
+        let asked = SpecRequest { device: Some(DeviceChoice::Cpu), ..on(gpus(8)) };
+        assert_eq!(placed(&asked), cpu);
+        let ddp = on(gpus(8)).place(Engine::Ddp).unwrap();
+        assert_eq!(ddp.device, Device::Cpu);
+    }
+
+    #[test]
+    fn nccl_that_is_missing_is_not_replaced_by_gloo_unasked() {
+        let without = Gpus { nccl: Err("no libnccl.so.2".to_owned()), ..gpus(2) };
+        assert!(refusal(&on(without.clone()), Engine::Native).contains("no libnccl.so.2"));
+        let gloo = SpecRequest { backend: Some(BackendChoice::Gloo), ..on(without) };
+        assert_eq!(placed(&gloo), (Device::Cuda, Backend::Gloo, 2));
+    }
+
+    #[test]
+    fn what_is_asked_for_and_cannot_be_had_is_refused_with_everything_that_is_missing() {
+        let cuda = || SpecRequest { device: Some(DeviceChoice::Cuda), ..SpecRequest::default() };
+        let nccl = || SpecRequest { backend: Some(BackendChoice::Nccl), ..SpecRequest::default() };
+        let nothing = Gpus {
+            names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
+            libtorch: Err("the libtorch 2.11.0 in /lib has no CUDA".to_owned()),
+            nccl: Err("not looked for".to_owned()),
+        };
+        let cpu = Some(DeviceChoice::Cpu);
+        let native = Engine::Native;
+        insta::assert_snapshot!(
+            [
+                refusal(&SpecRequest { gpus: Some(nothing.clone()), ..cuda() }, native),
+                refusal(&SpecRequest { gpus: Some(nothing), ..nccl() }, native),
+                refusal(&SpecRequest { gpus: Some(gpus(0)), ..cuda() }, native),
+                refusal(
+                    &SpecRequest { gpus: Some(gpus(2)), world_size: Some(3), ..nccl() },
+                    native
+                ),
+                refusal(&SpecRequest { device: cpu, ..nccl() }, native),
+                refusal(
+                    &SpecRequest { device: cpu, rank_per_gpu: true, ..SpecRequest::default() },
+                    native
+                ),
+                refusal(&cuda(), native),
+                refusal(&cuda(), Engine::DeepSpeed),
+                refusal(&nccl(), Engine::Fsdp2),
+            ]
+            .join("\n")
+        );
+    }
+}
