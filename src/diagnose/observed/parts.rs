@@ -32,6 +32,19 @@ impl Buffer<'_> {
     }
 }
 
+/// Which backward of which rank, in the order of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackwardAt {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number among the backwards of the microbatch.
+    pub part: usize,
+    /// Rank.
+    pub rank: usize,
+}
+
 /// One backward on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {
