@@ -172,7 +172,7 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
         .observed
         .backwards
         .iter()
-        .map(|(&(step, microbatch, rank), backward)| {
+        .map(|(at, backward)| {
             let fired = backward.fired;
             let silent = backward
                 .silent()
@@ -180,9 +180,10 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
                 .map(|param| case.observed.param_name(param))
                 .collect();
             HookCount {
-                step,
-                microbatch,
-                rank,
+                step: at.step,
+                microbatch: at.microbatch,
+                part: at.part,
+                rank: at.rank,
                 accumulate_grad_nodes: backward.accumulate_grad_nodes,
                 fired: fired.map(|fired| fired.iter().map(|&count| count as usize).sum()),
                 silent,

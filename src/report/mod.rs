@@ -323,6 +323,9 @@ pub struct HookCount {
     pub step: usize,
     /// Microbatch.
     pub microbatch: usize,
+    /// Number among the backwards of the microbatch.
+    #[serde(default)]
+    pub part: usize,
     /// Rank.
     pub rank: usize,
     /// `AccumulateGrad` nodes in the graph.

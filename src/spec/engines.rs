@@ -121,6 +121,7 @@ impl SpecRequest {
             (spec.overlap_comm.is_some(), "--overlap-comm", no_buckets),
             (spec.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
             (spec.reduce_scatter.is_some(), "--reduce-scatter", no_buckets),
+            (self.reduce_bucket_size.is_some(), "--reduce-bucket-size", no_buckets),
         ];
         match rows.into_iter().find(|(unfit, _, _)| *unfit) {
             Some((_, asked, reason)) => Err(Invalid::contradiction(asked, reason)),

@@ -5,6 +5,7 @@
 //! so nothing behind it (launcher, rank, diagnosis) interprets flags a second time. It travels as
 //! JSON to the ranks and stands in the trace's first record.
 
+mod averaging;
 pub mod code;
 pub mod deepspeed;
 mod engines;

@@ -3,15 +3,16 @@
 //! Parameters that are cut together form a unit: a parameter group in stages 1 and 2
 //! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), each
 //! parameter by itself in stage 3 (`Init._partition_param` in `runtime/zero/partition_parameters.py`).
-//! Stage 0 cuts nothing: every rank owns everything.
+//! Stage 3 pads to the world size (`Init._aligned_size`); stage 0 cuts nothing and pads nothing: every
+//! rank owns everything.
 
 use std::ops::Range;
 
 use super::plan::Segment;
 use super::{Plan, RunSpec};
 
-/// Units are padded to a multiple of this times the world size (`nccl_start_alignment_factor` in
-/// DeepSpeed).
+/// In stages 1 and 2 units are padded to a multiple of this times the world size
+/// (`nccl_start_alignment_factor` in DeepSpeed).
 pub const ALIGNMENT: usize = 2;
 
 /// Parameters that lie one after the other, padded at the end so that every rank owns an equal part.
@@ -64,6 +65,10 @@ impl Partitioning {
     pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
         let replicated = spec.stage == 0;
         let owners = if replicated { 1 } else { spec.world_size };
+        let alignment = match spec.stage {
+            0 | 3 => owners,
+            _ => ALIGNMENT * owners,
+        };
         let mut this = Self {
             units: Vec::new(),
             places: vec![None; plan.params().len()],
@@ -82,7 +87,7 @@ impl Partitioning {
                     this.places[param] = Some(end..end + numel);
                     end += numel;
                 }
-                let padded = (end - flat).next_multiple_of(ALIGNMENT * spec.world_size);
+                let padded = (end - flat).next_multiple_of(alignment);
                 let part = padded / owners;
                 this.units.push(Unit {
                     params: params.to_vec(),
@@ -252,7 +257,7 @@ mod tests {
         fn a_layout_lists_what_the_slices_place(
             stage in 0u8..4, world_size in 1usize..9, groups in 1usize..3, frozen: bool,
         ) {
-            let (plan, partitioning) = partitioning(stage, world_size, groups, frozen);
+            let (_, partitioning) = partitioning(stage, world_size, groups, frozen);
             for rank in 0..world_size {
                 let mut start = 0;
                 for segment in partitioning.layout(rank) {
@@ -268,8 +273,22 @@ mod tests {
                 }
                 prop_assert_eq!(start, partitioning.partition_numel());
             }
-            prop_assert!(partitioning.numel() > plan.numel() - usize::from(frozen) * plan.numel());
         }
+    }
+
+    #[test]
+    fn stages_one_and_two_pad_to_twice_the_world_size_three_to_the_world_size_and_zero_not_at_all()
+    {
+        let padding = |stage| {
+            let (plan, partitioning) = partitioning(stage, 3, 1, false);
+            (partitioning.numel() - plan.numel(), plan)
+        };
+        let (padded, plan) = padding(1);
+        assert_eq!(padded, plan.numel().next_multiple_of(6) - plan.numel());
+        assert_eq!(padding(2).0, padded);
+        let each = plan.params().iter().map(|param| param.numel().next_multiple_of(3));
+        assert_eq!(padding(3).0, each.sum::<usize>() - plan.numel());
+        assert_eq!(padding(0).0, 0);
     }
 
     #[test]

@@ -171,7 +171,6 @@ impl SpecRequest {
         }
         spec.check_size()?;
         check_numbers(&spec)?;
-        check_exactness(&spec)?;
         let default_bucket = Plan::default_bucket_size(&spec);
         spec.reduce_bucket_size =
             at_least_one("--reduce-bucket-size", self.reduce_bucket_size, default_bucket)?;
@@ -188,6 +187,7 @@ impl SpecRequest {
             let file = self.deepspeed_config.take();
             spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
         }
+        check_exactness(&spec)?;
         check_shapes(&spec)?;
         engines::check_shapes(&spec)?;
         engines::check_ddp(&spec)?;

@@ -47,17 +47,15 @@ pub(super) fn check_numbers(spec: &RunSpec) -> Result<(), Invalid> {
 
 /// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it.
 ///
-/// The accumulator dataflow and FSDP2 sum over the ranks before they divide by `W`, or by what of it
-/// is no power of two, so that on their wire are multiples of `W`, for which only the odd part of `W`
-/// takes up significant bits.
+/// Where the sum over the ranks is divided last, multiples of `W` are on the wire, for which only the
+/// odd part of `W` takes up significant bits.
 pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
     if spec.model != Model::Coded {
         return Ok(());
     }
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
-    let divides_last = spec.dataflow == Some(Dataflow::Accumulator) || spec.engine == Engine::Fsdp2;
-    let undivided = if divides_last { odd_part } else { 1 };
+    let undivided = if spec.divides_last() { odd_part } else { 1 };
     for (flag, dtype, multiple) in [
         ("--grad-accum-dtype", spec.grad_accum_dtype, 1),
         ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
@@ -82,7 +80,9 @@ pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
 /// A real engine skips steps until its scale is low enough; the native one is not started.
 fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let scale = spec.loss_scale.initial();
-    let largest = spec.contributions_per_step() as f64 * scale;
+    let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
+    let multiple = if undivided { spec.world_size } else { 1 };
+    let largest = (spec.contributions_per_step() * multiple) as f64 * scale;
     let scales = spec.engine == Engine::Native && spec.dtype == Dtype::Fp16;
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
@@ -118,7 +118,14 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
     let has_buckets = spec.dataflow == Some(Dataflow::IpgBucket);
     let reduces_at_once = spec.stage >= 2;
     let overlaps = spec.overlap_comm == Some(true);
+    let offloads = spec.offload == Offload::Cpu;
     let has_unused = spec.shapes.iter().any(|shape| shape.leaves_unused());
+    let backwards = spec.steps * spec.gradient_accumulation_steps;
+    let goes_backward_again = backwards > 1
+        || spec.has_shape(Shape::SeveralBackwards)
+        || spec.has_shape(Shape::PenaltyBackward);
+    // Stage 3 pads to the world size, the others to an even multiple of it.
+    let pads = spec.stage > 0 && (spec.stage < 3 || spec.world_size > 1);
     let (place, reason) = match fault {
         Fault::DeadHooks
         | Fault::HookFiresTwice
@@ -150,8 +157,21 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
             has_buckets && spec.has_shape(Shape::Tied),
             "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
         ),
-        Fault::OffloadCopiedEarly | Fault::StaleHostBuffer => {
-            (spec.offload == Offload::Cpu, "nothing is copied to the host; add --offload cpu")
+        Fault::OffloadCopiedEarly => (offloads, "nothing is copied to the host; add --offload cpu"),
+        Fault::StaleHostBuffer => (
+            offloads && spec.steps > 1,
+            "nothing is copied to the host a second time; add --offload cpu and --steps 2",
+        ),
+        Fault::MicrobatchFromPreviousStep | Fault::AccumulatorNotZeroed => (
+            spec.steps > 1,
+            "it shows in the step after the first, and there is none; use --steps 2 or more",
+        ),
+        Fault::RankDies | Fault::RankHangs | Fault::RankRubbish => (
+            goes_backward_again,
+            "it happens before the second backward, and there is none; use --ga 2 or --steps 2",
+        ),
+        Fault::PaddingNotZeroed => {
+            (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")
         }
         Fault::OverflowNotAgreed => (
             spec.dtype == Dtype::Fp16 && spec.has_shape(Shape::InfinityOnOneRank),
@@ -191,6 +211,43 @@ mod tests {
         assert!(request(Dataflow::Accumulator, 5).resolve().is_ok());
         assert!(request(Dataflow::Accumulator, 6).resolve().is_err());
         assert!(request(Dataflow::IpgBucket, 6).resolve().is_ok());
+    }
+
+    #[test]
+    fn a_bucket_that_is_all_reduced_undivided_holds_fewer_contributions_in_both_engines() {
+        let request = |engine, reduce_scatter| SpecRequest {
+            engine: Some(engine),
+            stage: Some(2),
+            world_size: Some(7),
+            gradient_accumulation_steps: Some(6),
+            reduce_scatter: Some(reduce_scatter),
+            ..SpecRequest::default()
+        };
+        for engine in [Engine::Native, Engine::DeepSpeed] {
+            assert!(request(engine, true).resolve().is_ok(), "{engine}");
+            let inexact = matches!(request(engine, false).resolve(), Err(Invalid::Inexact { .. }));
+            assert!(inexact, "{engine}");
+            // Where nothing is scattered, stage 3 divides first all the same.
+            let stage_3 = SpecRequest { stage: Some(3), ..request(engine, false) };
+            assert!(stage_3.resolve().is_ok(), "{engine}");
+        }
+        let bf16_optimizer = SpecRequest { stage: Some(1), ..request(Engine::DeepSpeed, true) };
+        assert!(bf16_optimizer.resolve().is_err());
+    }
+
+    #[test]
+    fn an_undivided_sum_leaves_the_range_of_fp16_sooner() {
+        let request = |reduce_scatter| SpecRequest {
+            stage: Some(2),
+            world_size: Some(8),
+            gradient_accumulation_steps: Some(16),
+            dtype: Some(Dtype::Fp16),
+            reduce_scatter: Some(reduce_scatter),
+            ..SpecRequest::default()
+        };
+        assert!(request(true).resolve().is_ok());
+        let refusal = Invalid::Overflow { scale: 64.0, largest: 65536.0 };
+        assert_eq!(request(false).resolve(), Err(refusal));
     }
 
     #[test]
@@ -252,6 +309,48 @@ mod tests {
             .map(refusal)
             .join("\n")
         );
+    }
+
+    #[test]
+    fn faults_that_no_backward_or_step_is_left_for_are_refused() {
+        let once = |fault| SpecRequest {
+            inject: Some(fault),
+            steps: Some(1),
+            gradient_accumulation_steps: Some(1),
+            ..SpecRequest::default()
+        };
+        let offload = SpecRequest { offload: Some(Offload::Cpu), ..once(Fault::StaleHostBuffer) };
+        let stage_0 = SpecRequest { stage: Some(0), ..once(Fault::PaddingNotZeroed) };
+        insta::assert_snapshot!(
+            [
+                once(Fault::RankDies),
+                once(Fault::RankHangs),
+                once(Fault::RankRubbish),
+                once(Fault::MicrobatchFromPreviousStep),
+                once(Fault::AccumulatorNotZeroed),
+                offload.clone(),
+                stage_0,
+            ]
+            .map(refusal)
+            .join("\n")
+        );
+        for (fault, shape) in
+            [(Fault::RankDies, Shape::SeveralBackwards), (Fault::RankHangs, Shape::PenaltyBackward)]
+        {
+            let request = SpecRequest { shapes: vec![shape], ..once(fault) };
+            assert!(request.resolve().is_ok(), "{shape}");
+        }
+        assert!(SpecRequest { steps: Some(2), ..offload }.resolve().is_ok());
+    }
+
+    #[test]
+    fn a_bucket_size_is_refused_where_there_are_no_buckets() {
+        let request = SpecRequest {
+            dataflow: Some(Dataflow::Accumulator),
+            reduce_bucket_size: Some(64),
+            ..SpecRequest::default()
+        };
+        insta::assert_snapshot!(refusal(request));
     }
 
     #[test]

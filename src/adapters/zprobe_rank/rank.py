@@ -164,13 +164,15 @@ class Observer:
 
     def after_backward(self, step, microbatch, last):
         """Hooks and accumulators; also when backward failed."""
-        if self.tap is None or not last:
+        if self.tap is None:
             return
         at = dict(step=step, microbatch=microbatch)
         hooks = self.engine.fired()
         if hooks is not None:
             fired, arrived = hooks
             self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
+        if not last:
+            return
         accumulated = self.engine.accumulated(microbatch)
         if accumulated is not None:
             self._record("accumulator", "full", accumulated, **at)

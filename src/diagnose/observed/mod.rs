@@ -10,7 +10,7 @@ use crate::spec::{Plan, RunSpec};
 use crate::trace::{Event, LayoutName, ParamInfo, Point, Trace, combined_digest};
 
 pub use self::parts::{
-    Backward, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
+    Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
 };
 
 /// The trace, sorted.
@@ -23,8 +23,8 @@ pub struct Observed<'a> {
     pub processes: Vec<Process<'a>>,
     /// Every buffer, in the order of each rank's journey, ranks side by side.
     pub buffers: Vec<Buffer<'a>>,
-    /// Backwards by (step, microbatch, rank).
-    pub backwards: BTreeMap<(usize, usize, usize), Backward<'a>>,
+    /// Every backward of every rank.
+    pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
     /// The model's parameters, in flat order; empty if no rank got that far.
@@ -125,6 +125,18 @@ impl<'a> Observed<'a> {
         self.scaled.get(&(step, rank)).is_some_and(|scaled| scaled.overflow)
     }
 
+    /// The backwards of one microbatch on one rank, in order.
+    pub fn backwards_of(
+        &self,
+        step: usize,
+        microbatch: usize,
+        rank: usize,
+    ) -> impl Iterator<Item = (&BackwardAt, &Backward<'a>)> {
+        let at = move |part, rank| BackwardAt { step, microbatch, part, rank };
+        let all = self.backwards.range(at(0, 0)..=at(usize::MAX, usize::MAX));
+        all.filter(move |(at, _)| at.rank == rank)
+    }
+
     /// Buffers of a point and step, by rank.
     pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Buffer<'a>> {
         self.buffers.iter().filter(move |b| b.point == point && b.step == Some(step))
@@ -203,10 +215,13 @@ impl<'a> Observed<'a> {
                     fired: None,
                     arrived: None,
                 };
-                self.backwards.insert((*step, *microbatch, rank), backward);
+                let part = self.backwards_of(*step, *microbatch, rank).count();
+                let at = BackwardAt { step: *step, microbatch: *microbatch, part, rank };
+                self.backwards.insert(at, backward);
             }
             Event::HooksFired { step, microbatch, fired, arrived } => {
-                if let Some(backward) = self.backwards.get_mut(&(*step, *microbatch, rank)) {
+                let last = self.backwards_of(*step, *microbatch, rank).map(|(at, _)| *at).last();
+                if let Some(backward) = last.and_then(|at| self.backwards.get_mut(&at)) {
                     backward.fired = Some(fired);
                     backward.arrived = arrived.as_deref();
                 }

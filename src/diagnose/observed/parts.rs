@@ -25,6 +25,19 @@ pub struct Buffer<'a> {
     pub(super) ordinal: usize,
 }
 
+/// Which backward of which rank, in the order of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackwardAt {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number among the backwards of the microbatch.
+    pub part: usize,
+    /// Rank.
+    pub rank: usize,
+}
+
 /// One backward on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {

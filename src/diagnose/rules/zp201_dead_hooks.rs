@@ -15,14 +15,14 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let mut silent = Vec::new();
-    for (&(step, microbatch, rank), backward) in &case.observed.backwards {
+    for (at, backward) in &case.observed.backwards {
         let Some(fired) = backward.fired else { continue };
         let dead = backward.silent();
         if !dead.is_empty() {
-            silent.push((step, microbatch, rank, dead, backward, fired));
+            silent.push((at, dead, backward, fired));
         }
     }
-    let Some((step, microbatch, rank, dead, backward, fired)) = silent.first() else {
+    let Some((at, dead, backward, fired)) = silent.first() else {
         return Vec::new();
     };
     let total: u32 = fired.iter().sum();
@@ -33,13 +33,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         backward.reached.len(),
         backward.accumulate_grad_nodes,
     ));
-    (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
+    (finding.step, finding.microbatch) = (Some(at.step), Some(at.microbatch));
     let names: Vec<String> = dead.iter().map(|&i| case.observed.param_name(i)).collect();
     if let [name] = names.as_slice() {
         finding.param = Some(name.clone());
     }
-    if silent.iter().all(|other| other.2 == *rank) && case.observed.spec.world_size > 1 {
-        finding.rank = Some(*rank);
+    if silent.iter().all(|(other, ..)| other.rank == at.rank) && case.observed.spec.world_size > 1 {
+        finding.rank = Some(at.rank);
     }
     finding.evidence.push(format!("silent: {}", abridged(&names)));
     finding.evidence.push(format!(

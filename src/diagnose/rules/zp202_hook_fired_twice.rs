@@ -19,12 +19,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         .observed
         .backwards
         .iter()
-        .map(|(&place, backward)| (place, backward, backward.repeated()))
+        .map(|(at, backward)| (at, backward, backward.repeated()))
         .filter(|(_, _, params)| !params.is_empty())
         .collect();
-    let Some(((step, microbatch, rank), backward, params)) = repeated.first() else {
-        return Vec::new();
-    };
+    let Some((at, backward, params)) = repeated.first() else { return Vec::new() };
     let fired: u32 = params.iter().map(|&param| backward.firings(param)).sum();
     let arrived: u32 = params.iter().map(|&param| backward.arrivals(param)).sum();
     let mut finding = rule.finding(format!(
@@ -32,11 +30,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         amount(params.len(), "parameter"),
         amount(arrived as usize, "gradient"),
     ));
-    (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
-    if repeated.iter().all(|((_, _, other), _, _)| other == rank)
-        && case.observed.spec.world_size > 1
-    {
-        finding.rank = Some(*rank);
+    (finding.step, finding.microbatch) = (Some(at.step), Some(at.microbatch));
+    let on_one_rank = repeated.iter().all(|(other, ..)| other.rank == at.rank);
+    if on_one_rank && case.observed.spec.world_size > 1 {
+        finding.rank = Some(at.rank);
     }
     let names: Vec<String> = params.iter().map(|&i| case.observed.param_name(i)).collect();
     if let [name] = names.as_slice() {

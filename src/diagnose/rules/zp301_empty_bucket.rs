@@ -26,10 +26,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     };
     // Where the loss reaches no parameter there is nothing to flush; but an engine may fail at that.
     let has_reason = |empty: &BucketFlush<'_>| {
-        let backward = (empty.step, empty.microbatch, empty.rank);
-        let reached = case.observed.backwards.get(&backward).map(|backward| backward.reached.len());
+        let mut backwards =
+            case.observed.backwards_of(empty.step, empty.microbatch, empty.rank).peekable();
+        let was_seen = backwards.peek().is_some();
         let failed = case.observed.processes[empty.rank].failure.is_some();
-        reached == Some(0) && !failed
+        was_seen && backwards.all(|(_, backward)| backward.reached.is_empty()) && !failed
     };
     let empty: Vec<_> = flushes
         .iter()

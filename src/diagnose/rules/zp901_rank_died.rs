@@ -113,11 +113,10 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
 /// What was known of a rank's hooks and buckets when it ended.
 fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     let backwards = &case.observed.backwards;
-    let (&(step, microbatch, _), backward) =
-        backwards.iter().rfind(|((_, _, other), _)| *other == rank)?;
+    let (at, backward) = backwards.iter().rfind(|(at, _)| at.rank == rank)?;
     let mut known = format!(
-        "in its last backward, step {step}, microbatch {microbatch}: {} AccumulateGrad nodes",
-        backward.accumulate_grad_nodes,
+        "in its last backward, step {}, microbatch {}: {} AccumulateGrad nodes",
+        at.step, at.microbatch, backward.accumulate_grad_nodes,
     );
     if let Some(fired) = backward.fired {
         known.push_str(&format!(", {} hooks fired", fired.iter().sum::<u32>()));

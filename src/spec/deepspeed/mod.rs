@@ -98,7 +98,6 @@ impl DeepSpeedConfig {
         self.fill_dtypes(&mut filled);
         self.fill_batch(&mut filled);
         filled.stage.get_or_insert(self.settings.stage.unwrap_or(0));
-        filled.reduce_bucket_size = filled.reduce_bucket_size.or(self.settings.reduce_bucket_size);
         if filled.optimizer.is_none() && self.settings.optimizer.is_none() {
             let text = "no optimizer section, as where one is passed to deepspeed.initialize; \
                         zprobe's default optimizer runs, --optimizer chooses another";
@@ -122,6 +121,7 @@ impl DeepSpeedConfig {
     /// Hands the file on to the real DeepSpeed, with the flags of `asked` over it.
     fn keep_content(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
         let file = &self.settings;
+        filled.reduce_bucket_size = asked.reduce_bucket_size.or(file.reduce_bucket_size);
         filled.gradient_clipping = asked.gradient_clipping.or(file.gradient_clipping);
         filled.loss_scale = asked.loss_scale.or(file.loss_scale());
         filled.offload = asked.offload.or(file.offload.as_ref().map(|set| set.value));

@@ -52,6 +52,11 @@ impl DeepSpeedConfig {
         fill(&mut filled.offload, file.offload.as_ref(), has_zero, &mut ignored);
         let chosen = Dataflow::of_deepspeed(stage, dtype, accum, filled.offload);
         let dataflow = *filled.dataflow.get_or_insert(chosen);
+        match (dataflow, filled.reduce_bucket_size) {
+            (Dataflow::IpgBucket, None) => filled.reduce_bucket_size = file.reduce_bucket_size,
+            (Dataflow::Accumulator, None) => ignored.extend(file.reduce_bucket_spot.clone()),
+            (_, Some(_)) => {}
+        }
         let has_buckets = has_zero && dataflow == Dataflow::IpgBucket;
         // `DeepSpeedZeroOptimizer.__init__` in `runtime/zero/stage_1_and_2.py`.
         let always_contiguous = stage < 3 && filled.offload == Some(Offload::Cpu);

@@ -47,6 +47,8 @@ pub(super) struct Settings {
     pub comm_dtype: Option<Dtype>,
     /// `zero_optimization.reduce_bucket_size`; `None` when it is left to `"auto"`.
     pub reduce_bucket_size: Option<usize>,
+    /// Where it is set.
+    pub reduce_bucket_spot: Option<Spot>,
     /// `zero_optimization.allgather_bucket_size`; `None` when it is left to `"auto"`.
     pub allgather_bucket_size: Option<usize>,
     /// `zero_optimization.overlap_comm`
@@ -93,6 +95,7 @@ impl Settings {
                 (Flag::ReduceBucketSize, "--reduce-bucket-size"),
                 &mut checked.problems,
             ),
+            reduce_bucket_spot: member(zero, "reduce_bucket_size").map(|set| set.spot.clone()),
             allgather_bucket_size: bucket_size(
                 allgather_bucket_size(top, zero),
                 (Flag::AllgatherBucketSize, "--allgather-bucket-size"),

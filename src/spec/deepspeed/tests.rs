@@ -56,7 +56,6 @@ fn zero1_with_fp32_accumulation_becomes_the_accumulator_dataflow() {
     assert_eq!(spec.world_size, 2);
     assert_eq!(spec.gradient_accumulation_steps, 4);
     assert_eq!(spec.micro_batch_size, 4);
-    assert_eq!(spec.reduce_bucket_size, 200_000_000);
     assert_eq!(spec.allgather_bucket_size, Some(200_000_000));
     assert_eq!([spec.overlap_comm, spec.contiguous_gradients, spec.reduce_scatter], [None; 3]);
 }

@@ -2,7 +2,7 @@
 //!
 //! Follows `BF16_Optimizer` in `runtime/bf16_optimizer.py`: after each backward
 //! `update_hp_grads` adds every `param.grad` to `fp32_groups_gradients_flat`, and at the boundary
-//! `DeepSpeedEngine.allreduce_gradients` sums that buffer over the ranks and divides by `W`.
+//! `DeepSpeedEngine.allreduce_gradients` sums that buffer over the ranks and multiplies it by `1/W`.
 
 use std::rc::Rc;
 
@@ -59,7 +59,7 @@ impl Accumulator {
         if !skipped {
             let mut wire = self.gradients.to_kind(kind_of(context.wire_dtype()));
             context.communicator.all_reduce_sum(&wire, "accumulated gradients")?;
-            let _ = wire.f_div_scalar_(context.divisor())?;
+            let _ = wire.f_mul_scalar_(1.0 / context.divisor())?;
             self.gradients.f_copy_(&wire)?;
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Averaging gradients over the ranks: each rank keeps what it owns.
 //!
-//! DeepSpeed's `average_tensor` and `allreduce_and_scatter` (`runtime/zero/stage_1_and_2.py`), and
-//! `__avg_scatter_grads` (`runtime/zero/stage3.py`).
+//! DeepSpeed's `average_tensor`, `gradient_reduction_w_predivide` and `allreduce_and_scatter`
+//! (`runtime/zero/stage_1_and_2.py`), and `__avg_scatter_grads` and `__avg_scatter_contiguous_grads`
+//! (`runtime/zero/stage3.py`).
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -50,6 +51,15 @@ struct Launched {
     pending: Vec<Pending>,
     /// What this rank owns of it, once they are done.
     arrivals: Vec<Arrival>,
+    /// What that is multiplied by then, in the dtype of the wire.
+    factor: f64,
+}
+
+impl Launched {
+    /// With nothing to wait for.
+    fn at_once(arrivals: Vec<Arrival>) -> Self {
+        Self { pending: Vec::new(), arrivals, factor: 1.0 }
+    }
 }
 
 /// A slice that this rank owns.
@@ -126,11 +136,12 @@ impl Reducer {
             && self.launches == 1;
         let first = context.has(Fault::BucketNotAveraged) && self.launches == 1;
         if context.has(Fault::NotAveraged) || first || skipped {
-            let arrivals = self.own(&wire, &params);
-            self.launched = Some(Launched { pending: Vec::new(), arrivals });
+            self.launched = Some(Launched::at_once(self.own(&wire, &params)));
             return self.wait();
         }
-        let _ = wire.f_div_scalar_(context.divisor())?;
+        if !context.spec.divides_last() {
+            let _ = wire.f_div_scalar_(context.divisor())?;
+        }
         self.launched = Some(match self.way {
             Way::AllReduce => self.all_reduce(&wire, &params)?,
             Way::ReduceToOwners => self.reduce_to_owners(&wire, &params)?,
@@ -149,10 +160,16 @@ impl Reducer {
 
     /// Waits for the reduction that was launched.
     fn wait(&mut self) -> Result<()> {
-        let Some(Launched { pending, arrivals }) = self.launched.take() else { return Ok(()) };
+        let Some(Launched { pending, arrivals, factor }) = self.launched.take() else {
+            return Ok(());
+        };
         pending.into_iter().try_for_each(Pending::wait)?;
         for Arrival { tensor, from, to } in arrivals {
-            let _ = narrow(&self.averaged, to)?.f_add_(&narrow(&tensor, from)?)?;
+            let mut arrived = narrow(&tensor, from)?;
+            if factor != 1.0 {
+                arrived = arrived.f_mul_scalar(factor)?;
+            }
+            let _ = narrow(&self.averaged, to)?.f_add_(&arrived)?;
         }
         Ok(())
     }
@@ -175,22 +192,23 @@ impl Reducer {
     /// Adds a gradient that was never averaged to what this rank owns of it.
     pub fn keep_local(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
         self.finish()?;
-        let arrivals = self.own(&gradient.reshape([-1]), &[param]);
-        self.launched = Some(Launched { pending: Vec::new(), arrivals });
+        self.launched = Some(Launched::at_once(self.own(&gradient.reshape([-1]), &[param])));
         self.wait()
     }
 
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let arrivals = self.own(&self.read_from(wire), params);
-        let pending = self.context.communicator.start_all_reduce_sum(wire, &purpose(params))?;
-        Ok(Launched { pending: vec![pending], arrivals })
+        let Context { communicator, spec, .. } = &*self.context;
+        let pending = communicator.start_all_reduce_sum(wire, &purpose(params))?;
+        let factor = if spec.divides_last() { 1.0 / self.context.divisor() } else { 1.0 };
+        Ok(Launched { pending: vec![pending], arrivals, factor })
     }
 
     /// What ranks own of a bucket differs in size, and may be nothing: one reduction for each owner.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let communicator = &self.context.communicator;
         let placed = self.placed(params);
-        let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };
+        let mut launched = Launched::at_once(Vec::new());
         for owner in 0..communicator.world_size() {
             let owned: Vec<&Placed> = placed.iter().filter(|p| p.slice.rank == owner).collect();
             if owned.is_empty() {
@@ -242,7 +260,7 @@ impl Reducer {
             arrivals.push(Arrival { tensor: self.read_from(&output), from, to });
         }
         let pending = communicator.start_reduce_scatter_sum(&output, &input, &purpose(params))?;
-        Ok(Launched { pending: vec![pending], arrivals })
+        Ok(Launched { pending: vec![pending], arrivals, factor: 1.0 })
     }
 
     /// What this rank owns of gradients that lie in `wire` one after the other.

@@ -90,10 +90,11 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
         );
         return;
     }
-    let whole = |count: &&HookCount| count.silent.is_empty();
     let counts = &report.hooks.counts;
-    let right = counts.iter().filter(whole).count();
-    if let (Some(first), true) = (counts.first(), right == counts.len()) {
+    let silent: Vec<&HookCount> = counts.iter().filter(|count| !count.silent.is_empty()).collect();
+    let groups = alike(if silent.is_empty() { counts.iter().collect() } else { silent.clone() });
+    if let ([group], true) = (&*groups, silent.is_empty()) {
+        let first = group[0];
         paragraph(
             text,
             "",
@@ -107,7 +108,7 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
         return;
     }
     let mut table = table(["AccumulateGrad", "fired", "backwards", "first at"]);
-    for group in alike(counts.iter().filter(|count| !count.silent.is_empty())) {
+    for group in groups {
         let first = group[0];
         table.add_row([
             first.accumulate_grad_nodes.to_string(),
@@ -120,7 +121,7 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
 }
 
 /// Backwards with equal counts together.
-fn alike<'a>(counts: impl Iterator<Item = &'a HookCount>) -> Vec<Vec<&'a HookCount>> {
+fn alike(counts: Vec<&HookCount>) -> Vec<Vec<&HookCount>> {
     let mut groups: Vec<Vec<&HookCount>> = Vec::new();
     for count in counts {
         let key = |count: &HookCount| (count.accumulate_grad_nodes, count.fired);
