@@ -124,7 +124,7 @@ fn healthy_runs_are_clean_and_every_weight_is_exactly_one() {
 fn words(spec: &RunSpec) -> String {
     format!(
         "stage {} W {} ga {} {} accum {} comm {:?} {:?} offload {} overlap {:?} contiguous {:?} \
-         reduce_scatter {:?} bucket {} groups {:?} shapes {:?} seed {}",
+         reduce_scatter {:?} bucket {} allgather bucket {:?} groups {:?} clipping {} shapes {:?} seed {}",
         spec.stage,
         spec.world_size,
         spec.gradient_accumulation_steps,
@@ -137,7 +137,9 @@ fn words(spec: &RunSpec) -> String {
         spec.contiguous_gradients,
         spec.reduce_scatter,
         spec.reduce_bucket_size,
+        spec.allgather_bucket_size,
         spec.parameter_groups,
+        spec.gradient_clipping,
         spec.shapes,
         spec.seed,
     )
