@@ -183,7 +183,8 @@ pub fn main(args: Args) -> Result<u8> {
     refuse_nested_launch()?;
     let cuda = args.look_for_gpus()?;
     let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
-    if let (Device::Cuda, 1) = (spec.device, spec.world_size) {
+    let by_default = args.nproc_per_node.is_none();
+    if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
         anstream::eprintln!(
             "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU"
         );

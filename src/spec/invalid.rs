@@ -111,8 +111,8 @@ pub enum Invalid {
     },
     /// More ranks than GPUs, over NCCL.
     #[error(
-        "--backend nccl: NCCL refuses two ranks on one GPU, and {world_size} ranks are more than \
-         {gpus}; use --backend gloo, or --nproc-per-node {gpus}"
+        "--backend nccl: NCCL refuses two ranks on one GPU, and there are {gpus} for {world_size} \
+         ranks; use --backend gloo, or --nproc-per-node {gpus}"
     )]
     RanksShareGpus {
         /// Number of ranks.

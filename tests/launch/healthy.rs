@@ -82,6 +82,19 @@ fn a_rank_gets_torchruns_variables_and_its_own_descriptors_only() {
     }
 }
 
+#[test]
+fn a_rank_looks_for_its_libraries_where_its_program_wants_it_to_and_then_where_the_user_does() {
+    let library_path = vec!["/first".into(), "/second".into()];
+    let program = RankProgram { library_path, ..ranks("reports-all-variables") };
+    let run = run_program(&program, &spec(2, 60));
+    let own = std::env::var("LD_LIBRARY_PATH").ok().filter(|path| !path.is_empty());
+    let expected = own.map_or("/first:/second".to_owned(), |own| format!("/first:/second:{own}"));
+    for rank in 0..2 {
+        let Event::RankReady { versions: env, .. } = run.said(rank)[0] else { panic!() };
+        assert_eq!(env.get("LD_LIBRARY_PATH"), Some(&expected));
+    }
+}
+
 /// Descriptors that whoever runs the tests leaks into every process.
 fn inheritable() -> Vec<u32> {
     const O_CLOEXEC: u32 = 0o2_000_000;

@@ -187,8 +187,37 @@ fn explained(NcclError(code): NcclError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
     use super::*;
     use sys::ncclDataType_t as Nccl;
+
+    #[test]
+    #[ignore = "needs NCCL on the library path, and no GPU: LD_LIBRARY_PATH with libnccl.so"]
+    fn the_unique_id_that_rank_0_makes_reaches_every_rank() {
+        let timeout = Duration::from_secs(60);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut listener = Some(listener.into());
+        let ranks: Vec<_> = (0..3)
+            .map(|rank| {
+                let listener = listener.take();
+                thread::spawn(move || {
+                    let host = Ipv4Addr::LOCALHOST.to_string();
+                    let store = Store::join(&host, port, listener, timeout).unwrap();
+                    let id = exchange_id(&store, rank, timeout).unwrap();
+                    // Rank 0 hosts the store for the others.
+                    store.set(&format!("left/{rank}"), &[]).unwrap();
+                    let everybody: Vec<String> = (0..3).map(|it| format!("left/{it}")).collect();
+                    store.wait_get(&everybody, timeout).unwrap();
+                    id
+                })
+            })
+            .collect();
+        let ids: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().internal).collect();
+        assert!(ids[0].iter().any(|byte| *byte != 0) && ids.iter().all(|id| *id == ids[0]));
+    }
 
     #[test]
     fn every_dtype_of_the_engine_has_the_nccl_type_of_its_name() {

@@ -107,7 +107,7 @@ fn minor(release: &str) -> &str {
 
 /// The NCCL library that libtorch has loaded, or that the loader finds otherwise.
 fn nccl() -> Result<String> {
-    let directory = Library::open(NCCL).context("no NCCL library")?.directory()?;
+    let directory = Library::open(NCCL).context("no NCCL library")?.directory()?.canonicalize()?;
     Ok(directory.join(NCCL).display().to_string())
 }
 
