@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
 use zprobe::trace::Trace;
 
@@ -133,7 +134,7 @@ fn nothing_private_leaves_the_machine() {
     );
     let cwd = fs::canonicalize(bench.dir.path()).unwrap();
     let told = format!(
-        "File \"{}/.venv/lib/python3.11/site-packages/x.py\", line 3, in f\n\
+        "File \"{}/.venv/lib/python3.11/site-packages/x.py\", line 3, in f of {0}/.cache\n\
          {cwd}/train.py by plantedalice@planted-node-7: token={token} {hugging}\n\
          {escaped} {secret} pl4nted%2Fs%22ecret%20value {encoded} nccl-planted-0123\n\
          https://plantedbob:plantedpw@10.77.1.3/x planted.mail@planted.example\n\
@@ -206,18 +207,15 @@ fn what_is_not_private_survives_bit_for_bit() {
 
 #[test]
 fn runs_that_ended_badly_have_a_report_like_all_others() {
-    for (fixture, verdict) in [
-        ("rank-dies", Verdict::Crashed),
-        ("rank-hangs", Verdict::Crashed),
-        ("rank-rubbish", Verdict::Crashed),
-        ("boundary-leak", Verdict::Findings),
-        ("clean-ipg-bucket", Verdict::Clean),
-    ] {
-        let entries = Bench::with(fixture).attachment(&[]);
+    for fixture in ["rank-dies", "rank-hangs", "rank-rubbish", "boundary-leak", "clean-ipg-bucket"] {
+        let bench = Bench::with(fixture);
+        let diagnosed = diagnose(&Trace::read(&bench.run_dir()).unwrap());
+        assert_eq!(diagnosed.findings.is_empty(), fixture.starts_with("clean"), "{fixture}");
+        let entries = bench.attachment(&[]);
         let report: Report = serde_json::from_str(&entries["run/report.json"]).unwrap();
-        assert_eq!(report.verdict, verdict, "{fixture}");
+        assert_eq!(report.verdict, diagnosed.verdict, "{fixture}");
         in_order(&entries["report.md"], PLAIN);
-        for finding in &report.findings {
+        for finding in &diagnosed.findings {
             assert!(entries["report.md"].contains(&finding.code), "{fixture}");
         }
     }
@@ -225,7 +223,7 @@ fn runs_that_ended_badly_have_a_report_like_all_others() {
 
 #[test]
 fn a_trace_that_was_cut_in_the_middle_of_a_line_has_a_report() {
-    let bench = Bench::with("boundary-leak");
+    let bench = Bench::with("clean-accumulator");
     let path = bench.run_dir().join("trace.jsonl");
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();

@@ -205,7 +205,15 @@ impl RunSpec {
     fn as_file(&self) -> Option<(SpecRequest, Option<Value>)> {
         let (request, mut config) = match (self.engine, &self.deepspeed_config) {
             (Engine::DeepSpeed, Some(Value::Object(passed_on))) => {
-                (self.beside_the_engine(), passed_on.clone())
+                // What was asked for by flag stands in the specification and in the file.
+                let request = SpecRequest {
+                    overlap_comm: self.overlap_comm,
+                    contiguous_gradients: self.contiguous_gradients,
+                    reduce_scatter: self.reduce_scatter,
+                    immediate_grad_update: self.immediate_grad_update,
+                    ..self.beside_the_engine()
+                };
+                (request, passed_on.clone())
             }
             (Engine::Native, _) => (self.as_flags(), self.native_file()),
             _ => return None,

@@ -53,6 +53,25 @@ fn finding(finding: &Finding) -> String {
         let _ =
             writeln!(text, "- follows, {}: {}", consequence.code, escaped(&consequence.message));
     }
+    for known in &finding.known {
+        text += &known_bug(known);
+    }
+    text
+}
+
+/// A bug that is known: it need not be reported again.
+fn known_bug(known: &KnownBug) -> String {
+    let fixed = match &known.fixed {
+        Some(release) => format!("fixed in {release}"),
+        None => "not fixed in any release that was tried".to_owned(),
+    };
+    let title = escaped(&known.title);
+    let mut text = format!("- looks like a known bug: {title} ({}; {fixed})", known.affected);
+    // Addresses are links as they stand.
+    for link in &known.links {
+        let _ = write!(text, ", {link}");
+    }
+    let _ = write!(text, "\n- what to do about it: {}\n", escaped(&known.workaround));
     text
 }
 
