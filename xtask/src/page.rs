@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn every_page_has_a_place_for_its_part() {
-        for page in [bench::PAGE, bench::ENGINES_PAGE, bench::SUITE_PAGE, lattice::PAGE] {
+        for page in [bench::PAGE, bench::ENGINES_PAGE, lattice::PAGE] {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
             assert!(page.replaced(&text, "").is_some(), "{}", page.path);
         }

@@ -13,7 +13,6 @@ mod report;
 mod sample;
 mod scratch;
 mod seed_script;
-pub mod suite;
 
 use std::path::PathBuf;
 
@@ -35,10 +34,6 @@ pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask 
 /// Where the tables of real engines stand.
 pub const ENGINES_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --engines --write" };
-
-/// Where the tables of a suite stand.
-pub const SUITE_PAGE: Page =
-    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
 
 /// What to measure, and how often.
 #[derive(clap::Args)]
@@ -64,10 +59,6 @@ pub struct Options {
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
 
-    /// Measure a whole suite instead: in one warm pool, beside a run for each of its probes
-    #[arg(long, conflicts_with = "engines")]
-    pub suite: bool,
-
     /// Runs of a large model, with and without observation each
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
@@ -81,9 +72,6 @@ impl Options {
     /// The command that measures the same again. Where files are is everyone's own business.
     fn command(&self) -> String {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
-        if self.suite {
-            command += " --suite";
-        }
         if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);
             command += &" --python VENV/bin/python".repeat(self.python.len());

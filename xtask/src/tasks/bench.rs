@@ -12,9 +12,7 @@ pub fn bench(options: &Options) -> Result<()> {
     } else {
         tasks::build()?;
     }
-    let (page, measured) = if options.suite {
-        (bench::SUITE_PAGE, bench::suite::measure(options)?.to_string())
-    } else if options.engines {
+    let (page, measured) = if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {
         (bench::PAGE, bench::measure(options)?.to_string())
