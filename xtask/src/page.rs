@@ -57,7 +57,6 @@ mod tests {
             bench::PAGE,
             bench::ENGINES_PAGE,
             bench::SCALE_PAGE,
-            bench::SUITE_PAGE,
             lattice::PAGE,
             accuracy::PAGE,
         ];

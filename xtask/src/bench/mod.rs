@@ -14,7 +14,6 @@ mod sample;
 pub mod scale;
 mod scratch;
 mod seed_script;
-pub mod suite;
 
 use std::path::PathBuf;
 
@@ -36,10 +35,6 @@ pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask 
 /// Where the tables of real engines stand.
 pub const ENGINES_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --engines --write" };
-
-/// Where the tables of a suite stand.
-pub const SUITE_PAGE: Page =
-    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
 
 /// Where the table of many ranks stands.
 pub const SCALE_PAGE: Page =
@@ -69,10 +64,6 @@ pub struct Options {
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
 
-    /// Measure a whole suite instead: in one warm pool, beside a run for each of its probes
-    #[arg(long, conflicts_with_all = ["engines", "scale"])]
-    pub suite: bool,
-
     /// Measure the diagnosis of up to 4096 ranks instead
     #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
     pub scale: bool,
@@ -92,9 +83,6 @@ impl Options {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
         if self.scale {
             command += " --scale";
-        }
-        if self.suite {
-            command += " --suite";
         }
         if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);

@@ -17,9 +17,7 @@ pub fn bench(options: &Options) -> Result<()> {
     } else {
         tasks::build()?;
     }
-    let (page, measured) = if options.suite {
-        (bench::SUITE_PAGE, bench::suite::measure(options)?.to_string())
-    } else if options.scale {
+    let (page, measured) = if options.scale {
         (bench::SCALE_PAGE, bench::scale::measure(options)?.to_string())
     } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
