@@ -17,7 +17,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use zprobe::report::render::Format;
+use zprobe::diagnose::rules;
+use zprobe::report::Report;
+use zprobe::report::render::{Format, html};
+use zprobe::trace::Trace;
 
 /// Exit code for a usage or set-up error: nothing ran.
 const USAGE: u8 = 2;
@@ -73,17 +76,25 @@ struct Output {
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<std::path::PathBuf>,
 
+    /// Also write the report as one HTML page to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_HTML")]
+    export_html: Option<std::path::PathBuf>,
+
     /// Exit with 0 whatever the verdict; errors that kept anything from running still exit with 2
     #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
     exit_zero: bool,
 }
 
 impl Output {
-    /// Prints the report, exports it, and turns its verdict into an exit code.
-    fn hand_out(&self, report: &zprobe::report::Report) -> anyhow::Result<u8> {
+    /// Prints the report on a recorded run, exports it, and turns its verdict into an exit code.
+    fn hand_out(&self, report: &Report, trace: &Trace) -> anyhow::Result<u8> {
         print(&zprobe::report::render::render(report, self.output_format)?)?;
         if let Some(path) = &self.export_json {
             std::fs::write(path, report.to_json()?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if let Some(path) = &self.export_html {
+            std::fs::write(path, html(report, trace, &|code| Some(rules::find(code)?.doc))?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(if self.exit_zero { 0 } else { report.exit_code() })

@@ -13,12 +13,21 @@ pub fn two_digits(number: f64) -> String {
     format!("{number:.places$}")
 }
 
-/// `step 0`, or `steps 0, 1 and 2`.
+/// `step 0`, `steps 0, 1 and 2`, or `ranks 0 to 511`: what follows each other is a range, from four
+/// numbers on.
 pub fn counted(noun: &str, numbers: &[usize]) -> String {
-    let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    const SHORTEST: usize = 4;
+    let follow = numbers.chunk_by(|a, b| a + 1 == *b);
+    let texts: Vec<String> = follow
+        .flat_map(|run| match run {
+            [first, .., last] if run.len() >= SHORTEST => vec![format!("{first} to {last}")],
+            few => few.iter().map(usize::to_string).collect(),
+        })
+        .collect();
     match texts.split_last() {
         None => format!("no {noun}"),
-        Some((only, [])) => format!("{noun} {only}"),
+        Some((only, [])) if numbers.len() == 1 => format!("{noun} {only}"),
+        Some((only, [])) => format!("{} {only}", plural(noun)),
         Some((last, others)) => {
             format!("{} {} and {last}", plural(noun), others.join(", "))
         }
@@ -72,6 +81,8 @@ mod tests {
         assert_eq!(counted("rank", &[3]), "rank 3");
         assert_eq!(counted("step", &[0, 1, 2]), "steps 0, 1 and 2");
         assert_eq!(counted("microbatch", &[1, 3]), "microbatches 1 and 3");
+        assert_eq!(counted("rank", &[0, 1, 2, 3]), "ranks 0 to 3");
+        assert_eq!(counted("rank", &[0, 2, 3, 4, 5, 7]), "ranks 0, 2 to 5 and 7");
         assert_eq!([amount(1, "rank"), amount(2, "rank")], ["1 rank", "2 ranks"]);
     }
 }

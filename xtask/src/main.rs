@@ -1,6 +1,7 @@
 //! Sets zprobe up, builds it and tests it; `cargo xtask help` says how.
 
 mod bench;
+mod browser;
 mod cargo;
 mod cli;
 mod engines;

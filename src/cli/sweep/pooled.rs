@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::spec::Engine;
+use zprobe::trace::Trace;
 
 use super::worker::Task;
 use crate::cli::run;
@@ -55,7 +56,7 @@ impl Pooled {
                     return Err(error).context("there was nothing to watch");
                 }
             }
-            run::report(&task.dir)?;
+            run::report(&task.dir, &Trace::read(&task.dir)?)?;
             return Ok(());
         }
     }

@@ -2,8 +2,10 @@
 
 mod concise;
 mod full;
+mod html;
 mod json;
 
+pub use self::html::html;
 use super::Report;
 use crate::spec::named_enum;
 

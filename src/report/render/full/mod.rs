@@ -8,6 +8,7 @@ mod weights;
 
 use std::fmt::Write as _;
 
+pub(super) use self::setting::setting;
 use self::text::{BOLD, DIM, paragraph, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::amount;
@@ -20,7 +21,7 @@ pub(super) fn render(report: &Report) -> String {
     let style = verdict_style(report.verdict);
     let verdict = report.verdict.name().to_uppercase();
     let _ = writeln!(text, "{style}{verdict}{style:#}  {}", headline(report));
-    for line in setting::setting(report) {
+    for line in setting(report) {
         for line in text::wrapped(&line) {
             let _ = writeln!(text, "{DIM}{line}{DIM:#}");
         }

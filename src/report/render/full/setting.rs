@@ -5,7 +5,7 @@ use crate::report::words::{amount, weight_text};
 use crate::spec::{Dtype, Engine, Offload, RunSpec};
 
 /// A line each for the step, the dtypes, the software, and what is unusual.
-pub(super) fn setting(report: &Report) -> Vec<String> {
+pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     let mut lines = vec![
         format!(
