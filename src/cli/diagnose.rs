@@ -17,5 +17,5 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<u8> {
     let trace = Trace::read(&args.run_dir)?;
-    args.output.hand_out(&diagnose::diagnose(&trace))
+    args.output.hand_out(&diagnose::diagnose(&trace), &trace)
 }

@@ -26,8 +26,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use zprobe::diagnose::rules;
-use zprobe::report::render;
+use zprobe::report::Report;
+use zprobe::report::render::{self, html};
 use zprobe::report::suite::Suite;
+use zprobe::trace::Trace;
 
 use self::form::Form;
 
@@ -89,6 +91,10 @@ struct Output {
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<std::path::PathBuf>,
 
+    /// Also write the report as one HTML page to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_HTML")]
+    export_html: Option<std::path::PathBuf>,
+
     #[command(flatten)]
     exports: ci::Exports,
 
@@ -98,8 +104,8 @@ struct Output {
 }
 
 impl Output {
-    /// Prints the report, exports it, and turns its verdict into an exit code.
-    fn hand_out(&self, report: &zprobe::report::Report) -> anyhow::Result<u8> {
+    /// Prints the report on a recorded run, exports it, and turns its verdict into an exit code.
+    fn hand_out(&self, report: &Report, trace: &Trace) -> anyhow::Result<u8> {
         let suite = || {
             let words = std::env::args().skip(1);
             let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
@@ -115,6 +121,10 @@ impl Output {
         }
         if self.exports.any() {
             self.exports.write(&suite())?;
+        }
+        if let Some(path) = &self.export_html {
+            std::fs::write(path, html(report, trace, &|code| Some(rules::find(code)?.doc))?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(if self.exit_zero { 0 } else { report.exit_code() })
     }

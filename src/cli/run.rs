@@ -218,10 +218,11 @@ pub fn main(args: Args) -> Result<u8> {
     let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
     warn_of_survivors(&launch.run(&mut |record| progress.see(record))?);
     drop(progress);
-    let report = report(&run_dir)?;
+    let trace = Trace::read(&run_dir)?;
+    let report = report(&run_dir, &trace)?;
     // First, so that it is known even if the report cannot be handed out.
     anstream::eprintln!("recorded in {}", run_dir.display());
-    args.output.hand_out(&report)
+    args.output.hand_out(&report, &trace)
 }
 
 /// Says which processes of a run are left, if any are.
@@ -232,8 +233,8 @@ pub fn warn_of_survivors(ended: &Ended) {
 }
 
 /// The report on a recorded run, which it is written beside.
-pub fn report(run_dir: &Path) -> Result<Report> {
-    let report = diagnose::diagnose(&Trace::read(run_dir)?);
+pub fn report(run_dir: &Path, trace: &Trace) -> Result<Report> {
+    let report = diagnose::diagnose(trace);
     let path = run_dir.join(REPORT_FILE);
     fs::write(&path, report.to_json()?)
         .with_context(|| format!("cannot write {}", path.display()))?;

@@ -8,7 +8,7 @@ use super::overflow;
 use super::rules::MUST_AGREE;
 use crate::report::words::{by_rank, two_digits};
 use crate::report::{
-    Finding, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
+    Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
 use crate::spec::{Dataflow, Model, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point};
@@ -190,7 +190,49 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
             }
         })
         .collect();
-    Hooks { observed: counts.iter().any(|count| count.fired.is_some()), counts }
+    Hooks {
+        observed: counts.iter().any(|count| count.fired.is_some()),
+        counts,
+        params: case.observed.params.iter().map(|param| param.name.clone()).collect(),
+        firings: firings(case),
+    }
+}
+
+/// Backwards parameter by parameter, ranks on which they were alike in one entry.
+fn firings(case: &Case<'_>) -> Vec<Firings> {
+    let params = case.observed.params.len();
+    let counts = |list: Option<&[u32]>| -> Option<Vec<u32>> {
+        list.map(|list| (0..params).map(|p| list.get(p).copied().unwrap_or(0)).collect())
+    };
+    let mut all: Vec<Firings> = Vec::new();
+    for (&(step, microbatch, rank), backward) in &case.observed.backwards {
+        let mut reached = vec![false; params];
+        for &param in backward.reached {
+            if let Some(reached) = reached.get_mut(param) {
+                *reached = true;
+            }
+        }
+        let own = Firings {
+            step,
+            microbatch,
+            ranks: vec![rank],
+            reached,
+            arrived: counts(backward.arrived),
+            fired: counts(backward.fired),
+        };
+        let alike = |known: &&mut Firings| {
+            (&known.reached, &known.arrived, &known.fired)
+                == (&own.reached, &own.arrived, &own.fired)
+        };
+        // Backwards come in order: those of the other ranks stand at the end.
+        let same_backward =
+            |known: &&mut Firings| (known.step, known.microbatch) == (step, microbatch);
+        match all.iter_mut().rev().take_while(same_backward).find(alike) {
+            Some(known) => known.ranks.push(rank),
+            None => all.push(own),
+        }
+    }
+    all
 }
 
 /// The smallest deviation that this run could have seen.

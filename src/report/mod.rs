@@ -5,6 +5,7 @@
 
 pub mod render;
 pub mod suite;
+pub mod timeline;
 pub mod words;
 
 use std::collections::BTreeMap;
@@ -332,6 +333,29 @@ pub struct Hooks {
     pub observed: bool,
     /// `AccumulateGrad` nodes and hooks that fired, by step, microbatch and rank.
     pub counts: Vec<HookCount>,
+    /// The model's parameters, in flat order: those that `firings` is about.
+    #[serde(default)]
+    pub params: Vec<String>,
+    /// The same parameter by parameter.
+    #[serde(default)]
+    pub firings: Vec<Firings>,
+}
+
+/// Hooks of one backward, parameter by parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Firings {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Ranks on which it was like this.
+    pub ranks: Vec<usize>,
+    /// Whether the graph has an `AccumulateGrad` node for the parameter, by parameter.
+    pub reached: Vec<bool>,
+    /// Gradients that autograd delivered, by parameter; none where that was not watched.
+    pub arrived: Option<Vec<u32>>,
+    /// How often the hook fired, by parameter; none where the dataflow has no hooks.
+    pub fired: Option<Vec<u32>>,
 }
 
 /// Hooks of one backward on one rank.

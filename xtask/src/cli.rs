@@ -10,7 +10,7 @@ use crate::{accuracy, bench, lattice, tasks};
 /// Sets zprobe up, builds it and tests it.
 ///
 /// Needs a Rust toolchain, a C++ compiler and python3 with pip. libtorch is downloaded once, into
-/// the target directory; nothing is installed outside of it. To use a libtorch of your own, set
+/// the target directory; nothing is installed outside of it, but for the Chromium of `test`. To use a libtorch of your own, set
 /// LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the one of your python3's torch.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
@@ -43,8 +43,8 @@ pub enum Task {
 
     /// Check and test everything
     ///
-    /// In order: formatting, clippy and tests without libtorch; then libtorch, clippy, the
-    /// documentation, the release build and every test of the native engine; then a Python
+    /// In order: formatting, clippy and tests without libtorch, and of the HTML report in Chromium,
+    /// which root installs with apt-get if it is not there; then libtorch, clippy, the documentation, the release build and every test of the native engine; then a Python
     /// environment with DeepSpeed, the tests of real engines, and rows of the zoo. Stops at the
     /// first failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
     Test {

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod bench;
+mod browser;
 mod cargo;
 mod cli;
 mod engines;

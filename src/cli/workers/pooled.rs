@@ -8,6 +8,7 @@ use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::native;
 use zprobe::spec::Engine;
+use zprobe::trace::Trace;
 
 use super::serve::Task;
 use crate::cli::run;
@@ -56,7 +57,7 @@ impl Pooled {
                     return Err(error).context("there was nothing to watch");
                 }
             }
-            run::report(&task.dir)?;
+            run::report(&task.dir, &Trace::read(&task.dir)?)?;
             return Ok(());
         }
     }

@@ -2,10 +2,12 @@
 
 mod concise;
 mod full;
+mod html;
 mod json;
 pub mod markdown;
 pub mod suite;
 
+pub use self::html::html;
 use super::Report;
 use crate::spec::named_enum;
 

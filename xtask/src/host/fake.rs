@@ -19,7 +19,8 @@ impl FakeHost {
     pub fn new() -> Self {
         let bin = TempDir::new().unwrap();
         let path = bin.path().into();
-        let host = Host { path, cxx: None, libtorch: None, libtorch_use_pytorch: false };
+        let host =
+            Host { path, cxx: None, libtorch: None, libtorch_use_pytorch: false, chromium: None };
         Self { host, bin }
     }
 

@@ -22,6 +22,8 @@ pub struct Host {
     pub libtorch: Option<OsString>,
     /// `LIBTORCH_USE_PYTORCH`
     pub libtorch_use_pytorch: bool,
+    /// `ZPROBE_TEST_CHROMIUM`
+    pub chromium: Option<OsString>,
 }
 
 impl Host {
@@ -33,6 +35,7 @@ impl Host {
             cxx: set("CXX"),
             libtorch: set("LIBTORCH"),
             libtorch_use_pytorch: set("LIBTORCH_USE_PYTORCH").is_some_and(|value| value != "0"),
+            chromium: set("ZPROBE_TEST_CHROMIUM"),
         }
     }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::build::{self, NATIVE};
+use crate::browser;
 use crate::cargo::{self, cargo};
 use crate::engines::Environments;
 use crate::host::Host;
@@ -14,7 +15,7 @@ use crate::steps::Steps;
 /// Checks and tests everything, the quick steps first.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(11);
+    let mut steps = Steps::new(13);
 
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     steps.step("clippy, without libtorch", || {
@@ -24,8 +25,13 @@ pub fn test(full: bool) -> Result<()> {
         cargo::run(runner.tests("--workspace")?)?;
         runner.doc_tests()
     })?;
+    let host = Host::from_env();
+    steps.step("Chromium", || browser::prepare(&host))?;
+    steps.step(&format!("tests of the HTML report in Chromium, with {}", runner.name()), || {
+        cargo::run(runner.ignored_tests("--test browser")?)
+    })?;
 
-    let libtorch = steps.step("libtorch", || Libtorch::locate(&Host::from_env()))?;
+    let libtorch = steps.step("libtorch", || Libtorch::locate(&host))?;
     steps.step("clippy, native", || {
         let clippy = cargo(&format!("clippy {NATIVE} --all-targets -- -D warnings"))?;
         cargo::run(libtorch.apply(clippy))

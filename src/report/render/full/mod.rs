@@ -8,6 +8,7 @@ pub(super) mod weights;
 
 use std::fmt::Write as _;
 
+pub(super) use self::setting::setting;
 pub(super) use self::text::paragraph;
 use self::text::{BOLD, DIM, section, verdict_style};
 use super::{Report, concise};
@@ -21,7 +22,7 @@ pub(super) fn render(report: &Report) -> String {
     let style = verdict_style(report.verdict);
     let verdict = report.verdict.name().to_uppercase();
     let _ = writeln!(text, "{style}{verdict}{style:#}  {}", headline(report));
-    for line in setting::setting(report) {
+    for line in setting(report) {
         for line in text::wrapped(&line) {
             let _ = writeln!(text, "{DIM}{line}{DIM:#}");
         }

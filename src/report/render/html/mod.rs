@@ -1,0 +1,127 @@
+//! The report as one HTML page, to be read in a browser or attached to a bug report.
+//!
+//! The page is a file of its own: style and script are inside, it asks for nothing from the network,
+//! and its policy forbids the browser to do so. Everything is drawn here, as tables and SVG; the
+//! script only makes links light up their place and the timeline zoom. Whatever a rank or an engine
+//! said is escaped by the template, and the policy lets no other script or style run.
+
+mod buckets;
+mod chart;
+mod explanations;
+mod findings;
+mod form;
+mod hooks;
+mod labels;
+mod lanes;
+mod norms;
+mod picture;
+mod policy;
+mod ranks;
+mod setting;
+mod time_scale;
+mod weights;
+
+use askama::Template;
+
+use self::buckets::Buckets;
+use self::explanations::Explanation;
+use self::findings::{Finding, Place, Places};
+use self::hooks::Hooks;
+use self::lanes::Lanes;
+use self::norms::Norms;
+use self::ranks::RankGroup;
+use self::setting::Fact;
+use self::weights::Weights;
+use super::full;
+use crate::report::{Report, Verdict, timeline::Timeline};
+use crate::trace::Trace;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// More ranks than this are drawn in groups, where they are alike.
+const RANKS_SHOWN: usize = 16;
+
+/// The page.
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page<'a> {
+    report: &'a Report,
+    style: &'static str,
+    script: &'static str,
+    policy: String,
+    headline: String,
+    setting: Vec<String>,
+    findings: Vec<Finding<'a>>,
+    divergence: Option<Place<'a>>,
+    weights: Weights,
+    norms: Option<Norms>,
+    buckets: Option<Buckets<'a>>,
+    hooks: Option<Hooks<'a>>,
+    lanes: Option<Lanes>,
+    ranks: Vec<RankGroup<'a>>,
+    spec: Vec<Fact>,
+    explanations: Vec<Explanation<'a>>,
+}
+
+/// The page of a report. The timeline is drawn from the times in `trace`, the recording that the
+/// report was made of; everything else from the report. `explain` gives the documentation of a
+/// rule, in Markdown, by its code.
+///
+/// # Errors
+/// When the template cannot be filled in, which no report leads to.
+pub fn html<'a>(
+    report: &'a Report,
+    trace: &Trace,
+    explain: &dyn Fn(&str) -> Option<&'a str>,
+) -> anyhow::Result<String> {
+    let weights = Weights::new(report);
+    let hooks = Hooks::new(report);
+    let lanes = Lanes::new(&Timeline::new(trace));
+    let explanations = explanations::of(report, explain);
+    let ranks = ranks::of(report);
+    let places = Places {
+        weights: &weights,
+        has_hooks: hooks.is_some(),
+        has_timeline: lanes.is_some(),
+        ranks: &ranks,
+        explanations: &explanations,
+    };
+    let findings = findings::of(report, &places);
+    let page = Page {
+        style: STYLE,
+        script: SCRIPT,
+        policy: policy::policy(STYLE, SCRIPT),
+        headline: full::headline(report),
+        setting: full::setting(report),
+        findings,
+        divergence: findings::divergence(report),
+        weights,
+        norms: Norms::new(report),
+        buckets: Buckets::new(report),
+        hooks,
+        lanes,
+        ranks,
+        spec: setting::of(&report.run.spec)?,
+        explanations,
+        report,
+    };
+    Ok(page.render()?)
+}
+
+impl Page<'_> {
+    /// A sign beside the verdict, so that nobody has to tell colours apart.
+    fn sign(&self) -> &'static str {
+        match self.report.verdict {
+            Verdict::Clean => "✓",
+            Verdict::Findings => "✗",
+            Verdict::Crashed => "!",
+            Verdict::Inconclusive => "?",
+        }
+    }
+
+    /// Whether the run says anything about gradients reaching an optimizer.
+    fn unfinished(&self) -> bool {
+        self.report.ranks.iter().any(|rank| !rank.finished)
+    }
+}

@@ -1,0 +1,59 @@
+//! How ranks ended; of many, those that ended alike in one row.
+
+use super::RANKS_SHOWN;
+use super::labels;
+use crate::report::{Rank, Report};
+use crate::trace::Outcome;
+
+/// Ranks that ended alike.
+pub(super) struct RankGroup<'a> {
+    /// One of them.
+    pub rank: &'a Rank,
+    pub members: Vec<usize>,
+    pub label: String,
+    pub outcome: String,
+    /// The end of standard error, without terminal codes.
+    pub stderr: Option<String>,
+}
+
+/// Every rank of a report.
+pub(super) fn of(report: &Report) -> Vec<RankGroup<'_>> {
+    let world_size = report.ranks.len();
+    let mut groups: Vec<(&Rank, Vec<usize>)> = Vec::new();
+    for rank in &report.ranks {
+        let alike = |known: &Rank| {
+            let what = |rank: &Rank| {
+                (rank.outcome, rank.finished, rank.last.clone(), rank.failure.clone())
+            };
+            what(known) == what(rank) && known.stderr == rank.stderr
+        };
+        match groups.iter_mut().find(|(known, _)| world_size > RANKS_SHOWN && alike(known)) {
+            Some((_, members)) => members.push(rank.rank),
+            None => groups.push((rank, vec![rank.rank])),
+        }
+    }
+    let mut groups: Vec<RankGroup<'_>> = groups
+        .into_iter()
+        .map(|(rank, members)| RankGroup {
+            label: labels::ranks(&members, world_size),
+            outcome: outcome(rank.outcome),
+            stderr: rank.stderr.as_ref().map(|text| anstream::adapter::strip_str(text).to_string()),
+            members,
+            rank,
+        })
+        .collect();
+    // What did not end well is what a reader looks for among many.
+    if world_size > RANKS_SHOWN {
+        groups.sort_by_key(|group| group.rank.finished);
+    }
+    groups
+}
+
+fn outcome(outcome: Option<Outcome>) -> String {
+    match outcome {
+        Some(Outcome::Code(code)) => format!("exit code {code}"),
+        Some(Outcome::Signal(signal)) => format!("signal {signal}"),
+        Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
+        None => "no known end".to_owned(),
+    }
+}
