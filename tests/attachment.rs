@@ -207,7 +207,8 @@ fn what_is_not_private_survives_bit_for_bit() {
 
 #[test]
 fn runs_that_ended_badly_have_a_report_like_all_others() {
-    for fixture in ["rank-dies", "rank-hangs", "rank-rubbish", "boundary-leak", "clean-ipg-bucket"] {
+    for fixture in ["rank-dies", "rank-hangs", "rank-rubbish", "boundary-leak", "clean-ipg-bucket"]
+    {
         let bench = Bench::with(fixture);
         let diagnosed = diagnose(&Trace::read(&bench.run_dir()).unwrap());
         assert_eq!(diagnosed.findings.is_empty(), fixture.starts_with("clean"), "{fixture}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Case;
-use super::observed::{BucketFlush, Buffer, Process};
+use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
 use crate::report::words::{by_rank, two_digits};
@@ -205,7 +205,7 @@ fn firings(case: &Case<'_>) -> Vec<Firings> {
         list.map(|list| (0..params).map(|p| list.get(p).copied().unwrap_or(0)).collect())
     };
     let mut all: Vec<Firings> = Vec::new();
-    for (&(step, microbatch, rank), backward) in &case.observed.backwards {
+    for (&BackwardAt { step, microbatch, part, rank }, backward) in &case.observed.backwards {
         let mut reached = vec![false; params];
         for &param in backward.reached {
             if let Some(reached) = reached.get_mut(param) {
@@ -215,6 +215,7 @@ fn firings(case: &Case<'_>) -> Vec<Firings> {
         let own = Firings {
             step,
             microbatch,
+            part,
             ranks: vec![rank],
             reached,
             arrived: counts(backward.arrived),
@@ -225,8 +226,9 @@ fn firings(case: &Case<'_>) -> Vec<Firings> {
                 == (&own.reached, &own.arrived, &own.fired)
         };
         // Backwards come in order: those of the other ranks stand at the end.
-        let same_backward =
-            |known: &&mut Firings| (known.step, known.microbatch) == (step, microbatch);
+        let same_backward = |known: &&mut Firings| {
+            (known.step, known.microbatch, known.part) == (step, microbatch, part)
+        };
         match all.iter_mut().rev().take_while(same_backward).find(alike) {
             Some(known) => known.ranks.push(rank),
             None => all.push(own),

@@ -348,6 +348,9 @@ pub struct Firings {
     pub step: usize,
     /// Microbatch.
     pub microbatch: usize,
+    /// Number among the backwards of the microbatch.
+    #[serde(default)]
+    pub part: usize,
     /// Ranks on which it was like this.
     pub ranks: Vec<usize>,
     /// Whether the graph has an `AccumulateGrad` node for the parameter, by parameter.

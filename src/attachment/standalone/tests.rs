@@ -25,7 +25,12 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
         norms: Vec::new(),
         ranks: Vec::new(),
         buckets: Vec::new(),
-        hooks: Hooks { observed: false, counts: Vec::new() },
+        hooks: Hooks {
+            observed: false,
+            counts: Vec::new(),
+            params: Vec::new(),
+            firings: Vec::new(),
+        },
         power: Power {
             method: Method::Coded,
             smallest_weight_deviation: None,

@@ -159,7 +159,7 @@ pub fn tasks<'a>(probes: &'a [Chosen], args: &super::Args) -> Result<Vec<Task<'a
     tasks.retain(|task| wanted(task, &args.filter));
     ensure!(!tasks.is_empty(), "--filter {}: no case is left to run", args.filter.join(", "));
     for task in &tasks {
-        let spec = run::Args::parse(&task.arguments())?.spec();
+        let spec = run::Args::parse(&task.arguments())?.spec(None);
         let file = &task.chosen.probe.document.file;
         spec.with_context(|| format!("{file}, on the {} engine", task.engine))?;
     }
@@ -190,7 +190,7 @@ mod tests {
         for chosen in probes(&[]).unwrap() {
             for &engine in &chosen.probe.engines {
                 let task = Task { chosen: &chosen, engine };
-                let spec = run::Args::parse(&task.arguments()).unwrap().spec();
+                let spec = run::Args::parse(&task.arguments()).unwrap().spec(None);
                 let spec = spec.unwrap_or_else(|err| panic!("{}: {err:#}", task.id()));
                 assert_eq!((spec.engine, spec.world_size), (engine, 2), "{}", task.id());
             }

@@ -18,7 +18,7 @@ fn read_back(spec: &RunSpec) -> RunSpec {
     }
     let words = shlex::split(&command.line()).expect("words of a shell");
     assert_eq!(words[2..], command.arguments);
-    Args::parse(&command.arguments).expect("flags").spec().expect("a specification")
+    Args::parse(&command.arguments).expect("flags").spec(None).expect("a specification")
 }
 
 #[test]
@@ -27,22 +27,22 @@ fn every_configuration_is_what_its_command_says() {
         let lattice = Lattice::of(engine);
         for configuration in lattice.covering() {
             let arguments = configuration.arguments();
-            let spec = Args::parse(&arguments).expect("flags").spec();
+            let spec = Args::parse(&arguments).expect("flags").spec(None);
             let Ok(spec) = spec else { continue };
             let command = spec.command("ds.json").expect("a command");
             assert_eq!(command.deepspeed_config, None, "{arguments:?}");
             let words = command.arguments;
-            assert_eq!(Args::parse(&words).unwrap().spec().unwrap(), spec, "{arguments:?}");
+            assert_eq!(Args::parse(&words).unwrap().spec(None).unwrap(), spec, "{arguments:?}");
         }
     }
 }
 
 #[test]
 fn every_row_of_the_zoo_is_what_its_command_says() {
-    for row in registry::rows().expect("rows") {
+    for row in registry::rows() {
         for release in &row.releases {
             let arguments: Vec<String> = row.arguments(release).map(str::to_owned).collect();
-            let spec = Args::parse(&arguments).expect("flags").spec().expect("a specification");
+            let spec = Args::parse(&arguments).expect("flags").spec(None).expect("a specification");
             assert_eq!(read_back(&spec), spec, "{}", row.name);
         }
     }
@@ -57,7 +57,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
         let text = fs::read_to_string(&file).expect("a text");
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
-            let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec();
+            let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec(None);
             // What is left to "auto" is gone from what was passed on.
             let Ok(spec) = spec else { continue };
             if engine == "deepspeed" && text.contains("\"auto\"") {
@@ -74,7 +74,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
 fn a_command_says_no_more_than_it_has_to() {
     let spec = |words: &str| {
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        Args::parse(&words).expect("flags").spec().expect("a specification")
+        Args::parse(&words).expect("flags").spec(None).expect("a specification")
     };
     let said = |words| spec(words).command("ds.json").expect("a command").line();
     for words in [
@@ -119,28 +119,28 @@ prop_compose! {
         ),
     ) -> SpecRequest {
         let zero = matches!(engine, Engine::Native | Engine::DeepSpeed);
-        let (native, ddp) = (*engine == Engine::Native, *engine == Engine::Ddp);
+        let (native, ddp) = (engine == Engine::Native, engine == Engine::Ddp);
         SpecRequest {
-            engine: Some(*engine),
+            engine: Some(engine),
             stage: zero.then_some(stage),
             world_size: Some(world),
             gradient_accumulation_steps: Some(ga),
             steps: Some(steps),
-            dtype: dtype.copied(),
-            grad_accum_dtype: accum.copied().filter(|_| zero),
-            comm_dtype: comm.copied().filter(|_| !ddp),
-            dataflow: dataflow.copied().filter(|_| native),
+            dtype: dtype,
+            grad_accum_dtype: accum.filter(|_| zero),
+            comm_dtype: comm.filter(|_| !ddp),
+            dataflow: dataflow.filter(|_| native),
             reduce_bucket_size: bucket.filter(|_| zero),
             overlap_comm: flags[0].filter(|_| zero),
             contiguous_gradients: flags[1].filter(|_| zero),
             reduce_scatter: flags[2].filter(|_| zero),
-            immediate_grad_update: flags[3].filter(|_| *engine == Engine::DeepSpeed),
+            immediate_grad_update: flags[3].filter(|_| engine == Engine::DeepSpeed),
             find_unused_parameters: flags[4].filter(|_| ddp),
             static_graph: flags[5].filter(|_| ddp),
             gradient_as_bucket_view: flags[6].filter(|_| ddp),
-            reshard_after_forward: flags[7].filter(|_| *engine == Engine::Fsdp2),
-            offload: offload.copied().filter(|_| zero),
-            comm_hook: hook.copied().filter(|_| ddp),
+            reshard_after_forward: flags[7].filter(|_| engine == Engine::Fsdp2),
+            offload: offload.filter(|_| zero),
+            comm_hook: hook.filter(|_| ddp),
             gradient_clipping: clipping,
             loss_scale: scale.filter(|_| zero),
             // Other settings come from files, which the tests above read.

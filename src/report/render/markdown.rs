@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::Report;
 use super::concise;
-use super::full::{self, setting, weights};
+use super::full::{self, weights};
 use crate::report::words::{matrix_text, weight_text};
 use crate::report::{Contribution, Finding, KnownBug};
 use crate::trace::{Outcome, Point};
@@ -32,7 +32,7 @@ pub fn render(report: &Report) -> String {
 
 /// What was run, one line each.
 pub fn setup(report: &Report) -> String {
-    let lines = setting::setting(report).into_iter();
+    let lines = full::setting(report).into_iter();
     lines.map(|line| format!("- {}\n", escaped(&line))).collect()
 }
 

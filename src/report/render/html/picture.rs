@@ -220,6 +220,7 @@ mod tests {
             residual: 0.0,
             tolerance: 0.0,
             covered: 1.0,
+            also: Vec::new(),
         }
     }
 
