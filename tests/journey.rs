@@ -21,7 +21,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("doctor", &["spec"]),
     ("document", &[]),
     ("probe", &["spec", "zoo", "document"]),
-    ("baseline", &["report", "zoo", "document"]),
+    ("baseline", &["spec", "report", "zoo", "document"]),
     ("attachment", &["spec", "trace", "report", "doctor"]),
 ];
 

@@ -154,7 +154,7 @@ fn a_list_runs_nothing() {
 
 #[test]
 fn every_row_is_listed_with_its_title() {
-    let output = Place::new().zprobe(&["list", "probes"]);
+    let output = Place::new().zprobe(&["list", "zoo"]);
     let listed = text(&output.stdout);
     for row in registry::rows() {
         assert!(listed.contains(&row.name) && listed.contains(&row.title), "{}", row.name);

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::deepspeed::DeepSpeedConfig;
-use super::{Dtype, Engine, LossScale, Optimizer, RunSpec, SpecRequest};
+use super::{Dataflow, Dtype, Engine, LossScale, Optimizer, RunSpec, SpecRequest};
 
 /// What to type for a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +158,9 @@ impl RunSpec {
             grad_accum_dtype: zero.then_some(self.grad_accum_dtype),
             comm_dtype: self.comm_dtype.filter(|_| self.engine != Engine::Ddp),
             dataflow: self.dataflow,
-            reduce_bucket_size: zero.then_some(self.reduce_bucket_size),
+            // The accumulator has no bucket, and is given none.
+            reduce_bucket_size: (zero && self.dataflow != Some(Dataflow::Accumulator))
+                .then_some(self.reduce_bucket_size),
             allgather_bucket_size: self.allgather_bucket_size,
             parameter_groups: self.parameter_groups,
             offload: (native || configured("/zero_optimization/offload_optimizer"))

@@ -9,35 +9,29 @@ use super::{Plan, RunSpec};
 /// Beyond so many values the sums are not worked out.
 const MOST_VALUES: usize = 1 << 27;
 
-/// Whether all sums of gradients stay within `-limit..=limit`: each rank's own, microbatch after
-/// microbatch, and those of the ranks' sums, of whatever ranks in whatever order.
+/// Whether all sums of gradients stay within `-limit..=limit`: microbatch after microbatch, each rank's
+/// own, and those of the ranks' sums, of whatever ranks in whatever order.
 ///
 /// A gradient that is left out, as with most shapes, makes other sums: with shapes the answer is no.
 pub(super) fn sums_stay_within(spec: &RunSpec, limit: usize) -> bool {
     let code = Plan::code(spec);
     let values = spec.contributions() * code.length();
-    if !spec.shapes.is_empty() || values > MOST_VALUES {
+    // A microbatch that is reduced by itself sums to the number of ranks at most.
+    if !spec.shapes.is_empty() || values > MOST_VALUES || spec.world_size > limit {
         return false;
     }
     let limit = limit as i64;
     let holds = |step: usize, element: usize| {
-        // The largest sum of some ranks is that of all that are positive.
-        let (mut positive, mut negative) = (0, 0);
-        for rank in 0..spec.world_size {
-            let mut sum = 0;
-            for microbatch in 0..spec.gradient_accumulation_steps {
-                sum += i64::from(code.value(spec.column(step, rank, microbatch), element));
-                if sum.abs() > limit {
-                    return false;
-                }
+        let mut sums = vec![0; spec.world_size];
+        (0..spec.gradient_accumulation_steps).all(|microbatch| {
+            for (rank, sum) in sums.iter_mut().enumerate() {
+                *sum += i64::from(code.value(spec.column(step, rank, microbatch), element));
             }
-            if sum > 0 {
-                positive += sum;
-            } else {
-                negative -= sum;
-            }
-        }
-        positive.max(negative) <= limit
+            // The largest sum of some ranks is that of all that are positive.
+            let positive: i64 = sums.iter().filter(|sum| **sum > 0).sum();
+            let negative: i64 = sums.iter().filter(|sum| **sum < 0).sum();
+            positive.max(-negative) <= limit
+        })
     };
     // Codes repeat, but for the signs of elements, which turn all gradients alike.
     (0..spec.steps).all(|step| (0..code.length()).all(|element| holds(step, element)))

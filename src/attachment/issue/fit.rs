@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_between_lines() {
-        assert_eq!(shortened("one\ntwo\nthree\n", 13, "more"), "… more\n");
+    fn text_is_cut_between_lines_and_a_line_that_is_too_long_within_it() {
+        assert_eq!(shortened("one\ntwo\nthree\n", 12, "more"), "on\n… more\n");
         assert_eq!(shortened("one\ntwo\nthree\n", 14, "more"), "one\ntwo\nthree\n");
         assert_eq!(shortened(&"one\n".repeat(9), 20, "more"), "one\none\n… more\n");
     }

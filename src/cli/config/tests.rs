@@ -98,14 +98,14 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_the_def
 fn every_kind_of_value_can_stand_in_a_file() {
     let dir = files(&[(
         FILE,
-        "[run]\nengine = 'ddp'\nshape = ['tied', 'frozen']\nstatic-graph = true\n\
+        "[run]\nengine = 'ddp'\nshape = ['tied', 'frozen']\ngradient-as-bucket-view = true\n\
          gradient_clipping = 0.5\nnproc-per-node = 3\ngradient-accumulation-steps = 6\n\
          exit-zero = true\noutput-format = 'junit'\n",
     )]);
     let spec = spec(&dir, &[]).unwrap();
     assert_eq!((spec.world_size, spec.gradient_accumulation_steps), (3, 6));
     assert_eq!((spec.shapes.len(), spec.gradient_clipping), (2, 0.5));
-    assert!(spec.ddp.unwrap().static_graph);
+    assert!(spec.ddp.unwrap().gradient_as_bucket_view);
 }
 
 #[test]

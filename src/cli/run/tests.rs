@@ -54,6 +54,9 @@ fn every_deepspeed_file_is_what_its_command_says() {
     let mut tried = 0;
     for file in fs::read_dir(files).expect("files") {
         let file = file.expect("a file").path();
+        if file.is_dir() {
+            continue;
+        }
         let text = fs::read_to_string(&file).expect("a text");
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
@@ -80,7 +83,7 @@ fn a_command_says_no_more_than_it_has_to() {
     for words in [
         "--engine deepspeed --stage 1 --ga 4",
         "--engine native --stage 2 --ga 3 --dtype fp16 --loss-scale 8 --inject dead-hooks",
-        "--engine ddp --ga 1 --nproc-per-node 3 --shape unused-last,tied --steps 3",
+        "--engine ddp --ga 1 --nproc-per-node 3 --shape unused-last --steps 3",
     ] {
         assert_eq!(said(words), format!("zprobe run {words}"));
     }

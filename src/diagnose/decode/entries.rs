@@ -64,9 +64,13 @@ impl<'a> Entries<'a> {
     /// The report's entries.
     pub fn into_contributions(self) -> Vec<Contribution> {
         let scene = self.scene;
-        let entry = |entry: Entry<'_>| Contribution {
-            also: entry.also,
-            ..contribution(scene, &entry.buffer, entry.reading)
+        let trainable = scene.plan.params().iter().filter(|param| param.trainable).count();
+        let entry = |mut entry: Entry<'_>| {
+            let named = entry.reading.params.as_ref().map_or(0, Vec::len);
+            if !entry.also.is_empty() && named == trainable {
+                entry.reading.params = None;
+            }
+            Contribution { also: entry.also, ..contribution(scene, &entry.buffer, entry.reading) }
         };
         self.entries.into_iter().map(entry).collect()
     }
@@ -76,6 +80,16 @@ impl Entry<'_> {
     fn take(&mut self, rank: usize, reading: &Reading) {
         self.reading.residual = self.reading.residual.max(reading.residual);
         self.reading.covered = self.reading.covered.min(reading.covered);
+        // A rank names the parameters of which it holds a part, or none for all that it holds.
+        self.reading.params = match (self.reading.params.take(), &reading.params) {
+            (Some(mut params), Some(others)) => {
+                let new: Vec<String> =
+                    others.iter().filter(|it| !params.contains(it)).cloned().collect();
+                params.extend(new);
+                Some(params)
+            }
+            _ => None,
+        };
         match self.also.last_mut() {
             Some([_, last]) if *last == rank => {}
             Some([_, last]) if *last + 1 == rank => *last = rank,
@@ -90,7 +104,7 @@ fn is_like(one: &Reading, other: &Reading) -> bool {
     // The same slip on each rank leaves different weights where a rank's own gradients differ.
     let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
     one.tolerance.to_bits() == other.tolerance.to_bits()
-        && (&one.params, one.usage) == (&other.params, other.usage)
+        && one.usage == other.usage
         && explained(one) == explained(other)
         && (Rc::ptr_eq(&one.weights, &other.weights)
             || slipped(one) && one.slip == other.slip

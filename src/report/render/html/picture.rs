@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(texts(&few)[0], ("rank 0".to_owned(), vec!["1".to_owned(), "2".to_owned()]));
         let many = picture(&leak(3, 512), false);
         let labels: Vec<&str> = many.rows.iter().map(|row| row.label.as_str()).collect();
-        assert_eq!(labels, ["ranks 0 to 2 and 4 to 511", "rank 3"]);
+        assert_eq!(labels, ["ranks 0-2 and 4-511", "rank 3"]);
     }
 
     #[test]
