@@ -168,7 +168,7 @@ pub(super) fn is_secret(name: &str) -> bool {
         let glued = |end: &&str| end.len() >= 5 && part.ends_with(*end);
         SECRET_NAMES.contains(&part)
             || part.ends_with("APIKEY")
-            || SECRET_NAMES.iter().any(|end| glued(&end))
+            || SECRET_NAMES.iter().any(glued)
     })
 }
 

@@ -214,10 +214,8 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
             let _ = write!(text, "{name:?}: {when:?}, ");
         }
     }
-    let output = match spec.shapes.iter().find_map(|shape| shape.name().strip_suffix("-output")) {
-        Some(kind) => kind,
-        None => "loss",
-    };
+    let output = spec.shapes.iter().find_map(|shape| shape.name().strip_suffix("-output"));
+    let output = output.unwrap_or("loss");
     let parts = if spec.has_shape(Shape::SeveralBackwards) { "[2, -1]" } else { "[1]" };
     let update = tolerance.update.map_or("None".to_owned(), |bound| format!("{bound:?}"));
     let _ = write!(

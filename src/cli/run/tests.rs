@@ -129,7 +129,7 @@ prop_compose! {
             world_size: Some(world),
             gradient_accumulation_steps: Some(ga),
             steps: Some(steps),
-            dtype: dtype,
+            dtype,
             grad_accum_dtype: accum.filter(|_| zero),
             comm_dtype: comm.filter(|_| !ddp),
             dataflow: dataflow.filter(|_| native),

@@ -162,8 +162,9 @@ fn moments(
     matrices: &[Matrix],
 ) -> Vec<Moment> {
     let world_size = report.ranks.len();
-    let mut rows: Vec<((usize, Point, Option<usize>), Vec<Vec<Held>>)> = Vec::new();
-    let mut index: HashMap<(usize, Point, Option<usize>), usize> = HashMap::new();
+    type Key = (usize, Point, Option<usize>);
+    let mut rows: Vec<(Key, Vec<Vec<Held>>)> = Vec::new();
+    let mut index: HashMap<Key, usize> = HashMap::new();
     for (entry, form) in report.contributions.iter().zip(forms) {
         let key = (entry.step, entry.point, entry.microbatch);
         let at = *index.entry(key).or_insert_with(|| {
@@ -176,8 +177,10 @@ fn moments(
             as_planned: entry.as_planned,
             size: matrix.map(|at| matrices[at].picture.mini_size()).unwrap_or_default(),
         };
-        if let Some(cell) = rows[at].1.get_mut(entry.rank).filter(|cell| !cell.contains(&held)) {
-            cell.push(held);
+        for rank in entry.ranks() {
+            if let Some(cell) = rows[at].1.get_mut(rank).filter(|cell| !cell.contains(&held)) {
+                cell.push(held.clone());
+            }
         }
     }
     type Row = (Point, Option<usize>, Vec<Vec<Held>>);
@@ -239,7 +242,10 @@ impl Matrix {
             places: places(report, held),
             unexplained: (residual > tolerance).then(|| weight_text(residual)),
             as_planned: form.as_planned,
-            holders: held.iter().map(|c| (c.point, c.step, c.rank)).collect(),
+            holders: held
+                .iter()
+                .flat_map(|c| c.ranks().map(|rank| (c.point, c.step, rank)))
+                .collect(),
         }
     }
 }
@@ -250,7 +256,7 @@ fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
     let mut by_moment: BTreeMap<Moment<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
     for entry in held {
         let key = (entry.point, entry.microbatch, entry.params.as_deref());
-        by_moment.entry(key).or_default().entry(entry.step).or_default().push(entry.rank);
+        by_moment.entry(key).or_default().entry(entry.step).or_default().extend(entry.ranks());
     }
     let mut lines = Vec::new();
     for ((point, microbatch, params), by_step) in by_moment {

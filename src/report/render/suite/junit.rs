@@ -23,7 +23,7 @@ pub(super) fn render(suite: &Suite) -> anyhow::Result<String> {
         };
         let mut tests = TestSuite::new(format!("zprobe.{engine}"));
         tests.set_time(seconds(cases.iter().map(|case| case.seconds).sum()));
-        tests.add_properties(first.versions.iter().map(|(name, version)| (name, version)));
+        tests.add_properties(&first.versions);
         tests.add_test_cases(cases.into_iter().map(test_case));
         report.add_test_suite(tests);
     }
