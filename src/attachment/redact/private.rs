@@ -166,9 +166,7 @@ pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_uppercase();
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         let glued = |end: &&str| end.len() >= 5 && part.ends_with(*end);
-        SECRET_NAMES.contains(&part)
-            || part.ends_with("APIKEY")
-            || SECRET_NAMES.iter().any(glued)
+        SECRET_NAMES.contains(&part) || part.ends_with("APIKEY") || SECRET_NAMES.iter().any(glued)
     })
 }
 
