@@ -1,7 +1,7 @@
 //! The attachment of a bug report: everything about a run that a maintainer needs, and nothing that
 //! is private.
 //!
-//! [`Attachment::new`] makes the [entries](entries) from a run directory, its report and what is known
+//! [`Attachment::new`] makes the entries from a run directory, its report and what is known
 //! of the machine. Everything passes through one [`redact::Redactor`]. [`archive`] makes a zip of
 //! them.
 

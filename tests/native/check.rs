@@ -24,7 +24,7 @@ fn the_standard_suite_is_clean_on_the_native_engine() {
         assert_eq!(case.status, Status::Passed, "{case:#?}");
     }
     assert!(code == 0 && suite.cases.len() >= 24);
-    let left = std::fs::read_dir(dir.path().join(".zprobe/check")).map_or(0, Iterator::count);
+    let left = fs::read_dir(dir.path().join(".zprobe/check")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing is left of clean runs");
 }
 

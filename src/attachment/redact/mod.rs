@@ -2,7 +2,7 @@
 //!
 //! What is private is known in two ways. [`Private`] holds what this machine knows of itself: its
 //! user, host, directories, and the values of variables whose names sound like a secret; they are
-//! looked for word by word, in every [form](forms) in which a text may hold them. [`patterns`] know
+//! looked for word by word, in every form in which a text may hold them. `patterns` know
 //! what tokens, addresses and paths look like, wherever they come from.
 //!
 //! Numbers stay, and so do the words that the schemas of the report and of the trace are made of:

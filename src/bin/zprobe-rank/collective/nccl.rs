@@ -42,10 +42,8 @@ impl Nccl {
         device: Device,
     ) -> Result<Self> {
         // SAFETY: only looks for the library.
-        ensure!(
-            unsafe { sys::is_culib_present() },
-            "no library libnccl.so on the library path; use --backend gloo"
-        );
+        let is_there = unsafe { sys::is_culib_present() };
+        ensure!(is_there, "no library libnccl.so on the library path; use --backend gloo");
         // NCCL takes the device of the context that this makes the thread's.
         let stream = SideStream::new(device)?;
         let id = exchange_id(store, rank, timeout)?;
