@@ -47,7 +47,7 @@ fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
         &["run", "--engine", "ddp", "--stage", "2"],
         &["run", "--shape", "tuple-output"],
         &["run", "--engine", "native", "--static-graph"],
-        &["run", "--ga", "300", "--grad-accum-dtype", "bf16"],
+        &["run", "--ga", "20000", "--grad-accum-dtype", "bf16"],
         &["run", "--inject", "dead-hooks"],
         &["run", "--timeout", "0"],
         &["diagnose", "/does/not/exist"],
