@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use zprobe::lattice::Configuration;
 use zprobe::lattice::outcome::{Ending, Outcome, Row};
+use zprobe::trace::combined_digest;
 
 use super::Args;
 use super::plan::Plan;
@@ -42,7 +43,11 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
             line.set_message(configuration.label());
-            let dir = args.keep.as_deref().unwrap_or(scratch).join(file_name(configuration));
+            let dir = args
+                .keep
+                .as_deref()
+                .unwrap_or(scratch)
+                .join(file_name(&configuration.arguments()[2..]));
             let (row, versions) = job.try_one(configuration, dir, at);
             line.inc(1);
             if row.outcome.ending != Ending::Clean {
@@ -70,10 +75,19 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
     Ok(done)
 }
 
-/// A name for the directory of its run: the words behind the engine's name.
-fn file_name(configuration: &Configuration) -> String {
-    let words = configuration.arguments()[2..].join(" ");
-    words.replace("--", "").replace([' ', '/'], "-")
+/// Most bytes of a name that is told in words; file systems take 255.
+const MOST_NAME: usize = 200;
+
+/// A name for the directory of its run: the words behind the engine's name. Where these are too many,
+/// their beginning, with a digest of all.
+fn file_name(words: &[String]) -> String {
+    let name = words.join(" ").replace("--", "").replace([' ', '/'], "-");
+    if name.len() <= MOST_NAME {
+        return name;
+    }
+    let digest = combined_digest([name.as_str()]);
+    // Flags and their values are ASCII.
+    format!("{}-{digest}", name.chars().take(MOST_NAME).collect::<String>())
 }
 
 /// Runs configurations, each as often as it takes.
@@ -120,5 +134,21 @@ impl Job<'_> {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_words_a_configuration_has_its_directory_has_a_name_of_its_own() {
+        let words = |last: &str| {
+            let many = (0..40).map(|n| format!("--flag-{n}"));
+            many.chain([last.to_owned()]).collect::<Vec<_>>()
+        };
+        let [one, other] = ["1", "2"].map(|last| file_name(&words(last)));
+        assert!(one.len() <= 255 && one != other, "{one}");
+        assert_eq!(file_name(&["--ga".to_owned(), "3".to_owned()]), "ga-3");
     }
 }
