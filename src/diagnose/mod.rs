@@ -83,6 +83,7 @@ pub fn diagnose(trace: &Trace) -> Report {
         first_divergence: journey::first_divergence(&case, &journey, &findings),
         journey,
         contributions: case.decoded.contributions,
+        precision: case.decoded.precision,
         findings,
     };
     name_known_bugs(&mut report);

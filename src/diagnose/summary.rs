@@ -10,7 +10,7 @@ use crate::report::words::{by_rank, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Model, Shape};
+use crate::spec::{Dataflow, Engine, Model, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point};
 
 /// What was run, and on what.
@@ -282,6 +282,13 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
         missing.push(
             "the scale of the loss before backward: weights are relative to the local gradients, \
              which carry it too"
+                .to_owned(),
+        );
+    }
+    if spec.model == Model::Coded && spec.engine != Engine::Native {
+        missing.push(
+            "the dtype in which sums ran: the coded model's integers are exact in all of them \
+             (--model mlp shows it)"
                 .to_owned(),
         );
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{RunSpec, named_enum};
+use crate::spec::{Dtype, RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
 
 /// Everything zprobe has to say about a run.
@@ -44,6 +44,9 @@ pub struct Report {
     pub buckets: Vec<Flush>,
     /// Gradient hooks against the autograd graph.
     pub hooks: Hooks,
+    /// How exactly gradients were added up, in the order of the journey; dense data only.
+    #[serde(default)]
+    pub precision: Vec<Precision>,
     /// What this run could have seen.
     pub power: Power,
     /// What this run did not exercise: no verdict about these.
@@ -396,6 +399,20 @@ pub struct Power {
     pub statement: String,
 }
 
+/// How exactly the gradients were added up that buffers hold at one point of the journey.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Precision {
+    /// Point of the journey. The accumulator holds sums over microbatches, later points those over
+    /// ranks too.
+    pub point: Point,
+    /// The narrowest dtype that the run asked for on the way to here.
+    pub asked: Dtype,
+    /// The dtype that rounds as much as was seen, on whatever rank and in whatever step it was most.
+    pub as_exact_as: Dtype,
+    /// Norm of what is left beside the sum in fp64, as a share of its norm; the largest.
+    pub relative_error: f64,
+}
+
 named_enum! {
     /// How contribution weights were read.
     pub enum Method {
@@ -403,6 +420,20 @@ named_enum! {
         Coded = "coded",
         /// Least squares on the recorded local gradients.
         LeastSquares = "least-squares",
+    }
+}
+
+impl Precision {
+    /// The same in a few words.
+    pub fn describe(&self) -> String {
+        let Self { point, as_exact_as, relative_error, .. } = self;
+        let how = match *relative_error {
+            0.0 => "exact".to_owned(),
+            error => {
+                format!("rounded as in {as_exact_as}, off by 2^{:.1} of its norm", error.log2())
+            }
+        };
+        format!("{}: {how}", point.describe())
     }
 }
 

@@ -46,6 +46,11 @@ impl Usage {
         self.from_all
     }
 
+    /// Whether every microbatch of every step uses the parameter.
+    pub fn uses_all(self) -> bool {
+        self.ever && self.first && self.last && self.odd_steps
+    }
+
     /// Whether this microbatch, of a step of `ga`, uses the parameter.
     pub fn uses(self, step: usize, microbatch: usize, ga: usize) -> bool {
         self.ever

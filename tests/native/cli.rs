@@ -116,6 +116,29 @@ fn dense_data_is_clean_in_every_dtype_and_dataflow() {
 }
 
 #[test]
+fn dense_data_shows_in_which_dtype_each_sum_ran() {
+    use zprobe::spec::Dtype::{Bf16, Fp32};
+    let run = zprobe("--model mlp --ga 4 --nproc-per-node 3 --comm-dtype bf16");
+    assert_eq!(run.code, 0, "{run}");
+    let seen = |run: &Run| -> Vec<_> {
+        run.report.precision.iter().map(|it| (it.point, it.asked, it.as_exact_as)).collect()
+    };
+    let sums = seen(&run);
+    assert_eq!(sums[0], (Point::Accumulator, Fp32, Fp32), "{run}");
+    assert_eq!(sums[1], (Point::Reduced, Bf16, Bf16), "{run}");
+
+    let run = zprobe("--model mlp --ga 4 --nproc-per-node 3 --inject accumulated-in-bf16");
+    assert_eq!(run.codes(), ["ZP504"], "{run}");
+    assert_eq!(seen(&run)[0], (Point::Accumulator, Fp32, Bf16), "{run}");
+    assert!(run.report.findings[0].evidence[0].contains("of its norm"), "{run}");
+
+    let run = zprobe("--model mlp --dtype fp32 --inject reduced-in-bf16");
+    assert_eq!(run.codes(), ["ZP504"], "{run}");
+    let [(_, _, own), (_, _, reduced), ..] = seen(&run)[..] else { panic!("{run}") };
+    assert_eq!((own, reduced), (Fp32, Bf16), "{run}");
+}
+
+#[test]
 fn dead_hooks_are_the_root_and_what_follows_is_not_reported_beside_them() {
     let run = zprobe("--inject dead-hooks --dataflow ipg-bucket");
     let finding = &run.report.findings[0];

@@ -31,6 +31,7 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
             params: Vec::new(),
             firings: Vec::new(),
         },
+        precision: Vec::new(),
         power: Power {
             method: Method::Coded,
             smallest_weight_deviation: None,

@@ -59,6 +59,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         smallest_weight_deviation: (!read.is_empty()).then_some(worst),
         condition: Some(1.0),
         smallest_element_deviation: Some(worst),
+        precision: Vec::new(),
         refusals,
         complete: true,
         read,
@@ -366,6 +367,9 @@ impl<'a> Decoder<'a> {
 
     /// Weights without the gradients that a parameter, used like `usage`, does not have.
     fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
+        if usage.uses_all() {
+            return Rc::clone(weights);
+        }
         let ga = self.spec.gradient_accumulation_steps;
         let per_step = self.spec.contributions_per_step();
         let used = |k: usize| usage.uses(k / per_step, k % ga, ga);

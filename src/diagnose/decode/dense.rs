@@ -11,23 +11,20 @@ use std::collections::{BTreeMap, HashMap};
 
 use nalgebra::{DMatrix, DVector};
 
+use crate::report::Precision;
 use crate::spec::{Dtype, RunSpec, Usage};
 use crate::trace::Point;
 
 use super::super::norm::{Clip, gamma};
 use super::super::observed::Buffer;
 use super::super::placement::fragments;
+use super::precision::{self, FACTORS, Remainder, is_of_one_rank};
 use super::weights::Weights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 
 /// Standard errors that a weight may be off, so that thousands of weights in thousands of runs raise
 /// no false alarm.
 const SIGMAS: f64 = 6.0;
-
-/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
-/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
-/// a loss scale taken out.
-const FACTORS: usize = 4;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -38,6 +35,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         condition: None,
         smallest_element_deviation: None,
         refusals: Vec::new(),
+        precision: Vec::new(),
         complete: true,
         read: BTreeMap::new(),
     };
@@ -75,7 +73,13 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         let outcome = match system {
             Ok(system) => {
                 let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
-                system.solve(spec, buffer.point, &values, clipping, covered)
+                let seen = system.solve(spec, buffer.point, &values, clipping, covered);
+                // The first microbatch is added to nothing.
+                let is_sum = buffer.microbatch != Some(0) || !is_of_one_rank(buffer.point);
+                if let (Some(precision), true) = (seen.precision, is_sum) {
+                    precision::add(&mut decoded.precision, precision);
+                }
+                seen.reading
             }
             Err(refusal) => Err(refusal.clone()),
         };
@@ -160,6 +164,14 @@ struct System {
     current: usize,
 }
 
+/// What comes of a buffer.
+struct Solution {
+    /// The weights and the condition number, or why there are none.
+    reading: Result<(Reading, f64), String>,
+    /// How exactly they were added up; none where something else is in the way.
+    precision: Option<Precision>,
+}
+
 impl System {
     fn new(
         spec: &RunSpec,
@@ -224,7 +236,7 @@ impl System {
             .fold(0.0, f64::max)
     }
 
-    /// Solves for the weights in `values`; the reading, and the condition number.
+    /// Solves for the weights in `values`.
     fn solve(
         &self,
         spec: &RunSpec,
@@ -232,22 +244,30 @@ impl System {
         values: &[f64],
         clipping: f64,
         covered: f64,
-    ) -> Result<(Reading, f64), String> {
+    ) -> Solution {
         let b = DVector::from_column_slice(values);
         if b.iter().any(|value| !value.is_finite()) {
-            return Err("the buffer is not finite".to_owned());
+            let reading = Err("the buffer is not finite".to_owned());
+            return Solution { reading, precision: None };
         }
         let w = &self.inverse * &b;
         let error = &b - &self.matrix * &w;
-        let explained = error.norm() <= self.allowed_error(spec, point, &w, clipping);
+        let as_asked = error.norm() <= self.allowed_error(spec, point, &w, clipping);
+        let remainder = self.remainder(spec, point, values, &w);
+        let asked = precision::asked(spec, point);
+        let too_narrow = !as_asked && clipping == 0.0 && remainder.is_rounding_in_less_than(asked);
+        let explained = as_asked || too_narrow;
+        let precision = explained.then(|| remainder.precision(spec, point, too_narrow));
         // A factor that is rounded is wrong in all elements alike, which no scatter shows.
-        let factors = gamma(FACTORS, narrowest(spec)) + clipping;
+        let dtype = if too_narrow { Dtype::Bf16 } else { narrowest(spec) };
+        let factors = gamma(FACTORS, dtype) + clipping;
         let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic + factors;
         if explained && tolerance > 0.5 {
-            return Err(format!(
+            let refusal = format!(
                 "rounding alone may move a weight by {tolerance:.2}; use fp32, a larger micro \
                  batch or --model coded"
-            ));
+            );
+            return Solution { reading: Err(refusal), precision };
         }
         // Foreign data is no noise: it must not widen what passes as right.
         let tolerance = if explained { tolerance } else { tolerance.min(0.5) };
@@ -268,16 +288,32 @@ impl System {
             usage: Usage::ALWAYS,
             params: None,
         };
-        Ok((reading, self.condition))
+        Solution { reading: Ok((reading, self.condition)), precision }
+    }
+
+    /// What is left of a buffer beside the sum with the nearest whole weights.
+    fn remainder(
+        &self,
+        spec: &RunSpec,
+        point: Point,
+        values: &[f64],
+        w: &DVector<f64>,
+    ) -> Remainder {
+        let whole = w.map(f64::round);
+        let due = &self.matrix * &whole;
+        let size = self.matrix.abs() * whole.abs();
+        let elements = values.iter().zip(due.iter()).zip(size.iter());
+        Remainder::new(spec, point, elements.map(|((held, due), size)| (*held, *due, *size)))
     }
 
     /// Norm of the rigorous elementwise bound on rounding.
     fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
         // Casts to and from the wire, the division by W, and the sum over ranks.
-        let communication = match point {
-            Point::LocalGradient | Point::Accumulator => 0.0,
-            _ => gamma(spec.world_size + 2, spec.narrowest_comm_dtype()),
+        let communication = if is_of_one_rank(point) {
+            0.0
+        } else {
+            gamma(spec.world_size + 2, spec.narrowest_comm_dtype())
         };
         let relative = accumulation + communication + clipping;
         let mut total = 0.0;

@@ -8,6 +8,7 @@ mod dense;
 mod entries;
 mod groups;
 mod hypotheses;
+mod precision;
 mod rounding;
 mod together;
 mod weights;
@@ -15,8 +16,8 @@ mod weights;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::report::Contribution;
 use crate::report::words::counted;
+use crate::report::{Contribution, Precision};
 use crate::spec::{Model, Observation, Plan, RunSpec, Usage};
 use crate::trace::Point;
 
@@ -37,6 +38,8 @@ pub struct Decoded {
     pub condition: Option<f64>,
     /// Smallest change of one element that would have been seen; none for dense data.
     pub smallest_element_deviation: Option<f64>,
+    /// How exactly gradients were added up, point by point; dense data only.
+    pub precision: Vec<Precision>,
     /// Why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
     /// Whether everything that the optimizers were to consume was read.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Case;
 use super::Rule;
-use crate::report::Finding;
+use crate::report::{Finding, Precision};
 use crate::spec::{Dtype, Engine, Point};
 use crate::trace::CollectiveOp;
 
@@ -22,11 +22,30 @@ const REDUCTIONS: [CollectiveOp; 3] =
     [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+    if let Some(finding) = by_rounding(case, rule) {
+        return vec![finding];
+    }
     // Real engines have their own ways with dtypes, which their settings do not say in full.
     if case.observed.spec.engine != Engine::Native {
         return Vec::new();
     }
     [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten().collect()
+}
+
+/// The first sum that has fewer bits than any dtype that was asked for on the way to it.
+fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+    let first = case.decoded.precision.iter().find(|it| is_narrower(it.as_exact_as, it.asked))?;
+    let Precision { point, asked, as_exact_as, relative_error } = first;
+    let what = if *point == Point::Accumulator { "microbatches are" } else { "gradients are" };
+    let mut finding =
+        rule.finding(format!("{what} added up as in {as_exact_as} instead of {asked}"));
+    finding.evidence.push(format!(
+        "the {} is off by 2^{:.1} of its norm from the sum in fp64; all weights are whole, and no \
+         element is off by more than rounding in {as_exact_as} allows",
+        point.describe(),
+        relative_error.log2(),
+    ));
+    Some(finding)
 }
 
 fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {

@@ -171,6 +171,9 @@ pub fn environment(report: &Report) -> String {
 pub fn power(report: &Report) -> String {
     let mut text =
         format!("\nSmallest deviation that was visible: {}\n", escaped(&report.power.statement));
+    for precision in &report.precision {
+        let _ = writeln!(text, "\nSums: {}", escaped(&precision.describe()));
+    }
     let mut left_out = report.not_exercised.iter().peekable();
     if left_out.peek().is_some() {
         text += "\nNot exercised:\n\n";

@@ -60,6 +60,9 @@ pub(super) fn render(report: &Report) -> String {
     }
     section(&mut text, "What this run could have seen");
     paragraph(&mut text, "smallest deviation: ", &report.power.statement);
+    for precision in &report.precision {
+        paragraph(&mut text, "sums: ", &precision.describe());
+    }
     for missing in &report.not_exercised {
         paragraph(&mut text, "not exercised: ", missing);
     }

@@ -1,0 +1,174 @@
+//! How exactly gradients were added up: a witness that dense data brings along.
+//!
+//! Integers of the coded model are exact in every dtype, so that they do not show in which one a sum
+//! ran. Dense gradients are rounded in each addition, by about `u` of the dtype: what is left of a
+//! buffer beside the sum in fp64 says how many bits the sum had, whatever the dtype that the buffer
+//! has now.
+
+use crate::report::Precision;
+use crate::spec::{Dtype, RunSpec};
+use crate::trace::Point;
+
+use super::super::norm::gamma;
+
+/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
+/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
+/// a loss scale taken out.
+pub(super) const FACTORS: usize = 4;
+
+/// Between what rounding in fp16 (`u` = 2⁻¹¹) and in bf16 (2⁻⁸) leave of a sum of up to a dozen
+/// addends, as a share of its norm.
+const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
+
+/// A buffer beside what it should hold, element by element.
+pub(super) struct Remainder {
+    /// What is left, and the sum of the addends' absolute values.
+    elements: Vec<(f64, f64)>,
+    /// Norm of what is left, as a share of the norm of the sum.
+    share: f64,
+    operations: usize,
+}
+
+impl Remainder {
+    /// `elements` are what a buffer of a run at `point` holds, what it should hold, and the sum of the
+    /// addends' absolute values.
+    pub fn new(
+        spec: &RunSpec,
+        point: Point,
+        elements: impl Iterator<Item = (f64, f64, f64)>,
+    ) -> Self {
+        let (mut left, mut sum) = (0.0, 0.0);
+        let elements = elements
+            .map(|(held, due, size)| {
+                left += (held - due).powi(2);
+                sum += due.powi(2);
+                (held - due, size)
+            })
+            .collect();
+        let share = if left == 0.0 { 0.0 } else { (left / sum).sqrt() };
+        let across = if is_of_one_rank(point) { 0 } else { spec.world_size + 2 };
+        Self { elements, share, operations: spec.gradient_accumulation_steps + across + FACTORS }
+    }
+
+    /// The dtype that rounds so much.
+    fn seen(&self) -> Dtype {
+        if self.share <= gamma(self.operations, Dtype::Fp32) {
+            Dtype::Fp32
+        } else if self.share < BETWEEN_FP16_AND_BF16 {
+            Dtype::Fp16
+        } else {
+            Dtype::Bf16
+        }
+    }
+
+    /// Whether this is what rounding in a narrower dtype leaves: in no element more than its bound,
+    /// and in most more than that of the dtype that was asked for. Foreign data is in some elements, or
+    /// is as large as they are.
+    pub fn is_rounding_in_less_than(&self, asked: Dtype) -> bool {
+        let seen = self.seen();
+        let most = gamma(self.operations, Dtype::Bf16);
+        let least = gamma(self.operations, asked);
+        let beyond = self.elements.iter().filter(|(left, size)| left.abs() > least * size).count();
+        seen.exact_integers() < asked.exact_integers()
+            && self.elements.iter().all(|(left, size)| left.abs() <= most * size)
+            && 2 * beyond > self.elements.len()
+    }
+
+    /// What the report says of it. `is_wrong` is whether that is narrower than what was asked for.
+    pub fn precision(&self, spec: &RunSpec, point: Point, is_wrong: bool) -> Precision {
+        let asked = asked(spec, point);
+        let seen = self.seen();
+        // The bound on a norm is what tells; a share of it is no more than a name for it.
+        let as_asked = !is_wrong && seen.exact_integers() < asked.exact_integers();
+        Precision {
+            point,
+            asked,
+            as_exact_as: if as_asked { asked } else { seen },
+            relative_error: self.share,
+        }
+    }
+}
+
+/// Adds what was seen of one buffer to what was seen of others at the same point: the least exact
+/// counts.
+pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
+    match all.iter_mut().find(|known| known.point == seen.point) {
+        Some(known) => {
+            if seen.as_exact_as.exact_integers() < known.as_exact_as.exact_integers() {
+                known.as_exact_as = seen.as_exact_as;
+            }
+            known.relative_error = known.relative_error.max(seen.relative_error);
+        }
+        None => {
+            let place = all.partition_point(|known| known.point < seen.point);
+            all.insert(place, seen);
+        }
+    }
+}
+
+/// The narrowest dtype in which a sum at this point may run.
+pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
+    let wire = spec.narrowest_comm_dtype();
+    let own = spec.grad_accum_dtype;
+    let crosses = !is_of_one_rank(point);
+    if crosses && wire.exact_integers() < own.exact_integers() { wire } else { own }
+}
+
+/// Whether what is held here is one rank's own, and never crossed the ranks.
+pub(super) fn is_of_one_rank(point: Point) -> bool {
+    matches!(point, Point::LocalGradient | Point::Accumulator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    /// Three addends for each of many elements, and how `add` sums them.
+    fn sums(add: impl Fn(f64, f64) -> f64) -> Vec<(f64, f64, f64)> {
+        let bf16 = |value: f64| half::bf16::from_f64(value).to_f64();
+        (0..500)
+            .map(|element| {
+                let addends = [0.3, 0.7, 1.1].map(|phase| {
+                    let angle = f64::from(element) * phase;
+                    bf16(angle.sin())
+                });
+                let held = addends.into_iter().reduce(&add).expect("there are three");
+                let size = addends.iter().map(|addend| addend.abs()).sum();
+                (held, addends.iter().sum(), size)
+            })
+            .collect()
+    }
+
+    fn remainder(elements: Vec<(f64, f64, f64)>) -> Remainder {
+        let spec = SpecRequest::default().resolve().expect("defaults are valid");
+        Remainder::new(&spec, Point::OptimizerInput, elements.into_iter())
+    }
+
+    #[test]
+    fn the_dtype_of_a_sum_shows_in_what_it_lost() {
+        let bf16 = remainder(sums(|a, b| half::bf16::from_f64(a + b).to_f64()));
+        let fp16 = remainder(sums(|a, b| half::f16::from_f64(a + b).to_f64()));
+        let fp32 = remainder(sums(|a, b| f64::from((a + b) as f32)));
+        assert_eq!(
+            [bf16.seen(), fp16.seen(), fp32.seen()],
+            [Dtype::Bf16, Dtype::Fp16, Dtype::Fp32]
+        );
+        assert!(bf16.is_rounding_in_less_than(Dtype::Fp32));
+        assert!(!fp32.is_rounding_in_less_than(Dtype::Fp32));
+        assert!(!bf16.is_rounding_in_less_than(Dtype::Bf16));
+    }
+
+    #[test]
+    fn foreign_data_is_no_rounding() {
+        let in_few = |element: usize| if element < 9 { 1.003 } else { 1.0 };
+        let in_all = |_| 1.5;
+        for factor in [&in_few as &dyn Fn(usize) -> f64, &in_all] {
+            let mut elements = sums(|a, b| f64::from((a + b) as f32));
+            for (element, (held, ..)) in elements.iter_mut().enumerate() {
+                *held *= factor(element);
+            }
+            assert!(!remainder(elements).is_rounding_in_less_than(Dtype::Fp32));
+        }
+    }
+}
