@@ -1,5 +1,6 @@
 //! Pieces of one buffer, grouped by the weights that they hold.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::hypotheses::Slip;
@@ -20,8 +21,8 @@ struct Group {
     weights: Rc<Weights>,
     /// The slip that makes them of the plan's, where they were found by it.
     slip: Option<Slip>,
-    /// What may pass as noise beside them.
-    slack: f64,
+    /// Whether they explain the pieces.
+    explained: bool,
     residual: f64,
     params: Vec<usize>,
 }
@@ -45,32 +46,39 @@ impl Groups {
 
     /// All different weights so far that explain their pieces.
     pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
-        self.groups.iter().filter(|group| group.is_explained()).map(|group| &group.weights)
+        self.groups.iter().filter(|group| group.explained).map(|group| &group.weights)
     }
 
     /// Whether some piece is explained by no weights.
     pub fn has_unexplained(&self) -> bool {
-        self.groups.iter().any(|group| !group.is_explained())
+        self.groups.iter().any(|group| !group.explained)
     }
 
     /// Adds a piece of a parameter, and the slip that its weights were found by, if they were.
     pub fn add(&mut self, weights: Rc<Weights>, slip: Option<Slip>, residual: f64, param: usize) {
-        let slack = self.slack(&weights);
-        let explained = residual <= slack;
+        // There may be tens of thousands of weights: they are compared only where that decides.
+        let explained = residual <= self.tolerance || residual <= self.slack(&weights);
+        let slack = OnceCell::new();
         let alike = |other: &Rc<Weights>| {
-            let mut pairs = weights.columns.iter().zip(&other.columns);
-            Rc::ptr_eq(&weights, other) || pairs.all(|(a, b)| (a - b).abs() <= slack)
+            Rc::ptr_eq(&weights, other) || {
+                let slack = slack.get_or_init(|| self.slack(&weights));
+                let mut pairs = weights.columns.iter().zip(&other.columns);
+                pairs.all(|(a, b)| (a - b).abs() <= *slack)
+            }
         };
         // Windows that no weights explain have nothing in common; one entry stands for all.
-        let same = self.groups.iter_mut().find(|group| {
-            explained == group.is_explained() && (!explained || alike(&group.weights))
+        let same = self.groups.iter().position(|group| {
+            explained == group.explained && (!explained || alike(&group.weights))
         });
         match same {
-            Some(group) => {
+            Some(place) => {
+                let group = &mut self.groups[place];
                 group.residual = group.residual.max(residual);
                 group.params.push(param);
             }
-            None => self.groups.push(Group { weights, slip, slack, residual, params: vec![param] }),
+            None => {
+                self.groups.push(Group { weights, slip, explained, residual, params: vec![param] })
+            }
         }
     }
 
@@ -110,11 +118,5 @@ impl Groups {
                 }
             })
             .collect()
-    }
-}
-
-impl Group {
-    fn is_explained(&self) -> bool {
-        self.residual <= self.slack
     }
 }

@@ -144,9 +144,8 @@ impl<'a> Observed<'a> {
         microbatch: usize,
         rank: usize,
     ) -> impl Iterator<Item = (&BackwardAt, &Backward<'a>)> {
-        let at = move |part, rank| BackwardAt { step, microbatch, part, rank };
-        let all = self.backwards.range(at(0, 0)..=at(usize::MAX, usize::MAX));
-        all.filter(move |(at, _)| at.rank == rank)
+        let at = move |part| BackwardAt { step, microbatch, part, rank };
+        (0..).map_while(move |part| self.backwards.get_key_value(&at(part)))
     }
 
     /// Buffers of a point and step, by rank.
