@@ -18,6 +18,10 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
     };
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
     drop_auto(&mut config);
+    // Where the file leaves its dtype to the caller, that is zprobe.
+    if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
+        put(&mut config, &format!("{section}.enabled"), true);
+    }
     config.insert("train_micro_batch_size_per_gpu".into(), spec.micro_batch_size.into());
     config.insert("gradient_accumulation_steps".into(), spec.gradient_accumulation_steps.into());
     config.remove("train_batch_size");
@@ -84,12 +88,21 @@ pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
 
 fn model_dtype(config: &mut Map<String, Value>, model: Dtype) {
     config.remove("bfloat16");
-    for (section, dtype) in [("bf16", Dtype::Bf16), ("fp16", Dtype::Fp16)] {
-        if model == dtype {
+    for section in [Dtype::Bf16, Dtype::Fp16].into_iter().filter_map(section_of) {
+        if section_of(model) == Some(section) {
             put(config, &format!("{section}.enabled"), true);
         } else {
             config.remove(section);
         }
+    }
+}
+
+/// The section that turns a dtype on; none for fp32, which needs none.
+fn section_of(dtype: Dtype) -> Option<&'static str> {
+    match dtype {
+        Dtype::Bf16 => Some("bf16"),
+        Dtype::Fp16 => Some("fp16"),
+        Dtype::Fp32 => None,
     }
 }
 
@@ -173,6 +186,23 @@ mod tests {
         let config = spec.deepspeed_config.unwrap();
         assert_eq!(config["zero_optimization"]["sub_group_size"], 7);
         assert_eq!(spec.stage, 2);
+    }
+
+    #[test]
+    fn a_dtype_that_the_file_leaves_open_is_the_one_that_runs() {
+        let file = json!({
+            "train_batch_size": "auto",
+            "bf16": {"enabled": "auto"},
+            "fp16": {"enabled": "auto", "loss_scale": 0},
+        });
+        for (dtype, on, off) in [(Dtype::Bf16, "bf16", "fp16"), (Dtype::Fp16, "fp16", "bf16")] {
+            let asked = SpecRequest { dtype: Some(dtype), ..SpecRequest::default() };
+            let config = configured(Some(&file), asked);
+            assert_eq!(config[on]["enabled"], true, "{config}");
+            assert_ne!(config[off]["enabled"], true, "{config}");
+        }
+        let config = configured(Some(&file), SpecRequest::default());
+        assert_eq!(config["bf16"]["enabled"], true, "zprobe's default: {config}");
     }
 
     #[test]
