@@ -65,6 +65,38 @@ fn a_difference_in_one_repeat_of_five_is_found_at_its_first_point() {
 }
 
 #[test]
+fn repeats_that_differ_on_another_rank_at_the_same_point_count_too() {
+    let on = |rank: usize| {
+        let mut trace = healthy();
+        edit(&mut trace, rank, |event| {
+            if let Event::GradientNorm { norm: Some(norm), .. } = event {
+                *norm += 1.0;
+            }
+        });
+        trace
+    };
+    let report = report(vec![healthy(), on(1), on(0), healthy()]);
+    let race = report.findings.iter().find(|finding| finding.code == "ZP905").unwrap();
+    assert!(race.message.starts_with("2 of 4 repeats"), "{}", race.message);
+    assert_eq!((race.step, race.rank), (Some(0), None));
+    assert!(race.evidence.contains(&"not like repeat 0: repeats 1 and 2".to_owned()), "{race:?}");
+    assert!(race.evidence.iter().any(|fact| fact.ends_with("in repeat 2")), "{race:?}");
+}
+
+#[test]
+fn what_differs_in_padding_alone_is_no_difference() {
+    let last = healthy().events().find_map(|(rank, event)| match event {
+        Event::Buffer { point: Point::OptimizerInput, payload, .. } if rank == Some(1) => {
+            Some(payload.numel - 1)
+        }
+        _ => None,
+    });
+    let report = report(vec![healthy(), disturbed(0, last.unwrap())]);
+    assert!(report.repeats.unwrap().differences.is_empty());
+    assert!(report.findings.iter().all(|finding| finding.code != "ZP905"));
+}
+
+#[test]
 fn what_only_one_repeat_shows_stays_a_finding_and_names_the_repeat() {
     let report = one_of_five_differs();
     let others: Vec<_> = report.findings.iter().filter(|finding| finding.code != "ZP905").collect();

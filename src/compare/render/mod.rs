@@ -69,7 +69,12 @@ fn headline(comparison: &Comparison) -> String {
     match (comparison.same, comparison.must_be_equal()) {
         (true, true) => "SAME  settings, software and every number are equal".to_owned(),
         (true, false) => {
-            "SAME  verdict, findings and weights; gaps between numbers are not judged".to_owned()
+            let what = if comparison.weights_compared {
+                "verdict, findings and weights"
+            } else {
+                "verdict and findings"
+            };
+            format!("SAME  {what}; gaps between numbers are not judged")
         }
         (false, true) => {
             "DIFFERENT  although settings and software are the same: see zprobe explain ZP905"

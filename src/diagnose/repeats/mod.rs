@@ -8,7 +8,7 @@ mod moments;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::moments::{Elements, Left, elements, moments};
+use self::moments::{Elements, InParam, Left, elements, moments};
 pub use self::moments::{Moment, What};
 use super::observed::Observed;
 use super::{diagnose, examine, rules};
@@ -23,12 +23,14 @@ pub struct First {
     pub moment: Moment,
     /// Ranks that differ there.
     pub ranks: Vec<usize>,
-    /// Repeats that are not like the first one there.
+    /// Repeats that are not like the first one there, on any rank.
     pub repeats: Vec<usize>,
     /// Repeats that came to it.
     pub seen: usize,
-    /// How it differs, in the first of these repeats.
+    /// How it differs, in one of these repeats.
     difference: Difference,
+    /// Which one that is.
+    example: usize,
     /// Later moments at which repeats differ, of how many.
     pub later: (usize, usize),
 }
@@ -89,10 +91,10 @@ impl Repeats {
         let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
         let both_finished = observed.all_finished() && other.all_finished();
         let mut is_first = true;
-        let mut note = |moment: Moment, how: &dyn Fn() -> Difference| {
+        let mut note = |moment: Moment, how: Difference| {
             self.differing.entry(moment).or_default().push(number);
             if std::mem::take(&mut is_first) {
-                self.how.entry(moment).or_insert_with(how);
+                self.how.entry(moment).or_insert(how);
             }
         };
         let all: BTreeSet<Moment> = ours.keys().chain(theirs.keys()).copied().collect();
@@ -100,11 +102,11 @@ impl Repeats {
             match (ours.get(&moment), theirs.get(&moment)) {
                 (Some(one), Some(two)) => {
                     *self.seen.entry(moment).or_default() += 1;
-                    if !one.is_same(two) {
-                        note(moment, &|| difference(&observed, moment.rank, one, two));
+                    if let Some(how) = difference(&observed, moment.rank, one, two) {
+                        note(moment, how);
                     }
                 }
-                _ if both_finished => note(moment, &|| Difference::Absent),
+                _ if both_finished => note(moment, Difference::Absent),
                 _ => {}
             }
         }
@@ -112,12 +114,16 @@ impl Repeats {
 
     /// The first moment at which repeats differ, if they do.
     fn earliest(&self) -> Option<First> {
-        let (&moment, repeats) = self.differing.first_key_value()?;
+        let (&moment, of_rank) = self.differing.first_key_value()?;
         let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
-        let ranks: Vec<usize> = beside.map(|(it, _)| it.rank).collect();
+        let (ranks, repeats): (Vec<usize>, Vec<&Vec<usize>>) =
+            beside.map(|(it, repeats)| (it.rank, repeats)).unzip();
+        let repeats: BTreeSet<usize> = repeats.into_iter().flatten().copied().collect();
         Some(First {
             moment,
-            repeats: repeats.clone(),
+            repeats: repeats.into_iter().collect(),
+            // Nothing of the first repeat that differs here differs before.
+            example: of_rank.first().copied().unwrap_or_default(),
             seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
             difference: self.how.get(&moment).cloned().unwrap_or(Difference::Absent),
             later: (self.differing.len() - ranks.len(), self.seen.len()),
@@ -162,15 +168,26 @@ impl Repeats {
     }
 }
 
-fn difference(observed: &Observed<'_>, rank: usize, one: &Left<'_>, two: &Left<'_>) -> Difference {
-    match (one, two) {
+fn difference(
+    observed: &Observed<'_>,
+    rank: usize,
+    one: &Left<'_>,
+    two: &Left<'_>,
+) -> Option<Difference> {
+    if one.is_same(two) {
+        return None;
+    }
+    Some(match (one, two) {
         (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
-            elements(observed, rank, *layout, one, two)
-                .map_or(Difference::Absent, Difference::Elements)
+            match elements(observed, rank, *layout, one, two) {
+                Some(elements) if elements.differing == 0 => return None,
+                Some(elements) => Difference::Elements(elements),
+                None => Difference::Absent,
+            }
         }
         (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
         _ => Difference::Absent,
-    }
+    })
 }
 
 /// How much a verdict says against the engine.
@@ -213,8 +230,8 @@ impl First {
     /// The parameter that differs, if it is one.
     pub fn only_param(&self) -> Option<usize> {
         match &self.difference {
-            Difference::Elements(Elements { params, .. }) => match params[..] {
-                [(param, ..)] => param,
+            Difference::Elements(Elements { params, .. }) => match &params[..] {
+                [only] => Some(only.param),
                 _ => None,
             },
             _ => None,
@@ -224,7 +241,7 @@ impl First {
     /// How it differs, a fact a line.
     pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
         const SHOWN: usize = 4;
-        let repeat = self.repeats.first().copied().unwrap_or(0);
+        let repeat = self.example;
         let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
         let elements = match &self.difference {
             Difference::Elements(elements) => elements,
@@ -244,9 +261,9 @@ impl First {
              the other",
             elements.differing, elements.of, elements.first.0, elements.first.1,
         )];
-        for (param, first, last, count) in elements.params.iter().take(SHOWN) {
-            let name = param.map_or("padding".to_owned(), |param| observed.param_name(param));
-            facts.push(format!("{name}: {count} elements, from {first} to {last}"));
+        for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
+            let name = observed.param_name(*param);
+            facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
         }
         if elements.params.len() > SHOWN {
             facts.push(format!("and {} more parameters", elements.params.len() - SHOWN));

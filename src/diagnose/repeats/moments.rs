@@ -1,6 +1,7 @@
 //! The moments of a run at which it left something behind that can be compared bit for bit.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::diagnose::observed::Observed;
 use crate::trace::{Event, LayoutName, Payload, Point, Trace};
@@ -139,21 +140,35 @@ fn left_by(event: &Event) -> Vec<Entry<'_>> {
     }
 }
 
-/// How two buffers differ.
+/// How two buffers differ, but for their padding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Elements {
     /// Elements that differ.
     pub differing: usize,
-    /// Elements of the buffer.
+    /// Elements that were compared.
     pub of: usize,
-    /// For each parameter that has some: its index (none for padding), the first and the last of
-    /// them inside the parameter, and how many.
-    pub params: Vec<(Option<usize>, usize, usize, usize)>,
+    /// Parameters that have some; empty where the layout is not known.
+    pub params: Vec<InParam>,
     /// The first of them in one run and in the other.
     pub first: (f64, f64),
 }
 
+/// Elements of a parameter that differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InParam {
+    /// The parameter's index.
+    pub param: usize,
+    /// Place of the first of them inside the parameter.
+    pub first: usize,
+    /// Place of the last.
+    pub last: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
 /// Compares two buffers of the same moment; none if one cannot be read, or they differ in size.
+///
+/// Padding is nobody's: DeepSpeed's stage 3 leaves in it what was in the memory before.
 pub fn elements(
     observed: &Observed<'_>,
     rank: usize,
@@ -167,22 +182,44 @@ pub fn elements(
         return None;
     }
     let differs = |at: &usize| bytes[at * size..][..size] != others[at * size..][..size];
-    let differing: Vec<usize> = (0..one.numel).filter(differs).collect();
-    let first = *differing.first()?;
-    let first = (one.values().ok()?[first], two.values().ok()?[first]);
-    let mut params: Vec<(Option<usize>, usize, usize, usize)> = Vec::new();
-    let mut start = 0;
-    for segment in observed.recorded(rank, layout).unwrap_or_default() {
-        let range = start..start + segment.len;
-        start = range.end;
-        let inside = &differing[differing.partition_point(|at| *at < range.start)
-            ..differing.partition_point(|at| *at < range.end)];
-        let (Some(low), Some(high)) = (inside.first(), inside.last()) else { continue };
-        let place = |at: usize| at - range.start + segment.offset;
-        match params.last_mut().filter(|(param, ..)| *param == segment.param) {
-            Some((_, _, last, count)) => (*last, *count) = (place(*high), *count + inside.len()),
-            None => params.push((segment.param, place(*low), place(*high), inside.len())),
+    let mut elements = Elements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
+    let mut first = None;
+    let mut take = |param: Option<usize>, range: Range<usize>, offset: usize| {
+        elements.of += range.len();
+        let differing: Vec<usize> = range.clone().filter(differs).collect();
+        let (Some(&low), Some(&high)) = (differing.first(), differing.last()) else { return };
+        first = first.or(Some(low));
+        elements.differing += differing.len();
+        let place = |at: usize| at - range.start + offset;
+        match elements.params.last_mut().filter(|it| Some(it.param) == param) {
+            Some(known) => {
+                (known.last, known.count) = (place(high), known.count + differing.len());
+            }
+            None => elements.params.extend(param.map(|param| InParam {
+                param,
+                first: place(low),
+                last: place(high),
+                count: differing.len(),
+            })),
         }
+    };
+    match observed.recorded(rank, layout) {
+        Some(segments) => {
+            let mut start = 0;
+            for segment in segments {
+                let range = start..(start + segment.len).min(one.numel);
+                start = range.end;
+                if segment.param.is_some() {
+                    take(segment.param, range, segment.offset);
+                }
+            }
+            // What the layout says nothing of is not padding.
+            take(None, start..one.numel, 0);
+        }
+        None => take(None, 0..one.numel, 0),
     }
-    Some(Elements { differing: differing.len(), of: one.numel, params, first })
+    if let Some(first) = first {
+        elements.first = (one.values().ok()?[first], two.values().ok()?[first]);
+    }
+    Some(elements)
 }
