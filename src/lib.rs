@@ -13,12 +13,12 @@
 //!    Ranks of real engines are Python, started by [`adapters`].
 //! 4. [`trace`]: what happened, as it was written down.
 //! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
-//! 6. [`report`]: built once, rendered many ways.
+//! 6. [`report`]: built once, rendered many ways; [`compare`] puts two side by side.
 //!
 //! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
 //! pinned packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations
-//! that are worth trying, [`doctor`] says what a
-//! machine and a Python can run, and [`attachment`] makes a bug report of a run.
+//! that are worth trying, [`minimise`] looks for the smallest one that still shows a finding, [`doctor`]
+//! says what a machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
 //! For `zprobe check`: [`probe`] holds what to run and what must come out, [`baseline`] what is accepted
 //! for the time being, and [`document`] reads the files in which people write that down.
@@ -28,12 +28,14 @@
 pub mod adapters;
 pub mod attachment;
 pub mod baseline;
+pub mod compare;
 pub mod diagnose;
 pub mod doctor;
 pub mod document;
 pub mod environment;
 pub mod lattice;
 pub mod launch;
+pub mod minimise;
 pub mod native;
 pub mod probe;
 pub mod report;

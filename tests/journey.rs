@@ -23,6 +23,8 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
     ("attachment", &["spec", "trace", "report", "doctor"]),
+    ("minimise", &["spec"]),
+    ("compare", &["spec", "trace", "report"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
@@ -46,6 +48,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "probe",
             "baseline",
             "attachment",
+            "minimise",
+            "compare",
         ],
     ),
     ("src/bin/zprobe-rank", &["spec", "trace"]),

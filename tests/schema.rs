@@ -6,6 +6,7 @@ use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
 use zprobe::baseline::BaselineFile;
+use zprobe::compare::{Comparison, Side};
 use zprobe::diagnose::diagnose;
 use zprobe::probe::{ProbeFile, registry};
 use zprobe::report::Report;
@@ -86,6 +87,25 @@ fn a_run_as_a_suite_obeys_the_checked_in_schema() {
         if let Err(error) = validator.validate(&json) {
             panic!("{}: {error}", path.display());
         }
+    }
+}
+
+#[test]
+fn every_comparison_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Comparison>("compare.v1.schema.json"))
+        .expect("a valid schema");
+    let side = |path: &Path| {
+        let trace = Trace::read(path).expect("a readable trace");
+        Side { name: path.display().to_string(), report: diagnose(&trace), trace: Some(trace) }
+    };
+    let traces = traces();
+    let first = side(&traces[0]);
+    for path in &traces {
+        let json = serde_json::to_value(Comparison::new(&first, &side(path))).expect("JSON");
+        if let Err(error) = validator.validate(&json) {
+            panic!("{}: {error}", path.display());
+        }
+        assert_eq!(json["schema"]["version"], 1);
     }
 }
 

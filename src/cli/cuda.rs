@@ -26,10 +26,11 @@ impl Cuda {
     }
 
     /// Ranks on the GPUs.
-    pub fn ranks(self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
-        let libtorch = self.libtorch.ok().context("a run on CUDA without a libtorch for it")?;
-        let nccl = self.gpus.nccl.ok().filter(|_| spec.backend == Backend::Nccl);
-        let nccl = nccl.as_deref().map(Path::new);
-        Ok(native::cuda_ranks(self.program, &libtorch, nccl, run_dir)?)
+    pub fn ranks(&self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
+        let libtorch =
+            self.libtorch.as_ref().ok().context("a run on CUDA without a libtorch for it")?;
+        let nccl = self.gpus.nccl.as_ref().ok().filter(|_| spec.backend == Backend::Nccl);
+        let nccl = nccl.map(Path::new);
+        Ok(native::cuda_ranks(self.program.clone(), libtorch, nccl, run_dir)?)
     }
 }

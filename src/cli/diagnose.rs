@@ -1,9 +1,14 @@
 //! `zprobe diagnose`: the same report again from a recorded run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use zprobe::{diagnose, trace::Trace};
+use anyhow::{Result, ensure};
+use zprobe::diagnose;
+use zprobe::diagnose::repeats::Repeats;
+use zprobe::report::Report;
+use zprobe::trace::{Trace, trace_dirs};
+
+use super::minimise;
 
 /// Arguments of `zprobe diagnose`.
 #[derive(clap::Args)]
@@ -16,6 +21,37 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
-    let trace = Trace::read(&args.run_dir)?;
-    args.output.hand_out(&diagnose::diagnose(&trace), &trace)
+    let (report, trace) = diagnosis(&args.run_dir)?;
+    args.output.hand_out(&report, &trace)
+}
+
+/// The report on a recorded run, with the smallest configuration if that was looked for, and the
+/// trace that it is about: of repeats, that of the one that is shown.
+pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
+    let (report, trace) = of_traces(&trace_dirs(run_dir))?;
+    let minimised = minimise::recorded(run_dir)?;
+    Ok((Report { minimised, ..report }, trace))
+}
+
+/// The report on a trace, or on those of all repeats.
+fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
+    let first = Trace::read(&dirs[0])?;
+    if dirs.len() == 1 {
+        return Ok((diagnose::diagnose(&first), first));
+    }
+    let spec = first.spec.clone();
+    let mut repeats = Repeats::new(first);
+    for dir in &dirs[1..] {
+        let trace = Trace::read(dir)?;
+        ensure!(
+            trace.spec == spec,
+            "{} is no repeat of the run in {}: other settings were run; take it out",
+            dir.display(),
+            dirs[0].display(),
+        );
+        repeats.add(&trace);
+    }
+    let report = repeats.report();
+    let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
+    Ok((report, Trace::read(&dirs[shown])?))
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod ci;
+mod compare;
 mod config;
 mod cuda;
 mod diagnose;
@@ -10,10 +11,13 @@ mod explain;
 mod flags;
 mod form;
 mod list;
+mod minimise;
 mod progress;
 mod provision;
+mod repeat;
 mod report;
 mod run;
+mod runner;
 mod settings;
 mod sweep;
 mod workers;
@@ -61,6 +65,8 @@ enum Command {
     Check(Box<check::Args>),
     /// Diagnose a recorded run again
     Diagnose(diagnose::Args),
+    /// Put two runs side by side: verdicts, weights, and loss and norm of each step
+    Compare(compare::Args),
     /// Make a bug report of a recorded run, as a zip to attach to an issue
     Report(report::Args),
     /// Explain a rule
@@ -169,6 +175,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Run(args) => run::main(*args),
         Command::Check(args) => check::main(&args),
         Command::Diagnose(args) => diagnose::main(&args),
+        Command::Compare(args) => compare::main(&args),
         Command::Report(args) => report::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),

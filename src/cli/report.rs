@@ -10,9 +10,10 @@ use zprobe::attachment::redact::Private;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
 };
-use zprobe::diagnose;
 use zprobe::doctor::{Machine, Python};
-use zprobe::trace::{TRACE_FILE, Trace};
+use zprobe::trace::{TRACE_FILE, trace_dirs};
+
+use super::diagnose::diagnosis;
 
 /// Where runs are recorded unless somebody says otherwise.
 const RUNS: &str = ".zprobe/runs";
@@ -58,11 +59,12 @@ pub fn main(args: &Args) -> Result<u8> {
         Some(dir) => dir.clone(),
         None => newest(Path::new(RUNS))?,
     };
-    let report = diagnose::diagnose(&Trace::read(&run_dir)?);
+    let (report, _) = diagnosis(&run_dir)?;
+    let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
     let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
     let environment = look(args, &report, &private)?;
     let attachment = Attachment::new(&Source {
-        run_dir: &run_dir,
+        run_dir: &trace_dirs(&run_dir)[shown],
         report: &report,
         environment: &environment,
         private: &private,
@@ -129,7 +131,8 @@ fn newest(runs: &Path) -> Result<PathBuf> {
     let mut newest: Option<(SystemTime, PathBuf)> = None;
     for entry in entries {
         let path = entry?.path();
-        let Ok(written) = path.join(TRACE_FILE).metadata().and_then(|it| it.modified()) else {
+        let trace = trace_dirs(&path)[0].join(TRACE_FILE);
+        let Ok(written) = trace.metadata().and_then(|it| it.modified()) else {
             continue;
         };
         newest = newest.max(Some((written, path)));

@@ -12,20 +12,21 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Args as _, FromArgMatches as _, ValueHint};
-use zprobe::adapters;
-use zprobe::diagnose;
-use zprobe::launch::{Ended, Hosting, Launch, RankProgram, Source};
+use zprobe::launch::{Ended, Hosting, RankProgram};
 use zprobe::native;
 use zprobe::report::Report;
-use zprobe::spec::deepspeed::DeepSpeedConfig;
+use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
 use zprobe::spec::{
     BackendChoice, Dataflow, Device, DeviceChoice, Dtype, Engine, Fault, Gpus, Model, Optimizer,
     RunSpec, Shape, SpecRequest,
 };
-use zprobe::trace::Trace;
+use zprobe::trace::{Trace, is_recorded};
 
 use super::cuda::Cuda;
+use super::diagnose::diagnosis;
 use super::progress::Progress;
+use super::runner::Runner;
+use super::{minimise, repeat};
 
 /// The report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -138,6 +139,13 @@ pub struct Args {
     #[arg(long, value_name = "FAULT", env = "ZPROBE_INJECT", help_heading = "Data")]
     inject: Option<Fault>,
 
+    /// Make the run so many times, and compare the repeats bit for bit [default: 1]
+    #[arg(long, value_name = "N", env = "ZPROBE_REPEAT", help_heading = "Run")]
+    repeat: Option<usize>,
+
+    #[command(flatten)]
+    minimise: minimise::Flags,
+
     /// Seconds of silence after which a rank counts as hung [default: 60]
     #[arg(long, value_name = "SECS", env = "ZPROBE_TIMEOUT", help_heading = "Run")]
     timeout: Option<u64>,
@@ -180,6 +188,20 @@ pub struct Args {
 }
 
 pub fn main(args: Args) -> Result<u8> {
+    let run_id = run_id();
+    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
+    let (mut report, mut trace) = record(&args, &run_id, &run_dir)?;
+    if args.minimise.wanted() {
+        minimise::search(&args, &report, &run_dir)?;
+        (report, trace) = self::report(&run_dir)?;
+    }
+    // First, so that it is known even if the report cannot be handed out.
+    anstream::eprintln!("recorded in {}", run_dir.display());
+    args.output.hand_out(&report, &trace)
+}
+
+/// Makes the run, or all its repeats, in `run_dir`, and reports on it.
+pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
     refuse_nested_launch()?;
     let cuda = args.look_for_gpus()?;
     let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
@@ -189,40 +211,23 @@ pub fn main(args: Args) -> Result<u8> {
             "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU"
         );
     }
-    let run_id = run_id();
-    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
     ensure!(
-        !run_dir.join(zprobe::trace::TRACE_FILE).exists(),
+        !is_recorded(run_dir),
         "{} holds a recorded run already; choose another directory with --out",
         run_dir.display(),
     );
-    let program = match &args.rank_program {
-        Some(program) => RankProgram {
-            program: program.clone(),
-            args: args.rank_args.clone(),
-            hosting: Hosting::OnePerRank,
-            library_path: Vec::new(),
-        },
-        None if spec.engine == Engine::Native => match cuda.filter(|_| spec.device == Device::Cuda)
-        {
-            Some(cuda) => cuda.ranks(&spec, &run_dir)?,
-            None => native::cpu_ranks(native::program()?),
-        },
-        None => {
-            let python = args.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
-            adapters::rank_program(&python, &run_dir)?
+    match args.repeats()? {
+        1 => {
+            let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
+            let mut progress = Progress::new(&spec);
+            runner.run(&spec, run_id, run_dir, &mut |record| progress.see(record))?;
         }
-    };
-    let mut progress = Progress::new(&spec);
-    let source = Source::Cold(&program);
-    let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
-    warn_of_survivors(&launch.run(&mut |record| progress.see(record))?);
-    drop(progress);
-    let trace = Trace::read(&run_dir)?;
-    let report = report(&run_dir, &trace)?;
-    // First, so that it is known even if the report cannot be handed out.
-    anstream::eprintln!("recorded in {}", run_dir.display());
-    args.output.hand_out(&report, &trace)
+        count => {
+            let runner = Runner::warm(args, &spec, cuda, run_dir)?;
+            repeat::run(runner, &spec, count, run_id, run_dir)?;
+        }
+    }
+    report(run_dir)
 }
 
 /// Says which processes of a run are left, if any are.
@@ -232,13 +237,13 @@ pub fn warn_of_survivors(ended: &Ended) {
     }
 }
 
-/// The report on a recorded run, which it is written beside.
-pub fn report(run_dir: &Path, trace: &Trace) -> Result<Report> {
-    let report = diagnose::diagnose(trace);
+/// The report on a recorded run, which it is written beside, and the trace that it is about.
+pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
+    let (report, trace) = diagnosis(run_dir)?;
     let path = run_dir.join(REPORT_FILE);
     fs::write(&path, report.to_json()?)
         .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(report)
+    Ok((report, trace))
 }
 
 impl Args {
@@ -249,9 +254,69 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
     }
 
+    /// The program of `--rank-program`.
+    pub fn own_program(&self) -> Option<RankProgram> {
+        Some(RankProgram {
+            program: self.rank_program.clone()?,
+            args: self.rank_args.clone(),
+            hosting: Hosting::OnePerRank,
+            library_path: Vec::new(),
+        })
+    }
+
+    /// The interpreter that has the engine under test.
+    pub fn interpreter(&self) -> PathBuf {
+        self.python.clone().unwrap_or_else(|| PathBuf::from("python3"))
+    }
+
+    /// How often the run is made.
+    pub fn repeats(&self) -> Result<usize> {
+        let repeats = self.repeat.unwrap_or(1);
+        ensure!(repeats > 0, "--repeat 0: must be at least 1");
+        Ok(repeats)
+    }
+
+    /// What to look for the smallest configuration of.
+    pub fn minimise(&self) -> &minimise::Flags {
+        &self.minimise
+    }
+
+    /// What is typed for a run with these arguments in place of one's own, in the same surroundings;
+    /// `with_file` if they stand beside the DeepSpeed file.
+    pub fn command(&self, arguments: Vec<String>, with_file: bool) -> Result<String> {
+        let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
+        words.extend(arguments);
+        let mut say = |name: &str, value: Option<String>| {
+            words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+        };
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|it| it.display().to_string());
+        let file = path(&self.deepspeed_config).filter(|_| with_file);
+        say("--deepspeed-config", file);
+        say("--device", self.device.map(|device| device.to_string()));
+        say("--backend", self.backend.map(|backend| backend.to_string()));
+        say("--python", path(&self.python));
+        say("--repeat", self.repeat.filter(|repeats| *repeats > 1).map(|it| it.to_string()));
+        say("--rank-program", path(&self.rank_program));
+        if !self.rank_args.is_empty() {
+            words.push("--".to_owned());
+            words.extend(self.rank_args.iter().map(|arg| arg.to_string_lossy().into_owned()));
+        }
+        shlex::try_join(words.iter().map(String::as_str)).context("an argument holds a zero byte")
+    }
+
+    /// Whether it is said where to record the run.
+    pub fn has_out(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Whether a DeepSpeed file stands beside the flags.
+    pub fn has_file(&self) -> bool {
+        self.deepspeed_config.is_some()
+    }
+
     /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
     /// looks.
-    fn look_for_gpus(&self) -> Result<Option<Cuda>> {
+    pub fn look_for_gpus(&self) -> Result<Option<Cuda>> {
         let native = self.engine.unwrap_or(Engine::Native) == Engine::Native;
         let on_cpu = self.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
         let asks = self.device == Some(DeviceChoice::Cuda)
@@ -266,6 +331,23 @@ impl Args {
 
     /// What is run, with these GPUs; without any, on the CPU.
     pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
+        let mut request = self.flags_alone(gpus)?;
+        for note in self.fill_from_file(&mut request)? {
+            anstream::eprintln!("note: {note}");
+        }
+        Ok(request.resolve()?)
+    }
+
+    /// Fills what `request` leaves open from the DeepSpeed file, if there is one.
+    pub fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<Note>> {
+        match &self.deepspeed_config {
+            Some(path) => Ok(DeepSpeedConfig::read(path)?.apply(request)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What the flags ask for, without the DeepSpeed file.
+    pub fn flags_alone(&self, gpus: Option<&Gpus>) -> Result<SpecRequest> {
         let ranks_asked = self.nproc_per_node.as_deref().filter(|asked| *asked != GPU);
         let mut request = SpecRequest {
             engine: self.engine,
@@ -296,12 +378,7 @@ impl Args {
             ..SpecRequest::default()
         };
         self.settings.fill(&mut request);
-        if let Some(path) = &self.deepspeed_config {
-            for note in DeepSpeedConfig::read(path)?.apply(&mut request)? {
-                anstream::eprintln!("note: {note}");
-            }
-        }
-        Ok(request.resolve()?)
+        Ok(request)
     }
 }
 

@@ -16,8 +16,10 @@ pub mod norm;
 pub mod observed;
 pub mod overflow;
 pub mod placement;
+pub mod repeats;
 pub mod rules;
 mod signatures;
+mod steps;
 mod summary;
 
 use crate::report::{Ending, Report, Schema, Verdict};
@@ -45,10 +47,17 @@ pub struct Case<'a> {
     pub decoded: Decoded,
     /// Where the optimizer's input departs from the plan.
     pub deviations: Vec<Deviation>,
+    /// Where repeats of this run differ from it first.
+    pub repeats: Option<&'a repeats::First>,
 }
 
 /// Diagnoses a recorded run.
 pub fn diagnose(trace: &Trace) -> Report {
+    examine(trace, None)
+}
+
+/// Diagnoses a recorded run, with what is known of its repeats.
+fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();
     let placement = Placement::new(&observed, &plan);
@@ -56,7 +65,7 @@ pub fn diagnose(trace: &Trace) -> Report {
     let scene = Scene { observed: &observed, plan: &plan, placement: &placement, norms: &norms };
     let decoded = decode::decode(&scene);
     let deviations = deviation::find(&observed, &decoded);
-    let case = Case { observed, plan, placement, norms, decoded, deviations };
+    let case = Case { observed, plan, placement, norms, decoded, deviations, repeats };
     let findings = causes::arrange(rules::check_all(&case));
     let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code));
     let complete = case.observed.ending() == Ending::Complete;
@@ -75,6 +84,7 @@ pub fn diagnose(trace: &Trace) -> Report {
         verdict,
         run: summary::run(&case),
         norms: summary::norms(&case),
+        steps: steps::steps(&case, trace),
         ranks: summary::ranks(&case),
         buckets: summary::buckets(&case),
         hooks: summary::hooks(&case),
@@ -85,6 +95,8 @@ pub fn diagnose(trace: &Trace) -> Report {
         contributions: case.decoded.contributions,
         precision: case.decoded.precision,
         findings,
+        repeats: None,
+        minimised: None,
     };
     name_known_bugs(&mut report);
     report

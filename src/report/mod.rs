@@ -38,6 +38,9 @@ pub struct Report {
     pub contributions: Vec<Contribution>,
     /// Buffer norms of all ranks side by side, in the order of the journey.
     pub norms: Vec<Norms>,
+    /// What a training log would say about each step.
+    #[serde(default)]
+    pub steps: Vec<Step>,
     /// How each rank ended, and what it did last.
     pub ranks: Vec<Rank>,
     /// Every bucket flush.
@@ -51,6 +54,13 @@ pub struct Report {
     pub power: Power,
     /// What this run did not exercise: no verdict about these.
     pub not_exercised: Vec<String>,
+    /// Of a run that was repeated: how the repeats compare. The rest of the report is about the
+    /// repeat that is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeats>,
+    /// The smallest configuration that still shows a finding, if it was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimised: Option<Minimised>,
 }
 
 /// Version of the report format.
@@ -289,6 +299,19 @@ pub struct Norms {
     pub difference_percent: Vec<Option<f64>>,
 }
 
+/// What a training log would say about a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// Optimizer step.
+    pub step: usize,
+    /// Mean loss over the microbatches of all ranks; none where it was not seen or is not finite.
+    pub loss: Option<f64>,
+    /// Global norm of the gradient before clipping, as the engine of rank 0 computed it.
+    pub gradient_norm: Option<f64>,
+    /// Norm of what the inner optimizers of all ranks consumed, together.
+    pub input_norm: Option<f64>,
+}
+
 /// How a rank ended, and what it did last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
@@ -327,6 +350,58 @@ pub struct Flush {
     pub capacity: usize,
     /// Parameters in the bucket.
     pub params: Vec<String>,
+}
+
+/// The smallest configuration that still shows a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Minimised {
+    /// Code of the finding.
+    pub code: String,
+    /// What to type for it.
+    pub command: String,
+    /// Whether everything that could be taken from it was tried; otherwise the runs were used up.
+    pub complete: bool,
+    /// What was tried on the way, in order.
+    pub trials: Vec<Trial>,
+}
+
+/// A configuration that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Trial {
+    /// What was changed in the smallest configuration so far.
+    pub change: String,
+    /// Codes of what was found, or else the verdict.
+    pub said: String,
+    /// Whether the finding was still there, so that the search went on from here.
+    pub kept: bool,
+}
+
+/// Repeats of the same run. They count from 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Repeats {
+    /// The verdict on each repeat by itself.
+    pub verdicts: Vec<Verdict>,
+    /// The repeat that the report is about: the first of those with the worst verdict.
+    pub shown: usize,
+    /// Points of the journey, on all ranks, at which the repeats were compared bit for bit.
+    pub compared: usize,
+    /// Those at which some differ from repeat 0, in the order of the journey.
+    pub differences: Vec<RepeatDifference>,
+}
+
+/// A point of the journey at which repeats differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RepeatDifference {
+    /// Optimizer step; none before the first.
+    pub step: Option<usize>,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Rank.
+    pub rank: usize,
+    /// What differs, in words.
+    pub what: String,
+    /// Repeats that are not like repeat 0.
+    pub repeats: Vec<usize>,
 }
 
 /// Gradient hooks against the autograd graph.

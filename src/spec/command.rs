@@ -26,13 +26,21 @@ impl Command {
     }
 }
 
-/// A flag that holds one setting of a request.
-struct Flag {
-    name: &'static str,
+/// A flag of `zprobe run` that holds one setting of a request.
+pub struct Flag {
+    /// With its dashes.
+    pub name: &'static str,
     /// Its value on the command line; none where it is not set, or cannot be said there.
-    text: fn(&SpecRequest) -> Option<String>,
+    pub text: fn(&SpecRequest) -> Option<String>,
     /// Leaves the setting open.
-    clear: fn(&mut SpecRequest),
+    pub clear: fn(&mut SpecRequest),
+}
+
+impl Flag {
+    /// Every one, in the order in which they are typed.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        ALWAYS_SAID.iter().chain(FLAGS)
+    }
 }
 
 macro_rules! flag {
@@ -117,6 +125,27 @@ fn optimizer(optimizer: Optimizer) -> Option<String> {
         Optimizer::EXACT_SGD => Some("sgd".to_owned()),
         Optimizer::ADAMW => Some("adamw".to_owned()),
         _ => None,
+    }
+}
+
+impl SpecRequest {
+    /// What follows `zprobe run` to ask for this, as far as flags can say it.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        for flag in Flag::all() {
+            say(flag, self, &mut arguments);
+        }
+        arguments
+    }
+
+    /// The same request without what flags cannot say.
+    #[must_use]
+    pub fn sayable(&self) -> Self {
+        let mut request = Self { deepspeed_config: None, ..self.clone() };
+        for flag in Flag::all().filter(|flag| (flag.text)(self).is_none()) {
+            (flag.clear)(&mut request);
+        }
+        request
     }
 }
 

@@ -85,6 +85,9 @@ named_enum! {
         OffloadCopiedEarly = "offload-copied-early",
         /// The host's gradients are those of the first step for ever.
         StaleHostBuffer = "stale-host-buffer",
+        /// Gradients are copied to the host by a thread that nobody waits for, and that is late every
+        /// other time, by chance.
+        HostCopyRaces = "host-copy-races",
 
         // The step.
         /// Each rank decides by itself whether a gradient overflowed (DeepSpeed #7580).

@@ -24,10 +24,12 @@ mod shape;
 mod usage;
 mod validate;
 
+use std::ops::Range;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use command::Command;
+pub use command::{Command, Flag};
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use fault::Fault;
 pub use invalid::Invalid;
@@ -141,6 +143,19 @@ impl RunSpec {
     /// Number of gradients in the whole run, `K = steps·W·GA`.
     pub fn contributions(&self) -> usize {
         self.steps * self.contributions_per_step()
+    }
+
+    /// Samples of a microbatch on a rank, counted through the run: a global batch after the other,
+    /// each dealt out to the microbatches in turn, and in each of them to the ranks. So the samples of
+    /// a step are the same however its batch is split.
+    pub fn samples(&self, step: usize, rank: usize, microbatch: usize) -> Range<usize> {
+        let place = (step * self.gradient_accumulation_steps + microbatch) * self.world_size + rank;
+        place * self.micro_batch_size..(place + 1) * self.micro_batch_size
+    }
+
+    /// Seed of a sample's data.
+    pub fn sample_seed(&self, sample: usize) -> u64 {
+        self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
     }
 
     /// Index of a gradient among the run's `K`, ordered by step, then rank, then microbatch.

@@ -159,7 +159,9 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
             has_buckets && spec.has_shape(Shape::Tied),
             "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
         ),
-        Fault::OffloadCopiedEarly => (offloads, "nothing is copied to the host; add --offload cpu"),
+        Fault::OffloadCopiedEarly | Fault::HostCopyRaces => {
+            (offloads, "nothing is copied to the host; add --offload cpu")
+        }
         Fault::StaleHostBuffer => (
             offloads && spec.steps > 1,
             "nothing is copied to the host a second time; add --offload cpu and --steps 2",

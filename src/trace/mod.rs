@@ -10,6 +10,7 @@ pub mod handover;
 mod payload;
 mod plausible;
 mod record;
+mod repeats;
 
 pub use crate::spec::Point;
 pub use event::{
@@ -17,3 +18,4 @@ pub use event::{
 };
 pub use payload::{Payload, combined_digest, digest};
 pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
+pub use repeats::{is_recorded, repeat_dir, trace_dirs};

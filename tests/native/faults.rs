@@ -11,6 +11,7 @@ use zprobe::spec::{Dataflow, Dtype, Fault, Offload, Point, RunSpec, Shape, SpecR
 use zprobe::trace::{Event, Trace};
 
 use crate::pool::{pool, run};
+use crate::repeat::RACES;
 
 /// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes it anew.
 const PAGE: &str = "docs/faults.md";
@@ -285,6 +286,7 @@ fn compare_with_page(table: &str) {
 fn every_fault_is_tried() {
     let tried: Vec<Fault> = expected().iter().map(|row| row.fault).collect();
     for fault in Fault::ALL {
-        assert!(tried.contains(fault), "{fault} is not in the table");
+        let is_tried = tried.contains(fault) || RACES.contains(fault);
+        assert!(is_tried, "{fault} is not in the table");
     }
 }

@@ -9,5 +9,6 @@ mod faults;
 mod grid;
 mod pool;
 mod pooled;
+mod repeat;
 #[path = "../support/mod.rs"]
 mod support;

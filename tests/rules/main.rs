@@ -6,6 +6,7 @@
 mod decisions;
 mod journey;
 mod many_ranks;
+mod repeated;
 mod sampled;
 mod scenarios;
 mod simulated;
@@ -45,7 +46,11 @@ fn named(name: &str) -> Report {
 fn reports() -> Vec<(String, Report)> {
     let recorded = traces().into_iter().map(|(name, path)| (name, report(&path)));
     let simulated = scenarios::scenarios().into_iter();
-    recorded.chain(simulated.map(|(name, trace)| (name, diagnose(&trace)))).collect()
+    let repeated = [("simulated-repeats".to_owned(), repeated::one_of_five_differs())];
+    recorded
+        .chain(simulated.map(|(name, trace)| (name, diagnose(&trace))))
+        .chain(repeated)
+        .collect()
 }
 
 #[test]

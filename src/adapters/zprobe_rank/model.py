@@ -216,11 +216,18 @@ class DenseProbe:
 
     def parts(self, step, microbatch):
         """What goes forward and backward in a microbatch."""
-        column = (step * self.spec["world_size"] + self.rank) * self.ga + microbatch
-        generator = torch.Generator().manual_seed(self.spec["seed"] * 1_000_003 + column + 1)
+        # `RunSpec::samples`: a sample does not depend on how the global batch is split.
+        size = self.spec["micro_batch_size"]
+        first = ((step * self.ga + microbatch) * self.spec["world_size"] + self.rank) * size
+        samples = [self._sample(number) for number in range(first, first + size)]
+        return [[torch.stack(tensors) for tensors in zip(*samples)]]
+
+    def _sample(self, number):
+        """Input and target of a sample of the run."""
+        seed = (self.spec["seed"] * 1_000_003 + number + 1) & (1 << 64) - 1
+        generator = torch.Generator().manual_seed(seed)
         width = self.model[0].weight.shape[1]
-        shape = (self.spec["micro_batch_size"], width)
-        return [[torch.randn(shape, generator=generator) for _ in range(2)]]
+        return [torch.randn(width, generator=generator) for _ in range(2)]
 
     def loss(self, engine, data, microbatch):
         """Forward through the engine, and the loss."""

@@ -23,6 +23,7 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
         journey: Vec::new(),
         contributions: Vec::new(),
         norms: Vec::new(),
+        steps: Vec::new(),
         ranks: Vec::new(),
         buckets: Vec::new(),
         hooks: Hooks {
@@ -40,6 +41,8 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
             statement: String::new(),
         },
         not_exercised: Vec::new(),
+        repeats: None,
+        minimised: None,
     };
     script(&report)
 }

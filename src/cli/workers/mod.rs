@@ -1,7 +1,7 @@
 //! Runs over warm pools: processes of `zprobe pool-worker`, each of which makes one run after the
 //! other, and is started again when it has died.
 
-mod pooled;
+pub mod pooled;
 pub mod serve;
 
 use std::fs;

@@ -7,10 +7,9 @@ use anyhow::{Context as _, Result};
 use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::native;
-use zprobe::spec::Engine;
-use zprobe::trace::Trace;
+use zprobe::spec::{Engine, RunSpec};
+use zprobe::trace::Record;
 
-use super::serve::Task;
 use crate::cli::run;
 
 /// How long an engine may take to be imported: a busy machine takes a minute.
@@ -33,20 +32,27 @@ impl Pooled {
         Ok(Self { program, dir: dir.to_owned(), pool: None })
     }
 
-    /// Makes a run and leaves its report in its directory. A run for which there was no pool is
+    /// Makes a run and leaves its trace in its directory. A run for which there was no pool is
     /// tried once more, over a new one.
-    pub fn run(&mut self, task: &Task) -> Result<()> {
-        let spec = run::Args::parse(&task.arguments)?.spec(None)?;
+    pub fn run(
+        &mut self,
+        spec: &RunSpec,
+        run_id: &str,
+        run_dir: &Path,
+        observer: &mut dyn FnMut(&Record),
+    ) -> Result<()> {
         let mut again = true;
         loop {
             let pool = match &self.pool {
                 Some(pool) => pool,
                 None => self.pool.insert(Pool::start(&self.program, &self.dir, PATIENCE)?),
             };
-            let (run_id, source) = (task.run_id.as_str(), Source::Warm(pool));
-            let launch = Launch { run_id, spec: &spec, source, run_dir: &task.dir };
-            match launch.run(&mut |_| {}) {
-                Ok(ended) => run::warn_of_survivors(&ended),
+            let launch = Launch { run_id, spec, source: Source::Warm(pool), run_dir };
+            match launch.run(observer) {
+                Ok(ended) => {
+                    run::warn_of_survivors(&ended);
+                    return Ok(());
+                }
                 Err(LaunchError::Pool { .. }) if again => {
                     self.pool = None;
                     again = false;
@@ -57,8 +63,6 @@ impl Pooled {
                     return Err(error).context("there was nothing to watch");
                 }
             }
-            run::report(&task.dir, &Trace::read(&task.dir)?)?;
-            return Ok(());
         }
     }
 }

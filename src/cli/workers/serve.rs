@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use zprobe::spec::Engine;
 
 use super::pooled::Pooled;
+use crate::cli::run;
 
 /// Arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]
@@ -51,10 +52,17 @@ pub fn main(args: &Args) -> Result<u8> {
     let mut pooled = Pooled::new(args.engine, &args.python, &args.dir)?;
     for line in std::io::stdin().lock().lines() {
         let task: Task = serde_json::from_str(&line?)?;
-        let error = pooled.run(&task).err().map(|error| format!("{error:#}"));
+        let error = run(&mut pooled, &task).err().map(|error| format!("{error:#}"));
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "{}", serde_json::to_string(&Reply { error })?)?;
         stdout.flush()?;
     }
     Ok(0)
+}
+
+/// Makes a run and leaves its report in its directory.
+fn run(pooled: &mut Pooled, task: &Task) -> Result<()> {
+    let spec = run::Args::parse(&task.arguments)?.spec(None)?;
+    pooled.run(&spec, &task.run_id, &task.dir, &mut |_| {})?;
+    run::report(&task.dir).map(drop)
 }

@@ -30,6 +30,7 @@ mod zp901_rank_died;
 mod zp902_rank_hung;
 mod zp903_protocol_broken;
 mod zp904_digests_disagree;
+mod zp905_repeats_differ;
 
 pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
@@ -82,6 +83,7 @@ pub const RULES: &[Rule] = &[
     zp902_rank_hung::RULE,
     zp903_protocol_broken::RULE,
     zp904_digests_disagree::RULE,
+    zp905_repeats_differ::RULE,
 ];
 
 /// What every rule sees, by code of the rule.
@@ -92,6 +94,11 @@ pub fn check_all(case: &Case<'_>) -> Vec<Finding> {
 /// The rule with this code.
 pub fn find(code: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.code.eq_ignore_ascii_case(code))
+}
+
+/// Whether a finding of this rule is about several repeats of a run.
+pub fn is_about_repeats(code: &str) -> bool {
+    code == zp905_repeats_differ::RULE.code
 }
 
 /// Whether a finding of this rule means that the engine crashed or hung.

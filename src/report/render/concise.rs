@@ -19,6 +19,9 @@ pub(super) fn render(report: &Report) -> String {
             known(finding),
         );
     }
+    if let Some(minimised) = &report.minimised {
+        let _ = writeln!(text, "smallest: {}", minimised.command);
+    }
     text
 }
 

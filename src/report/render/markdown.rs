@@ -24,6 +24,10 @@ pub fn render(report: &Report) -> String {
     );
     text += &setup(report);
     text += &findings(report);
+    if let Some(minimised) = &report.minimised {
+        let _ = write!(text, "\nThe smallest configuration that shows {}:\n\n", minimised.code);
+        text += &block("", &minimised.command);
+    }
     text += &ranks(report);
     text += &contributions(report);
     text += &environment(report);

@@ -1,7 +1,9 @@
 //! The dense model: `Linear(64, 64)`, GELU, `Linear(64, 64)`, mean squared error on random data.
 
+use std::ops::Range;
+
 use anyhow::Result;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 use zprobe::spec::{Plan, RunSpec};
 
 use super::{ProbeModel, leaf, shape};
@@ -18,8 +20,8 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Draws equal parameters on all ranks, and data of its own on each. They are drawn on the CPU,
-    /// so that they are the same on every device.
+    /// Draws equal parameters on all ranks, and this rank's samples of each global batch. They are
+    /// drawn on the CPU, so that they are the same on every device.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let kind = kind_of(spec.dtype);
         tch::manual_seed(spec.seed.cast_signed());
@@ -34,23 +36,33 @@ impl Mlp {
                 Ok(leaf(&values.to_kind(kind).to_device(device)))
             })
             .collect::<Result<_>>()?;
-        tch::manual_seed(spec.seed.wrapping_add(100 + rank as u64).cast_signed());
-        let size = [i64::try_from(spec.micro_batch_size)?, WIDTH];
-        let batches = (0..spec.steps * spec.gradient_accumulation_steps)
-            .map(|_| {
-                let draw = || {
-                    let values = Tensor::randn(size, (Kind::Float, Device::Cpu));
-                    values.to_kind(kind).to_device(device)
-                };
-                (draw(), draw())
+        let batches = (0..spec.steps)
+            .flat_map(|step| (0..spec.gradient_accumulation_steps).map(move |m| (step, m)))
+            .map(|(step, microbatch)| {
+                let (inputs, targets) = batch(spec, spec.samples(step, rank, microbatch))?;
+                let ready = |values: Tensor| values.to_kind(kind).to_device(device);
+                Ok((ready(inputs), ready(targets)))
             })
-            .collect();
+            .collect::<Result<_>>()?;
         Ok(Self {
             parameters,
             batches,
             gradient_accumulation_steps: spec.gradient_accumulation_steps,
         })
     }
+}
+
+/// Inputs and targets of these samples of the run, in fp32. Each is drawn from a seed of its own, so
+/// that it does not depend on how the global batch is split.
+fn batch(spec: &RunSpec, samples: Range<usize>) -> Result<(Tensor, Tensor), TchError> {
+    let (inputs, targets): (Vec<Tensor>, Vec<Tensor>) = samples
+        .map(|sample| {
+            tch::manual_seed(spec.sample_seed(sample).cast_signed());
+            let draw = || Tensor::randn([WIDTH], (Kind::Float, Device::Cpu));
+            (draw(), draw())
+        })
+        .unzip();
+    Ok((Tensor::f_stack(&inputs, 0)?, Tensor::f_stack(&targets, 0)?))
 }
 
 impl ProbeModel for Mlp {

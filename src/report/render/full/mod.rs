@@ -13,7 +13,7 @@ pub(super) use self::text::paragraph;
 use self::text::{BOLD, DIM, section, verdict_style};
 use super::{Report, concise};
 use crate::report::words::{amount, by_rank};
-use crate::report::{Ending, Finding, KnownBug, Rank, Severity, Verdict};
+use crate::report::{Ending, Finding, KnownBug, Minimised, Rank, Severity, Verdict};
 use crate::spec::Observation;
 use crate::trace::{Outcome, Point};
 
@@ -29,6 +29,10 @@ pub(super) fn render(report: &Report) -> String {
     }
     for finding in &report.findings {
         finding_text(&mut text, finding);
+    }
+    if let Some(minimised) = &report.minimised {
+        section(&mut text, &format!("Smallest configuration that shows {}", minimised.code));
+        smallest(&mut text, minimised);
     }
     if let Some(divergence) = &report.first_divergence {
         section(&mut text, "The journey of the gradient, to where it departs from the plan");
@@ -83,8 +87,11 @@ pub(super) fn headline(report: &Report) -> String {
                 0 => String::new(),
                 skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
             };
+            let repeats = report.repeats.as_ref().map_or(String::new(), |repeats| {
+                format!(", the same to the last bit in {} repeats", repeats.verdicts.len())
+            });
             format!(
-                "all {} of {} reached the optimizer exactly once{skipped}",
+                "all {} of {} reached the optimizer exactly once{repeats}{skipped}",
                 amount(per_step * steps, "gradient"),
                 amount(steps, "step"),
             )
@@ -170,6 +177,22 @@ fn known_bug(text: &mut String, known: &KnownBug) {
     }
     paragraph(text, "cause: ", &known.cause);
     paragraph(text, "what to do: ", &known.workaround);
+}
+
+/// What to type, and what led there. The command is not wrapped: it is there to be copied.
+fn smallest(text: &mut String, minimised: &Minimised) {
+    let _ = writeln!(text, "  {BOLD}{}{BOLD:#}", minimised.command);
+    for trial in &minimised.trials {
+        let label = if trial.kept { "still: " } else { "gone: " };
+        paragraph(text, label, &format!("{}: {}", trial.change, trial.said));
+    }
+    let runs = amount(minimised.trials.len(), "run");
+    let end = if minimised.complete {
+        format!("{runs}; nothing else can be taken from it alone")
+    } else {
+        format!("{runs}, which was the limit; --minimise-runs allows more")
+    };
+    paragraph(text, "", &end);
 }
 
 fn ranks(text: &mut String, ranks: &[Rank]) {

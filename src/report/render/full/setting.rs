@@ -35,6 +35,14 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
     }
     lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
     lines.extend(spec.inject.map(|fault| format!("injected fault: {fault}")));
+    lines.extend(report.repeats.as_ref().map(|repeats| {
+        format!(
+            "{} compared at {} points; below is repeat {}",
+            amount(repeats.verdicts.len(), "repeat"),
+            repeats.compared,
+            repeats.shown,
+        )
+    }));
     lines
 }
 

@@ -1,0 +1,32 @@
+//! `zprobe run --repeat N`: the same run over and over.
+
+use std::path::Path;
+
+use anyhow::Result;
+use zprobe::spec::RunSpec;
+use zprobe::trace::repeat_dir;
+
+use super::runner::Runner;
+use super::workers::progress;
+
+/// Makes `count` runs of `spec`, each in a directory of its own in `run_dir`, until the user
+/// interrupts one.
+pub fn run(
+    mut runner: Runner,
+    spec: &RunSpec,
+    count: usize,
+    run_id: &str,
+    run_dir: &Path,
+) -> Result<()> {
+    let line = progress(count)?;
+    line.set_message("repeats");
+    for number in 0..count {
+        let run_id = format!("{run_id}-{number}");
+        if !runner.run(spec, &run_id, &repeat_dir(run_dir, number), &mut |_| {})? {
+            break;
+        }
+        line.inc(1);
+    }
+    line.finish_and_clear();
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Text as a terminal shows it, or as Markdown.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::report::render::markdown::{block, escaped};
+
+/// A text that is written from top to bottom.
+pub struct Page {
+    is_markdown: bool,
+    text: String,
+}
+
+impl Page {
+    /// For a terminal.
+    pub fn plain() -> Self {
+        Self { is_markdown: false, text: String::new() }
+    }
+
+    /// For GitHub.
+    pub fn markdown() -> Self {
+        Self { is_markdown: true, text: String::new() }
+    }
+
+    /// The whole.
+    pub fn text(self) -> String {
+        self.text
+    }
+
+    /// What is above everything.
+    pub fn headline(&mut self, text: &str) {
+        if self.is_markdown {
+            let _ = writeln!(self.text, "## zprobe compare: {}\n", escaped(text));
+        } else {
+            let _ = writeln!(self.text, "{text}");
+        }
+    }
+
+    /// The title of a section.
+    pub fn title(&mut self, text: &str) {
+        if self.is_markdown {
+            let _ = writeln!(self.text, "\n### {}\n", escaped(text));
+        } else {
+            let _ = writeln!(self.text, "\n{text}");
+        }
+    }
+
+    /// A line.
+    pub fn line(&mut self, text: &str) {
+        if self.is_markdown {
+            let _ = writeln!(self.text, "- {}", escaped(text));
+        } else {
+            let _ = writeln!(self.text, "  {text}");
+        }
+    }
+
+    /// Rows below a head; all but the first column are right-aligned.
+    pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        let mut table = Table::new();
+        let preset = if self.is_markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING };
+        table.load_style(preset);
+        table.set_header(head);
+        for row in rows {
+            let cell = |cell: &String| if self.is_markdown { escaped(cell) } else { cell.clone() };
+            table.add_row(row.iter().map(cell));
+        }
+        if !self.is_markdown {
+            for column in 1..head.len() {
+                if let Some(column) = table.column_mut(column) {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        let indent = if self.is_markdown { "" } else { "  " };
+        for line in table.to_string().lines() {
+            let _ = writeln!(self.text, "{indent}{}", line.trim_end());
+        }
+        if self.is_markdown {
+            self.text.push('\n');
+        }
+    }
+
+    /// Lines that stay as they are.
+    pub fn code(&mut self, text: &str) {
+        if self.is_markdown {
+            let _ = write!(self.text, "\n{}", block("", text));
+        } else {
+            for line in text.lines() {
+                let _ = writeln!(self.text, "    {}", line.trim_end());
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Repeats of one run: what is not the same in all of them to the last bit was decided by chance.
+//!
+//! Each repeat is diagnosed by itself, like any run. Beside that, everything that it left behind is
+//! compared with what the first repeat left at the same [`Moment`]. What one repeat does not have
+//! because it ended early is no difference.
+
+mod moments;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::moments::{Elements, InParam, Left, elements, moments};
+pub use self::moments::{Moment, What};
+use super::observed::Observed;
+use super::{diagnose, examine, rules};
+use crate::report::words::{amount, counted};
+use crate::report::{Finding, RepeatDifference, Repeats as Summary, Report, Verdict};
+use crate::trace::Trace;
+
+/// The first moment at which repeats differ.
+#[derive(Clone, Debug)]
+pub struct First {
+    /// The moment.
+    pub moment: Moment,
+    /// Ranks that differ there.
+    pub ranks: Vec<usize>,
+    /// Repeats that are not like the first one there, on any rank.
+    pub repeats: Vec<usize>,
+    /// Repeats that came to it.
+    pub seen: usize,
+    /// How it differs, in one of these repeats.
+    difference: Difference,
+    /// Which one that is.
+    example: usize,
+    /// Later moments at which repeats differ, of how many.
+    pub later: (usize, usize),
+}
+
+/// How a moment of one repeat differs from that of the first.
+#[derive(Clone, Debug)]
+enum Difference {
+    Elements(Elements),
+    Numbers(Option<f64>, Option<f64>),
+    /// One of the two did not come to it, and both had finished.
+    Absent,
+}
+
+/// Takes in the repeats of a run one after the other.
+pub struct Repeats {
+    first: Trace,
+    /// Moments of the first repeat, and how many repeats have each of them.
+    seen: BTreeMap<Moment, usize>,
+    /// Repeats that differ from the first one.
+    differing: BTreeMap<Moment, Vec<usize>>,
+    /// How the first moment of each repeat that differs does.
+    how: BTreeMap<Moment, Difference>,
+    /// What was found in each repeat by itself, and the worst of the reports.
+    verdicts: Vec<Verdict>,
+    findings: Vec<Vec<Finding>>,
+    shown: (usize, Report),
+}
+
+impl Repeats {
+    /// Begins with repeat 0.
+    pub fn new(first: Trace) -> Self {
+        let report = diagnose(&first);
+        Self {
+            seen: moments(&first).into_keys().map(|moment| (moment, 1)).collect(),
+            differing: BTreeMap::new(),
+            how: BTreeMap::new(),
+            verdicts: vec![report.verdict],
+            findings: vec![report.findings.clone()],
+            shown: (0, report),
+            first,
+        }
+    }
+
+    /// Takes in the next repeat.
+    pub fn add(&mut self, trace: &Trace) {
+        let number = self.verdicts.len();
+        self.compare(number, trace);
+        let report = diagnose(trace);
+        self.verdicts.push(report.verdict);
+        self.findings.push(report.findings.clone());
+        if weight(report.verdict) > weight(self.shown.1.verdict) {
+            self.shown = (number, report);
+        }
+    }
+
+    fn compare(&mut self, number: usize, trace: &Trace) {
+        let (ours, theirs) = (moments(&self.first), moments(trace));
+        let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
+        let both_finished = observed.all_finished() && other.all_finished();
+        let mut is_first = true;
+        let mut note = |moment: Moment, how: Difference| {
+            self.differing.entry(moment).or_default().push(number);
+            if std::mem::take(&mut is_first) {
+                self.how.entry(moment).or_insert(how);
+            }
+        };
+        let all: BTreeSet<Moment> = ours.keys().chain(theirs.keys()).copied().collect();
+        for moment in all {
+            match (ours.get(&moment), theirs.get(&moment)) {
+                (Some(one), Some(two)) => {
+                    *self.seen.entry(moment).or_default() += 1;
+                    if let Some(how) = difference(&observed, moment.rank, one, two) {
+                        note(moment, how);
+                    }
+                }
+                _ if both_finished => note(moment, Difference::Absent),
+                _ => {}
+            }
+        }
+    }
+
+    /// The first moment at which repeats differ, if they do.
+    fn earliest(&self) -> Option<First> {
+        let (&moment, of_rank) = self.differing.first_key_value()?;
+        let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
+        let (ranks, repeats): (Vec<usize>, Vec<&Vec<usize>>) =
+            beside.map(|(it, repeats)| (it.rank, repeats)).unzip();
+        let repeats: BTreeSet<usize> = repeats.into_iter().flatten().copied().collect();
+        Some(First {
+            moment,
+            repeats: repeats.into_iter().collect(),
+            // Nothing of the first repeat that differs here differs before.
+            example: of_rank.first().copied().unwrap_or_default(),
+            seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
+            difference: self.how.get(&moment).cloned().unwrap_or(Difference::Absent),
+            later: (self.differing.len() - ranks.len(), self.seen.len()),
+            ranks,
+        })
+    }
+
+    /// The report on all repeats: that on the worst of them, with what the others have found too,
+    /// and with what differs between them.
+    pub fn report(self) -> Report {
+        let count = self.verdicts.len();
+        let earliest = self.earliest();
+        let race = examine(&self.first, earliest.as_ref())
+            .findings
+            .into_iter()
+            .filter(|finding| rules::is_about_repeats(&finding.code));
+        let race: Vec<Finding> = race.collect();
+        let (shown, mut report) = self.shown;
+        report.findings = merged(&self.findings, shown);
+        report.findings.extend(race);
+        if report.verdict != Verdict::Crashed && !report.findings.is_empty() {
+            report.verdict = Verdict::Findings;
+        }
+        report.not_exercised.push(format!(
+            "races that did not show in {}; more of them, or a busier machine, may",
+            amount(count, "repeat"),
+        ));
+        let differences = self.differing.iter().map(|(moment, repeats)| RepeatDifference {
+            step: moment.step,
+            microbatch: moment.microbatch(),
+            rank: moment.rank,
+            what: moment.what.describe().to_owned(),
+            repeats: repeats.clone(),
+        });
+        report.repeats = Some(Summary {
+            shown,
+            compared: self.seen.len(),
+            differences: differences.collect(),
+            verdicts: self.verdicts,
+        });
+        report
+    }
+}
+
+fn difference(
+    observed: &Observed<'_>,
+    rank: usize,
+    one: &Left<'_>,
+    two: &Left<'_>,
+) -> Option<Difference> {
+    if one.is_same(two) {
+        return None;
+    }
+    Some(match (one, two) {
+        (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
+            match elements(observed, rank, *layout, one, two) {
+                Some(elements) if elements.differing == 0 => return None,
+                Some(elements) => Difference::Elements(elements),
+                None => Difference::Absent,
+            }
+        }
+        (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
+        _ => Difference::Absent,
+    })
+}
+
+/// How much a verdict says against the engine.
+fn weight(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Clean => 0,
+        Verdict::Inconclusive => 1,
+        Verdict::Findings => 2,
+        Verdict::Crashed => 3,
+    }
+}
+
+/// The findings of all repeats, those of the repeat that is shown first; each rule's once, with the
+/// repeats that have it unless all do.
+fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = by_repeat[shown].clone();
+    for finding in by_repeat.iter().flatten() {
+        if !findings.iter().any(|known| known.code == finding.code) {
+            findings.push(finding.clone());
+        }
+    }
+    for finding in &mut findings {
+        let has = |findings: &[Finding]| findings.iter().any(|it| it.code == finding.code);
+        let repeats: Vec<usize> =
+            (0..by_repeat.len()).filter(|&repeat| has(&by_repeat[repeat])).collect();
+        if repeats.len() < by_repeat.len() {
+            finding.evidence.push(format!(
+                "seen in {} of {} repeats: {}",
+                repeats.len(),
+                by_repeat.len(),
+                counted("repeat", &repeats),
+            ));
+        }
+    }
+    findings.sort_by(|a, b| a.code.cmp(&b.code));
+    findings
+}
+
+impl First {
+    /// The parameter that differs, if it is one.
+    pub fn only_param(&self) -> Option<usize> {
+        match &self.difference {
+            Difference::Elements(Elements { params, .. }) => match &params[..] {
+                [only] => Some(only.param),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// How it differs, a fact a line.
+    pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let repeat = self.example;
+        let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
+        let elements = match &self.difference {
+            Difference::Elements(elements) => elements,
+            Difference::Numbers(one, two) => {
+                return vec![format!(
+                    "{} in repeat 0, {} in repeat {repeat}",
+                    number(one),
+                    number(two)
+                )];
+            }
+            Difference::Absent => {
+                return vec![format!("repeat {repeat} has not as much there as repeat 0")];
+            }
+        };
+        let mut facts = vec![format!(
+            "repeats 0 and {repeat} differ in {} of {} elements; the first is {} in the one and {} in \
+             the other",
+            elements.differing, elements.of, elements.first.0, elements.first.1,
+        )];
+        for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
+            let name = observed.param_name(*param);
+            facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
+        }
+        if elements.params.len() > SHOWN {
+            facts.push(format!("and {} more parameters", elements.params.len() - SHOWN));
+        }
+        facts
+    }
+}

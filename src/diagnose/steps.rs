@@ -1,0 +1,57 @@
+//! What a training log would say about each step: its loss, and the norm of its gradient.
+
+use crate::report::Step;
+use crate::trace::{Event, Point, Trace};
+
+use super::Case;
+
+/// Each step's loss and norms, as far as they are known.
+pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
+    let spec = case.observed.spec;
+    (0..spec.steps)
+        .map(|step| Step {
+            step,
+            loss: loss(trace, step),
+            gradient_norm: case.observed.norms.get(&(step, 0)).and_then(|norm| norm.norm),
+            input_norm: input_norm(case, step),
+        })
+        .collect()
+}
+
+/// Mean over all microbatches of all ranks; none if one of them is not finite.
+fn loss(trace: &Trace, step: usize) -> Option<f64> {
+    let losses = trace.events().filter_map(|(_, event)| match event {
+        Event::Loss { step: of, value, .. } if *of == step => Some(*value),
+        _ => None,
+    });
+    let losses: Vec<f64> = losses.collect::<Option<_>>()?;
+    (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+}
+
+/// Norm of what the inner optimizers of all ranks consumed, together. None where some of it was not
+/// seen, or where only a part of it is on more than one rank, so that it is not known what counts
+/// once.
+fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
+    let observed = &case.observed;
+    let inputs: Vec<_> = observed.at(Point::OptimizerInput, step).collect();
+    if inputs.len() != observed.spec.world_size {
+        return None;
+    }
+    let held = |rank: usize| observed.layouts.get(&(rank, inputs[rank].layout)).copied();
+    let mut norms: Vec<f64> = Vec::new();
+    let mut elements = 0;
+    for input in &inputs {
+        norms.push(input.payload.norm?);
+        let segments = held(input.rank)?.iter().filter(|segment| segment.param.is_some());
+        elements += segments.map(|segment| segment.len).sum::<usize>();
+    }
+    let of_model: usize = {
+        let params = case.plan.params().iter().filter(|param| param.trainable);
+        params.map(crate::spec::plan::Param::numel).sum()
+    };
+    if elements == of_model {
+        return Some(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt());
+    }
+    // Every rank holds everything.
+    (elements == of_model * norms.len()).then(|| norms[0])
+}

@@ -1,0 +1,58 @@
+//! Repeats, and the search for the smallest configuration, end to end.
+
+use std::collections::BTreeSet;
+
+use zprobe::report::Verdict;
+use zprobe::spec::Fault;
+
+use crate::support::zprobe;
+
+/// Faults that chance decides about: no table says what one run shows.
+pub const RACES: &[Fault] = &[Fault::HostCopyRaces];
+
+#[test]
+fn twenty_repeats_of_a_healthy_run_are_equal_to_the_last_bit() {
+    for settings in [
+        "--stage 1",
+        "--stage 2 --overlap-comm --offload cpu --nproc-per-node 3",
+        "--stage 3 --model mlp --nproc-per-node 3",
+    ] {
+        let run = zprobe(&format!("{settings} --repeat 20"));
+        assert_eq!(run.code, 0, "{settings}\n{run}");
+        let repeats = run.report.repeats.clone().unwrap();
+        assert_eq!(repeats.verdicts, [Verdict::Clean; 20], "{settings}");
+        assert!(repeats.differences.is_empty(), "{settings}");
+    }
+}
+
+#[test]
+fn a_copy_that_nobody_waits_for_is_a_race_and_diagnosing_it_again_says_the_same() {
+    let run = zprobe("--stage 1 --offload cpu --inject host-copy-races --repeat 20");
+    assert_eq!(run.code, 1, "{run}");
+    let race = run.report.findings.iter().find(|finding| finding.code == "ZP905");
+    let race = race.unwrap_or_else(|| panic!("{run}"));
+    assert!(race.message.contains("of 20 repeats"), "{}", race.message);
+    assert!(race.message.ends_with("first in the optimizer's input"), "{}", race.message);
+    let verdicts: BTreeSet<_> = run.report.repeats.clone().unwrap().verdicts.into_iter().collect();
+    assert!(verdicts.contains(&Verdict::Findings), "a late copy is found by itself: {run}");
+    let (code, text) = run.diagnose("json");
+    assert_eq!((code, serde_json::from_str(&text).ok()), (1, Some(run.report)));
+}
+
+#[test]
+fn a_leak_in_a_large_configuration_is_found_in_the_smallest_that_has_it() {
+    let run = zprobe(
+        "--nproc-per-node 4 --ga 8 --steps 3 --stage 1 --inject boundary-leak --dataflow ipg-bucket \
+         --reduce-scatter false --gradient-clipping 100000 --shape tied --minimise",
+    );
+    assert_eq!(run.code, 1, "{run}");
+    let minimised = run.report.minimised.clone().unwrap();
+    assert!(minimised.complete);
+    assert_eq!(
+        minimised.command,
+        "zprobe run --ga 1 --steps 1 --inject boundary-leak --device cpu"
+    );
+    assert!(minimised.trials.iter().any(|trial| !trial.kept));
+    let (_, concise) = run.diagnose("concise");
+    assert!(concise.contains("smallest: zprobe run --ga 1"), "{concise}");
+}
