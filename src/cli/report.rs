@@ -14,6 +14,8 @@ use zprobe::diagnose;
 use zprobe::doctor::{Machine, Python};
 use zprobe::trace::{TRACE_FILE, Trace};
 
+use super::verbosity;
+
 /// Where runs are recorded unless somebody says otherwise.
 const RUNS: &str = ".zprobe/runs";
 
@@ -71,11 +73,11 @@ pub fn main(args: &Args) -> Result<u8> {
     })?;
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
-        anstream::eprintln!(
+        verbosity::say(format_args!(
             "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
              smaller --max-trace-size",
             zip.len(),
-        );
+        ));
     }
     let summary = summary(&attachment, zip.len());
     if args.dry_run {
@@ -84,7 +86,7 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
     archive::write(&out, &zip, args.force)?;
-    anstream::eprint!("{summary}");
+    verbosity::say(summary.trim_end());
     super::print(&format!("{}\n", out.display()))?;
     Ok(0)
 }

@@ -26,6 +26,7 @@ use zprobe::trace::Trace;
 
 use super::cuda::Cuda;
 use super::progress::Progress;
+use super::verbosity;
 
 /// The report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -185,8 +186,8 @@ pub fn main(args: Args) -> Result<u8> {
     let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
     let by_default = args.nproc_per_node.is_none();
     if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
-        anstream::eprintln!(
-            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU"
+        verbosity::say(
+            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
         );
     }
     let run_id = run_id();
@@ -213,7 +214,7 @@ pub fn main(args: Args) -> Result<u8> {
             adapters::rank_program(&python, &run_dir)?
         }
     };
-    let mut progress = Progress::new(&spec);
+    let mut progress = Progress::new(&spec, &run_dir);
     let source = Source::Cold(&program);
     let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
     warn_of_survivors(&launch.run(&mut |record| progress.see(record))?);
@@ -221,14 +222,15 @@ pub fn main(args: Args) -> Result<u8> {
     let trace = Trace::read(&run_dir)?;
     let report = report(&run_dir, &trace)?;
     // First, so that it is known even if the report cannot be handed out.
-    anstream::eprintln!("recorded in {}", run_dir.display());
+    verbosity::say(format_args!("recorded in {}", run_dir.display()));
     args.output.hand_out(&report, &trace)
 }
 
 /// Says which processes of a run are left, if any are.
 pub fn warn_of_survivors(ended: &Ended) {
     if !ended.survivors.is_empty() {
-        anstream::eprintln!("warning: processes that cannot be killed: {:?}", ended.survivors);
+        let survivors = &ended.survivors;
+        verbosity::say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
     }
 }
 
@@ -298,7 +300,7 @@ impl Args {
         self.settings.fill(&mut request);
         if let Some(path) = &self.deepspeed_config {
             for note in DeepSpeedConfig::read(path)?.apply(&mut request)? {
-                anstream::eprintln!("note: {note}");
+                verbosity::say(format_args!("note: {note}"));
             }
         }
         Ok(request.resolve()?)
