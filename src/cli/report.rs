@@ -70,6 +70,7 @@ pub fn main(args: &Args) -> Result<u8> {
         private: &private,
         project: args.project,
         max_trace_size: args.max_trace_size,
+        explain: super::page,
     })?;
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
