@@ -2,6 +2,7 @@
 
 mod check;
 mod ci;
+mod completions;
 mod config;
 mod cuda;
 mod diagnose;
@@ -10,6 +11,7 @@ mod explain;
 mod flags;
 mod form;
 mod list;
+mod man;
 mod progress;
 mod provision;
 mod report;
@@ -83,6 +85,10 @@ enum Command {
     Doctor(doctor::Args),
     /// Make a Python environment with pinned packages, and print its interpreter
     Provision(provision::Args),
+    /// Print what a shell needs to complete command lines
+    Completions(completions::Args),
+    /// Print a manual page, or write all of them
+    Man(man::Args),
 }
 
 /// How to hand out a report.
@@ -194,6 +200,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::PoolWorker(args) => workers::serve::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Provision(args) => provision::main(&args),
+        Command::Completions(args) => completions::main(&args),
+        Command::Man(args) => man::main(&args),
     }
 }
 
