@@ -177,10 +177,17 @@ fn nothing_private_leaves_the_machine() {
                 assert!(!text.contains(private), "{project}: {path} tells {private}:\n{text}");
             }
         }
-        for path in ["report.md", "run/report.json", "run/trace.jsonl", "run/rank-0.stderr.log"] {
+        for path in [
+            "report.md",
+            "report.html",
+            "run/report.json",
+            "run/trace.jsonl",
+            "run/rank-0.stderr.log",
+        ] {
             for placeholder in ["secret", "home", "user", "host", "ip", "path"] {
                 let text = &entries[path];
-                let found = [format!("<{placeholder}>"), format!("\\<{placeholder}>")];
+                let found = ["<{}>", "\\<{}>", "&lt;{}&gt;", "&#60;{}&#62;"]
+                    .map(|form| form.replace("{}", placeholder));
                 assert!(found.iter().any(|it| text.contains(it)), "{path}: {placeholder}\n{text}");
             }
         }
@@ -203,6 +210,19 @@ fn what_is_not_private_survives_bit_for_bit() {
         assert_eq!(entries["run/report.json"], String::from_utf8(report.stdout).unwrap());
         let readme = &entries["README.md"];
         assert!(readme.contains("replaced by placeholders: nothing."), "{readme}");
+    }
+}
+
+#[test]
+fn the_page_is_the_one_that_a_run_without_anything_private_exports() {
+    for fixture in ["boundary-leak", "rank-hangs"] {
+        let mut bench = Bench::with(fixture);
+        // Words of the page's tags, styles and script.
+        bench.variables.push(("USER".to_owned(), "li".to_owned()));
+        bench.variables.push(("MY_TOKEN".to_owned(), "stroke".to_owned()));
+        let page = &bench.attachment(&[])["report.html"];
+        bench.zprobe(&["diagnose", ".zprobe/runs/run", "--export-html", "page.html"]);
+        assert!(*page == fs::read_to_string(bench.dir.path().join("page.html")).unwrap());
     }
 }
 

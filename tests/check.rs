@@ -34,13 +34,30 @@ impl Place {
         let place = Self(tempfile::tempdir().unwrap());
         let ranks = root().join("fixtures/ranks/swept.py");
         let ranks = ranks.display();
-        let script = format!(
-            "#!/bin/sh\nif [ \"$1\" = -c ]; then\ncat <<'END'\n{FACTS}\nEND\nelse exec '{ranks}' \"$@\"\nfi\n"
-        );
-        place.write("python", &script);
-        fs::set_permissions(place.0.path().join("python"), fs::Permissions::from_mode(0o755))
-            .unwrap();
+        place.python(&format!("exec '{ranks}' \"$@\""));
         place
+    }
+
+    /// Its Python does this, in the words of a shell, when it is to be a pool.
+    fn python(&self, pool: &str) {
+        let facts = format!("cat <<'END'\n{FACTS}\nEND");
+        let script = format!("#!/bin/sh\nif [ \"$1\" = -c ]; then\n{facts}\nelse {pool}\nfi\n");
+        self.write("python", &script);
+        let path = self.0.path().join("python");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Its Python does not become a pool when this condition of a shell holds for `$n`, the number of
+    /// times that it was to be one.
+    fn flaky(&self, condition: &str) {
+        let starts = self.0.path().join("starts");
+        let (starts, ranks) = (starts.display(), root().join("fixtures/ranks/swept.py"));
+        self.python(&format!(
+            "echo >> '{starts}'\nn=$(wc -l < '{starts}')\n\
+             if [ {condition} ]; then echo \"bad luck $n\" >&2; exit 7; fi\n\
+             exec '{}' \"$@\"",
+            ranks.display()
+        ));
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -198,6 +215,39 @@ fn the_end_of_a_pool_harms_no_other_case() {
     let (_, suite) = place.check(&[]);
     let (last, status) = *statuses(&suite).last().unwrap();
     assert_eq!((last, status), ("c-known", Status::Passed), "{suite:?}");
+}
+
+#[test]
+fn an_engine_whose_pool_does_not_start_twice_in_a_row_is_given_up() {
+    let place = Place::new();
+    place.probes();
+    place.write("probes/d-last.toml", "description = 'Own'\nengines = ['ddp']\n");
+    place.flaky("$n -gt 0");
+    let (code, suite) = place.check(&[]);
+    assert_eq!((code, suite.count(Status::NotRun)), (2, 4));
+    assert_eq!(place.read("starts").lines().count(), 2);
+    for case in &suite.cases[2..] {
+        let reason = case.reason.as_deref().unwrap();
+        assert!(
+            reason.starts_with("no pool was started, because 2 in a row did not: "),
+            "{reason}"
+        );
+        assert!(reason.contains("exited with code 7") && reason.contains("bad luck 2"), "{reason}");
+    }
+}
+
+#[test]
+fn pools_that_do_not_start_now_and_then_are_tried_again() {
+    let place = Place::new();
+    for (name, ga) in [("a", 2), ("b", 3), ("c", 2), ("d", 2)] {
+        let text = format!("description = 'Own'\nengines = ['ddp']\n[run]\nga = {ga}\n");
+        place.write(&format!("probes/{name}.toml"), &text);
+    }
+    // That of a does not start; that of b does, and is taken down; that of c does not; that of d does.
+    place.flaky("$((n % 2)) -eq 1");
+    let (_, suite) = place.check(&[]);
+    let last = suite.cases.last().unwrap();
+    assert_eq!((last.status, place.read("starts").lines().count()), (Status::Inconclusive, 4));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::suite::{SuiteFormat, render};
+use zprobe::report::render::suite::{SuiteFormat, render, render_within};
 use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
 use zprobe::report::{Report, Verdict};
 use zprobe::spec::Engine;
@@ -103,6 +103,18 @@ fn people_are_told_what_is_wrong_and_how_to_see_it_again() {
     insta::assert_snapshot!("full", text(SuiteFormat::Full));
     insta::assert_snapshot!("concise", text(SuiteFormat::Concise));
     insta::assert_snapshot!("markdown", text(SuiteFormat::Markdown));
+}
+
+#[test]
+fn only_what_is_to_be_copied_is_wider_than_the_terminal() {
+    for columns in [60, 80] {
+        let text = render_within(&suite(), SuiteFormat::Full, columns).unwrap();
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let copied = |line: &&str| line.starts_with("  again: ") || line.contains("recorded in");
+        for line in text.lines().filter(|line| !copied(line)) {
+            assert!(line.chars().count() <= columns, "{columns} columns: {line}");
+        }
+    }
 }
 
 #[test]

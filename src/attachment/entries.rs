@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::redact::Kind;
-use super::{CONFIG_FILE, Entry, Material, issue};
+use super::{CONFIG_FILE, Entry, Material, PAGE_FILE, TOO_COMMON, issue};
+use crate::report::render;
+use crate::trace::Trace;
 
 /// A file that an attachment may have.
 struct Maker {
@@ -22,6 +24,11 @@ const MAKERS: &[Maker] = &[
         path: "report.md",
         about: "the bug report, to be pasted as the text of an issue",
         make: |material| Ok(Some(issue::text(material))),
+    },
+    Maker {
+        path: PAGE_FILE,
+        about: "the report as a page, to be opened in a browser; it loads nothing",
+        make: |material| page(material).map(Some),
     },
     Maker {
         path: "standalone.py",
@@ -116,6 +123,14 @@ pub fn kinds(redacted: &BTreeMap<Kind, usize>) -> String {
     let kinds: Vec<String> =
         redacted.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
+}
+
+/// The page, from the records that are in the attachment.
+fn page(material: &Material<'_>) -> Result<String> {
+    let records = material.trace.text.lines().map(serde_json::from_str);
+    let records = records.collect::<Result<_, _>>().context(TOO_COMMON)?;
+    let trace = Trace { spec: material.report.run.spec.clone(), records };
+    render::html(&material.report, &trace, &material.explain)
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String> {

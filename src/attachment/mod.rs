@@ -35,6 +35,13 @@ pub const MOST_ATTACHMENT: usize = 25_000_000;
 /// Name of the file that a command of the attachment reads.
 const CONFIG_FILE: &str = "deepspeed.json";
 
+/// Name of the page, which is made of nothing but what was redacted, and what every page has.
+const PAGE_FILE: &str = "report.html";
+
+/// Why what was redacted cannot be understood any more.
+const TOO_COMMON: &str =
+    "a word of the report itself is the name of a user, of a host, or a secret here";
+
 named_enum! {
     /// Whose template for bugs the report follows.
     pub enum Project {
@@ -72,6 +79,8 @@ pub struct Source<'a> {
     pub project: Option<Project>,
     /// Most bytes of the trace.
     pub max_trace_size: u64,
+    /// The documentation of a rule, in Markdown, by its code.
+    pub explain: fn(&str) -> Option<&'static str>,
 }
 
 /// A file of the attachment.
@@ -102,6 +111,7 @@ struct Material<'a> {
     script: Result<String, String>,
     environment: &'a Environment,
     trace: trace::Cut,
+    explain: fn(&str) -> Option<&'static str>,
     logs: Vec<logs::Tail>,
     redactor: &'a Redactor,
 }
@@ -123,12 +133,14 @@ impl Attachment {
             environment: source.environment,
             trace: trace::cut(run_dir, source.max_trace_size, &redactor)
                 .with_context(unreadable)?,
+            explain: source.explain,
             logs: logs::tails(run_dir).with_context(unreadable)?,
             report,
             redactor: &redactor,
         };
         let mut entries = entries::all(&material)?;
-        for entry in &mut entries {
+        // Among tags and styles every short name would be found, and the page would fall apart.
+        for entry in entries.iter_mut().filter(|entry| entry.path != PAGE_FILE) {
             entry.text = redactor.last_look(&entry.text);
         }
         let redacted = redactor.counts();
@@ -141,6 +153,5 @@ impl Attachment {
 fn redacted(report: &Report, redactor: &Redactor) -> Result<Report> {
     let mut value = serde_json::to_value(report)?;
     redactor.json(&mut value);
-    serde_json::from_value(value)
-        .context("a word of the report itself is the name of a user, of a host, or a secret here")
+    serde_json::from_value(value).context(TOO_COMMON)
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use zprobe::report::render::suite::{SuiteFormat, markdown, render};
+use zprobe::report::render::suite::{SuiteFormat, markdown, render, render_within};
 use zprobe::report::suite::Suite;
 
 /// Where GitHub Actions takes the summary of a job from.
@@ -52,7 +52,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 
 /// Prints a suite. Annotations of GitHub Actions go with a summary of the job, where it wants one.
 pub fn print(suite: &Suite, format: SuiteFormat) -> Result<()> {
-    super::print(&render(suite, format)?)?;
+    super::print(&render_within(suite, format, super::columns())?)?;
     if let (SuiteFormat::Github, Some(path)) = (format, std::env::var_os(SUMMARY)) {
         let path = PathBuf::from(path);
         let file = OpenOptions::new().append(true).create(true).open(&path);

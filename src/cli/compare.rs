@@ -10,6 +10,7 @@ use zprobe::report::Report;
 
 use super::diagnose::diagnosis;
 use super::run::{self, run_id};
+use super::verbosity;
 
 /// Arguments of `zprobe compare`.
 #[derive(clap::Args)]
@@ -88,7 +89,7 @@ fn made(args: &Args, a: &str, b: &str) -> Result<(Side, Side)> {
         Ok::<_, anyhow::Error>(Side { name, report, trace: Some(trace) })
     };
     let sides = (side(a, &first, "a")?, side(b, &second, "b")?);
-    anstream::eprintln!("recorded in {}", out.display());
+    verbosity::say(format_args!("recorded in {}", out.display()));
     Ok(sides)
 }
 

@@ -13,6 +13,7 @@ use zprobe::trace::repeat_dir;
 use super::diagnose::diagnosis;
 use super::run::{self, REPORT_FILE};
 use super::runner::Runner;
+use super::verbosity;
 use super::workers::{Scratch, progress};
 
 /// What was found out, in the run directory.
@@ -74,7 +75,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
     let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
     let Some(wanted) = wanted else {
         let what = if code.is_empty() { "nothing was found" } else { "that was not found" };
-        anstream::eprintln!("note: {what}, so there is nothing to minimise");
+        verbosity::say(format_args!("note: {what}, so there is nothing to minimise"));
         return Ok(());
     };
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
@@ -94,7 +95,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
     trials.line.finish_and_clear();
     let minimised = match found {
         Err(_) if trials.interrupted => {
-            anstream::eprintln!("note: interrupted before the smallest configuration was found");
+            verbosity::say("note: interrupted before the smallest configuration was found");
             return Ok(());
         }
         found => found?,
@@ -182,7 +183,7 @@ impl Trials {
         let still = report.findings.iter().any(|finding| kind(finding) == self.wanted);
         let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
         let said = if codes.is_empty() { report.verdict.to_string() } else { codes.join(", ") };
-        self.line.suspend(|| anstream::eprintln!("{change}: {said}"));
+        self.line.suspend(|| verbosity::say(format_args!("{change}: {said}")));
         if still {
             let _ = fs::remove_dir_all(&self.smallest);
             fs::write(dir.join(REPORT_FILE), report.to_json()?)

@@ -3,6 +3,7 @@
 mod check;
 mod ci;
 mod compare;
+mod completions;
 mod config;
 mod cuda;
 mod diagnose;
@@ -11,6 +12,7 @@ mod explain;
 mod flags;
 mod form;
 mod list;
+mod man;
 mod minimise;
 mod progress;
 mod provision;
@@ -20,6 +22,7 @@ mod run;
 mod runner;
 mod settings;
 mod sweep;
+mod verbosity;
 mod workers;
 mod zoo;
 
@@ -31,11 +34,12 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use zprobe::diagnose::rules;
 use zprobe::report::Report;
-use zprobe::report::render::{self, html};
+use zprobe::report::render::{WIDTH, html, render_within};
 use zprobe::report::suite::Suite;
 use zprobe::trace::Trace;
 
 use self::form::Form;
+use self::verbosity::Verbosity;
 
 /// Exit code for a usage or set-up error: nothing ran.
 const USAGE: u8 = 2;
@@ -47,6 +51,9 @@ const USAGE: u8 = 2;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 const EXIT_CODES: &str = "\
@@ -84,6 +91,10 @@ enum Command {
     Doctor(doctor::Args),
     /// Make a Python environment with pinned packages, and print its interpreter
     Provision(provision::Args),
+    /// Print what a shell needs to complete command lines
+    Completions(completions::Args),
+    /// Print a manual page, or write all of them
+    Man(man::Args),
 }
 
 /// How to hand out a report.
@@ -119,7 +130,7 @@ impl Output {
             Suite::of_run(report, command, config::FILE.to_owned(), page)
         };
         match self.output_format {
-            Form::Run(format) => print(&render::render(report, format)?)?,
+            Form::Run(format) => print(&render_within(report, format, columns())?)?,
             Form::Suite(format) => ci::print(&suite(), format)?,
         }
         if let Some(path) = &self.export_json {
@@ -139,6 +150,16 @@ impl Output {
 /// The documentation of a rule.
 fn page(code: &str) -> Option<&'static str> {
     rules::find(code).map(|rule| rule.doc)
+}
+
+/// Columns for text on standard output: those of the terminal, or what `COLUMNS` says, but no more
+/// than reads well, and no fewer than tables take.
+fn columns() -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal = || {
+        terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0))
+    };
+    said.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
 }
 
 /// Writes to standard output, with colours where they are wanted.
@@ -167,7 +188,9 @@ pub fn main() -> ExitCode {
 fn command() -> anyhow::Result<Command> {
     let line: Vec<OsString> = std::env::args_os().scan(true, dashed).collect();
     let matches = config::matches(Cli::command(), &line)?;
-    Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|err| err.exit()).command)
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|err| err.exit());
+    cli.verbosity.install();
+    Ok(cli.command)
 }
 
 fn perform(command: Command) -> anyhow::Result<u8> {
@@ -184,6 +207,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::PoolWorker(args) => workers::serve::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Provision(args) => provision::main(&args),
+        Command::Completions(args) => completions::main(&args),
+        Command::Man(args) => man::main(&args),
     }
 }
 

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use indicatif::ProgressBar;
 use zprobe::environment::{Cache, Installer, Packages};
+
+use super::verbosity;
 
 /// Arguments of `zprobe provision`.
 #[derive(clap::Args)]
@@ -23,11 +24,11 @@ pub fn main(args: &Args) -> Result<u8> {
 /// The interpreter of an environment with these packages, with progress on standard error.
 pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
     let packages = packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
-    let line = ProgressBar::new_spinner();
+    let line = verbosity::spinner();
     line.enable_steady_tick(Duration::from_millis(100));
     let python = Cache::locate()?.provide(&packages, &Installer::find(), &mut |step| {
         if line.is_hidden() {
-            anstream::eprintln!("{packages}: {step}");
+            verbosity::say(format_args!("{packages}: {step}"));
         } else {
             line.set_message(format!("{packages}: {step}"));
         }

@@ -15,6 +15,8 @@ use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::diagnose::diagnosis;
 
+use super::verbosity;
+
 /// Where runs are recorded unless somebody says otherwise.
 const RUNS: &str = ".zprobe/runs";
 
@@ -70,14 +72,15 @@ pub fn main(args: &Args) -> Result<u8> {
         private: &private,
         project: args.project,
         max_trace_size: args.max_trace_size,
+        explain: super::page,
     })?;
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
-        anstream::eprintln!(
+        verbosity::say(format_args!(
             "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
              smaller --max-trace-size",
             zip.len(),
-        );
+        ));
     }
     let summary = summary(&attachment, zip.len());
     if args.dry_run {
@@ -86,7 +89,7 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
     archive::write(&out, &zip, args.force)?;
-    anstream::eprint!("{summary}");
+    verbosity::say(summary.trim_end());
     super::print(&format!("{}\n", out.display()))?;
     Ok(0)
 }

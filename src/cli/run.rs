@@ -26,7 +26,7 @@ use super::cuda::Cuda;
 use super::diagnose::diagnosis;
 use super::progress::Progress;
 use super::runner::Runner;
-use super::{minimise, repeat};
+use super::{minimise, repeat, verbosity};
 
 /// The report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -196,7 +196,7 @@ pub fn main(args: Args) -> Result<u8> {
         (report, trace) = self::report(&run_dir)?;
     }
     // First, so that it is known even if the report cannot be handed out.
-    anstream::eprintln!("recorded in {}", run_dir.display());
+    verbosity::say(format_args!("recorded in {}", run_dir.display()));
     args.output.hand_out(&report, &trace)
 }
 
@@ -207,8 +207,8 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
     let by_default = args.nproc_per_node.is_none();
     if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
-        anstream::eprintln!(
-            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU"
+        verbosity::say(
+            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
         );
     }
     ensure!(
@@ -219,7 +219,7 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     match args.repeats()? {
         1 => {
             let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
-            let mut progress = Progress::new(&spec);
+            let mut progress = Progress::new(&spec, run_dir);
             runner.run(&spec, run_id, run_dir, &mut |record| progress.see(record))?;
         }
         count => {
@@ -233,7 +233,8 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
 /// Says which processes of a run are left, if any are.
 pub fn warn_of_survivors(ended: &Ended) {
     if !ended.survivors.is_empty() {
-        anstream::eprintln!("warning: processes that cannot be killed: {:?}", ended.survivors);
+        let survivors = &ended.survivors;
+        verbosity::say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
     }
 }
 
@@ -333,7 +334,7 @@ impl Args {
     pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
         let mut request = self.flags_alone(gpus)?;
         for note in self.fill_from_file(&mut request)? {
-            anstream::eprintln!("note: {note}");
+            verbosity::say(format_args!("note: {note}"));
         }
         Ok(request.resolve()?)
     }

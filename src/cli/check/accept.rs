@@ -11,6 +11,8 @@ use zprobe::baseline::{self, Baseline, day};
 use zprobe::document::Document;
 use zprobe::report::suite::{Case, Notice};
 
+use crate::cli::verbosity;
+
 /// What stands above the entries of a new baseline.
 const HEAD: &str = "\
 # Findings of `zprobe check` that are known, each with why it is accepted and until when.
@@ -56,7 +58,7 @@ impl Accepted {
                 Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
             }
             None => read(Path::new(baseline::FILE))?.inspect(|_| {
-                anstream::eprintln!("note: accepted is what {} lists", baseline::FILE);
+                verbosity::say(format_args!("note: accepted is what {} lists", baseline::FILE));
             }),
         };
         if let Some(expires) = &args.expires {
@@ -92,7 +94,7 @@ impl Accepted {
             // Whatever it does not accept of old entries, the other baseline has said above.
             let _ = Baseline::read(&document)?.apply(cases, self.today, false);
         }
-        anstream::eprintln!("{}: {count} new", path.display());
+        verbosity::say(format_args!("{}: {count} new", path.display()));
         Ok(notices)
     }
 }

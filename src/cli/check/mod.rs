@@ -19,7 +19,7 @@ use zprobe::report::suite::{Status, Suite};
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
-use super::{ci, config, page};
+use super::{ci, config, page, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -111,7 +111,7 @@ pub fn main(args: &Args) -> Result<u8> {
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
-        anstream::eprintln!("recorded in {}", out.display());
+        verbosity::say(format_args!("recorded in {}", out.display()));
     }
     let mut suite = Suite::new(cases, notices, configuration(args)?, page);
     suite.seconds = start.elapsed().as_secs_f64();

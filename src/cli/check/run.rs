@@ -15,6 +15,7 @@ use zprobe::spec::Engine;
 use super::Args;
 use super::select::Task;
 use crate::cli::run::run_id;
+use crate::cli::verbosity::{self, Verbosity};
 use crate::cli::workers::{Scratch, Worker, progress, stop_on_signals};
 
 /// Runs all cases whose engine is there, and says of the others why they were not run.
@@ -56,10 +57,8 @@ pub fn run_all(
             line.inc(1);
             if case.status.is_bad() {
                 failed.store(true, Ordering::Relaxed);
-                let words = case.complaint();
-                let words = words.lines().next().unwrap_or_default();
-                line.suspend(|| anstream::eprintln!("{}: {}: {words}", case.status, case.id()));
             }
+            line.suspend(|| tell(&case));
             cases.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(case);
         }
     };
@@ -72,6 +71,17 @@ pub fn run_all(
     line.finish_and_clear();
     let cases = cases.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(cases.into_iter().flatten().collect())
+}
+
+/// Says what came of a case: at once if it is not well, for people who may wait for minutes.
+fn tell(case: &Case) {
+    if case.status.is_bad() {
+        let complaint = case.complaint();
+        let words = complaint.lines().next().unwrap_or_default();
+        verbosity::say(format_args!("{}: {}: {words}", case.status, case.id()));
+    } else if Verbosity::get().verbose {
+        verbosity::say(format_args!("{}: {}", case.status, case.id()));
+    }
 }
 
 /// Runs a case. Whatever keeps it from running is its outcome, and not an error.

@@ -18,6 +18,7 @@ use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::report::suite::{self, Status};
 use zprobe::spec::Engine;
 
+use super::verbosity;
 use super::workers::Scratch;
 
 /// Arguments of `zprobe sweep`.
@@ -124,7 +125,7 @@ pub fn main(args: &Args) -> Result<u8> {
             super::print(&table::list(&plan, args.output_format)?)?;
             return Ok(0);
         }
-        anstream::eprintln!("{}", plan.summary());
+        verbosity::say(plan.summary());
         vec![sweep(plan, args)?]
     } else {
         args.results.iter().map(|path| read(path)).collect::<Result<_>>()?

@@ -8,7 +8,7 @@ use zprobe::lattice::{Configuration, Lattice};
 use zprobe::report::words::amount;
 
 use super::run::Done;
-use crate::cli::run;
+use crate::cli::{run, verbosity};
 
 /// What is going to be run.
 #[derive(Debug)]
@@ -89,12 +89,12 @@ impl Plan {
                 versions = earlier.versions;
                 rows.extend(earlier.rows);
             } else {
-                anstream::eprintln!(
+                verbosity::say(format_args!(
                     "warning: the earlier sweep ran {:?} and this one {versions:?}; its {} are left \
                      out",
                     earlier.versions,
                     amount(earlier.rows.len(), "row"),
-                );
+                ));
             }
         }
         rows.sort_by_key(|row| self.order.get(&row.configuration.arguments()).copied());

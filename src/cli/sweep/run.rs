@@ -14,6 +14,7 @@ use zprobe::trace::combined_digest;
 
 use super::Args;
 use super::plan::Plan;
+use crate::cli::verbosity;
 use crate::cli::workers::{Worker, progress, stop_on_signals};
 
 /// What was run.
@@ -53,7 +54,7 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
             if row.outcome.ending != Ending::Clean {
                 let words = [&row.label, row.outcome.words().as_str()].join(": ");
                 let own = row.outcome.own_words().unwrap_or_default();
-                line.suspend(|| anstream::eprintln!("{words} {own}"));
+                line.suspend(|| verbosity::say(format_args!("{words} {own}")));
             }
             results.lock().unwrap_or_else(PoisonError::into_inner).push((at, row, versions));
         }

@@ -21,6 +21,7 @@ use zprobe::spec::Engine;
 
 use self::serve::{Reply, Task};
 use super::run::{REPORT_FILE, run_id};
+use super::verbosity;
 
 /// True once SIGINT, SIGTERM or SIGHUP came; a second one ends the process.
 pub fn stop_on_signals() -> Result<Arc<AtomicBool>> {
@@ -35,7 +36,7 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>> {
 
 /// A line that counts runs; invisible where standard error is no terminal.
 pub fn progress(total: usize) -> Result<ProgressBar> {
-    let line = ProgressBar::new(total as u64);
+    let line = verbosity::bar(total as u64);
     line.set_style(ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}")?);
     line.enable_steady_tick(Duration::from_millis(100));
     Ok(line)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use zprobe::adapters;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::native;
@@ -15,11 +15,16 @@ use crate::cli::run;
 /// How long an engine may take to be imported: a busy machine takes a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Pools that do not start one after the other; no other would.
+const ATTEMPTS: usize = 2;
+
 /// A pool, started when it is needed and again when it has died.
 pub struct Pooled {
     program: RankProgram,
     dir: PathBuf,
     pool: Option<Pool>,
+    /// Pools that did not start since one did, and why the last of them did not.
+    failed: (usize, String),
 }
 
 impl Pooled {
@@ -29,7 +34,7 @@ impl Pooled {
             Engine::Native => native::cpu_ranks(native::program()?),
             _ => adapters::pool_program(python, dir, engine)?,
         };
-        Ok(Self { program, dir: dir.to_owned(), pool: None })
+        Ok(Self { program, dir: dir.to_owned(), pool: None, failed: (0, String::new()) })
     }
 
     /// Makes a run and leaves its trace in its directory. A run for which there was no pool is
@@ -45,7 +50,10 @@ impl Pooled {
         loop {
             let pool = match &self.pool {
                 Some(pool) => pool,
-                None => self.pool.insert(Pool::start(&self.program, &self.dir, PATIENCE)?),
+                None => {
+                    let pool = self.start()?;
+                    self.pool.insert(pool)
+                }
             };
             let launch = Launch { run_id, spec, source: Source::Warm(pool), run_dir };
             match launch.run(observer) {
@@ -62,6 +70,25 @@ impl Pooled {
                     self.pool = None;
                     return Err(error).context("there was nothing to watch");
                 }
+            }
+        }
+    }
+
+    /// Starts a pool, unless the last ones did not start, which may have taken minutes each.
+    fn start(&mut self) -> Result<Pool> {
+        let (count, reason) = &mut self.failed;
+        if *count == ATTEMPTS {
+            bail!("no pool was started, because {ATTEMPTS} in a row did not: {reason}");
+        }
+        match Pool::start(&self.program, &self.dir, PATIENCE) {
+            Ok(pool) => {
+                *count = 0;
+                Ok(pool)
+            }
+            Err(error) => {
+                *count += 1;
+                *reason = error.to_string();
+                Err(error.into())
             }
         }
     }

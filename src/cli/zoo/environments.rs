@@ -8,6 +8,7 @@ use indicatif::{MultiProgress, ProgressBar};
 use zprobe::environment::{Cache, Installer, Packages};
 
 use super::rows::Case;
+use crate::cli::verbosity;
 
 /// The interpreter of each environment, or why there is none.
 pub type Environments<'a> = BTreeMap<&'a Packages, Result<PathBuf, String>>;
@@ -47,7 +48,7 @@ pub fn provide<'a>(
 /// Shows a step: in the line where there is a terminal, as a line of its own where there is none.
 pub fn say(progress: &MultiProgress, line: &ProgressBar, text: &str) {
     if progress.is_hidden() {
-        anstream::eprintln!("{text}");
+        verbosity::say(text);
     } else {
         line.set_message(text.to_owned());
     }

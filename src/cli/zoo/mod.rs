@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
-use indicatif::MultiProgress;
 use zprobe::environment::Cache;
+
+use super::verbosity;
 
 /// Arguments of `zprobe zoo`.
 #[derive(clap::Args)]
@@ -67,10 +68,10 @@ pub fn main(args: &Args) -> Result<u8> {
     let out =
         args.out.clone().unwrap_or_else(|| Path::new(".zprobe/zoo").join(super::run::run_id()));
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-    let progress = MultiProgress::new();
+    let progress = verbosity::lines();
     let environments = environments::provide(&Cache::locate()?, &cases, &progress);
     let outcomes = run::run_all(&cases, &environments, &out, args, &progress)?;
-    anstream::eprintln!("recorded in {}", out.display());
+    verbosity::say(format_args!("recorded in {}", out.display()));
     super::print(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
     Ok(u8::from(!outcomes.iter().all(|outcome| outcome.ok)))
 }

@@ -14,6 +14,7 @@ use zprobe::report::Report;
 
 use super::environments::{Environments, say};
 use super::rows::Case;
+use crate::cli::verbosity;
 
 /// How a case ended.
 #[derive(Clone, Debug)]
@@ -48,7 +49,7 @@ pub fn run_all(
             let outcome = run_one(case, environments, &own, out);
             // What is known stays known, even if the user stops here.
             let ok = if outcome.ok { "as expected" } else { "NOT as expected" };
-            progress.suspend(|| anstream::eprintln!("{label}: {}, {ok}", outcome.got));
+            progress.suspend(|| verbosity::say(format_args!("{label}: {}, {ok}", outcome.got)));
             if args.fail_fast && !outcome.ok {
                 stopped.store(true, Ordering::Relaxed);
             }

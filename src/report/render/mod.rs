@@ -25,13 +25,24 @@ named_enum! {
     }
 }
 
+/// Columns that every terminal has, and that lines for reading have at most.
+pub const WIDTH: usize = 80;
+
 /// Renders a report. Text may contain ANSI styles; print it through `anstream`.
 ///
 /// # Errors
 /// When JSON cannot be written, which no report that [`crate::diagnose`] builds leads to.
 pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
+    render_within(report, format, WIDTH)
+}
+
+/// The same for a terminal of so many columns.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_within(report: &Report, format: Format, columns: usize) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Full => full::render(report),
+        Format::Full => full::render(report, columns),
         Format::Concise => concise::render(report),
         Format::Json => json::render(report)?,
         Format::Markdown => markdown::render(report),

@@ -14,6 +14,7 @@ mod sample;
 pub mod scale;
 mod scratch;
 mod seed_script;
+pub mod suite;
 
 use std::path::PathBuf;
 
@@ -40,6 +41,10 @@ pub const ENGINES_PAGE: Page =
 pub const SCALE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --scale --write" };
 
+/// Where the tables of a suite stand.
+pub const SUITE_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
+
 /// What to measure, and how often.
 #[derive(clap::Args)]
 pub struct Options {
@@ -51,7 +56,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub seed_script: Option<PathBuf>,
 
-    /// Timed runs of that script
+    /// Timed runs of that script, and of DeepSpeed's suite
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub seed_runs: usize,
 
@@ -68,6 +73,11 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
     pub scale: bool,
 
+    /// Measure whole suites instead: over one warm pool, beside a run for each of their probes; with
+    /// --seed-script that of DeepSpeed, too
+    #[arg(long, conflicts_with_all = ["engines", "scale"])]
+    pub suite: bool,
+
     /// Runs of a large model, with and without observation each
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
@@ -83,6 +93,9 @@ impl Options {
         let mut command = format!("cargo xtask bench --runs {}", self.runs);
         if self.scale {
             command += " --scale";
+        }
+        if self.suite {
+            command += " --suite";
         }
         if self.engines {
             command += &format!(" --engines --step-runs {} --seed-script FILE", self.step_runs);

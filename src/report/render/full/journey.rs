@@ -1,6 +1,6 @@
 //! The journey of the gradient: what was right, up to where it departs from the plan.
 
-use super::text::{BOLD, finish, paragraph, table};
+use super::text::{Page, table};
 use crate::report::words::{abridged, amount, counted};
 use crate::report::{Divergence, Report, Station};
 
@@ -8,11 +8,11 @@ use crate::report::{Divergence, Report, Station};
 const SHOWN: usize = 6;
 
 /// The stations up to the first divergence, and what is known of it.
-pub(super) fn journey(text: &mut String, report: &Report, divergence: &Divergence) {
+pub(super) fn journey(page: &mut Page, report: &Report, divergence: &Divergence) {
     let before = &report.journey[..divergence.right_before.min(report.journey.len())];
     let hidden = before.len().saturating_sub(SHOWN);
     if hidden > 0 {
-        paragraph(text, "", &format!("{} before these, as planned", amount(hidden, "station")));
+        page.paragraph("", &format!("{} before these, as planned", amount(hidden, "station")));
     }
     let mut rows = table(["step", "microbatch", "at", ""]);
     for station in &before[hidden..] {
@@ -27,14 +27,14 @@ pub(super) fn journey(text: &mut String, report: &Report, divergence: &Divergenc
     let at = divergence
         .point
         .map_or_else(|| hook_or_bucket(divergence), |point| point.describe().to_owned());
-    let departs = format!("{BOLD}DEPARTS{BOLD:#} on {}", counted("rank", &divergence.ranks));
+    let departs = format!("DEPARTS on {}", counted("rank", &divergence.ranks));
     rows.add_row(row(divergence.step, divergence.microbatch, at, departs));
-    text.push_str(&finish(rows, 4));
+    page.table(rows, 4);
     if let Some(params) = &divergence.params {
-        paragraph(text, "parameters: ", &abridged(params));
+        page.paragraph("parameters: ", &abridged(params));
     }
     if let Some(function) = &divergence.function {
-        paragraph(text, "made by: ", function);
+        page.paragraph("made by: ", function);
     }
 }
 

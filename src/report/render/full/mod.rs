@@ -8,69 +8,73 @@ pub(super) mod weights;
 
 use std::fmt::Write as _;
 
+use anstyle::Style;
+
 pub(super) use self::setting::setting;
-pub(super) use self::text::paragraph;
-use self::text::{BOLD, DIM, section, verdict_style};
+pub(super) use self::text::Page;
+use self::text::{BOLD, DIM, verdict_style};
 use super::{Report, concise};
 use crate::report::words::{amount, by_rank};
 use crate::report::{Ending, Finding, KnownBug, Minimised, Rank, Severity, Verdict};
 use crate::spec::Observation;
 use crate::trace::{Outcome, Point};
 
-pub(super) fn render(report: &Report) -> String {
-    let mut text = String::new();
+pub(super) fn render(report: &Report, width: usize) -> String {
+    let mut page = Page::new(width);
+    write(&mut page, report);
+    page.into_text()
+}
+
+fn write(page: &mut Page, report: &Report) {
     let style = verdict_style(report.verdict);
     let verdict = report.verdict.name().to_uppercase();
-    let _ = writeln!(text, "{style}{verdict}{style:#}  {}", headline(report));
+    page.wrapped(&format!("{style}{verdict}{style:#}  "), "  ", &headline(report), Style::new());
     for line in setting(report) {
-        for line in text::wrapped(&line) {
-            let _ = writeln!(text, "{DIM}{line}{DIM:#}");
-        }
+        page.wrapped("", "  ", &line, DIM);
     }
     for finding in &report.findings {
-        finding_text(&mut text, finding);
+        finding_text(page, finding);
     }
     if let Some(minimised) = &report.minimised {
-        section(&mut text, &format!("Smallest configuration that shows {}", minimised.code));
-        smallest(&mut text, minimised);
+        page.section(&format!("Smallest configuration that shows {}", minimised.code));
+        smallest(page, minimised);
     }
     if let Some(divergence) = &report.first_divergence {
-        section(&mut text, "The journey of the gradient, to where it departs from the plan");
-        journey::journey(&mut text, report, divergence);
+        page.section("The journey of the gradient, to where it departs from the plan");
+        journey::journey(page, report, divergence);
     }
     if report.ranks.iter().any(|rank| !rank.finished) {
-        section(&mut text, "What every rank did last");
-        ranks(&mut text, &report.ranks);
+        page.section("What every rank did last");
+        ranks(page, &report.ranks);
     }
     if !report.norms.is_empty() {
-        section(&mut text, "Norm of the gradient, per rank (difference to rank 0)");
-        text.push_str(&tables::norm_table(report));
+        page.section("Norm of the gradient, per rank (difference to rank 0)");
+        tables::norm_table(page, report);
     }
     if steps_taken(report) > 0 {
-        section(&mut text, "Contribution weights (1 is right)");
-        weights::weights(&mut text, report);
+        page.section("Contribution weights (1 is right)");
+        weights::weights(page, report);
     }
     if !report.hooks.counts.is_empty() {
-        section(&mut text, "Gradient hooks");
-        tables::hooks(&mut text, report);
+        page.section("Gradient hooks");
+        tables::hooks(page, report);
     }
     if !report.buckets.is_empty() {
-        section(&mut text, "Bucket flushes");
-        text.push_str(&tables::bucket_table(&report.buckets, report.ranks.len()));
+        page.section("Bucket flushes");
+        tables::bucket_table(page, &report.buckets, report.ranks.len());
     }
     if !report.run.engine_facts.is_empty() {
-        section(&mut text, "What the engine says about itself");
-        facts(&mut text, report);
+        page.section("What the engine says about itself");
+        facts(page, report);
     }
-    section(&mut text, "What this run could have seen");
-    paragraph(&mut text, "smallest deviation: ", &report.power.statement);
+    page.section("What this run could have seen");
+    page.paragraph("smallest deviation: ", &report.power.statement);
     for precision in &report.precision {
-        paragraph(&mut text, "sums: ", &precision.describe());
+        page.paragraph("sums: ", &precision.describe());
     }
     for missing in &report.not_exercised {
-        paragraph(&mut text, "not exercised: ", missing);
+        page.paragraph("not exercised: ", missing);
     }
-    text
 }
 
 /// More ranks than this are told together, without their standard error.
@@ -111,14 +115,14 @@ pub(super) fn headline(report: &Report) -> String {
 }
 
 /// The first few facts; the report has them all.
-fn facts(text: &mut String, report: &Report) {
+fn facts(page: &mut Page, report: &Report) {
     const SHOWN: usize = 8;
     let facts = &report.run.engine_facts;
     for (name, value) in facts.iter().take(SHOWN) {
-        paragraph(text, &format!("{name}: "), value);
+        page.paragraph(&format!("{name}: "), value);
     }
     if facts.len() > SHOWN {
-        paragraph(text, "", &format!("and {} more in report.json", facts.len() - SHOWN));
+        page.paragraph("", &format!("and {} more in report.json", facts.len() - SHOWN));
     }
 }
 
@@ -135,56 +139,53 @@ fn steps_taken(report: &Report) -> usize {
     (0..spec.steps).filter(was_read).count()
 }
 
-pub(super) fn finding_text(text: &mut String, finding: &Finding) {
+pub(super) fn finding_text(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Error => verdict_style(Verdict::Findings),
         Severity::Warning => verdict_style(Verdict::Inconclusive),
     };
     let place = concise::place(finding);
-    let _ = writeln!(
-        text,
-        "\n{style}{}{style:#} {BOLD}{}{BOLD:#}{}{place}",
-        finding.code,
-        finding.name,
-        if place.is_empty() { "" } else { "  " },
-    );
-    paragraph(text, "", &finding.message);
+    let space = if place.is_empty() { "" } else { "  " };
+    let (code, name) = (&finding.code, &finding.name);
+    let title = format!("{style}{code}{style:#} {BOLD}{name}{BOLD:#}{space}");
+    let _ = writeln!(page);
+    page.wrapped(&title, "    ", &place, Style::new());
+    page.paragraph("", &finding.message);
     for evidence in &finding.evidence {
-        paragraph(text, "- ", evidence);
+        page.paragraph("- ", evidence);
     }
     for consequence in &finding.consequences {
-        paragraph(text, &format!("= {}: ", consequence.code), &consequence.message);
+        page.paragraph(&format!("= {}: ", consequence.code), &consequence.message);
     }
     for known in &finding.known {
-        known_bug(text, known);
+        known_bug(page, known);
     }
-    let _ = writeln!(text, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
+    let _ = writeln!(page, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
 }
 
 /// A bug that is known, and what to do about it.
-fn known_bug(text: &mut String, known: &KnownBug) {
+fn known_bug(page: &mut Page, known: &KnownBug) {
     let fixed = match &known.fixed {
         Some(release) => format!("fixed in {release}"),
         None => "not fixed in any release that was tried".to_owned(),
     };
-    paragraph(
-        text,
+    page.paragraph(
         &format!("known bug {}: ", known.name),
         &format!("{} ({}; {fixed})", known.title, known.affected),
     );
     for link in &known.links {
-        paragraph(text, "see: ", link);
+        page.paragraph("see: ", link);
     }
-    paragraph(text, "cause: ", &known.cause);
-    paragraph(text, "what to do: ", &known.workaround);
+    page.paragraph("cause: ", &known.cause);
+    page.paragraph("what to do: ", &known.workaround);
 }
 
 /// What to type, and what led there. The command is not wrapped: it is there to be copied.
-fn smallest(text: &mut String, minimised: &Minimised) {
-    let _ = writeln!(text, "  {BOLD}{}{BOLD:#}", minimised.command);
+fn smallest(page: &mut Page, minimised: &Minimised) {
+    let _ = writeln!(page, "  {BOLD}{}{BOLD:#}", minimised.command);
     for trial in &minimised.trials {
         let label = if trial.kept { "still: " } else { "gone: " };
-        paragraph(text, label, &format!("{}: {}", trial.change, trial.said));
+        page.paragraph(label, &format!("{}: {}", trial.change, trial.said));
     }
     let runs = amount(minimised.trials.len(), "run");
     let end = if minimised.complete {
@@ -192,10 +193,10 @@ fn smallest(text: &mut String, minimised: &Minimised) {
     } else {
         format!("{runs}, which was the limit; --minimise-runs allows more")
     };
-    paragraph(text, "", &end);
+    page.paragraph("", &end);
 }
 
-fn ranks(text: &mut String, ranks: &[Rank]) {
+fn ranks(page: &mut Page, ranks: &[Rank]) {
     let outcome = |rank: &Rank| match rank.outcome {
         Some(Outcome::Code(code)) => format!("exit code {code}"),
         Some(Outcome::Signal(signal)) => format!("signal {signal}"),
@@ -205,13 +206,13 @@ fn ranks(text: &mut String, ranks: &[Rank]) {
     if ranks.len() > LISTED_RANKS {
         let ended = |rank: &Rank| (rank.rank, format!("{}, {}", outcome(rank), rank.last));
         for line in by_rank(ranks.iter().map(ended)) {
-            paragraph(text, "", &line);
+            page.paragraph("", &line);
         }
     } else {
         for rank in ranks {
-            paragraph(text, &format!("rank {} ({}): ", rank.rank, outcome(rank)), &rank.last);
-            for line in rank.stderr.iter().flat_map(|tail| tail.lines()) {
-                let _ = writeln!(text, "    {DIM}| {line}{DIM:#}");
+            page.paragraph(&format!("rank {} ({}): ", rank.rank, outcome(rank)), &rank.last);
+            if let Some(tail) = &rank.stderr {
+                page.quotation(tail);
             }
         }
     }

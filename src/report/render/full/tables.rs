@@ -1,7 +1,7 @@
 //! The facts side by side: norms, hooks, bucket flushes.
 
 use super::super::Report;
-use super::text::{finish, paragraph, table};
+use super::text::{Page, table};
 use crate::report::words::runs;
 use crate::report::{Flush, HookCount, Norms};
 use crate::trace::Point;
@@ -9,7 +9,7 @@ use crate::trace::Point;
 /// More ranks than this are summarised in the norm table.
 const RANK_COLUMNS: usize = 2;
 
-pub(super) fn norm_table(report: &Report) -> String {
+pub(super) fn norm_table(page: &mut Page, report: &Report) {
     let world = report.ranks.len();
     let mut header = vec!["step".to_owned(), "after".to_owned()];
     if world <= RANK_COLUMNS {
@@ -37,7 +37,7 @@ pub(super) fn norm_table(report: &Report) -> String {
         cells.push(agreement(row).to_owned());
         table.add_row(cells);
     }
-    finish(table, 2)
+    page.table(table, 2);
 }
 
 fn moment(report: &Report, row: &Norms) -> String {
@@ -73,11 +73,10 @@ fn agreement(row: &Norms) -> &'static str {
     }
 }
 
-pub(super) fn hooks(text: &mut String, report: &Report) {
+pub(super) fn hooks(page: &mut Page, report: &Report) {
     if !report.hooks.observed {
         let nodes = report.hooks.counts.iter().map(|count| count.accumulate_grad_nodes).max();
-        paragraph(
-            text,
+        page.paragraph(
             "",
             &format!(
                 "{} AccumulateGrad nodes in the graph of a microbatch; {}",
@@ -96,8 +95,7 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
     let groups = alike(if silent.is_empty() { counts.iter().collect() } else { silent.clone() });
     if let ([group], true) = (&*groups, silent.is_empty()) {
         let first = group[0];
-        paragraph(
-            text,
+        page.paragraph(
             "",
             &format!(
                 "{} AccumulateGrad nodes, {} hooks fired, in each of {} backwards",
@@ -118,7 +116,7 @@ pub(super) fn hooks(text: &mut String, report: &Report) {
             format!("step {}, microbatch {}, rank {}", first.step, first.microbatch, first.rank),
         ]);
     }
-    text.push_str(&finish(table, 0));
+    page.table(table, 0);
 }
 
 /// Backwards with equal counts together.
@@ -134,7 +132,7 @@ fn alike(counts: Vec<&HookCount>) -> Vec<Vec<&HookCount>> {
     groups
 }
 
-pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {
+pub(super) fn bucket_table(page: &mut Page, flushes: &[Flush], world_size: usize) {
     let mut table = table(["step", "flush", "why", "elements", "of", "params", "ranks"]);
     for flush in flushes {
         let all = flush.ranks.len() == world_size;
@@ -148,5 +146,5 @@ pub(super) fn bucket_table(flushes: &[Flush], world_size: usize) -> String {
             if all { "all".to_owned() } else { runs(&flush.ranks).join(",") },
         ]);
     }
-    finish(table, 0)
+    page.table(table, 0);
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::Report;
-use super::text::{finish, paragraph, table};
+use super::text::{Page, table};
 use crate::report::Contribution;
 use crate::report::words::{by_rank, counted, matrix_text, weight_text};
 use crate::trace::Point;
@@ -14,7 +14,7 @@ const MATRIX_ROWS: usize = 16;
 
 /// Weights at the points that say what happened to the model: what the optimizer consumed, and
 /// what really changed.
-pub(super) fn weights(text: &mut String, report: &Report) {
+pub(super) fn weights(page: &mut Page, report: &Report) {
     let input = entries(report, Point::OptimizerInput);
     for (point, what) in [
         (Point::OptimizerInput, "what the optimizer consumed"),
@@ -36,14 +36,14 @@ pub(super) fn weights(text: &mut String, report: &Report) {
                 "every weight is 1{unused}, every leftover 0, on every rank in every step \
                  (residual {residual})"
             );
-            paragraph(text, &format!("{what}: "), &body);
+            page.paragraph(&format!("{what}: "), &body);
         } else if point != Point::OptimizerInput && follows(&entries, &input) {
-            paragraph(text, &format!("{what}: "), "the same weights");
+            page.paragraph(&format!("{what}: "), "the same weights");
         } else {
-            let _ = writeln!(text, "  {what}:");
+            let _ = writeln!(page, "  {what}:");
             for group in grouped(&entries) {
-                paragraph(text, "in ", &group.place());
-                matrix(text, group.entry);
+                page.paragraph("in ", &group.place());
+                matrix(page, group.entry);
             }
         }
     }
@@ -125,14 +125,23 @@ pub(in crate::report::render) fn grouped<'a>(entries: &[&'a Contribution]) -> Ve
     groups
 }
 
-fn matrix(text: &mut String, entry: &Contribution) {
+fn matrix(page: &mut Page, entry: &Contribution) {
     let ga = entry.weights.first().map_or(0, Vec::len);
     if entry.as_planned {
         let all = if all_used(entry) { "1" } else { "as planned" };
-        let _ = writeln!(text, "      every weight is {all}");
+        let _ = writeln!(page, "      every weight is {all}");
         return;
     }
-    if ga > MATRIX_COLUMNS || entry.weights.len() > MATRIX_ROWS {
+    let mut header = vec![String::new()];
+    header.extend((0..ga).map(|m| format!("m{m}")));
+    let mut table = table(header);
+    for (rank, row) in entry.weights.iter().enumerate() {
+        let mut cells = vec![format!("rank {rank}")];
+        cells.extend(row.iter().map(|&weight| weight_text(weight)));
+        table.add_row(cells);
+    }
+    let too_many = ga > MATRIX_COLUMNS || entry.weights.len() > MATRIX_ROWS;
+    if too_many || page.indented(table, 1).is_none() {
         let rows = entry.weights.iter().zip(&entry.expected).enumerate();
         let wrong = |(rank, (row, expected)): (usize, (&Vec<f64>, &Vec<f64>))| {
             let cells = row.iter().zip(expected).enumerate();
@@ -144,26 +153,14 @@ fn matrix(text: &mut String, entry: &Contribution) {
             (rank, wrong)
         };
         for line in by_rank(rows.map(wrong)) {
-            paragraph(text, "  ", &line);
-        }
-    } else {
-        let mut header = vec![String::new()];
-        header.extend((0..ga).map(|m| format!("m{m}")));
-        let mut table = table(header);
-        for (rank, row) in entry.weights.iter().enumerate() {
-            let mut cells = vec![format!("rank {rank}")];
-            cells.extend(row.iter().map(|&weight| weight_text(weight)));
-            table.add_row(cells);
-        }
-        for line in finish(table, 1).lines() {
-            let _ = writeln!(text, "    {line}");
+            page.paragraph("  ", &line);
         }
     }
     if entry.leftover.iter().flatten().any(|weight| *weight != 0.0) {
-        paragraph(text, "    ", &format!("and of earlier steps {}", matrix_text(&entry.leftover)));
+        page.paragraph("    ", &format!("and of earlier steps {}", matrix_text(&entry.leftover)));
     }
     if entry.residual > entry.tolerance {
         let residual = weight_text(entry.residual);
-        paragraph(text, "    ", &format!("and a part that no gradient explains: {residual}"));
+        page.paragraph("    ", &format!("and a part that no gradient explains: {residual}"));
     }
 }

@@ -7,6 +7,7 @@ mod markdown;
 mod sarif;
 mod text;
 
+use super::WIDTH;
 use crate::report::Finding;
 use crate::report::suite::Suite;
 use crate::spec::named_enum;
@@ -44,8 +45,16 @@ impl SuiteFormat {
 /// # Errors
 /// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
 pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
+    render_within(suite, format, WIDTH)
+}
+
+/// The same for a terminal of so many columns.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyhow::Result<String> {
     Ok(match format {
-        SuiteFormat::Full => text::full(suite),
+        SuiteFormat::Full => text::full(suite, columns),
         SuiteFormat::Concise => text::concise(suite),
         SuiteFormat::Json => json::render(suite)?,
         SuiteFormat::Markdown => markdown::render(suite),

@@ -5,28 +5,32 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::report::render::full::{finding_text, paragraph};
+use crate::report::render::full::{Page, finding_text};
 use crate::report::suite::{Case, Status, Suite};
 use crate::report::words::{amount, of_all};
 
 /// A line for each case, and each that is not well with its evidence.
-pub(super) fn full(suite: &Suite) -> String {
-    let mut text = String::new();
+pub(super) fn full(suite: &Suite, columns: usize) -> String {
+    let mut page = Page::new(columns);
     let width = suite.cases.iter().map(|case| case.id().len()).max().unwrap_or(0);
     for case in suite.cases.iter().filter(|case| case.status != Status::Skipped) {
         let style = style(case.status);
         let status = label(case.status);
         let (id, got, seconds) = (case.id(), first_line(case), case.seconds);
-        let _ = writeln!(text, "{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  {got}");
+        let lead = format!("{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  ");
+        page.wrapped(&lead, "    ", got, Style::new());
     }
     for case in suite.cases.iter().filter(|case| case.status.is_bad()) {
-        failure(&mut text, case);
+        failure(&mut page, case);
     }
     for case in suite.cases.iter().filter(|case| case.status == Status::Accepted) {
-        accepted(&mut text, case);
+        accepted(&mut page, case);
     }
-    text.push('\n');
-    text + &ending(suite)
+    let _ = writeln!(page);
+    for line in ending(suite).lines() {
+        page.wrapped("", "  ", line, Style::new());
+    }
+    page.into_text()
 }
 
 /// A line for each case that is not well, and one for all.
@@ -76,40 +80,40 @@ pub(super) fn summary(suite: &Suite) -> String {
     text
 }
 
-fn failure(text: &mut String, case: &Case) {
+fn failure(page: &mut Page, case: &Case) {
     let style = style(case.status);
-    let _ = writeln!(text, "\n{style}{}{style:#}  {}", label(case.status), case.id());
-    paragraph(text, "", &case.description);
-    paragraph(text, "", &case.complaint());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    page.paragraph("", &case.description);
+    page.paragraph("", &case.complaint());
     for it in &case.findings {
         match &it.accepted {
-            None => finding_text(text, &it.finding),
+            None => finding_text(page, &it.finding),
             Some(_) => {
-                let _ = writeln!(text, "\n{} {} (accepted)", it.finding.code, it.finding.name);
+                let _ = writeln!(page, "\n{} {} (accepted)", it.finding.code, it.finding.name);
             }
         }
     }
-    again(text, case);
+    again(page, case);
 }
 
-fn accepted(text: &mut String, case: &Case) {
+fn accepted(page: &mut Page, case: &Case) {
     let style = style(case.status);
-    let _ = writeln!(text, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
     for it in &case.findings {
         let finding = &it.finding;
-        paragraph(text, "", &format!("{} {}: {}", finding.code, finding.name, finding.message));
+        page.paragraph("", &format!("{} {}: {}", finding.code, finding.name, finding.message));
         if let Some(accepted) = &it.accepted {
             let until = format!("until {}: {}", accepted.expires, accepted.reason);
-            paragraph(text, "accepted ", &until);
+            page.paragraph("accepted ", &until);
         }
     }
 }
 
 /// How to see it by itself, and where it is recorded.
-fn again(text: &mut String, case: &Case) {
-    let _ = writeln!(text, "  again: {}", case.command);
+fn again(page: &mut Page, case: &Case) {
+    let _ = writeln!(page, "  again: {}", case.command);
     if let Some(dir) = &case.run_dir {
-        let _ = writeln!(text, "  recorded in {}", dir.display());
+        let _ = writeln!(page, "  recorded in {}", dir.display());
     }
 }
 

@@ -1,0 +1,59 @@
+//! `zprobe man`: manual pages, for man(1).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::{Command, CommandFactory as _, ValueHint};
+use clap_mangen::Man;
+
+/// Arguments of `zprobe man`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Command whose page is printed [default: zprobe itself]
+    command: Option<String>,
+
+    /// Write the pages of zprobe and of all its commands into this directory, and print none
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        conflicts_with = "command"
+    )]
+    out_dir: Option<PathBuf>,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    // Its page would stand for every `zprobe help COMMAND`, and say nothing.
+    let mut zprobe = super::Cli::command().disable_help_subcommand(true);
+    zprobe.build();
+    if let Some(dir) = &args.out_dir {
+        write(&zprobe, dir)
+            .with_context(|| format!("cannot write pages into {}", dir.display()))?;
+        return Ok(0);
+    }
+    let command = match &args.command {
+        Some(name) => zprobe.find_subcommand(name).with_context(|| {
+            format!("{name}: zprobe has no such command; `zprobe --help` lists them")
+        })?,
+        None => &zprobe,
+    };
+    let mut text = Vec::new();
+    page(command).render(&mut text)?;
+    super::print(&String::from_utf8(text)?)?;
+    Ok(0)
+}
+
+fn write(zprobe: &Command, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let commands = zprobe.get_subcommands().filter(|it| !it.is_hide_set());
+    for command in commands.chain([zprobe]) {
+        page(command).generate_to(dir)?;
+    }
+    Ok(())
+}
+
+fn page(command: &Command) -> Man {
+    let version = concat!("zprobe ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(version).manual("zprobe manual")
+}

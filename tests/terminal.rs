@@ -1,0 +1,149 @@
+//! What people see on a terminal and in a log: width, colours, progress. Needs no libtorch.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A command in whose environment nothing says how to look.
+fn plain(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("ZPROBE_") || text.starts_with("CLICOLOR") || text == "NO_COLOR" {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("COLUMNS").env("TERM", "xterm-256color").stdin(Stdio::null());
+    command
+}
+
+fn diagnose() -> Vec<String> {
+    let trace = repository().join("fixtures/traces/rank-dies").display().to_string();
+    ["diagnose", &trace, "--exit-zero"].map(str::to_owned).to_vec()
+}
+
+/// Arguments of a run whose ranks go through every backward.
+fn run(dir: &Path) -> Vec<String> {
+    let program = repository().join("fixtures/ranks/stepping.py").display().to_string();
+    let out = dir.join("run").display().to_string();
+    ["run", "--exit-zero", "--output-format", "concise", "--rank-program", &program, "--out", &out]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// Standard output and standard error of zprobe, neither of which is a terminal.
+fn piped(args: &[String], environment: &[(&str, &str)]) -> (String, String) {
+    let mut command = plain(env!("CARGO_BIN_EXE_zprobe"));
+    let Output { stdout, stderr, .. } =
+        command.args(args).envs(environment.iter().copied()).output().unwrap();
+    (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// All that zprobe writes on a terminal of so many columns.
+fn on_terminal(args: &[String], columns: usize, environment: &[(&str, &str)]) -> String {
+    let words = [env!("CARGO_BIN_EXE_zprobe").to_owned()].into_iter().chain(args.to_vec());
+    let line = shlex::try_join(words.collect::<Vec<_>>().iter().map(String::as_str)).unwrap();
+    let output = plain("script")
+        .args(["-qec", &format!("stty rows 24 cols {columns}; {line}"), "/dev/null"])
+        .envs(environment.iter().copied())
+        .output()
+        .expect("script(1) of util-linux gives a program a terminal");
+    String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n")
+}
+
+fn without_codes(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+fn widest(text: &str) -> usize {
+    without_codes(text).lines().map(|line| line.chars().count()).max().unwrap_or(0)
+}
+
+#[test]
+fn a_narrow_terminal_and_columns_make_the_report_narrow() {
+    assert!((41..=50).contains(&widest(&on_terminal(&diagnose(), 50, &[]))));
+    assert!((41..=50).contains(&widest(&piped(&diagnose(), &[("COLUMNS", "50")]).0)));
+    for (columns, text) in [
+        (200, on_terminal(&diagnose(), 200, &[])),
+        (80, piped(&diagnose(), &[]).0),
+        (80, piped(&diagnose(), &[("COLUMNS", "many")]).0),
+    ] {
+        assert!((71..=80).contains(&widest(&text)), "{columns}: {text}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_ask_for_them() {
+    let on = |environment: &[(&str, &str)]| {
+        on_terminal(&diagnose(), 80, environment).contains("\u{1b}[")
+    };
+    assert!(on(&[]));
+    assert!(!on(&[("NO_COLOR", "1")]));
+    assert!(!on(&[("CLICOLOR", "0")]));
+    let pipe = |environment: &[(&str, &str)]| piped(&diagnose(), environment).0.contains("\u{1b}[");
+    assert!(!pipe(&[]));
+    assert!(pipe(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!pipe(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+}
+
+#[test]
+fn no_colour_is_one_that_light_or_dark_terminals_hide() {
+    let text = piped(&diagnose(), &[("CLICOLOR_FORCE", "1")]).0;
+    // Neither black nor white, nor any background.
+    for hidden in ["\u{1b}[30m", "\u{1b}[37m", "\u{1b}[97m", "\u{1b}[40m", "\u{1b}[47m"] {
+        assert!(!text.contains(hidden), "{hidden:?}");
+    }
+}
+
+#[test]
+fn a_log_has_a_plain_line_for_each_milestone() {
+    let dir = TempDir::new().unwrap();
+    let (_, stderr) = piped(&run(dir.path()), &[]);
+    let lines: Vec<&str> = stderr.lines().collect();
+    let recorded = format!("recorded in {}", dir.path().join("run").display());
+    assert_eq!(lines, ["2 ranks ready", "step 0 done", "step 1 done", recorded.as_str()]);
+}
+
+#[test]
+fn a_terminal_has_a_line_for_each_rank_that_is_gone_in_the_end() {
+    let dir = TempDir::new().unwrap();
+    let text = on_terminal(&run(dir.path()), 80, &[]);
+    let end = text.rfind("recorded in").unwrap();
+    let (live, left) = text.split_at(end);
+    assert!(live.contains("backwards [") && live.contains('\u{1b}'), "{text:?}");
+    // Erased: the last thing before what stays is an empty line.
+    assert!(live.ends_with("\u{1b}[2K") || live.ends_with("\u{1b}[J"), "{live:?}");
+    assert!(!left.contains("backwards ["), "{left:?}");
+}
+
+#[test]
+fn quiet_leaves_data_and_errors() {
+    let dir = TempDir::new().unwrap();
+    let (stdout, stderr) = piped(&[run(dir.path()), vec!["--quiet".to_owned()]].concat(), &[]);
+    assert_eq!(stderr, "");
+    assert!(stdout.starts_with("inconclusive: "), "{stdout}");
+    let (_, stderr) = piped(&["-q", "diagnose", "/does/not/exist"].map(str::to_owned), &[]);
+    assert!(stderr.starts_with("error: "), "{stderr}");
+}
+
+#[test]
+fn verbose_tells_what_every_rank_does_and_logs() {
+    let dir = TempDir::new().unwrap();
+    let (_, stderr) = piped(&[vec!["-v".to_owned()], run(dir.path())].concat(), &[]);
+    for line in [
+        "rank 0 | loading on rank 0",
+        "rank 1 | loading on rank 1",
+        "rank 1: step 1, microbatch 3: backward",
+        "rank 0: finished",
+        "step 1 done",
+    ] {
+        assert!(stderr.lines().any(|known| known == line), "{line}: {stderr}");
+    }
+}
