@@ -218,7 +218,8 @@ class DenseProbe:
         """What goes forward and backward in a microbatch."""
         column = (step * self.spec["world_size"] + self.rank) * self.ga + microbatch
         generator = torch.Generator().manual_seed(self.spec["seed"] * 1_000_003 + column + 1)
-        width = self.model[0].weight.shape[1]
+        # Stage 3 leaves no parameter its shape.
+        width = self.model[0].in_features
         shape = (self.spec["micro_batch_size"], width)
         return [[torch.randn(shape, generator=generator) for _ in range(2)]]
 
