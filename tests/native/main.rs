@@ -9,5 +9,6 @@ mod faults;
 mod grid;
 mod pool;
 mod pooled;
+mod reference;
 #[path = "../support/mod.rs"]
 mod support;
