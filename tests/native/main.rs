@@ -7,6 +7,7 @@ mod cli;
 mod cuda;
 mod faults;
 mod grid;
+mod large;
 mod pool;
 mod pooled;
 mod reference;
