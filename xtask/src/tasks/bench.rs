@@ -19,6 +19,8 @@ pub fn bench(options: &Options) -> Result<()> {
     }
     let (page, measured) = if options.scale {
         (bench::SCALE_PAGE, bench::scale::measure(options)?.to_string())
+    } else if options.native {
+        (bench::NATIVE_PAGE, bench::native::measure(options)?.to_string())
     } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {
