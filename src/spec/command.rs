@@ -220,7 +220,7 @@ impl RunSpec {
             world_size: Some(self.world_size),
             gradient_accumulation_steps: Some(self.gradient_accumulation_steps),
             steps: Some(self.steps),
-            observe: (self.engine != Engine::Native).then_some(self.observe),
+            observe: Some(self.observe),
             shapes: self.shapes.clone(),
             model: Some(self.model),
             parameters: self.parameters,

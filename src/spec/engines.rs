@@ -1,6 +1,6 @@
 //! What each engine has, and what it leaves no room for.
 
-use super::{Dataflow, Dtype, Engine, Invalid, Observation, Offload, RunSpec, Shape, SpecRequest};
+use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecRequest};
 
 /// Bytes in a MiB.
 pub(super) const MIB: f64 = 1_048_576.0;
@@ -52,7 +52,6 @@ impl SpecRequest {
                 fsdp2,
                 "use --engine fsdp2",
             ),
-            ("--observe outcome", self.observe == Some(Observation::Outcome), !native, other),
         ];
         match rows.into_iter().find(|(_, asked, has, _)| *asked && !has) {
             Some((flag, _, _, advice)) => Err(Invalid::NotOfThisEngine { flag, engine, advice }),

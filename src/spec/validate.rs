@@ -11,8 +11,6 @@ impl RunSpec {
     /// The first count that is out of range.
     pub fn check_size(&self) -> Result<(), Invalid> {
         const MOST: usize = 1 << 16;
-        // The native engine records every buffer whole.
-        let most_parameters = if self.engine == Engine::Native { 1 << 20 } else { 1 << 36 };
         let timeout_s = usize::try_from(self.timeout_s).unwrap_or(usize::MAX);
         for (flag, value, limit) in [
             ("--nproc-per-node", self.world_size, MOST),
@@ -20,7 +18,7 @@ impl RunSpec {
             ("--steps", self.steps, MOST),
             ("--micro-batch-size", self.micro_batch_size, MOST),
             ("--timeout", timeout_s, 1_000_000),
-            ("--parameters", self.parameters.unwrap_or(1), most_parameters),
+            ("--parameters", self.parameters.unwrap_or(1), 1 << 36),
             ("--parameter-groups", self.parameter_groups.unwrap_or(1), 2),
             ("--allgather-bucket-size", self.allgather_bucket_size.unwrap_or(1), usize::MAX),
         ] {

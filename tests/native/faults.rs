@@ -19,20 +19,20 @@ const BEGIN: &str = "<!-- the matrix: begin -->";
 const END: &str = "<!-- the matrix: end -->";
 
 /// What a fault must be called.
-struct Expected {
-    fault: Fault,
+pub struct Expected {
+    pub fault: Fault,
     /// Code of the only root finding.
-    code: &'static str,
+    pub code: &'static str,
     /// Another code where the fault is the same as another one: with a single microbatch, for
     /// example, one that is doubled is a wrong scale.
-    or: &'static [&'static str],
+    pub or: &'static [&'static str],
     /// What the finding must say about where.
     place: Where,
 }
 
 /// Where a finding must be.
 #[derive(Clone, Copy, PartialEq)]
-enum Where {
+pub enum Where {
     /// Nowhere in particular.
     Anywhere,
     /// In the first microbatch.
@@ -45,7 +45,7 @@ enum Where {
     LastRank,
 }
 
-fn expected() -> Vec<Expected> {
+pub fn expected() -> Vec<Expected> {
     use Where::{Anywhere, Boundary, First, LastRank, SecondStep};
     let row = |fault, code, or, place| Expected { fault, code, or, place };
     vec![
@@ -174,7 +174,7 @@ fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), Str
 }
 
 /// What a cell of the matrix says, and what is wrong with it.
-fn cell(
+pub fn cell(
     pool: &Pool,
     clean: &mut BTreeMap<String, Trace>,
     row: &Expected,

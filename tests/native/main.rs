@@ -7,8 +7,10 @@ mod cli;
 mod cuda;
 mod faults;
 mod grid;
+mod large;
 mod pool;
 mod pooled;
+mod reference;
 mod repeat;
 #[path = "../support/mod.rs"]
 mod support;

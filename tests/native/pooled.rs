@@ -8,11 +8,11 @@ use zprobe::trace::{Event, Trace};
 
 use crate::pool::{codes, pool, program, run};
 
-/// What each rank said, with every buffer.
+/// What each rank said, with every buffer; but not how long it took.
 fn said(trace: &Trace) -> BTreeMap<usize, Vec<&Event>> {
     let mut said = BTreeMap::<_, Vec<_>>::new();
     for (sender, event) in trace.events() {
-        if let Some(rank) = sender {
+        if let (Some(rank), false) = (sender, matches!(event, Event::StepTimed { .. })) {
             said.entry(rank).or_default().push(event);
         }
     }

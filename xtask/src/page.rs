@@ -53,8 +53,16 @@ mod tests {
 
     #[test]
     fn every_page_has_a_place_for_its_part() {
-        let benches = [bench::PAGE, bench::ENGINES_PAGE, bench::SCALE_PAGE, bench::SUITE_PAGE];
-        for page in benches.into_iter().chain([lattice::PAGE, accuracy::PAGE]) {
+        let pages = [
+            bench::PAGE,
+            bench::ENGINES_PAGE,
+            bench::SCALE_PAGE,
+            bench::NATIVE_PAGE,
+            bench::SUITE_PAGE,
+            lattice::PAGE,
+            accuracy::PAGE,
+        ];
+        for page in pages {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
             assert!(page.replaced(&text, "").is_some(), "{}", page.path);
         }

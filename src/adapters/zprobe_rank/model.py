@@ -226,7 +226,8 @@ class DenseProbe:
         """Input and target of a sample of the run."""
         seed = (self.spec["seed"] * 1_000_003 + number + 1) & (1 << 64) - 1
         generator = torch.Generator().manual_seed(seed)
-        width = self.model[0].weight.shape[1]
+        # Stage 3 leaves no parameter its shape.
+        width = self.model[0].in_features
         return [torch.randn(width, generator=generator) for _ in range(2)]
 
     def loss(self, engine, data, microbatch):

@@ -14,6 +14,7 @@ mod model;
 mod pool;
 mod rank;
 mod recorder;
+mod sampler;
 mod shim;
 
 use anyhow::{Error, Result};

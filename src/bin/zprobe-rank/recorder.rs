@@ -7,8 +7,10 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
-use zprobe::spec::Dtype;
+use zprobe::spec::{Dtype, Observation};
 use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record};
+
+use crate::sampler::Sampler;
 
 /// Writes one sender's records.
 pub struct Recorder {
@@ -17,6 +19,32 @@ pub struct Recorder {
     next: Cell<u64>,
     channel: RefCell<File>,
     digests: RefCell<Vec<String>>,
+    observation: Cell<Observation>,
+    sampler: RefCell<Option<Sampler>>,
+}
+
+/// Flat tensors that lie one after the other in a buffer.
+pub struct Pieces {
+    /// The tensors.
+    pub tensors: Vec<Tensor>,
+    /// What they are recorded as.
+    pub kind: Kind,
+    /// What they are divided by first.
+    pub scale: f64,
+}
+
+impl Pieces {
+    /// A flat tensor as it is.
+    pub fn whole(tensor: &Tensor) -> Self {
+        Self { tensors: vec![tensor.detach()], kind: tensor.kind(), scale: 1.0 }
+    }
+
+    /// Gradients that carry a loss scale, without it. Scales are powers of two, so that this is
+    /// exact in fp32.
+    pub fn unscaled(self, scale: f64) -> Self {
+        let kind = if scale == 1.0 { self.kind } else { Kind::Float };
+        Self { kind, scale, ..self }
+    }
 }
 
 /// Where in the run a buffer was read.
@@ -41,7 +69,26 @@ impl Recorder {
             next: Cell::new(0),
             channel: RefCell::new(channel),
             digests: RefCell::default(),
+            observation: Cell::new(Observation::Full),
+            sampler: RefCell::default(),
         }
+    }
+
+    /// Settles what is recorded from here on: how much is observed, and the samples of buffers that
+    /// are too large, which follow the layouts that they are part of.
+    pub fn settle(&self, observation: Observation, sampler: Option<Sampler>) -> Result<()> {
+        self.observation.set(observation);
+        for (layout, samples) in sampler.iter().flat_map(Sampler::layouts) {
+            let segments = samples.segments.clone();
+            self.emit(Event::Layout { layout, segments, sampled: true })?;
+        }
+        self.sampler.replace(sampler);
+        Ok(())
+    }
+
+    /// Whether buffers of a point are recorded.
+    pub fn wants(&self, point: Point) -> bool {
+        self.observation.get() == Observation::Full || point == Point::Parameters
     }
 
     /// Writes one event, at once and whole: what is written survives the death of this process.
@@ -64,13 +111,31 @@ impl Recorder {
         self.channel.borrow_mut().write_all(line).context("the launcher closed the event channel")
     }
 
-    /// Records a buffer bit for bit, and remembers its digest for the in-band exchange.
-    pub fn buffer(&self, at: At, tensor: &Tensor) -> Result<()> {
-        let dtype = dtype_of(tensor.kind())?;
-        let flat = tensor.detach().contiguous();
+    /// Records a buffer bit for bit, or what is to be seen of it, and remembers its digest for the
+    /// in-band exchange.
+    pub fn buffer(&self, at: At, pieces: &Pieces) -> Result<()> {
+        if !self.wants(at.point) {
+            return Ok(());
+        }
+        let dtype = dtype_of(pieces.kind)?;
+        let finish = |tensor: &Tensor| match pieces.scale {
+            1.0 => tensor.to_kind(pieces.kind),
+            scale => tensor.to_kind(pieces.kind) / scale,
+        };
+        let (flat, norm) = match &*self.sampler.borrow() {
+            Some(sampler) => {
+                let (picked, norm) = sampler.pick(at.layout, &pieces.tensors)?;
+                (finish(&picked).contiguous(), norm / pieces.scale)
+            }
+            None => {
+                let flat: Vec<Tensor> = pieces.tensors.iter().map(finish).collect();
+                let flat = Tensor::f_cat(&flat, 0)?;
+                let norm = flat.to_kind(Kind::Double).norm().double_value(&[]);
+                (flat, norm)
+            }
+        };
         let mut bytes = vec![0; flat.numel() * dtype.size()];
         flat.f_copy_data_u8(&mut bytes, flat.numel())?;
-        let norm = flat.to_kind(Kind::Double).norm().double_value(&[]);
         let payload = Payload::new(dtype, &bytes, norm);
         self.digests.borrow_mut().push(payload.digest.clone());
         let At { step, microbatch, point, layout } = at;

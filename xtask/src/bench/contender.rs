@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::scratch::Scratch;
 
-/// Ranks of every contender that has any.
+/// Ranks of a contender, unless it says otherwise.
 pub const RANKS: usize = 2;
 
 /// The row that all this is about.
@@ -31,8 +31,8 @@ pub struct Contender {
     pub name: String,
     /// Timed runs.
     pub runs: usize,
-    /// Whether its ranks are processes of `zprobe-rank`.
-    pub has_native_ranks: bool,
+    /// How many of its processes are ranks of `zprobe-rank`.
+    pub native_ranks: usize,
     /// What a run that went well says on standard output, where the exit status does not tell.
     pub proof: Option<&'static str>,
     prepare: Prepare,
@@ -48,22 +48,22 @@ impl Contender {
         Self {
             name: name.into(),
             runs,
-            has_native_ranks: false,
+            native_ranks: 0,
             proof: None,
             prepare: Box::new(move |scratch| Ok(vec![prepare(scratch)?])),
         }
     }
 
     /// `zprobe run`, with everything that it does.
-    pub fn run(release: &Path, runs: usize) -> Self {
+    pub fn run(release: &Path, ranks: usize, runs: usize) -> Self {
         let zprobe = release.join("zprobe");
         let run = Self::new(RUN, runs, move |scratch| {
             let mut command = Command::new(&zprobe);
             command.args(["run", "--stage", "1", "--ga", "4", "--nproc-per-node"]);
-            command.arg(RANKS.to_string()).arg("--out").arg(scratch.empty("run")?);
+            command.arg(ranks.to_string()).arg("--out").arg(scratch.empty("run")?);
             Ok(command)
         });
-        Self { has_native_ranks: true, ..run }
+        Self { native_ranks: ranks, ..run }
     }
 
     /// The launcher alone.
@@ -84,7 +84,7 @@ impl Contender {
             command.args(["floor", "fork"]).env("OMP_NUM_THREADS", "1");
             Ok(command)
         });
-        Self { has_native_ranks: true, ..floor }
+        Self { native_ranks: RANKS, ..floor }
     }
 
     /// The floor whose ranks load libtorch each for itself.
@@ -93,7 +93,7 @@ impl Contender {
         Self {
             name: "floor: ranks started separately".into(),
             runs,
-            has_native_ranks: true,
+            native_ranks: RANKS,
             proof: None,
             prepare: Box::new(move |_| {
                 // The socket listens before the ranks start, so that none has to try twice.

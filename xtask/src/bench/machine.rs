@@ -15,12 +15,12 @@ pub struct Machine {
     cores: usize,
     kernel: String,
     rustc: String,
-    seed: Option<String>,
+    packages: Option<String>,
 }
 
 impl Machine {
-    /// This one; `seed` are the versions behind the seed script, if it ran.
-    pub fn this(seed: Option<String>) -> Result<Self> {
+    /// This one; `packages` are the versions of what Python ran, if it did.
+    pub fn this(packages: Option<String>) -> Result<Self> {
         let cpus = read("/proc/cpuinfo")?;
         let cpu = cpus
             .lines()
@@ -31,19 +31,19 @@ impl Machine {
             cores: available_parallelism().context("cannot count the cores")?.get(),
             kernel: read("/proc/sys/kernel/osrelease")?.trim().to_owned(),
             rustc: output(Command::new("rustc").arg("--version"))?,
-            seed,
+            packages,
         })
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cpu, cores, kernel, rustc, seed } = self;
+        let Self { cpu, cores, kernel, rustc, packages } = self;
         writeln!(f, "- Machine: {cpu}, {cores} cores, Linux {kernel}")?;
         let zprobe = env!("CARGO_PKG_VERSION");
         write!(f, "- Versions: zprobe {zprobe}, libtorch {}, {rustc}", libtorch::VERSION)?;
-        if let Some(seed) = seed {
-            write!(f, "; the script: {seed}")?;
+        if let Some(packages) = packages {
+            write!(f, "; Python's: {packages}")?;
         }
         writeln!(f)
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
-use super::contender::{Contender, RANKS};
+use super::contender::Contender;
 use super::processes::{kilobytes, tree};
 use super::scratch::Scratch;
 
-/// Runs that are watched. A rank lives for some 20 ms, so that one run may be missed.
+/// Runs that are watched of ranks that live for some 20 ms, so that one run may be missed.
 pub const RUNS: usize = 10;
 
 /// The largest that was seen of any rank in any run, in kB.
@@ -18,14 +18,16 @@ pub struct Memory {
     pub peak_rss: u64,
     /// Resident memory, in which each shared page counts by its share.
     pub pss: u64,
+    /// The same of all processes together: ranks, their host and the launcher.
+    pub together: u64,
 }
 
 impl Memory {
-    /// Watches the ranks of a contender. This slows them down, so no run is timed.
-    pub fn measure(contender: &Contender, scratch: &Scratch) -> Result<Self> {
+    /// Watches the ranks of a contender in so many runs. This slows them down, so no run is timed.
+    pub fn measure(contender: &Contender, runs: usize, scratch: &Scratch) -> Result<Self> {
         eprintln!("memory of {}", contender.name);
         let mut largest = Self::default();
-        for _ in 0..RUNS {
+        for _ in 0..runs {
             largest = largest.max(Self::of_one_run(contender, scratch)?);
         }
         ensure!(largest.pss > 0, "the ranks of {} were never seen in /proc", contender.name);
@@ -36,32 +38,40 @@ impl Memory {
         let mut running = contender.start(scratch)?;
         let roots = running.pids().collect();
         let mut seen: BTreeMap<u32, Self> = BTreeMap::new();
-        let mut parents = BTreeSet::new();
+        let (mut parents, mut together) = (BTreeSet::new(), 0);
         while !running.has_ended()? {
+            let mut sum = 0;
             for (pid, parent) in tree(&roots)? {
                 parents.insert(parent);
-                let largest = seen.entry(pid).or_default();
-                *largest = largest.max(Self::now(pid));
+                let (now, largest) = (Self::now(pid), seen.entry(pid).or_default());
+                *largest = largest.max(now);
+                sum += now.pss;
             }
+            together = together.max(sum);
         }
         running.finish()?;
         // Ranks are the processes without children.
         seen.retain(|pid, _| !parents.contains(pid));
-        if seen.len() != RANKS {
+        if seen.len() != contender.native_ranks {
             // The ranks came and went unseen; what was seen is their host.
             return Ok(Self::default());
         }
-        Ok(seen.into_values().fold(Self::default(), Self::max))
+        Ok(seen.into_values().fold(Self { together, ..Self::default() }, Self::max))
     }
 
     fn now(pid: u32) -> Self {
         Self {
             peak_rss: kilobytes(pid, "status", "VmHWM").unwrap_or(0),
             pss: kilobytes(pid, "smaps_rollup", "Pss").unwrap_or(0),
+            together: 0,
         }
     }
 
     fn max(self, other: Self) -> Self {
-        Self { peak_rss: self.peak_rss.max(other.peak_rss), pss: self.pss.max(other.pss) }
+        Self {
+            peak_rss: self.peak_rss.max(other.peak_rss),
+            pss: self.pss.max(other.pss),
+            together: self.together.max(other.together),
+        }
     }
 }

@@ -8,6 +8,8 @@ mod contender;
 pub mod engines;
 mod machine;
 mod memory;
+pub mod native;
+mod overhead;
 mod processes;
 mod report;
 mod sample;
@@ -45,6 +47,10 @@ pub const SCALE_PAGE: Page =
 pub const SUITE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
 
+/// Where the tables of the native engine stand.
+pub const NATIVE_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --native --write" };
+
 /// What to measure, and how often.
 #[derive(clap::Args)]
 pub struct Options {
@@ -75,10 +81,15 @@ pub struct Options {
 
     /// Measure whole suites instead: over one warm pool, beside a run for each of their probes; with
     /// --seed-script that of DeepSpeed, too
-    #[arg(long, conflicts_with_all = ["engines", "scale"])]
+    #[arg(long, conflicts_with_all = ["engines", "scale", "native"])]
     pub suite: bool,
 
-    /// Runs of a large model, with and without observation each
+    /// Measure the native engine instead: its steps beside those of the real engines of --python, its
+    /// runs over warm ranks, and up to 64 ranks
+    #[arg(long, conflicts_with_all = ["engines", "scale", "seed_script"])]
+    pub native: bool,
+
+    /// Runs of a large model, with and without observation each; with --native of everything
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
 
@@ -90,7 +101,13 @@ pub struct Options {
 impl Options {
     /// The command that measures the same again. Where files are is everyone's own business.
     fn command(&self) -> String {
-        let mut command = format!("cargo xtask bench --runs {}", self.runs);
+        let mut command = "cargo xtask bench".to_owned();
+        if self.native {
+            command +=
+                &format!(" --native --step-runs {} --python VENV/bin/python", self.step_runs);
+        } else {
+            command += &format!(" --runs {}", self.runs);
+        }
         if self.scale {
             command += " --scale";
         }
@@ -126,7 +143,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     let mut contenders = vec![
         Contender::fork_floor(&release, options.runs),
         Contender::exec_floor(&release, options.runs),
-        Contender::run(&release, options.runs),
+        Contender::run(&release, contender::RANKS, options.runs),
         Contender::version(&release, options.runs),
     ];
     contenders.extend(seed_script.as_ref().map(|script| script.contender(options.seed_runs)));
@@ -134,8 +151,11 @@ pub fn measure(options: &Options) -> Result<Report> {
 
     let memory = contenders
         .iter()
-        .filter(|contender| contender.has_native_ranks)
-        .map(|contender| Ok((contender.name.clone(), Memory::measure(contender, &scratch)?)))
+        .filter(|contender| contender.native_ranks > 0)
+        .map(|contender| {
+            let memory = Memory::measure(contender, memory::RUNS, &scratch)?;
+            Ok((contender.name.clone(), memory))
+        })
         .collect::<Result<_>>()?;
     let mut measured: Vec<Measured> = contenders
         .into_iter()

@@ -83,7 +83,7 @@ pub fn ratio(ratio: f64) -> String {
 }
 
 /// Mebibytes.
-fn mib(kilobytes: u64) -> String {
+pub fn mib(kilobytes: u64) -> String {
     format!("{:.0} MiB", kilobytes as f64 / 1024.0)
 }
 

@@ -54,18 +54,8 @@ impl SeedScript {
         let file = scratch.dir().join("seed_script.py");
         fs::write(&file, without_gpu(&text))
             .with_context(|| format!("cannot write {}", file.display()))?;
-        // A name without a slash is looked up in PATH; a path is meant from where the user stands.
-        let python = match python.components().count() {
-            1 => python.to_path_buf(),
-            _ => path::absolute(python).context("--python is not a usable path")?,
-        };
-        let versions = output(Command::new(&python).args([
-            "-c",
-            "from importlib.metadata import version as v; \
-             print(f\"torch {v('torch')}, deepspeed {v('deepspeed')}\")",
-        ]))
-        .context("--python needs torch and deepspeed")?;
-        ensure!(!versions.is_empty(), "{} says nothing", python.display());
+        let python = interpreter(python)?;
+        let versions = versions(&python)?;
         output(Command::new(&python).args(["-m", "py_compile"]).arg(&file)).with_context(|| {
             format!(
                 "{} is no Python; it takes the script alone, without its page",
@@ -102,6 +92,27 @@ impl SeedScript {
         script.proof = Some(LAST_LINE);
         script
     }
+}
+
+/// `--python` as it can be started from anywhere: a name without a slash is looked up in `PATH`; a path
+/// is meant from where the user stands.
+pub fn interpreter(python: &Path) -> Result<PathBuf> {
+    match python.components().count() {
+        1 => Ok(python.to_path_buf()),
+        _ => path::absolute(python).context("--python is not a usable path"),
+    }
+}
+
+/// Versions of torch and DeepSpeed.
+pub fn versions(python: &Path) -> Result<String> {
+    let versions = output(Command::new(python).args([
+        "-c",
+        "from importlib.metadata import version as v; \
+         print(f\"torch {v('torch')}, deepspeed {v('deepspeed')}\")",
+    ]))
+    .context("--python needs torch and deepspeed")?;
+    ensure!(!versions.is_empty(), "{} says nothing", python.display());
+    Ok(versions)
 }
 
 /// DeepSpeed looks for ninja in `PATH`, where an environment that is not activated is missing.

@@ -21,6 +21,8 @@ pub fn bench(options: &Options) -> Result<()> {
         (bench::SCALE_PAGE, bench::scale::measure(options)?.to_string())
     } else if options.suite {
         (bench::SUITE_PAGE, bench::suite::measure(options)?.to_string())
+    } else if options.native {
+        (bench::NATIVE_PAGE, bench::native::measure(options)?.to_string())
     } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {

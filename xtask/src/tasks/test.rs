@@ -47,9 +47,13 @@ pub fn test(full: bool) -> Result<()> {
     let engines = Environments::prepare()?;
     let python = steps.step("a Python environment with DeepSpeed", || engines.python())?;
     steps.step(&format!("tests of real engines, with {}", runner.name()), || {
-        let mut tests = libtorch.apply(runner.ignored_tests(&format!("{NATIVE} --test engines"))?);
-        tests.env("ZPROBE_TEST_PYTHON", &python);
-        cargo::run(tests)
+        // Of the native engine's own tests only the comparison with others: the rest needs a GPU.
+        for selection in ["--test engines", "--test native every_engine_ends"] {
+            let mut tests = libtorch.apply(runner.ignored_tests(&format!("{NATIVE} {selection}"))?);
+            tests.env("ZPROBE_TEST_PYTHON", &python);
+            cargo::run(tests)?;
+        }
+        Ok(())
     })?;
     steps.step("known bugs of real releases", || engines.zoo(full))?;
 

@@ -67,13 +67,17 @@ impl Accumulator {
 
     fn record(&self, microbatch: Microbatch, point: Point, scale: f64) -> Result<()> {
         let context = &self.context;
-        let flat = in_model_order(context, self.gradients.kind(), |param| {
+        if !context.recorder.wants(point) {
+            return Ok(());
+        }
+        let pieces = in_model_order(context, self.gradients.kind(), |param| {
             match context.partitioning.place(param) {
                 Some(place) => narrow(&self.gradients, place),
                 None => Ok(self.params[param].zeros_like().reshape([-1])),
             }
         })?;
-        context.record_scaled(microbatch.at(point, LayoutName::Full), &flat, scale)
+        let at = microbatch.at(point, LayoutName::Full);
+        context.recorder.buffer(at, &pieces.unscaled(scale))
     }
 }
 

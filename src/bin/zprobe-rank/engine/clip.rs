@@ -11,9 +11,15 @@ use super::context::Context;
 /// Added to the norm before it is compared with the limit, as DeepSpeed does.
 const EPSILON: f64 = 1e-6;
 
+/// Elements that are copied to fp64 at a time: few enough for a cache.
+const CHUNK: i64 = 1 << 16;
+
 /// L2 norm over all ranks' partitions, in fp64.
 pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
-    let square = partition.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+    let mut square = Tensor::f_zeros([1], (Kind::Double, partition.device()))?;
+    for chunk in partition.f_split(CHUNK, 0)? {
+        square += chunk.to_kind(Kind::Double).square().sum(Kind::Double);
+    }
     // An offloaded gradient's is on the host.
     let mut square = square.to_device(context.device);
     if !context.partitioning.is_replicated() && !context.has(Fault::ClippedByLocalNorm) {

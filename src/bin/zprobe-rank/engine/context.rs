@@ -92,15 +92,6 @@ impl Context {
         self.recorder.emit(Event::PhaseEntered { step, microbatch: index, phase })
     }
 
-    /// Records gradients that carry the loss scale, without it. Scales are powers of two, so that
-    /// this is exact.
-    pub fn record_scaled(&self, at: At, gradient: &Tensor, scale: f64) -> Result<()> {
-        if scale == 1.0 {
-            return self.recorder.buffer(at, gradient);
-        }
-        self.recorder.buffer(at, &(gradient.to_kind(Kind::Float) / scale))
-    }
-
     /// Faults of a microbatch's flat gradient on its way into the accumulation.
     pub fn disturb(&self, param: usize, gradient: &Tensor, microbatch: Microbatch) -> Result<()> {
         if microbatch.index > 0 {

@@ -22,7 +22,7 @@ use super::hooks::{GradientSink, Hooked};
 use super::offload::HostGradient;
 use super::reduction::Reducer;
 use super::{GradientFlow, in_model_order};
-use crate::recorder::kind_of;
+use crate::recorder::{Pieces, kind_of};
 use crate::shim::autograd::{HookKind, clear_grad};
 
 /// The buckets of one rank.
@@ -253,7 +253,7 @@ impl Gradients {
     }
 
     /// The gradients of this rank alone, in the model's order.
-    fn local(&self) -> Result<Tensor> {
+    fn local(&self) -> Result<Pieces> {
         let kind = kind_of(self.context.accumulation_dtype());
         in_model_order(&self.context, kind, |param| self.accumulated(param))
     }
@@ -270,15 +270,16 @@ impl GradientFlow for IpgBuckets {
     fn backward(&mut self, loss: &Tensor, microbatch: Microbatch, scale: f64) -> Result<()> {
         let context = Rc::clone(&self.context);
         let leak = microbatch.boundary && context.has(Fault::BoundaryLeak);
-        let record = |point, layout, gradient: &Tensor| {
-            context.record_scaled(microbatch.at(point, layout), gradient, scale)
+        let record = |point, gradient: &Tensor| {
+            let at = microbatch.at(point, LayoutName::Partition);
+            context.recorder.buffer(at, &Pieces::whole(gradient).unscaled(scale))
         };
         {
             let mut gradients = self.gradients.sink();
             gradients.begin(microbatch);
             if leak {
                 gradients.reduce_the_rest()?;
-                record(Point::Reduced, LayoutName::Partition, gradients.reducer.averaged())?;
+                record(Point::Reduced, gradients.reducer.averaged())?;
             }
         }
         let fired = self.gradients.backward(loss)?;
@@ -291,7 +292,10 @@ impl GradientFlow for IpgBuckets {
             arrived: None,
         })?;
         if context.spec.stage < 2 && microbatch.complete {
-            record(Point::Accumulator, LayoutName::Full, &gradients.local()?)?;
+            let at = microbatch.at(Point::Accumulator, LayoutName::Full);
+            if context.recorder.wants(at.point) {
+                context.recorder.buffer(at, &gradients.local()?.unscaled(scale))?;
+            }
         }
         if let (true, Some(host)) = (context.has(Fault::OffloadCopiedEarly), &mut self.host)
             && microbatch.boundary
@@ -304,13 +308,13 @@ impl GradientFlow for IpgBuckets {
             gradients.flush(FlushReason::Boundary)?;
         }
         if gradients.reduces() && microbatch.complete && !leak {
-            record(Point::Reduced, LayoutName::Partition, gradients.reducer.averaged())?;
+            record(Point::Reduced, gradients.reducer.averaged())?;
         }
         if microbatch.boundary {
             if let (false, Some(host)) = (context.has(Fault::OffloadCopiedEarly), &mut self.host) {
                 host.copy_from(gradients.reducer.averaged())?;
             }
-            record(Point::BeforeStep, LayoutName::Partition, gradients.reducer.averaged())?;
+            record(Point::BeforeStep, gradients.reducer.averaged())?;
         }
         Ok(())
     }

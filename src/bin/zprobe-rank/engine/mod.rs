@@ -28,6 +28,7 @@ mod optimizer;
 mod parameters;
 mod reduction;
 mod scaler;
+mod stopwatch;
 
 use std::rc::Rc;
 
@@ -43,7 +44,10 @@ use self::flat::narrow;
 use self::ipg::IpgBuckets;
 use self::optimizer::ShardedOptimizer;
 use self::parameters::Parameters;
+use self::stopwatch::Stopwatch;
 use crate::model::ProbeModel;
+use crate::recorder::Pieces;
+use crate::sampler::Sampler;
 use crate::shim::autograd::walk_graph;
 
 /// What is in padding that nobody has set to zero.
@@ -96,16 +100,18 @@ impl Engine {
         self.record(None)?;
         let accumulation_steps = self.context.spec.gradient_accumulation_steps;
         for step in 0..self.context.spec.steps {
+            let mut watch = Stopwatch::start();
             for index in 0..accumulation_steps {
                 let parts = self.model.parts(step, index);
                 for part in 0..parts {
                     let complete = part + 1 == parts;
                     let boundary = complete && index + 1 == accumulation_steps;
-                    self.backward(Microbatch { step, index, complete, boundary }, part)?;
+                    watch.pause(|| self.model.prepare(step, index, part))?;
+                    self.backward(Microbatch { step, index, complete, boundary })?;
                 }
             }
             let index = accumulation_steps - 1;
-            self.step(Microbatch { step, index, complete: true, boundary: true })?;
+            self.step(Microbatch { step, index, complete: true, boundary: true }, &watch)?;
         }
         Ok(())
     }
@@ -128,6 +134,8 @@ impl Engine {
         ] {
             recorder.emit(Event::Layout { layout, segments, sampled: false })?;
         }
+        recorder
+            .settle(spec.observe, Sampler::of(spec, plan, partitioning, self.context.owner()))?;
         recorder.emit(Event::OptimizerChosen {
             class: self.flow.class().to_owned(),
             inner: spec.optimizer.name().to_owned(),
@@ -135,12 +143,12 @@ impl Engine {
     }
 
     /// Forward and backward of one loss of a microbatch.
-    fn backward(&mut self, microbatch: Microbatch, part: usize) -> Result<()> {
+    fn backward(&mut self, microbatch: Microbatch) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         let context = Rc::clone(&self.context);
         context.phase(microbatch, Phase::Forward)?;
         self.parameters.gather()?;
-        let loss = self.model.loss(step, index, part)?;
+        let loss = self.model.loss()?;
         let value = loss.double_value(&[]);
         context.recorder.emit(Event::Loss {
             step,
@@ -163,7 +171,7 @@ impl Engine {
             accumulate_grad_nodes: graph.accumulate_grad_nodes,
             params: graph.params,
         })?;
-        if !self.model.is_coded() {
+        if !self.model.is_coded() && context.recorder.wants(Point::LocalGradient) {
             self.record_local_gradient(&scaled, microbatch, scale)?;
         }
         if self.backwards == 1 {
@@ -185,18 +193,22 @@ impl Engine {
     ) -> Result<()> {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
-        let flat: Vec<Tensor> = gradients.iter().map(|g| g.reshape([-1])).collect();
+        let tensors: Vec<Tensor> = gradients.iter().map(|g| g.reshape([-1])).collect();
+        let pieces = Pieces { tensors, kind: params[0].kind(), scale: 1.0 }.unscaled(scale);
         let at = microbatch.at(Point::LocalGradient, LayoutName::Full);
-        self.context.record_scaled(at, &Tensor::f_cat(&flat, 0)?, scale)
+        self.context.recorder.buffer(at, &pieces)
     }
 
-    fn step(&mut self, boundary: Microbatch) -> Result<()> {
+    fn step(&mut self, boundary: Microbatch, watch: &Stopwatch) -> Result<()> {
         let gradient = self.displaced(self.flow.partition_gradient()?)?;
         self.optimizer.step(gradient, &mut self.parameters, boundary)?;
-        self.record(Some(boundary.step))?;
         if !self.context.has(Fault::AccumulatorNotZeroed) {
             self.flow.zero_grad()?;
         }
+        let (step, engine_ns) = (boundary.step, watch.elapsed_ns());
+        self.record(Some(step))?;
+        let total_ns = watch.elapsed_ns();
+        self.context.recorder.emit(Event::StepTimed { step, engine_ns, total_ns })?;
         self.exchange_digests(boundary)
     }
 
@@ -270,9 +282,7 @@ fn in_model_order(
     context: &Context,
     kind: Kind,
     piece: impl Fn(usize) -> Result<Tensor>,
-) -> Result<Tensor> {
-    let pieces = (0..context.plan.params().len())
-        .map(|param| Ok(piece(param)?.to_kind(kind)))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(Tensor::f_cat(&pieces, 0)?)
+) -> Result<Pieces> {
+    let tensors = (0..context.plan.params().len()).map(piece).collect::<Result<_>>()?;
+    Ok(Pieces { tensors, kind, scale: 1.0 })
 }

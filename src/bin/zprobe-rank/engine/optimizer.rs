@@ -17,7 +17,7 @@ use super::flat::narrow;
 use super::inner::Inner;
 use super::parameters::Parameters;
 use super::scaler::LossScaler;
-use crate::recorder::At;
+use crate::recorder::{At, Pieces};
 
 /// Master weights and inner optimizers of one rank.
 pub struct ShardedOptimizer {
@@ -59,7 +59,8 @@ impl ShardedOptimizer {
     /// Records the master weights.
     pub fn record(&self, step: Option<usize>) -> Result<()> {
         let (point, layout) = (Point::MasterWeights, LayoutName::Partition);
-        self.context.recorder.buffer(At { step, microbatch: None, point, layout }, &self.master)
+        let at = At { step, microbatch: None, point, layout };
+        self.context.recorder.buffer(at, &Pieces::whole(&self.master))
     }
 
     /// Updates this rank's partition with its `gradient`, fp32 and scaled like the loss, and lets
@@ -100,7 +101,7 @@ impl ShardedOptimizer {
         if !context.has_here(Fault::StepSkipped) {
             let (point, layout) = (Point::OptimizerInput, LayoutName::Partition);
             let at = At { step: Some(boundary.step), microbatch: None, point, layout };
-            context.recorder.buffer(at, &gradient)?;
+            context.recorder.buffer(at, &Pieces::whole(&gradient))?;
             for (weights, range, inner) in &mut self.groups {
                 inner.step(weights, &narrow(&gradient, range.clone())?)?;
             }

@@ -25,6 +25,8 @@ pub struct Coded {
     parameters: Vec<Tensor>,
     /// A parameter that the engine is never given.
     unmanaged: Tensor,
+    /// The terms of the next loss, with their data.
+    prepared: Vec<(usize, Tensor)>,
 }
 
 /// A term of a loss: a parameter, and a factor of its data.
@@ -47,8 +49,8 @@ impl Coded {
             })
             .collect::<Result<_>>()?;
         let unmanaged = leaf(&Tensor::ones([1], (Kind::Float, device)));
-        let (spec, plan) = (spec.clone(), plan.clone());
-        Ok(Self { spec, plan, rank, device, code, parameters, unmanaged })
+        let (spec, plan, prepared) = (spec.clone(), plan.clone(), Vec::new());
+        Ok(Self { spec, plan, rank, device, code, parameters, unmanaged, prepared })
     }
 
     /// What goes backward in a microbatch: the terms of each loss, one loss after the other.
@@ -115,15 +117,22 @@ impl ProbeModel for Coded {
         self.losses(step, microbatch).len()
     }
 
-    fn loss(&self, step: usize, microbatch: usize, part: usize) -> Result<Tensor> {
+    fn prepare(&mut self, step: usize, microbatch: usize, part: usize) -> Result<()> {
         let terms = &self.losses(step, microbatch)[part];
-        if terms.is_empty() {
+        self.prepared = terms
+            .iter()
+            .map(|&(param, factor)| Ok((param, self.data(step, microbatch, param)? * factor)))
+            .collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    fn loss(&mut self) -> Result<Tensor> {
+        if self.prepared.is_empty() {
             return Ok(self.unmanaged.square().sum(Kind::Float));
         }
         let mut sum = Tensor::zeros([], (Kind::Float, self.device));
-        for &(param, factor) in terms {
+        for (param, data) in self.prepared.drain(..) {
             // In fp32: the division by GA that follows must not round twice.
-            let data = self.data(step, microbatch, param)? * factor;
             sum += (self.parameters[param].to_kind(Kind::Float) * data).sum(Kind::Float);
         }
         Ok(sum * self.spec.contributions_per_step() as f64)

@@ -17,6 +17,8 @@ pub struct Mlp {
     /// Input and target by step and microbatch.
     batches: Vec<(Tensor, Tensor)>,
     gradient_accumulation_steps: usize,
+    /// Number of the batch whose turn it is.
+    current: usize,
 }
 
 impl Mlp {
@@ -48,6 +50,7 @@ impl Mlp {
             parameters,
             batches,
             gradient_accumulation_steps: spec.gradient_accumulation_steps,
+            current: 0,
         })
     }
 }
@@ -74,8 +77,13 @@ impl ProbeModel for Mlp {
         1
     }
 
-    fn loss(&self, step: usize, microbatch: usize, _part: usize) -> Result<Tensor> {
-        let (input, target) = &self.batches[step * self.gradient_accumulation_steps + microbatch];
+    fn prepare(&mut self, step: usize, microbatch: usize, _part: usize) -> Result<()> {
+        self.current = step * self.gradient_accumulation_steps + microbatch;
+        Ok(())
+    }
+
+    fn loss(&mut self) -> Result<Tensor> {
+        let (input, target) = &self.batches[self.current];
         let linear = |x: &Tensor, layer: usize| {
             x.linear(&self.parameters[2 * layer], Some(&self.parameters[2 * layer + 1]))
         };

@@ -16,8 +16,11 @@ pub trait ProbeModel {
     /// Losses of a microbatch that go backward one after the other.
     fn parts(&self, step: usize, microbatch: usize) -> usize;
 
-    /// One of them, not yet divided by the accumulation steps.
-    fn loss(&self, step: usize, microbatch: usize, part: usize) -> Result<Tensor>;
+    /// Makes the data of one of them: what a data loader would do.
+    fn prepare(&mut self, step: usize, microbatch: usize, part: usize) -> Result<()>;
+
+    /// The loss on that data, not yet divided by the accumulation steps.
+    fn loss(&mut self) -> Result<Tensor>;
 
     /// Whether gradients are known in advance, so that nobody needs to record them.
     fn is_coded(&self) -> bool;

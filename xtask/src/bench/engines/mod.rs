@@ -1,20 +1,28 @@
 //! How long it takes until zprobe has its verdict on a real engine, beside the script that shows the
 //! same; and what observation costs a step of a large model.
 
-mod overhead;
 mod verdict;
 
 use std::fmt;
 
 use anyhow::{Context, Result, ensure};
 
-use self::overhead::Overhead;
 use self::verdict::Verdicts;
 use super::Options;
 use super::machine::Machine;
+use super::overhead::{self, Overhead};
+use super::report;
 use super::scratch::Scratch;
 use super::seed_script::SeedScript;
 use crate::workspace;
+
+/// DeepSpeed, which is measured with every Python.
+const DEEPSPEED: (&str, &[&str]) =
+    ("deepspeed, stage 1", &["--engine", "deepspeed", "--stage", "1"]);
+
+/// What is measured with the last Python only.
+const OTHERS: [(&str, &[&str]); 2] =
+    [("ddp", &["--engine", "ddp"]), ("fsdp2", &["--engine", "fsdp2"])];
 
 /// Everything that was measured.
 pub struct Report {
@@ -35,12 +43,23 @@ pub fn measure(options: &Options) -> Result<Report> {
         .map(|python| SeedScript::for_cpu(file, python, &scratch))
         .collect::<Result<Vec<_>>>()?;
     let versions: Vec<&str> = scripts.iter().map(|script| script.versions.as_str()).collect();
+    let verdicts = verdict::measure(&scripts, options.runs, &scratch)?;
+    let mut overheads: Vec<Overhead> =
+        scripts.iter().map(|script| unmeasured(DEEPSPEED, script)).collect();
+    if let Some(last) = scripts.last() {
+        overheads.extend(OTHERS.map(|engine| unmeasured(engine, last)));
+    }
+    overhead::measure(&mut overheads, options.step_runs, &scratch)?;
     Ok(Report {
         command: options.command(),
         machine: Machine::this(Some(versions.join("; ")))?,
-        verdicts: verdict::measure(&scripts, options.runs, &scratch)?,
-        overheads: overhead::measure(&scripts, options.step_runs, &scratch)?,
+        verdicts,
+        overheads,
     })
+}
+
+fn unmeasured((name, words): (&str, &'static [&'static str]), script: &SeedScript) -> Overhead {
+    Overhead::of(format!("{name} ({})", script.versions), words, Some(script.python()))
 }
 
 impl fmt::Display for Report {
@@ -48,6 +67,7 @@ impl fmt::Display for Report {
         writeln!(f, "`{}`\n\n{}", self.command, self.machine)?;
         verdict::table(f, &self.verdicts)?;
         writeln!(f)?;
-        overhead::table(f, &self.overheads)
+        let rows: Vec<Vec<String>> = self.overheads.iter().map(Overhead::row).collect();
+        report::table(f, &overhead::HEAD, &rows)
     }
 }

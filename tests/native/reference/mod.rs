@@ -1,0 +1,165 @@
+//! After several steps, every engine's weights are those of a plain single-process step.
+//!
+//! The reference takes a run's specification, its first parameters and its local gradients, and
+//! nothing else of the trace. Codes with SGD have to agree bit for bit; everything else within the
+//! rigorous bound of what the dtypes of the run may round, carried through every step.
+
+mod grid;
+mod interval;
+mod plain;
+mod recorded;
+mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use zprobe::launch::{Pool, Source};
+use zprobe::spec::{Dtype, Engine, Fault, Model, Plan, SpecRequest};
+use zprobe::trace::Trace;
+
+use self::interval::Interval;
+use self::plain::{Plain, averaged};
+use self::recorded::Recorded;
+use self::table::Table;
+use crate::pool::{pool, run};
+
+/// How weights compare with the reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Agreement {
+    /// Elements that were compared: of every rank and step, master weights and parameters.
+    pub elements: usize,
+    /// Those of them that have to be equal bit for bit.
+    pub exact: usize,
+    /// Those that are not what they have to be.
+    pub wrong: usize,
+    /// Largest distance of an fp32 weight from the reference, as a share of its bound.
+    pub share: f64,
+}
+
+/// Compares everything that a run left behind with the reference.
+fn compare(trace: &Trace) -> (Agreement, Recorded) {
+    let (spec, recorded) = (&trace.spec, Recorded::of(trace));
+    let plan = Plan::new(spec);
+    let mut plain = Plain::new(spec.optimizer, &recorded.initial);
+    let mut agreement = Agreement::default();
+    for step in 0..spec.steps {
+        plain.step(&averaged(spec, &plan, &recorded, step));
+        let mut seen = vec![0; spec.world_size];
+        for weights in recorded.weights.iter().filter(|weights| weights.step == step) {
+            seen[weights.rank] += 1;
+            for &(element, value) in &weights.values {
+                agreement.add(plain.weights()[element], weights.dtype, value);
+            }
+        }
+        assert!(seen.iter().all(|&buffers| buffers > 0), "step {step}: every rank has weights");
+    }
+    (agreement, recorded)
+}
+
+impl Agreement {
+    fn add(&mut self, expected: Interval, dtype: Dtype, value: f64) {
+        let ends = [expected.low, expected.high].map(|end| nearest(dtype, end));
+        let right = if expected.is_exact() {
+            value.to_bits() == ends[0].to_bits()
+        } else {
+            (ends[0]..=ends[1]).contains(&value)
+        };
+        self.elements += 1;
+        self.exact += usize::from(expected.is_exact());
+        self.wrong += usize::from(!right);
+        if !expected.is_exact() && dtype == Dtype::Fp32 {
+            let (center, radius) =
+                ((expected.low + expected.high) / 2.0, (expected.high - expected.low) / 2.0);
+            self.share = self.share.max((value - center).abs() / radius);
+        }
+    }
+
+    /// Both together.
+    fn and(self, other: Self) -> Self {
+        Self {
+            elements: self.elements + other.elements,
+            exact: self.exact + other.exact,
+            wrong: self.wrong + other.wrong,
+            share: self.share.max(other.share),
+        }
+    }
+}
+
+/// The number that a dtype holds of fp32 master weights. Not by `from_f64` of the crate half, which
+/// leaves out the last 32 bits and so takes what is just above the middle for the middle.
+fn nearest(dtype: Dtype, value: f64) -> f64 {
+    let master = value as f32;
+    match dtype {
+        Dtype::Bf16 => bf16::from_f32(master).to_f64(),
+        Dtype::Fp16 => f16::from_f32(master).to_f64(),
+        Dtype::Fp32 => f64::from(master),
+    }
+}
+
+fn full() -> bool {
+    std::env::var_os("ZPROBE_TEST_FULL").is_some()
+}
+
+/// Runs the native grid, whole or what stands for it.
+fn native(table: &mut Table) {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let specs = grid::native();
+    let every = if full() { 1 } else { specs.len() / grid::EVERYDAY };
+    for spec in specs.iter().step_by(every) {
+        table.add(&run(Source::Warm(&pool), spec));
+    }
+}
+
+#[test]
+fn the_native_engine_ends_where_a_single_process_does() {
+    let mut table = Table::default();
+    native(&mut table);
+    println!("{table}");
+    table.assert_right();
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn every_engine_ends_where_a_single_process_does() {
+    let python: PathBuf = std::env::var_os("ZPROBE_TEST_PYTHON")
+        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch and DeepSpeed")
+        .into();
+    let mut table = Table::default();
+    native(&mut table);
+    for engine in [Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2] {
+        let dir = tempfile::tempdir().unwrap();
+        let program = zprobe::adapters::pool_program(&python, dir.path(), engine).unwrap();
+        let pool = Pool::start(&program, dir.path(), Duration::from_secs(600)).unwrap();
+        for spec in grid::real(engine, full()) {
+            table.add(&run(Source::Warm(&pool), &spec));
+        }
+    }
+    println!("{table}");
+    table.assert_right();
+    if full() {
+        table.compare_with_page();
+    }
+}
+
+#[test]
+fn a_reference_that_cannot_disagree_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for model in [Model::Coded, Model::Mlp] {
+        for dtype in [Dtype::Bf16, Dtype::Fp32] {
+            for (inject, wrong) in [(None, false), (Some(Fault::MicrobatchDropped), true)] {
+                let request = SpecRequest {
+                    model: Some(model),
+                    dtype: Some(dtype),
+                    inject,
+                    ..SpecRequest::default()
+                };
+                let trace = run(Source::Warm(&pool), &request.resolve().unwrap());
+                let (agreement, _) = compare(&trace);
+                assert_eq!(agreement.wrong > 0, wrong, "{model} {dtype} {inject:?} {agreement:?}");
+            }
+        }
+    }
+}
