@@ -16,6 +16,7 @@ macro_rules! rows {
 }
 
 rows! {
+    "bf16-asserts-on-infinity",
     "bf16-never-cleared",
     "bf16-never-scaled",
     "boundary-leak",
