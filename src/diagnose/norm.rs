@@ -1,6 +1,7 @@
 //! The global norm of a step's gradient: what it must be, and what clipping to a limit makes of it.
 
 use std::collections::BTreeMap;
+use std::f64::consts::LN_2;
 
 use crate::spec::{Dtype, Model, Plan, Point, RunSpec};
 
@@ -109,12 +110,24 @@ impl Clip {
             return Clip::No;
         }
         let right = norms.of(step);
-        match reported.map_or(right, |reported| reported.norm) {
+        let scale = observed.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
+        let used = |norm| right.map_or(norm, |right| without_scale(norm, scale, right));
+        match reported.map_or(right, |reported| reported.norm.map(used)) {
             Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
             Some(_) => Clip::No,
             None => Clip::Unbounded,
         }
     }
+}
+
+/// The norm that an engine clipped by, of the one that it reports. Some report that of the gradient of
+/// the scaled loss, and divide by the scale only where they clip: DeepSpeed's
+/// `FP16_UnfusedOptimizer.unscale_and_clip_grads` in `runtime/fp16/unfused_optimizer.py`.
+fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
+    let off = |norm: f64| (norm / right).ln().abs();
+    // A gradient that is wrong besides has another norm, but one of about the same size.
+    let is_scaled = off(reported / scale) < off(reported).min(LN_2);
+    if is_scaled { reported / scale } else { reported }
 }
 
 #[cfg(test)]

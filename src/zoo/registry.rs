@@ -16,6 +16,9 @@ macro_rules! rows {
 }
 
 rows! {
+    "bf16-asserts-on-infinity",
+    "bf16-never-cleared",
+    "bf16-never-scaled",
     "boundary-leak",
     "clipping-spreads-infinity",
     "comm-dtype-key-error",
@@ -32,8 +35,10 @@ rows! {
     "empty-boundary",
     "expert-gradients-doubled",
     "fp16-never-scaled",
+    "norm-not-unscaled",
     "not-averaged-mixed-dtype",
     "offload-keeps-infinity",
+    "offload-loses-middle",
     "offload-loses-unused",
     "offload-stale-gradient",
     "overflow-not-shared",
@@ -41,6 +46,8 @@ rows! {
     "penalty-counts-again",
     "stage2-last-microbatch-only",
     "stage3-stale-gradient",
+    "term-beside-not-divided",
+    "unmanaged-counts-again",
     "wrong-optimizer",
 }
 

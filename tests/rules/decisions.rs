@@ -7,7 +7,7 @@ use zprobe::spec::{Dtype, Shape, SpecRequest};
 use zprobe::trace::{Event, Payload, Point, Trace};
 
 use super::scenarios::{crash, edit, fp16, request, scenarios};
-use super::simulator::{Cut, Simulation};
+use super::simulator::{Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
     report.findings.iter().map(|finding| finding.code.as_str()).collect()
@@ -181,6 +181,20 @@ fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
     }
     assert!(codes(&diagnose(&trace)).contains(&"ZP604"));
     assert!(!codes(&diagnose(&trace)).contains(&"ZP105"));
+}
+
+#[test]
+fn a_norm_of_the_scaled_gradient_is_the_only_finding_where_clipping_went_by_the_right_one() {
+    let asked = SpecRequest { gradient_clipping: Some(0.5), ..fp16() };
+    let mut trace = Simulation::new(asked, Cut::Flat).trace();
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::GradientNorm { norm: Some(norm), .. } = event {
+                *norm *= LOSS_SCALE;
+            }
+        });
+    }
+    assert_eq!(codes(&diagnose(&trace)), ["ZP604"]);
 }
 
 #[test]

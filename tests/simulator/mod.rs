@@ -41,7 +41,7 @@ type Weight = Box<dyn Fn(Place<'_>, f64) -> f64>;
 type Overflow = Box<dyn Fn(usize, usize, bool) -> bool>;
 
 /// Loss scale of fp16 runs.
-const LOSS_SCALE: f64 = 64.0;
+pub const LOSS_SCALE: f64 = 64.0;
 
 /// A run of a correct engine, but for what was changed.
 pub struct Simulation {
