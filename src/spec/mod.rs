@@ -205,6 +205,14 @@ named_enum! {
     }
 }
 
+impl Engine {
+    /// Whether it scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines
+    /// leave both to the training loop.
+    pub fn scales_loss(self) -> bool {
+        matches!(self, Engine::Native | Engine::DeepSpeed)
+    }
+}
+
 named_enum! {
     /// Element type of a buffer.
     pub enum Dtype {

@@ -52,7 +52,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     if planned(&case.observed, &case.plan, first).is_some() {
         finding.evidence.push(
             "this run makes one element of one gradient infinite; that one is not counted unless \
-             an fp16 optimizer consumed it"
+             an optimizer consumed it that scales its loss"
                 .to_owned(),
         );
     }
@@ -75,7 +75,8 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
     let mut planned = planned(&case.observed, &case.plan, buffer);
     let consumed =
         matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
-    if case.observed.spec.dtype == Dtype::Fp16 && consumed {
+    let spec = case.observed.spec;
+    if spec.dtype == Dtype::Fp16 && spec.engine.scales_loss() && consumed {
         // With a loss scale an infinity is an overflow: the step should have been skipped.
         planned = None;
     }

@@ -75,7 +75,7 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.gradient_clipping > 0.0 {
         settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
     }
-    if spec.dtype == Dtype::Fp16 {
+    if spec.dtype == Dtype::Fp16 && spec.engine.scales_loss() {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
     for (name, asked) in [
