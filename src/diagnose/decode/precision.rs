@@ -106,12 +106,13 @@ pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     }
 }
 
-/// The narrowest dtype in which a sum at this point may run.
+/// The narrowest dtype in which a sum at this point may run. With an fp16 model that is fp16 at best:
+/// what the engine multiplies with a loss scale is rounded otherwise than what was recorded.
 pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
-    let wire = spec.narrowest_comm_dtype();
-    let own = spec.grad_accum_dtype;
-    let crosses = !is_of_one_rank(point);
-    if crosses && wire.exact_integers() < own.exact_integers() { wire } else { own }
+    let wire = (!is_of_one_rank(point)).then(|| spec.narrowest_comm_dtype());
+    let scaled = (spec.dtype == Dtype::Fp16).then_some(Dtype::Fp16);
+    let dtypes = [Some(spec.grad_accum_dtype), wire, scaled].into_iter().flatten();
+    dtypes.min_by_key(|dtype| dtype.exact_integers()).unwrap_or(spec.grad_accum_dtype)
 }
 
 /// Whether what is held here is one rank's own, and never crossed the ranks.
