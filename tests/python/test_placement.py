@@ -23,6 +23,17 @@ def pieces(segments):
     return [(s["param"], s["offset"], s["len"]) for s in segments]
 
 
+def cut_out(start, end):
+    """The parts (param, offset, len) of a piece of the flat order."""
+    parts, at = [], 0
+    for index, size in enumerate(SIZES):
+        first, last = max(start, at), min(end, at + size)
+        if first < last:
+            parts.append((index, first - at, last - first))
+        at += size
+    return parts
+
+
 class PlacementTest(unittest.TestCase):
     def setUp(self):
         self.tensors = parameters()
@@ -53,6 +64,23 @@ class PlacementTest(unittest.TestCase):
             first, second = [(0, 0, 66), (1, 0, cut)], [(1, cut, SIZES[1] - cut), (2, 0, 99)]
             self.assertEqual(self.locate(*first), first)
             self.assertEqual(self.locate(*second), second)
+
+    def test_a_partition_of_many_ranks_may_begin_and_end_anywhere(self):
+        total = sum(SIZES)
+        for world_size in (5, 6, 8):
+            size = -(-total // world_size)
+            for rank in range(world_size):
+                self.placement = Placement(self.tensors, rank, world_size)
+                for start in range(rank * size % 7, total - 3, 7):
+                    parts = cut_out(start, min(start + size, total))
+                    self.assertEqual(self.locate(*parts), parts, (world_size, rank, start))
+
+    def test_a_short_parameter_of_its_own_is_no_chain_of_shards(self):
+        for world_size in (5, 6, 8):
+            for rank in range(world_size):
+                self.placement = Placement(self.tensors, rank, world_size)
+                for index, size in enumerate(SIZES):
+                    self.assertEqual(self.locate((index, 0, size)), [(index, 0, size)])
 
     def test_short_shards_are_found_by_their_neighbours(self):
         for world_size in (2, 3, 4):

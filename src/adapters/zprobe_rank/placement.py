@@ -43,6 +43,9 @@ class Placement:
             index, offset = hint
             if index in self.params and torch.equal(self.params[index][offset : offset + len(words)], words):
                 return [dict(param=index, offset=offset, len=len(words))]
+        whole = self._whole(words)
+        if whole is not None:
+            return [whole]
         segments = self._slots(words)
         if segments is not None:
             return segments
@@ -61,6 +64,18 @@ class Placement:
             at += length
         return segments
 
+    def _whole(self, words):
+        """The fragment as one parameter, which is more than a shard of a few elements can be.
+
+        Its values may have been rounded, or decayed: DeepSpeed's FP16_UnfusedOptimizer takes a step
+        with gradients of zero when it is made.
+        """
+        for index in self.order:
+            param = self.params[index]
+            if len(param) == len(words) and torch.allclose(param, words, rtol=2**-7, atol=0):
+                return dict(param=index, offset=0, len=len(words))
+        return None
+
     def _slots(self, words):
         """The fragment as this rank's shards of consecutive parameters, each padded to the size that
         it has on the first rank; None if it is not that."""
@@ -76,7 +91,8 @@ class Placement:
                 if size > end - start:
                     _append_unknown(segments, size - (end - start))
                 at += size
-                if at == len(words):
+                # Slots that hold nothing fit everything.
+                if at == len(words) and any(segment["param"] is not None for segment in segments):
                     return segments
         return None
 
@@ -109,12 +125,14 @@ class Placement:
 
     def _without_chance(self, words, at, piece):
         """The piece without elements that agree by chance: what follows a shard may begin as the
-        parameter goes on."""
+        parameter goes on. It has to be more than what it takes away."""
         index = piece["param"]
         for start, end in self.shards[index]:
             length = end - start
-            if start == piece["offset"] and 0 < piece["len"] - length < CHANCE:
-                if self._neighbour(words, at + length, index) is not None:
+            beyond = piece["len"] - length
+            if start == piece["offset"] and 0 < beyond < CHANCE:
+                next_piece = self._neighbour(words, at + length, index)
+                if next_piece is not None and next_piece["len"] > beyond:
                     return dict(piece, len=length)
         return piece
 
@@ -125,32 +143,49 @@ class Placement:
         leaves of a parameter that the next one follows.
         """
         following = [index for index in self.order if before is None or index > before]
-        for index in following + [index for index in self.order if index not in following]:
-            numel = len(self.params[index])
-            for offset, end in [(0, numel)] + self.shards[index]:
-                if offset < end and torch.equal(self.params[index][offset:end], words[at : at + end - offset]):
-                    return dict(param=index, offset=offset, len=end - offset)
-            if before is not None:
-                piece = self._piece(words, at, index, 0)
-                if piece["len"] > 0 and at + piece["len"] == len(words):
-                    return piece
-            elif at == 0:
-                piece = self._ending(words, index)
-                if piece is not None:
-                    return piece
-        return None
+        order = following + [index for index in self.order if index not in following]
+        if before is None and at == 0:
+            endings = (self._ending(words, index) for index in order)
+            ending = next((piece for piece in endings if piece is not None), None)
+            if ending is not None:
+                return ending
+        by_chance = None
+        for index in order:
+            whole = self._piece(words, at, index, 0)
+            ends = before is not None and at + whole["len"] == len(words)
+            if whole["len"] > 0 and (whole["len"] == len(self.params[index]) or ends):
+                return whole
+            for offset, end in self.shards[index]:
+                piece = self._piece(words, at, index, offset)
+                if offset < end and piece["len"] >= end - offset:
+                    piece = dict(piece, len=end - offset)
+                    if piece["len"] >= CHANCE:
+                        return piece
+                    # So few elements agree with much: only where nothing else does.
+                    by_chance = by_chance or piece
+        return by_chance
 
     def _ending(self, words, index):
         """The last elements of a parameter, if the fragment begins with them and then goes on with
-        the next parameter, or ends."""
+        the parameters that follow, and padding, or ends."""
         param = self.params[index]
-        place = self.order.index(index) + 1
-        next_param = self.params[self.order[place]] if place < len(self.order) else words[:0]
+        following = self._following(index)
         for length in range(min(UNMISTAKABLE, len(param), len(words)), 0, -1):
             rest = words[length : length + UNMISTAKABLE]
-            if torch.equal(param[-length:], words[:length]) and torch.equal(rest, next_param[: len(rest)]):
+            common = min(len(rest), len(following))
+            agrees = torch.equal(rest[:common], following[:common]) and not bool(rest[common:].any())
+            is_enough = length + common >= CHANCE or length == len(words)
+            if agrees and is_enough and torch.equal(param[-length:], words[:length]):
                 return dict(param=index, offset=len(param) - length, len=length)
         return None
+
+    def _following(self, index):
+        """The first elements of the parameters behind this one."""
+        place, following = self.order.index(index) + 1, self.params[index][:0]
+        while place < len(self.order) and len(following) < UNMISTAKABLE:
+            following = torch.cat([following, self.params[self.order[place]][:UNMISTAKABLE]])
+            place += 1
+        return following[:UNMISTAKABLE]
 
     def _piece(self, words, at, index, offset):
         """How far words and parameter agree."""
