@@ -29,7 +29,7 @@ pub struct Known {
     #[serde(default)]
     pub optimizer_class: Option<String>,
     /// Values that fields of the [`RunSpec`](crate::spec::RunSpec) may have, as they stand in
-    /// `report.json`; of a list, one must be there; `"unset"` stands for null.
+    /// `report.json`, by their dotted paths; of a list, one must be there; `"unset"` stands for null.
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Value>>,
 }
@@ -81,7 +81,7 @@ impl Known {
         let class = report.run.optimizer_class.as_deref();
         self.affected.iter().all(is_affected)
             && (self.optimizer_class.is_none() || self.optimizer_class.as_deref() == class)
-            && self.when.iter().all(|(field, values)| is_one_of(&spec[field], values))
+            && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }
 
     /// `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
@@ -95,6 +95,11 @@ impl Known {
         });
         parts.collect::<Vec<_>>().join(", ")
     }
+}
+
+/// The field of a specification at a dotted path.
+fn at<'s>(spec: &'s Value, path: &str) -> &'s Value {
+    path.split('.').fold(spec, |value, field| &value[field])
 }
 
 /// Whether a field has one of these values; a list, whether it holds one.
