@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use serde_json::Value;
 use zprobe::diagnose::diagnose;
 use zprobe::report::Report;
 use zprobe::report::render::{Format, render};
