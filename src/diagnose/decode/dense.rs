@@ -257,11 +257,14 @@ impl System {
         let asked = precision::asked(spec, point);
         let too_narrow = !as_asked && clipping == 0.0 && remainder.is_rounding_in_less_than(asked);
         let explained = as_asked || too_narrow;
-        let precision = explained.then(|| remainder.precision(spec, point, too_narrow));
         // A factor that is rounded is wrong in all elements alike, which no scatter shows.
         let dtype = if too_narrow { Dtype::Bf16 } else { narrowest(spec) };
         let factors = gamma(FACTORS, dtype) + clipping;
         let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic + factors;
+        // A sum with a wrong scale is off by more than its additions.
+        let is_whole = w.iter().all(|weight| (weight - weight.round()).abs() <= tolerance);
+        let precision = (explained && is_whole && remainder.is_known())
+            .then(|| remainder.precision(spec, point, too_narrow));
         if explained && tolerance > 0.5 {
             let refusal = format!(
                 "rounding alone may move a weight by {tolerance:.2}; use fp32, a larger micro \

@@ -50,6 +50,11 @@ impl Remainder {
         Self { elements, share, operations: spec.gradient_accumulation_steps + across + FACTORS }
     }
 
+    /// Whether there is a sum to compare with.
+    pub fn is_known(&self) -> bool {
+        self.share.is_finite()
+    }
+
     /// The dtype that rounds so much.
     fn seen(&self) -> Dtype {
         if self.share <= gamma(self.operations, Dtype::Fp32) {
@@ -158,6 +163,12 @@ mod tests {
         assert!(bf16.is_rounding_in_less_than(Dtype::Fp32));
         assert!(!fp32.is_rounding_in_less_than(Dtype::Fp32));
         assert!(!bf16.is_rounding_in_less_than(Dtype::Bf16));
+    }
+
+    #[test]
+    fn beside_no_sum_nothing_is_known() {
+        assert!(!remainder(vec![(1.0, 0.0, 0.0)]).is_known());
+        assert!(remainder(vec![(0.0, 0.0, 0.0)]).is_known());
     }
 
     #[test]
