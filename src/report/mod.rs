@@ -3,6 +3,7 @@
 //! [`Report`] is `report.json`. Its fields are append-only within a schema version; the JSON Schema
 //! is checked in as `schema/report.v1.schema.json`.
 
+mod precision;
 pub mod render;
 pub mod suite;
 pub mod timeline;
@@ -13,7 +14,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Dtype, RunSpec, named_enum};
+pub use self::precision::Precision;
+use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
 
 /// Everything zprobe has to say about a run.
@@ -474,20 +476,6 @@ pub struct Power {
     pub statement: String,
 }
 
-/// How exactly the gradients were added up that buffers hold at one point of the journey.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Precision {
-    /// Point of the journey. The accumulator holds sums over microbatches, later points those over
-    /// ranks too.
-    pub point: Point,
-    /// The narrowest dtype that the run asked for on the way to here.
-    pub asked: Dtype,
-    /// The dtype that rounds as much as was seen, on whatever rank and in whatever step it was most.
-    pub as_exact_as: Dtype,
-    /// Norm of what is left beside the sum in fp64, as a share of its norm; the largest.
-    pub relative_error: f64,
-}
-
 named_enum! {
     /// How contribution weights were read.
     pub enum Method {
@@ -495,20 +483,6 @@ named_enum! {
         Coded = "coded",
         /// Least squares on the recorded local gradients.
         LeastSquares = "least-squares",
-    }
-}
-
-impl Precision {
-    /// The same in a few words.
-    pub fn describe(&self) -> String {
-        let Self { point, as_exact_as, relative_error, .. } = self;
-        let how = match *relative_error {
-            0.0 => "exact".to_owned(),
-            error => {
-                format!("rounded as in {as_exact_as}, off by 2^{:.1} of its norm", error.log2())
-            }
-        };
-        format!("{}: {how}", point.describe())
     }
 }
 

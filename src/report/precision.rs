@@ -1,0 +1,35 @@
+//! In which dtype sums really ran.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Dtype;
+use crate::trace::Point;
+
+/// How exactly the gradients were added up that buffers hold at one point of the journey.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Precision {
+    /// Point of the journey. The accumulator holds sums over microbatches, later points those over
+    /// ranks too.
+    pub point: Point,
+    /// The narrowest dtype that the run asked for on the way to here.
+    pub asked: Dtype,
+    /// The dtype that rounds as much as was seen, on whatever rank and in whatever step it was most.
+    pub as_exact_as: Dtype,
+    /// Norm of what is left beside the sum in fp64, as a share of its norm; the largest.
+    pub relative_error: f64,
+}
+
+impl Precision {
+    /// The same in a few words.
+    pub fn describe(&self) -> String {
+        let Self { point, as_exact_as, relative_error, .. } = self;
+        let how = match *relative_error {
+            0.0 => "exact".to_owned(),
+            error => {
+                format!("rounded as in {as_exact_as}, off by 2^{:.1} of its norm", error.log2())
+            }
+        };
+        format!("{}: {how}", point.describe())
+    }
+}
