@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use zprobe::diagnose::diagnose;
-use zprobe::report::Report;
 use zprobe::report::render::{Format, render};
-use zprobe::spec::{Engine, SpecRequest};
+use zprobe::report::{Finding, Report};
+use zprobe::spec::{Engine, Shape, SpecRequest};
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, name_known_bugs, registry};
 
@@ -47,6 +47,24 @@ fn what_only_looks_like_a_known_bug_is_not_named() {
     other.findings[0].code = "ZP102".to_owned();
     name_known_bugs(&mut other);
     assert!(names(&other).is_empty());
+}
+
+#[test]
+fn what_a_bug_leaves_in_its_wake_is_named_beside_it_and_not_alone() {
+    let wake = |codes: &[&str]| {
+        let mut report = leak("0.18.9", "DistributedDataParallel");
+        report.run.spec.engine = Engine::Ddp;
+        report.run.spec.shapes = vec![Shape::Unmanaged];
+        report.run.versions.insert("torch".to_owned(), "2.15.0".to_owned());
+        let finding = report.findings[0].clone();
+        let coded = |code: &&str| Finding { code: (*code).to_owned(), ..finding.clone() };
+        report.findings = codes.iter().map(coded).collect();
+        name_known_bugs(&mut report);
+        report.findings.iter().map(|finding| finding.known.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(wake(&["ZP104", "ZP107"]), [1, 1]);
+    assert_eq!(wake(&["ZP104", "ZP401"]), [1, 0]);
+    assert_eq!(wake(&["ZP107"]), [0]);
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Attachment {
         let report = redacted(source.report, &redactor)?;
         let material = Material {
             project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
-            command: report.run.spec.command(CONFIG_FILE),
+            command: command(&report),
             script: standalone::script(&report),
             environment: source.environment,
             trace: trace::cut(run_dir, source.max_trace_size, &redactor)
@@ -147,6 +147,15 @@ impl Attachment {
         entries.insert(0, entries::manifest(&entries, &redacted, &material));
         Ok(Self { entries, redacted })
     }
+}
+
+/// What to type for the run, as often as it was made.
+fn command(report: &Report) -> Option<Command> {
+    let mut command = report.run.spec.command(CONFIG_FILE)?;
+    if let Some(repeats) = &report.repeats {
+        command.arguments.extend(["--repeat".to_owned(), repeats.verdicts.len().to_string()]);
+    }
+    Some(command)
 }
 
 /// The report without what is private.

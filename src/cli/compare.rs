@@ -1,5 +1,6 @@
 //! `zprobe compare`: two runs side by side.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,8 @@ fn parsed(name: &str, flags: &str, both: &[String]) -> Result<run::Args> {
     let words = shlex::split(flags);
     let mut words = words.with_context(|| format!("{}: a quotation does not end", said()))?;
     words.extend(both.iter().cloned());
+    let words: Vec<OsString> =
+        words.into_iter().map(OsString::from).scan(true, super::dashed).collect();
     let args = run::Args::parse(&words).with_context(said)?;
     ensure!(!args.has_out(), "{}: --out is for `zprobe compare` itself", said());
     ensure!(

@@ -74,8 +74,14 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
     let found = &report.findings;
     let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
     let Some(wanted) = wanted else {
-        let what = if code.is_empty() { "nothing was found" } else { "that was not found" };
-        verbosity::say(format_args!("note: {what}, so there is nothing to minimise"));
+        let has =
+            |it: &&Finding| it.consequences.iter().any(|it| it.code.eq_ignore_ascii_case(code));
+        let what = match found.iter().find(has) {
+            Some(root) => &*format!("that follows from {0}: --minimise {0}", root.code),
+            None if code.is_empty() => "nothing was found",
+            None => "that was not found",
+        };
+        verbosity::say(format_args!("note: nothing was minimised: {what}"));
         return Ok(());
     };
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;

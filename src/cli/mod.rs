@@ -212,9 +212,10 @@ fn perform(command: Command) -> anyhow::Result<u8> {
     }
 }
 
-/// `--nproc_per_node` is `--nproc-per-node`, as in torchrun; what follows `--` is left alone.
-fn dashed(flags: &mut bool, arg: OsString) -> Option<OsString> {
-    let text = arg.to_str().filter(|text| *flags && text.starts_with("--"));
+/// `--nproc_per_node` is `--nproc-per-node`, as in torchrun; what follows `--` is left alone, and so are
+/// several flags in one word, which are somebody's value.
+pub fn dashed(flags: &mut bool, arg: OsString) -> Option<OsString> {
+    let text = arg.to_str().filter(|text| *flags && is_flag(text));
     let Some(text) = text else { return Some(arg) };
     if text == "--" {
         *flags = false;
@@ -224,6 +225,10 @@ fn dashed(flags: &mut bool, arg: OsString) -> Option<OsString> {
         Some((name, value)) => format!("{}={value}", name.replace('_', "-")).into(),
         None => text.replace('_', "-").into(),
     })
+}
+
+fn is_flag(text: &str) -> bool {
+    text.starts_with("--") && !text.contains(char::is_whitespace)
 }
 
 #[cfg(test)]
@@ -238,9 +243,11 @@ mod tests {
 
     #[test]
     fn underscores_in_flag_names_are_dashes_up_to_a_double_dash() {
-        let args = ["--nproc_per_node=2", "--out", "a_b", "--x_y=a_b", "--", "--a_b"];
+        let several = "--python a_b/bin --x_y=1";
+        let args = ["--nproc_per_node=2", "--out", "a_b", "--x_y=a_b", several, "--", "--a_b"];
         let dashed: Vec<OsString> =
             args.into_iter().map(OsString::from).scan(true, dashed).collect();
-        assert_eq!(dashed, ["--nproc-per-node=2", "--out", "a_b", "--x-y=a_b", "--", "--a_b"]);
+        let right = ["--nproc-per-node=2", "--out", "a_b", "--x-y=a_b", several, "--", "--a_b"];
+        assert_eq!(dashed, right);
     }
 }

@@ -7,6 +7,7 @@ use zprobe::spec::RunSpec;
 use zprobe::trace::repeat_dir;
 
 use super::runner::Runner;
+use super::verbosity;
 use super::workers::progress;
 
 /// Makes `count` runs of `spec`, each in a directory of its own in `run_dir`, until the user
@@ -22,8 +23,19 @@ pub fn run(
     line.set_message("repeats");
     for number in 0..count {
         let run_id = format!("{run_id}-{number}");
-        if !runner.run(spec, &run_id, &repeat_dir(run_dir, number), &mut |_| {})? {
-            break;
+        let dir = repeat_dir(run_dir, number);
+        match runner.run(spec, &run_id, &dir, &mut |_| {}) {
+            Ok(true) => {}
+            Ok(false) => break,
+            // What the repeats before it have left is not lost.
+            Err(error) if number > 0 => {
+                let _ = std::fs::remove_dir_all(&dir);
+                line.suspend(|| {
+                    verbosity::say(format_args!("warning: no repeat {number}: {error:#}"));
+                });
+                break;
+            }
+            Err(error) => return Err(error),
         }
         line.inc(1);
     }

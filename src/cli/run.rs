@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
@@ -192,7 +192,10 @@ pub fn main(args: Args) -> Result<u8> {
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
     let (mut report, mut trace) = record(&args, &run_id, &run_dir)?;
     if args.minimise.wanted() {
-        minimise::search(&args, &report, &run_dir)?;
+        // What was found is known, whatever becomes of the search.
+        if let Err(error) = minimise::search(&args, &report, &run_dir) {
+            verbosity::say(format_args!("warning: the search came to no end: {error:#}"));
+        }
         (report, trace) = self::report(&run_dir)?;
     }
     // First, so that it is known even if the report cannot be handed out.
@@ -249,10 +252,10 @@ pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
 
 impl Args {
     /// Arguments that stand for themselves: what the environment holds does not count.
-    pub fn parse(arguments: &[String]) -> Result<Self, clap::Error> {
+    pub fn parse<T: AsRef<OsStr>>(arguments: &[T]) -> Result<Self, clap::Error> {
         let command = Self::augment_args(clap::Command::new("zprobe run").no_binary_name(true));
         let command = command.mut_args(|arg| arg.env(Resettable::Reset));
-        Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
+        Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
     /// The program of `--rank-program`.

@@ -131,6 +131,18 @@ pub struct Settings {
     /// [default: full]
     #[arg(long, env = "ZPROBE_OBSERVE", help_heading = "Run")]
     observe: Option<Observation>,
+
+    /// Fill memory that torch hands out with NaN, so that what is read before it was written shows
+    /// [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        env = "ZPROBE_POISON_MEMORY",
+        help_heading = "Run"
+    )]
+    poison_memory: Option<bool>,
 }
 
 impl Settings {
@@ -152,6 +164,7 @@ impl Settings {
         request.comm_hook = self.comm_hook;
         request.reshard_after_forward = self.reshard_after_forward;
         request.observe = self.observe;
+        request.poison_memory = self.poison_memory;
     }
 }
 

@@ -10,8 +10,8 @@ use crate::report::words::{by_rank, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Engine, Model, Shape};
-use crate::trace::{Event, FlushReason, LayoutName, Point};
+use crate::spec::{Dataflow, Engine, Model, Plan, Shape};
+use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
 
 /// What was run, and on what.
 pub fn run(case: &Case<'_>) -> Run {
@@ -271,6 +271,26 @@ pub fn power(case: &Case<'_>) -> Power {
     }
 }
 
+/// What no code is short enough for, at the point that has the last word.
+fn short_pieces(case: &Case<'_>) -> Option<String> {
+    let spec = case.observed.spec;
+    if spec.model != Model::Coded || case.placement.smallest_share().is_some() {
+        return None;
+    }
+    let last_word = spec.last_word();
+    let read = case.decoded.contributions.iter().filter(|entry| entry.point == last_word);
+    let covered = read.map(|entry| entry.covered).reduce(f64::min)?;
+    (covered < 1.0).then(|| {
+        format!(
+            "weights read from short pieces alone: those of less than {} elements, up to {}% of the \
+             {}, were compared, element by element, with the plan and with what the rest holds",
+            Plan::code(spec).shortest(),
+            two_digits((1.0 - covered) * 100.0),
+            last_word.describe(),
+        )
+    })
+}
+
 /// What this run says nothing about.
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
@@ -291,6 +311,12 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
              (--model mlp shows it)"
                 .to_owned(),
         );
+    }
+    missing.extend(short_pieces(case));
+    if !spec.poison_memory {
+        missing.push(format!(
+            "{UNSET_MEMORY}: by chance it may hold what is right (--poison-memory fills it with NaN)"
+        ));
     }
     if spec.world_size == 1 {
         missing.push("averaging across ranks: there is only one rank".to_owned());

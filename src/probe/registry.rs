@@ -21,6 +21,7 @@ probes! {
     "ddp-dense",
     "ddp-fp32",
     "ddp-fp32-ga3",
+    "ddp-poisoned-memory",
     "ddp-unused-last",
     "fsdp2-bf16",
     "fsdp2-bf16-reduce-bf16",
@@ -28,6 +29,7 @@ probes! {
     "fsdp2-fp16",
     "fsdp2-fp32",
     "fsdp2-keep-parameters",
+    "fsdp2-poisoned-memory",
     "fsdp2-tied",
     "stage0-bf16",
     "stage0-fp16",
@@ -41,6 +43,7 @@ probes! {
     "stage1-fp16",
     "stage1-fp32",
     "stage1-offload",
+    "stage1-poisoned-memory",
     "stage1-tied",
     "stage2-bf16",
     "stage2-bf16-fp32",
@@ -62,6 +65,7 @@ probes! {
     "stage3-ga3",
     "stage3-no-overlap-comm",
     "stage3-offload",
+    "stage3-poisoned-memory",
 }
 
 /// All of them.

@@ -88,6 +88,7 @@ const FLAGS: &[Flag] = &[
     flag!("--comm-hook", comm_hook),
     flag!("--reshard-after-forward", reshard_after_forward),
     flag!("--observe", observe),
+    flag!("--poison-memory", poison_memory),
     Flag {
         name: "--optimizer",
         text: |request| request.optimizer.and_then(optimizer),
@@ -221,6 +222,7 @@ impl RunSpec {
             gradient_accumulation_steps: Some(self.gradient_accumulation_steps),
             steps: Some(self.steps),
             observe: Some(self.observe),
+            poison_memory: Some(self.poison_memory),
             shapes: self.shapes.clone(),
             model: Some(self.model),
             parameters: self.parameters,

@@ -77,6 +77,9 @@ named_enum! {
         /// The last rank takes the first one's partition for its own: that is owned twice, and the
         /// last one by nobody.
         PartitionOwnedTwice = "partition-owned-twice",
+        /// The buffer in which averaged gradients are added up is not set to zero before the first
+        /// step.
+        BufferNotSet = "buffer-not-set",
         /// The padding behind the last parameter holds what was in memory before.
         PaddingNotZeroed = "padding-not-zeroed",
 

@@ -106,6 +106,9 @@ pub struct RunSpec {
     pub deepspeed_config: Option<serde_json::Value>,
     /// How much of the engine is observed.
     pub observe: Observation,
+    /// Whether memory that torch hands out holds NaN until somebody writes to it.
+    #[serde(default)]
+    pub poison_memory: bool,
     /// The synthetic model.
     pub model: Model,
     /// Elements that the model has at least; none for the model as small as it can be.
@@ -128,6 +131,15 @@ impl RunSpec {
     /// Whether this shape was asked for.
     pub fn has_shape(&self, shape: Shape) -> bool {
         self.shapes.contains(&shape)
+    }
+
+    /// The point that has the last word on what a step's gradient was: what the inner optimizer
+    /// consumed, or the update itself where nothing else was observed.
+    pub fn last_word(&self) -> Point {
+        match self.observe {
+            Observation::Full => Point::OptimizerInput,
+            Observation::Outcome => Point::Parameters,
+        }
     }
 
     /// Dtype in which gradients cross ranks; where the engine chooses, the narrowest that it could.

@@ -78,6 +78,8 @@ pub struct SpecRequest {
     pub deepspeed_config: Option<serde_json::Value>,
     /// `--observe`
     pub observe: Option<Observation>,
+    /// `--poison-memory`
+    pub poison_memory: Option<bool>,
     /// `--shape`
     pub shapes: Vec<Shape>,
     /// `--model`
@@ -166,6 +168,7 @@ impl SpecRequest {
             }),
             deepspeed_config: None,
             observe: self.observe.unwrap_or(Observation::Full),
+            poison_memory: self.poison_memory.unwrap_or(false),
             model,
             parameters: self.parameters,
             shapes,

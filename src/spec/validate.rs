@@ -172,6 +172,10 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
             goes_backward_again,
             "it happens before the second backward, and there is none; use --ga 2 or --steps 2",
         ),
+        Fault::BufferNotSet => (
+            spec.poison_memory,
+            "what memory holds that nobody has set is chance; add --poison-memory",
+        ),
         Fault::PaddingNotZeroed => {
             (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")
         }

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::Payload;
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
 
+/// What [`Event::NotObserved`] calls memory that could not be poisoned.
+pub const UNSET_MEMORY: &str = "memory that is read before it is written";
+
 /// Something that happened during a run.
 ///
 /// The first group is emitted by the launcher, the second by ranks. `step` and `microbatch` count

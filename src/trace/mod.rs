@@ -14,7 +14,8 @@ mod repeats;
 
 pub use crate::spec::Point;
 pub use event::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Violation,
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, UNSET_MEMORY,
+    Violation,
 };
 pub use payload::{Payload, combined_digest, digest};
 pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};

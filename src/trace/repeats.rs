@@ -4,17 +4,40 @@ use std::path::{Path, PathBuf};
 
 use super::TRACE_FILE;
 
+/// How the names of their directories begin.
+const PREFIX: &str = "repeat-";
+
 /// Directory of repeat `number`, from 0, in the directory of the whole run.
 pub fn repeat_dir(run_dir: &Path, number: usize) -> PathBuf {
-    run_dir.join(format!("repeat-{number}"))
+    run_dir.join(format!("{PREFIX}{number}"))
 }
 
 /// Directories that hold the traces of a run: those of its repeats, in order, or the run's own.
 pub fn trace_dirs(run_dir: &Path) -> Vec<PathBuf> {
     let has_trace = |dir: &PathBuf| dir.join(TRACE_FILE).exists();
-    let repeats: Vec<PathBuf> =
-        (0..).map(|number| repeat_dir(run_dir, number)).take_while(has_trace).collect();
-    if repeats.is_empty() { vec![run_dir.to_owned()] } else { repeats }
+    let number = |dir: &PathBuf| -> Option<usize> {
+        dir.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()
+    };
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    let mut repeats: Vec<(usize, PathBuf)> = entries
+        .map(|entry| entry.path())
+        .filter(has_trace)
+        .filter_map(|dir| Some((number(&dir)?, dir)))
+        .collect();
+    repeats.sort();
+    if repeats.is_empty() {
+        return vec![run_dir.to_owned()];
+    }
+    let mut dirs = Vec::new();
+    for (place, (number, dir)) in repeats.into_iter().enumerate() {
+        if number != place {
+            // Later ones are there: whoever reads it will miss it.
+            dirs.push(repeat_dir(run_dir, place));
+            break;
+        }
+        dirs.push(dir);
+    }
+    dirs
 }
 
 /// Whether a directory holds a recorded run.

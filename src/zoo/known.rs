@@ -32,6 +32,10 @@ pub struct Known {
     /// `report.json`, by their dotted paths; of a list, one must be there; `"unset"` stands for null.
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Value>>,
+    /// Codes of other findings that it leaves in its wake, in later steps say: they are this bug
+    /// where it shows beside them.
+    #[serde(default)]
+    pub wake: Vec<String>,
 }
 
 /// Names the known bug of every finding that is one.
@@ -57,9 +61,12 @@ impl Row {
     /// What is known of a finding, if it is this bug.
     fn known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> Option<KnownBug> {
         let known = self.known.as_ref().filter(|known| known.fits(report, spec))?;
-        let is_shown = self.engine == report.run.spec.engine
-            && self.releases.iter().any(|release| release.expect.is_shown_by(report, finding));
-        is_shown.then(|| KnownBug {
+        let shows = |finding: &Finding| {
+            self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
+        };
+        let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
+        let is_engine = self.engine == report.run.spec.engine;
+        (is_engine && (shows(finding) || is_in_wake())).then(|| KnownBug {
             name: self.name.clone(),
             title: self.title.clone(),
             links: self.links.clone(),

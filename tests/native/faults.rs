@@ -78,6 +78,7 @@ pub fn expected() -> Vec<Expected> {
         row(Fault::SlicesSwapped, "ZP402", &[], Anywhere),
         row(Fault::PartitionOffset, "ZP402", &[], Anywhere),
         row(Fault::PartitionOwnedTwice, "ZP401", &[], Anywhere),
+        row(Fault::BufferNotSet, "ZP501", &[], Anywhere),
         row(Fault::PaddingNotZeroed, "ZP604", &[], Anywhere),
         row(Fault::OffloadCopiedEarly, "ZP701", &[], Anywhere),
         row(Fault::StaleHostBuffer, "ZP701", &[], SecondStep),
@@ -114,6 +115,7 @@ fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
         Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
             SpecRequest { gradient_clipping: Some(1.0), ..request }
         }
+        Fault::BufferNotSet => SpecRequest { poison_memory: Some(true), ..request },
         Fault::ReducedInBf16 => SpecRequest { comm_dtype: Some(Dtype::Fp32), ..request },
         _ => request,
     }

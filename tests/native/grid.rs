@@ -65,6 +65,7 @@ fn request(mut number: usize) -> SpecRequest {
         allgather_bucket_size: pick(number, &[None, Some(64)]),
         parameter_groups: pick(number, &[None, Some(2)]),
         gradient_clipping: pick(number, &[None, Some(1e9)]),
+        poison_memory: pick(number, &[None, Some(true)]),
         shapes: Vec::from_iter(
             // Every other run has no shape.
             pick(number, &[false, true]).then(|| pick(number, &shapes)),

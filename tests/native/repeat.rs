@@ -29,8 +29,11 @@ fn twenty_repeats_of_a_healthy_run_are_equal_to_the_last_bit() {
 fn a_copy_that_nobody_waits_for_is_a_race_and_diagnosing_it_again_says_the_same() {
     let run = zprobe("--stage 1 --offload cpu --inject host-copy-races --repeat 20");
     assert_eq!(run.code, 1, "{run}");
-    let race = run.report.findings.iter().find(|finding| finding.code == "ZP905");
-    let race = race.unwrap_or_else(|| panic!("{run}"));
+    let [race] = &run.report.findings[..] else { panic!("more than the race: {run}") };
+    assert_eq!(race.code, "ZP905", "{run}");
+    let late = race.consequences.iter().find(|it| it.code == "ZP701");
+    let late = late.unwrap_or_else(|| panic!("{run}"));
+    assert!(late.message.contains("of 20 repeats: repeats"), "{}", late.message);
     assert!(race.message.contains("of 20 repeats"), "{}", race.message);
     assert!(race.message.ends_with("first in the optimizer's input"), "{}", race.message);
     let verdicts: BTreeSet<_> = run.report.repeats.clone().unwrap().verdicts.into_iter().collect();

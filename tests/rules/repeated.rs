@@ -97,15 +97,34 @@ fn what_differs_in_padding_alone_is_no_difference() {
 }
 
 #[test]
-fn what_only_one_repeat_shows_stays_a_finding_and_names_the_repeat() {
+fn what_only_one_repeat_shows_follows_from_the_race_and_names_the_repeat() {
     let report = one_of_five_differs();
-    let others: Vec<_> = report.findings.iter().filter(|finding| finding.code != "ZP905").collect();
-    assert!(!others.is_empty());
-    for finding in others {
-        let seen = "seen in 1 of 5 repeats: repeat 3".to_owned();
-        assert!(finding.evidence.contains(&seen), "{finding:?}");
-    }
+    let [race] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    assert_eq!(race.code, "ZP905");
+    let [other] = &race.consequences[..] else { panic!("{race:?}") };
+    assert!(other.message.ends_with("(seen in 1 of 5 repeats: repeat 3)"), "{other:?}");
     assert_eq!(report.repeats.unwrap().shown, 3);
+}
+
+#[test]
+fn what_all_repeats_show_is_no_consequence_of_a_race() {
+    let lost = || {
+        let mut simulation = Simulation::new(request(), Cut::Flat);
+        simulation.weight = Box::new(|at, right| if at.source.2 == 1 { 0.0 } else { right });
+        simulation.trace()
+    };
+    let mut late = lost();
+    edit(&mut late, 1, |event| {
+        if let Event::Loss { value: Some(value), .. } = event {
+            *value += 1.0;
+        }
+        if let Event::GradientNorm { norm: Some(norm), .. } = event {
+            *norm += 1.0;
+        }
+    });
+    let report = report(vec![lost(), late, lost()]);
+    let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+    assert_eq!(codes, ["ZP102", "ZP905"]);
 }
 
 #[test]

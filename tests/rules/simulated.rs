@@ -8,6 +8,7 @@ use zprobe::spec::plan::Param;
 use zprobe::spec::{Engine, Observation, Shape, SpecRequest};
 use zprobe::trace::{Event, LayoutName, Payload, Point};
 
+use super::scenarios::crash;
 use super::simulator::{Cut, Place, Simulation};
 
 /// A run of a real engine with the coded model.
@@ -272,6 +273,24 @@ fn a_rank_that_is_due_nothing_need_not_step() {
     });
     let report = diagnose(&trace);
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+#[test]
+fn a_step_that_a_rank_failed_in_was_not_taken_by_its_optimizer() {
+    // Its weights are recorded all the same: the adapter looks at them before it lets go.
+    let mut trace = Simulation::new(request(2, 2, &[]), Cut::Flat).trace();
+    let consumed = |event: &Event| {
+        matches!(event, Event::Buffer { point: Point::OptimizerInput, step: Some(1), .. })
+    };
+    trace.records.retain(|record| !consumed(&record.event));
+    for rank in 0..2 {
+        let before = |event: &Event| {
+            matches!(event, Event::Buffer { point: Point::Parameters, step: Some(1), .. })
+        };
+        crash(&mut trace, rank, before, "AssertionError: ");
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP901"]));
 }
 
 #[test]

@@ -97,10 +97,12 @@ class Placement:
         return None
 
     def _padding(self, words, at):
-        """How many zeros begin at `at`, if no parameter has any: all of them are padding."""
-        if self.has_zeros or words[at] != 0:
+        """How many elements begin at `at` that no parameter has, so that they are padding: zeros, or
+        what memory is poisoned with."""
+        blank = words.isnan() if self.has_zeros else words.isnan() | (words == 0)
+        if not blank[at]:
             return 0
-        other = (words[at:] != 0).nonzero()
+        other = (~blank[at:]).nonzero()
         return int(other[0]) if len(other) else len(words) - at
 
     def _candidates(self, window):

@@ -37,6 +37,8 @@ def run(spec, rank, channel, listener):
     """The whole run of one rank."""
     # One thread per rank: ranks share the machine, and sums do not depend on a thread count.
     torch.set_num_threads(1)
+    if spec["poison_memory"]:
+        poison_memory(channel)
     engine_class = load(spec["engine"]).Engine
     channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
     group = rendezvous.join(spec, rank, listener)
@@ -85,6 +87,19 @@ def run(spec, rank, channel, listener):
         channel.emit("engine-described", facts=facts)
     dist.barrier(group=group)
     channel.emit("finished")
+
+
+def poison_memory(channel):
+    """Memory that torch hands out holds NaN, or the largest integer, until it is written to."""
+    try:
+        deterministic = importlib.import_module("torch.utils.deterministic")
+    except ImportError:
+        why = "torch %s cannot fill it; torch 2.2 can" % torch.__version__
+        channel.emit("not-observed", what="memory that is read before it is written", why=why)
+        return
+    # torch fills memory only where it is asked for deterministic algorithms too.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic.fill_uninitialized_memory = True
 
 
 def take_step(spec, step, engine, probe, observer, channel):

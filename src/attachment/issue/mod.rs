@@ -164,6 +164,13 @@ fn reproduction(material: &Material<'_>) -> Vec<Part> {
         }
         None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
     }
+    if let Some(smallest) = &material.report.minimised {
+        parts.push(Part::Open(format!(
+            "\nThe smallest configuration that shows {}:\n\n{}",
+            smallest.code,
+            block("", &smallest.command),
+        )));
+    }
     parts
 }
 

@@ -196,6 +196,11 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
         spec.seed >> 1,
         torch(parameter_dtype(spec)),
     );
+    if spec.poison_memory {
+        text += "\n# Memory that torch hands out is NaN until it is written to (torch 2.2 and later).\n\
+                 torch.use_deterministic_algorithms(True, warn_only=True)\n\
+                 torch.utils.deterministic.fill_uninitialized_memory = True\n";
+    }
     text += "\n# Name, shape, and whether it is trained.\nPARAMETERS = [\n";
     let plan = Plan::new(spec);
     for param in plan.params() {

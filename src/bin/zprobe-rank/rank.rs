@@ -35,6 +35,9 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
     let spec = environment.spec;
     // One thread per rank: ranks share the machine, and sums do not depend on a thread count.
     tch::set_num_threads(1);
+    if spec.poison_memory {
+        shim::memory::poison()?;
+    }
     let versions = BTreeMap::from([
         ("torch".to_owned(), shim::torch_version()),
         ("zprobe-rank".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),

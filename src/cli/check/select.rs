@@ -137,7 +137,8 @@ fn chosen(probe: Probe, file: Option<String>) -> Result<Chosen> {
 fn is_setting(arg: &Arg) -> bool {
     let of_the_run = ["Engine", "ZeRO", "DeepSpeed", "Native", "Data", "DDP", "FSDP2"];
     let heading = arg.get_help_heading().is_some_and(|heading| of_the_run.contains(&heading));
-    (heading && arg.get_id() != "engine") || arg.get_id() == "observe"
+    let others = ["observe", "poison_memory"];
+    (heading && arg.get_id() != "engine") || others.contains(&arg.get_id().as_str())
 }
 
 /// What is run, engine by engine.

@@ -35,6 +35,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
     let mut read = BTreeMap::new();
     let mut worst = decoder.tolerance;
+    let mut consumed = Consumed::default();
     // Moment by moment, so that no more than all ranks' values of one are held.
     for moment in observed.buffers.chunk_by(Buffer::is_beside) {
         let mut prepared = Vec::new();
@@ -44,15 +45,21 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 Err(refusal) => refusals.push(refusal),
             }
         }
-        let together = Together { decoder: &decoder, moment: &prepared, found: OnceCell::new() };
+        let earlier = consumed.before(moment[0].step);
+        let together =
+            Together { decoder: &decoder, moment: &prepared, found: OnceCell::new(), earlier };
         for ready in &prepared {
             let buffer = ready.buffer;
-            if let (true, Some(step)) = (buffer.point == scene.last_word(), buffer.step) {
+            if let (true, Some(step)) =
+                (buffer.point == scene.observed.spec.last_word(), buffer.step)
+            {
                 *read.entry((step, buffer.rank)).or_insert(0) += ready.elements();
                 worst = worst.max(ready.tolerance);
             }
             entries.add(buffer, decoder.read(ready, &together));
         }
+        let found = together.found.into_inner();
+        consumed.weights.extend(found.into_iter().flatten());
     }
     Decoded {
         contributions: entries.into_contributions(),
@@ -94,6 +101,26 @@ struct Together<'a> {
     decoder: &'a Decoder<'a>,
     moment: &'a [Prepared<'a>],
     found: OnceCell<Vec<Rc<Weights>>>,
+    /// What those of the step's moments before held.
+    earlier: &'a [Rc<Weights>],
+}
+
+/// What the partitions of a step hold together, moment by moment: what was consumed is what an
+/// update shows.
+#[derive(Default)]
+struct Consumed {
+    step: Option<usize>,
+    weights: Vec<Rc<Weights>>,
+}
+
+impl Consumed {
+    /// What is known of a step; what is known of another one is forgotten.
+    fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
+        if self.step != step {
+            *self = Self { step, weights: Vec::new() };
+        }
+        &self.weights
+    }
 }
 
 impl Together<'_> {
@@ -160,7 +187,7 @@ impl<'a> Decoder<'a> {
                 return Err(refusal);
             }
         }
-        if !is_readable(spec, buffer) {
+        if !is_readable(self.scene.observed, buffer) {
             return Ok(None);
         }
         let planned = infinity::planned(self.scene.observed, self.plan, buffer);
@@ -314,10 +341,12 @@ impl<'a> Decoder<'a> {
             let known = [Known::Nothing, Known::Added, Known::Left];
             let known = known.map(|known| self.expectations.of(known, buffer, usage));
             candidates.extend(known.into_iter().flatten());
-            if buffer.layout == LayoutName::Partition {
-                let whole = together.candidates().iter();
-                candidates.extend(whole.map(|weights| self.as_used(weights, usage)));
-            }
+            let whole = match buffer.layout {
+                LayoutName::Partition => together.candidates(),
+                LayoutName::Full if buffer.point == Point::Parameters => together.earlier,
+                LayoutName::Full => &[],
+            };
+            candidates.extend(whole.iter().map(|weights| self.as_used(weights, usage)));
         }
         if let Some(weights) = candidates.iter().find(fits) {
             return accept(weights, None);
@@ -341,21 +370,22 @@ impl<'a> Decoder<'a> {
         piece: &Fragment,
     ) -> Option<(Rc<Weights>, Slip)> {
         let owner = Owner { step: ready.buffer.step?, rank: ready.buffer.rank };
-        let mut only: Option<(Vec<f64>, &Slip)> = None;
+        let columns = &planned.columns;
+        let mut only: Option<&Slip> = None;
         for slip in &self.slips {
             let held = (piece, &ready.values[..]);
-            if !slip.fits(self.spec, &self.code, planned, owner, held, ready.tolerance) {
+            if !slip.fits(self.spec, &self.code, planned, owner, held, ready.tolerance)
+                || !slip.changes(self.spec, columns, owner.rank)
+            {
                 continue;
             }
-            let weights = slip.weights(self.spec, &planned.columns, owner.rank);
-            match &only {
-                _ if weights == planned.columns => {}
-                None => only = Some((weights, slip)),
-                Some((known, _)) if *known == weights => {}
+            match only {
+                None => only = Some(slip),
+                Some(known) if known.is_same(slip, self.spec, columns, owner.rank) => {}
                 Some(_) => return None,
             }
         }
-        only.map(|(weights, slip)| (Weights::new(weights), slip.clone()))
+        only.map(|slip| (Weights::new(slip.weights(self.spec, columns, owner.rank)), slip.clone()))
     }
 
     /// How far a piece is from what weights predict.

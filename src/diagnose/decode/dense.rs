@@ -48,7 +48,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     };
     // Buffers that hold the same elements share a system.
     let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
-    for buffer in observed.buffers.iter().filter(|buffer| is_readable(spec, buffer)) {
+    for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
         let factor = match scene.clip(buffer) {
             Clip::By(factor) => factor,
@@ -87,7 +87,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             Ok((reading, condition)) => {
                 let worst = decoded.condition.unwrap_or(1.0).max(condition);
                 decoded.condition = Some(worst);
-                if buffer.point == scene.last_word() {
+                if buffer.point == scene.observed.spec.last_word() {
                     *decoded.read.entry((step, buffer.rank)).or_insert(0) += read;
                     let worst = decoded.smallest_weight_deviation.unwrap_or(0.0);
                     decoded.smallest_weight_deviation = Some(worst.max(reading.tolerance));

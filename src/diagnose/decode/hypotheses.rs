@@ -39,17 +39,43 @@ pub struct Owner {
 impl Slip {
     /// What it makes of the plan's weights on `rank`.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
-        let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
-        let factor = |source: usize, m: usize| match self {
-            Slip::Microbatches { own, .. } if source == rank => own[m],
+        planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
+    }
+
+    /// Whether it changes any of the plan's weights on `rank`.
+    pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
+        let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
+        match self {
+            // Looked for at its own place: a run has as many of these as gradients.
+            Slip::One { rank, microbatch, .. } => {
+                (0..spec.steps).any(|step| changed(spec.column(step, *rank, *microbatch)))
+            }
+            Slip::Microbatches { .. } => (0..planned.len()).any(changed),
+        }
+    }
+
+    /// Whether it and another slip, which both change something, leave the same on `rank`.
+    pub fn is_same(&self, other: &Self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
+        match (self, other) {
+            (Slip::One { .. }, Slip::One { .. }) => self == other,
+            _ => planned.iter().enumerate().all(|(k, weight)| {
+                weight * self.factor(spec, rank, k) == weight * other.factor(spec, rank, k)
+            }),
+        }
+    }
+
+    /// What it multiplies the weight of a column with, in a buffer of `owner`.
+    fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
+        let ga = spec.gradient_accumulation_steps;
+        let (source, m) = (column / ga % spec.world_size, column % ga);
+        match self {
+            Slip::Microbatches { own, .. } if source == owner => own[m],
             Slip::Microbatches { others, .. } => others[m],
             Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
                 *factor
             }
             Slip::One { .. } => 1.0,
-        };
-        let of = |k: usize| factor(k / ga % world, k % ga);
-        planned.iter().enumerate().map(|(k, weight)| weight * of(k)).collect()
+        }
     }
 
     /// Whether it explains a piece, up to `tolerance` in each element. Sums are known for all ranks

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::report::words::counted;
 use crate::report::{Contribution, Precision};
-use crate::spec::{Model, Observation, Plan, RunSpec, Usage};
+use crate::spec::{Model, Plan, Usage};
 use crate::trace::Point;
 
 use super::norm::{Clip, Norms};
@@ -44,7 +44,7 @@ pub struct Decoded {
     pub refusals: Vec<String>,
     /// Whether everything that the optimizers were to consume was read.
     complete: bool,
-    /// Elements that were read at the last word ([`Scene::last_word`]), by step and rank.
+    /// Elements that were read at the last word ([`crate::spec::RunSpec::last_word`]), by step and rank.
     read: BTreeMap<(usize, usize), usize>,
 }
 
@@ -77,15 +77,6 @@ impl Scene<'_> {
             _ => Clip::No,
         }
     }
-
-    /// The point that has the last word on what a step's gradient was: what the inner optimizer
-    /// consumed, or the update itself where nothing else was observed.
-    pub fn last_word(&self) -> Point {
-        match self.observed.spec.observe {
-            Observation::Full => Point::OptimizerInput,
-            Observation::Outcome => Point::Parameters,
-        }
-    }
 }
 
 /// Reads the weights in every buffer.
@@ -105,7 +96,7 @@ impl Decoded {
     /// recorded, on every rank that holds it, in every step that the engine did not skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
-        let outcome = scene.last_word() == Point::Parameters;
+        let outcome = spec.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;
             self.refusals.push("some rank's partition: it never said what it holds".to_owned());
@@ -131,7 +122,7 @@ impl Decoded {
             if !partial.is_empty() {
                 self.refusals.push(format!(
                     "the {} of step {step} on {}: it was not read as a whole",
-                    scene.last_word().describe(),
+                    spec.last_word().describe(),
                     counted("rank", &partial)
                 ));
             }
@@ -232,14 +223,15 @@ fn snap(weight: f64, tolerance: f64) -> f64 {
 }
 
 /// Whether the weights of a step can be read at this point with this optimizer.
-fn is_readable(spec: &RunSpec, buffer: &Buffer<'_>) -> bool {
+fn is_readable(observed: &Observed<'_>, buffer: &Buffer<'_>) -> bool {
     match buffer.point {
         Point::LocalGradient => false,
         Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput => true,
         Point::MasterWeights | Point::Parameters => {
-            spec.model == Model::Coded
-                && spec.optimizer.readable_lr().is_some()
-                && buffer.step.is_some()
+            // A step that failed has not come to its update.
+            let taken = buffer.step.is_some_and(|step| !observed.failed_in(step, buffer.rank));
+            let spec = observed.spec;
+            spec.model == Model::Coded && spec.optimizer.readable_lr().is_some() && taken
         }
     }
 }

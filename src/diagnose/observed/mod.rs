@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
-use crate::trace::{Event, LayoutName, ParamInfo, Point, Trace, combined_digest};
+use crate::trace::{
+    Event, LayoutName, ParamInfo, Phase, Point, Trace, UNSET_MEMORY, combined_digest,
+};
 
 pub use self::parts::{
     Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
@@ -135,6 +137,20 @@ impl<'a> Observed<'a> {
     /// Whether a rank's engine says that it saw an overflow in a step, and skipped it.
     pub fn skipped(&self, step: usize, rank: usize) -> bool {
         self.scaled.get(&(step, rank)).is_some_and(|scaled| scaled.overflow)
+    }
+
+    /// Whether memory held NaN until it was written to: it was asked for, and the ranks could do it.
+    pub fn is_poisoned(&self) -> bool {
+        self.spec.poison_memory && !self.not_observed.iter().any(|(what, _)| *what == UNSET_MEMORY)
+    }
+
+    /// Whether a rank failed in this step before its optimizer was done.
+    pub fn failed_in(&self, step: usize, rank: usize) -> bool {
+        let process = &self.processes[rank];
+        let last = process.last_phase;
+        process.failure.is_some()
+            && matches!(last, Some(Event::PhaseEntered { step: at, phase, .. })
+                if *at == step && !matches!(phase, Phase::AllGather | Phase::Digests))
     }
 
     /// The backwards of one microbatch on one rank, in order.

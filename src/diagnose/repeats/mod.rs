@@ -13,7 +13,9 @@ pub use self::moments::{Moment, What};
 use super::observed::Observed;
 use super::{diagnose, examine, rules};
 use crate::report::words::{amount, counted};
-use crate::report::{Finding, RepeatDifference, Repeats as Summary, Report, Verdict};
+use crate::report::{
+    Consequence, Finding, RepeatDifference, Repeats as Summary, Report, Severity, Verdict,
+};
 use crate::trace::Trace;
 
 /// The first moment at which repeats differ.
@@ -41,7 +43,10 @@ enum Difference {
     Elements(Elements),
     Numbers(Option<f64>, Option<f64>),
     /// One of the two did not come to it, and both had finished.
-    Absent,
+    Absent {
+        /// Whether the later repeat alone came to it.
+        here: bool,
+    },
 }
 
 /// Takes in the repeats of a run one after the other.
@@ -106,7 +111,10 @@ impl Repeats {
                         note(moment, how);
                     }
                 }
-                _ if both_finished => note(moment, Difference::Absent),
+                (one, _) if both_finished => {
+                    *self.seen.entry(moment).or_default() += usize::from(one.is_none());
+                    note(moment, Difference::Absent { here: one.is_none() });
+                }
                 _ => {}
             }
         }
@@ -125,7 +133,11 @@ impl Repeats {
             // Nothing of the first repeat that differs here differs before.
             example: of_rank.first().copied().unwrap_or_default(),
             seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
-            difference: self.how.get(&moment).cloned().unwrap_or(Difference::Absent),
+            difference: self
+                .how
+                .get(&moment)
+                .cloned()
+                .unwrap_or(Difference::Absent { here: false }),
             later: (self.differing.len() - ranks.len(), self.seen.len()),
             ranks,
         })
@@ -140,9 +152,12 @@ impl Repeats {
             .findings
             .into_iter()
             .filter(|finding| rules::is_about_repeats(&finding.code));
-        let race: Vec<Finding> = race.collect();
+        let mut race: Vec<Finding> = race.collect();
         let (shown, mut report) = self.shown;
         report.findings = merged(&self.findings, shown);
+        if let Some(race) = race.first_mut() {
+            report.findings = without_consequences(race, report.findings, &self.findings);
+        }
         report.findings.extend(race);
         if report.verdict != Verdict::Crashed && !report.findings.is_empty() {
             report.verdict = Verdict::Findings;
@@ -182,11 +197,11 @@ fn difference(
             match elements(observed, rank, *layout, one, two) {
                 Some(elements) if elements.differing == 0 => return None,
                 Some(elements) => Difference::Elements(elements),
-                None => Difference::Absent,
+                None => Difference::Absent { here: false },
             }
         }
         (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
-        _ => Difference::Absent,
+        _ => Difference::Absent { here: false },
     })
 }
 
@@ -210,9 +225,8 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
         }
     }
     for finding in &mut findings {
-        let has = |findings: &[Finding]| findings.iter().any(|it| it.code == finding.code);
         let repeats: Vec<usize> =
-            (0..by_repeat.len()).filter(|&repeat| has(&by_repeat[repeat])).collect();
+            (0..by_repeat.len()).filter(|&it| has(&by_repeat[it], &finding.code)).collect();
         if repeats.len() < by_repeat.len() {
             finding.evidence.push(format!(
                 "seen in {} of {} repeats: {}",
@@ -224,6 +238,36 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     }
     findings.sort_by(|a, b| a.code.cmp(&b.code));
     findings
+}
+
+/// What only some of the repeats have follows from what chance decided, and is told there. A crash is
+/// not, nor anything beside a warning: sums in another order are no reason for an error.
+fn without_consequences(
+    race: &mut Finding,
+    findings: Vec<Finding>,
+    by_repeat: &[Vec<Finding>],
+) -> Vec<Finding> {
+    let is_error = race.severity == Severity::Error;
+    let in_all = |code: &str| by_repeat.iter().all(|findings| has(findings, code));
+    let follows = |finding: &Finding| {
+        let mut codes = finding.consequences.iter().map(|it| &it.code).chain([&finding.code]);
+        is_error && !in_all(&finding.code) && !codes.any(|code| rules::is_crash(code))
+    };
+    let (consequences, roots): (Vec<_>, Vec<_>) = findings.into_iter().partition(follows);
+    for finding in consequences {
+        let seen = finding.evidence.last().map_or("", String::as_str);
+        let message = format!("{} ({seen})", finding.message);
+        race.consequences.push(Consequence { code: finding.code, message });
+        race.consequences.extend(finding.consequences);
+        race.known.extend(finding.known);
+    }
+    roots
+}
+
+/// Whether a repeat has a finding of this rule, by itself or as a consequence of another one.
+fn has(findings: &[Finding], code: &str) -> bool {
+    let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
+    findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
 }
 
 impl First {
@@ -252,8 +296,9 @@ impl First {
                     number(two)
                 )];
             }
-            Difference::Absent => {
-                return vec![format!("repeat {repeat} has not as much there as repeat 0")];
+            Difference::Absent { here } => {
+                let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
+                return vec![format!("repeat {less} has not as much there as repeat {more}")];
             }
         };
         let mut facts = vec![format!(

@@ -156,6 +156,10 @@ impl Rule {
     }
 }
 
+/// Where a NaN may come from in a run that fills memory with it.
+const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
+                      perhaps something reads a buffer, or its padding, that nobody has set";
+
 /// Microbatches among `sources` that concern every rank, or the sources one by one.
 fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();

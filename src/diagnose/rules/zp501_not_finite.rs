@@ -3,7 +3,7 @@
 use super::super::Case;
 use super::super::infinity::{parts, planned, without_planned};
 use super::super::observed::Buffer;
-use super::{Rule, abridged, counted};
+use super::{POISON, Rule, abridged, counted};
 use crate::report::Finding;
 use crate::spec::Dtype;
 use crate::trace::Point;
@@ -49,6 +49,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     }
     let spread: Vec<&str> = points.iter().map(|point| point.describe()).collect();
     finding.evidence.push(format!("seen in: {}", spread.join(", ")));
+    let has_nan = |values: Vec<f64>| values.iter().any(|value| value.is_nan());
+    if case.observed.is_poisoned() && first.payload.values().is_ok_and(has_nan) {
+        finding.evidence.push(POISON.to_owned());
+    }
     if planned(&case.observed, &case.plan, first).is_some() {
         finding.evidence.push(
             "this run makes one element of one gradient infinite; that one is not counted unless \
@@ -89,9 +93,11 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .map(|part| case.observed.param_name(part.param))
         .collect();
     names.dedup();
-    // In between the samples, where nobody looked, the norm knows of it.
+    // In between the samples, where nobody looked, the norm knows of it; poison in the padding would
+    // look the same.
     let elsewhere = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0
         && planned.is_none()
+        && !spec.poison_memory
         && values.iter().all(|value| value.is_finite());
     (!names.is_empty() || elsewhere).then_some(names)
 }

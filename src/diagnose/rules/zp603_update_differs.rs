@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
+use super::super::deviation::Pattern;
 use super::super::infinity::parts;
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
@@ -30,11 +31,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let ga = observed.spec.gradient_accumulation_steps;
             // A skipped step has a reason, or else ZP502 or ZP503 says so.
             let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
-            if observed.skipped(step, rank) || !fed && nothing_due {
+            // Its weights were recorded, but a step that failed was not taken: ZP901 says why.
+            let failed = observed.failed_in(step, rank);
+            if observed.skipped(step, rank) || failed || !fed && nothing_due {
                 continue;
             }
             if !fed {
-                starved.push((step, rank, None));
+                // Where no gradient arrived, ZP102 says so.
+                if !is_missing(case, step, rank) {
+                    starved.push((step, rank, None));
+                }
             } else if let Some(entry) = wrong_update(case, step, rank) {
                 differing.push((step, rank, Some(entry)));
             }
@@ -108,6 +114,15 @@ fn finding(
         )
     }));
     Some(finding)
+}
+
+/// Whether gradients that a rank's optimizer should have consumed in a step never arrived.
+fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
+    case.deviations.iter().any(|deviation| {
+        matches!(deviation.pattern, Pattern::Missing(_))
+            && deviation.steps.contains(&step)
+            && deviation.owners.contains(&rank)
+    })
 }
 
 /// The weights in the update, if they are wrong although the optimizer's input was right. Where

@@ -2,7 +2,7 @@
 
 use super::super::Case;
 use super::super::overflow::{Decision, decision};
-use super::{Rule, by_rank, counted, weight_text};
+use super::{POISON, Rule, by_rank, counted, weight_text};
 use crate::report::Finding;
 use crate::trace::Point;
 
@@ -73,6 +73,9 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
                 weight_text(right),
             ));
             finding.step = Some(step);
+            if observed.is_poisoned() && reported.norm.is_none() {
+                finding.evidence.push(POISON.to_owned());
+            }
             finding.evidence.push(format!(
                 "the sum of the squares of what should have been consumed is {}; rounding may move \
                  its root by {bound:.1e}",

@@ -28,7 +28,7 @@ pub struct Accumulator {
 impl Accumulator {
     /// An empty accumulator.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
-        let gradients = context.flat_zeros(context.accumulation_dtype())?;
+        let gradients = context.gradient_buffer(context.partitioning.numel())?;
         let params = params.iter().map(Tensor::shallow_clone).collect();
         Ok(Self { context, params, gradients })
     }

@@ -140,9 +140,13 @@ impl Context {
         self.zeros(self.partitioning.numel(), kind_of(dtype))
     }
 
-    /// A buffer of zeros for this rank's partition.
-    pub fn partition_zeros(&self, dtype: Dtype) -> Result<Tensor> {
-        self.zeros(self.partitioning.partition_numel(), kind_of(dtype))
+    /// A buffer in which averaged gradients are added up.
+    pub fn gradient_buffer(&self, numel: usize) -> Result<Tensor> {
+        let kind = kind_of(self.accumulation_dtype());
+        if self.has(Fault::BufferNotSet) {
+            return Ok(Tensor::f_empty([i64::try_from(numel)?], (kind, self.device))?);
+        }
+        self.zeros(numel, kind)
     }
 
     /// Zeros on this rank's device.

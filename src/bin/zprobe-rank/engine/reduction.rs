@@ -90,7 +90,7 @@ impl Reducer {
             (_, true) => Way::ReduceToOwners,
         };
         let overlaps = spec.overlap_comm == Some(true);
-        let averaged = context.partition_zeros(context.accumulation_dtype())?;
+        let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
         let (last, late) = (Vec::new(), None);
         Ok(Self { context, way, overlaps, averaged, launched: None, launches: 0, last, late })
     }

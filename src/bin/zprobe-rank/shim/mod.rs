@@ -2,6 +2,7 @@
 
 pub mod autograd;
 pub mod c10d;
+pub mod memory;
 
 use std::ffi::{CStr, c_char};
 

@@ -24,6 +24,12 @@ const char* zp_torch_version();
 // thread's next call.
 const char* zp_loaded_release();
 
+// --- memory (memory.cpp) ---
+
+// From now on memory that torch hands out holds NaN, or the largest integer, until it is written to:
+// torch.utils.deterministic.fill_uninitialized_memory. Operators without a deterministic kernel warn.
+int zp_poison_memory();
+
 // --- autograd (autograd.cpp) ---
 
 // Walks the graph behind `loss` and writes to `reached[i]` whether it leads to an AccumulateGrad

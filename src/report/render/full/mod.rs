@@ -16,8 +16,7 @@ use self::text::{BOLD, DIM, verdict_style};
 use super::{Report, concise};
 use crate::report::words::{amount, by_rank};
 use crate::report::{Ending, Finding, KnownBug, Minimised, Rank, Severity, Verdict};
-use crate::spec::Observation;
-use crate::trace::{Outcome, Point};
+use crate::trace::Outcome;
 
 pub(super) fn render(report: &Report, width: usize) -> String {
     let mut page = Page::new(width);
@@ -129,10 +128,7 @@ fn facts(page: &mut Page, report: &Report) {
 /// Steps in which weights were read: the others were skipped.
 fn steps_taken(report: &Report) -> usize {
     let spec = &report.run.spec;
-    let last_word = match spec.observe {
-        Observation::Full => Point::OptimizerInput,
-        Observation::Outcome => Point::Parameters,
-    };
+    let last_word = spec.last_word();
     let was_read = |step: &usize| {
         report.contributions.iter().any(|entry| (entry.point, entry.step) == (last_word, *step))
     };

@@ -1,8 +1,10 @@
 //! What was run, in a few lines.
 
 use super::super::Report;
+use crate::report::NotObserved;
 use crate::report::words::{amount, weight_text};
 use crate::spec::{Device, Dtype, Engine, Offload, RunSpec};
+use crate::trace::UNSET_MEMORY;
 
 /// A line each for the step, the dtypes, the software, and what is unusual.
 pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
@@ -23,6 +25,10 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
             spec.comm_dtype.map_or("as the engine chooses".to_owned(), |d| format!("in {d}")),
         ),
     ];
+    let unset = |it: &NotObserved| it.what == UNSET_MEMORY;
+    if spec.poison_memory && !report.run.not_observed.iter().any(unset) {
+        lines.push("memory is NaN until it is written to".to_owned());
+    }
     if spec.device == Device::Cuda {
         lines.push(format!("on {} over {}", spec.device, spec.backend));
     }

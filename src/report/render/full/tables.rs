@@ -28,8 +28,10 @@ pub(super) fn norm_table(page: &mut Page, report: &Report) {
                 let norm = |rank: usize| row.norms[rank].unwrap_or(f64::NAN);
                 norm(a).total_cmp(&norm(b))
             };
-            let smallest = (0..world).min_by(by_norm).unwrap_or(0);
-            let largest = (0..world).max_by(by_norm).unwrap_or(0);
+            // Of the ranks that came so far.
+            let there = || (0..world).filter(|&rank| row.norms[rank].is_some());
+            let smallest = there().min_by(by_norm).unwrap_or(0);
+            let largest = there().max_by(by_norm).unwrap_or(0);
             cells.push(norm_text(row, 0));
             cells.push(format!("{} (r{smallest})", norm_text(row, smallest)));
             cells.push(format!("{} (r{largest})", norm_text(row, largest)));

@@ -64,7 +64,7 @@ pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyh
     })
 }
 
-/// What was seen, one fact a line, and which known bug it is.
+/// What was seen, one fact a line, what follows from it, and which known bug it is.
 fn facts(finding: &Finding) -> impl Iterator<Item = String> {
     let known = finding.known.iter().map(|known| {
         let fixed = match &known.fixed {
@@ -76,5 +76,7 @@ fn facts(finding: &Finding) -> impl Iterator<Item = String> {
             known.name, known.title, known.affected, known.workaround
         )
     });
-    finding.evidence.iter().cloned().chain(known)
+    let follows = finding.consequences.iter();
+    let follows = follows.map(|it| format!("follows from it: {}: {}", it.code, it.message));
+    finding.evidence.iter().cloned().chain(follows).chain(known)
 }

@@ -1,0 +1,14 @@
+#include "shim.h"
+
+#include <ATen/Context.h>
+
+#include "guard.h"
+
+int zp_poison_memory() {
+  return zp::guarded(-1, [] {
+    // torch fills memory only where it is asked for deterministic algorithms too.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    at::globalContext().setDeterministicFillUninitializedMemory(true);
+    return 0;
+  });
+}
