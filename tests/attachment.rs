@@ -357,3 +357,32 @@ fn the_native_engine_has_no_script_and_the_attachment_says_why() {
         "zprobe run --engine native --stage 1 --ga 2 --inject boundary-leak\n"
     );
 }
+
+#[test]
+fn of_repeats_the_attachment_has_one_and_the_command_for_all() {
+    let bench = Bench::with("boundary-leak");
+    let run = bench.run_dir();
+    for number in 0..3 {
+        let repeat = run.join(format!("repeat-{number}"));
+        fs::create_dir(&repeat).unwrap();
+        fs::copy(run.join("trace.jsonl"), repeat.join("trace.jsonl")).unwrap();
+    }
+    fs::remove_file(run.join("trace.jsonl")).unwrap();
+    let smallest = json!({
+        "code": "ZP101", "command": "zprobe run --ga 1", "complete": true,
+        "trials": [{"change": "--ga 1 instead of 2", "said": "ZP101", "kept": true}],
+    });
+    fs::write(run.join("minimised.json"), smallest.to_string()).unwrap();
+    let entries = bench.attachment(&[]);
+    assert!(entries["command.txt"].ends_with(" --repeat 3\n"), "{}", entries["command.txt"]);
+    for path in ["README.md", "report.md"] {
+        assert!(entries[path].contains("Of 3 repeats it has number 0 alone"), "{}", entries[path]);
+    }
+    assert!(entries["report.md"].contains("\nzprobe run --ga 1\n"), "{}", entries["report.md"]);
+    assert!(entries["report.html"].contains("<pre>zprobe run --ga 1</pre>"));
+    // One that is missing in between is missed.
+    fs::remove_dir_all(run.join("repeat-1")).unwrap();
+    let output = bench.zprobe(&["diagnose", ".zprobe/runs/run"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("repeat-1"));
+}

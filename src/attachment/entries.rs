@@ -108,6 +108,9 @@ pub(super) fn manifest(
     if let Some(cut) = material.trace.describe() {
         let _ = write!(text, "\nrun/trace.jsonl is {cut}.\n");
     }
+    if let Some(repeats) = &material.report.repeats {
+        let _ = write!(text, "\n{}\n", super::only_one(repeats));
+    }
     if let Err(reason) = &material.script {
         let _ = write!(text, "\nThere is no standalone.py: {reason}.\n");
     }

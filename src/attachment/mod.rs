@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result};
 pub use entries::kinds;
 pub use environment::Environment;
 
-use crate::report::Report;
+use crate::report::{Repeats, Report};
 use crate::spec::{Command, Engine, named_enum};
 use redact::{Kind, Private, Redactor};
 
@@ -147,6 +147,16 @@ impl Attachment {
         entries.insert(0, entries::manifest(&entries, &redacted, &material));
         Ok(Self { entries, redacted })
     }
+}
+
+/// What the attachment has of repeats.
+fn only_one(repeats: &Repeats) -> String {
+    format!(
+        "Of {} repeats it has number {} alone; how they differ is in report.json, and the command makes \
+         them again.",
+        repeats.verdicts.len(),
+        repeats.shown,
+    )
 }
 
 /// What to type for the run, as often as it was made.

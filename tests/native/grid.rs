@@ -125,7 +125,7 @@ fn healthy_runs_are_clean_and_every_weight_is_exactly_one() {
 fn words(spec: &RunSpec) -> String {
     format!(
         "stage {} W {} ga {} {} accum {} comm {:?} {:?} offload {} overlap {:?} contiguous {:?} \
-         reduce_scatter {:?} bucket {} allgather bucket {:?} groups {:?} clipping {} shapes {:?} seed {}",
+         reduce_scatter {:?} bucket {} allgather bucket {:?} groups {:?} clipping {} poisoned {} shapes {:?} seed {}",
         spec.stage,
         spec.world_size,
         spec.gradient_accumulation_steps,
@@ -141,6 +141,7 @@ fn words(spec: &RunSpec) -> String {
         spec.allgather_bucket_size,
         spec.parameter_groups,
         spec.gradient_clipping,
+        spec.poison_memory,
         spec.shapes,
         spec.seed,
     )

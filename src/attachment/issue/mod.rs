@@ -278,8 +278,12 @@ fn context(material: &Material<'_>) -> Vec<Part> {
             parts.push(fold(&format!("end of {}", tail.name), "text", last, &place));
         }
     }
+    let alone = match &material.report.repeats {
+        Some(repeats) => format!(" {}", super::only_one(repeats)),
+        None => String::new(),
+    };
     parts.push(Part::Open(format!(
-        "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.\n",
+        "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.{alone}\n",
         markdown::power(&material.report)
     )));
     parts

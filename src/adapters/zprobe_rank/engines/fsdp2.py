@@ -77,12 +77,12 @@ class Engine(BaseEngine):
         limit = self.spec["gradient_clipping"]
         if limit > 0:
             norm = torch.nn.utils.clip_grad_norm_(self.trainable(), limit)
-            self.norm = norm.full_tensor().item()
+            self.norm = whole(norm).item()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def parameters(self):
-        return [parameter.detach().full_tensor() for parameter in self.model.parameters()]
+        return [whole(parameter.detach()) for parameter in self.model.parameters()]
 
     def graph_index(self):
         # Autograd accumulates into unsharded copies, which come into being with the first forward.
@@ -141,3 +141,9 @@ def waiting(shard):
 def gradient(parameter):
     """A parameter's gradient; zeros if it has none."""
     return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+
+
+def whole(tensor):
+    """The whole of what may be a shard. A module that took part in no backward has not resharded: its
+    parameters are whole already, and a norm over no gradient is a plain number."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
