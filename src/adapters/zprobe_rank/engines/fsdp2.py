@@ -43,7 +43,9 @@ class Engine(BaseEngine):
             if any(True for _ in block.parameters()):
                 fully_shard(block, **options)
         fully_shard(self.model, **options)
-        self.optimizer = self.make_optimizer(self.trainable())
+        # What the optimizer holds, whatever the module shows in its place while it is unsharded.
+        self.owned = self.trainable()
+        self.optimizer = self.make_optimizer(self.owned)
         self.norm = None
         self.shards = None
 
@@ -105,7 +107,7 @@ class Engine(BaseEngine):
         return Pieces([waiting(shard) for shard in self.shards])
 
     def before_step(self):
-        return Pieces([flat(g) for g in map(gradient, self.trainable()) if flat(g).numel() > 0])
+        return Pieces([flat(g) for g in map(gradient, self.owned) if flat(g).numel() > 0])
 
     def gradient_norm(self):
         return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
