@@ -12,9 +12,11 @@ pub(super) const RULE: Rule = Rule {
     code: "ZP601",
     name: "replicas-disagree",
     crash: false,
-    // A wrong scale, or a microbatch that is missing everywhere, is the same on all ranks.
+    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; so what they
+    // do not agree on is what is wrong with it.
     explained_by: &[
-        "ZP101", "ZP104", "ZP105", "ZP107", "ZP401", "ZP201", "ZP501", "ZP502", "ZP602", "ZP603",
+        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
+        "ZP502", "ZP602", "ZP603",
     ],
     doc: include_str!("../../../docs/rules/ZP601.md"),
     check,
