@@ -133,7 +133,7 @@ impl Decoded {
 
 /// Weights read from one piece of a buffer.
 struct Reading {
-    /// By column of the run (see [`RunSpec::column`]).
+    /// By column of the run (see [`crate::spec::RunSpec::column`]).
     weights: Rc<Weights>,
     /// The slip that they were found by, where they were.
     slip: Option<Slip>,
