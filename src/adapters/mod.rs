@@ -47,6 +47,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
     ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
+    ("zprobe_rank/selection.py", include_str!("zprobe_rank/selection.py")),
 ];
 
 /// Directory of the rank program inside a run directory.

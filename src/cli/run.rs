@@ -10,6 +10,7 @@ use std::thread::available_parallelism;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
+use bytesize::ByteSize;
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::launch::{Ended, Hosting, RankProgram};
@@ -149,6 +150,11 @@ pub struct Args {
     /// Seconds of silence after which a rank counts as hung [default: 60]
     #[arg(long, value_name = "SECS", env = "ZPROBE_TIMEOUT", help_heading = "Run")]
     timeout: Option<u64>,
+
+    /// Size of the trace: what has no room is left out of a long or wide run, and the report says
+    /// so [default: 50MB]
+    #[arg(long, value_name = "SIZE", env = "ZPROBE_TRACE_BUDGET", help_heading = "Run")]
+    trace_budget: Option<ByteSize>,
 
     /// Directory for trace, logs and report [default: a new one under .zprobe/runs]
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
@@ -378,6 +384,7 @@ impl Args {
             seed: self.seed,
             inject: self.inject,
             timeout_s: self.timeout,
+            trace_budget: self.trace_budget,
             shapes: self.shapes.clone(),
             ..SpecRequest::default()
         };

@@ -97,7 +97,7 @@ impl fmt::Display for Place {
 pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     let spec = observed.spec;
     let mut found: Vec<Deviation> = Vec::new();
-    for step in 0..spec.steps {
+    for step in spec.recorded_steps() {
         for entry in last_word(spec, decoded, step).into_iter().filter(|entry| !entry.as_planned) {
             for pattern in patterns(spec, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {

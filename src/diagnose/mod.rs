@@ -93,11 +93,12 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         first_divergence: journey::first_divergence(&case, &journey, &findings),
         journey,
         contributions: case.decoded.contributions,
+        contributions_left_out: 0,
         precision: case.decoded.precision,
         findings,
         repeats: None,
         minimised: None,
     };
     name_known_bugs(&mut report);
-    report
+    report.within_bounds()
 }

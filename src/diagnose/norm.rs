@@ -28,7 +28,8 @@ impl Norms {
             .map(|param| copies(spec, plan, param) * plan.params()[param].numel())
             .sum();
         let infinite = infinity::element(observed, plan).is_some();
-        let by_step = (0..spec.steps)
+        let by_step = spec
+            .recorded_steps()
             .filter(|&step| spec.model == Model::Coded && !(infinite && step == 0))
             .map(|step| (step, norm(spec, plan, step)))
             .collect();

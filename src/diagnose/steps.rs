@@ -1,5 +1,7 @@
 //! What a training log would say about each step: its loss, and the norm of its gradient.
 
+use std::collections::BTreeMap;
+
 use crate::report::Step;
 use crate::trace::{Event, Point, Trace};
 
@@ -7,24 +9,34 @@ use super::Case;
 
 /// Each step's loss and norms, as far as they are known.
 pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
+    let losses = losses(trace);
     let spec = case.observed.spec;
-    (0..spec.steps)
+    // A part of the microbatches has another mean.
+    let is_whole = spec.recording.microbatches.is_none();
+    spec.recorded_steps()
         .map(|step| Step {
             step,
-            loss: loss(trace, step),
+            loss: losses.get(&step).filter(|_| is_whole).and_then(|losses| mean(losses)),
             gradient_norm: case.observed.norms.get(&(step, 0)).and_then(|norm| norm.norm),
             input_norm: input_norm(case, step),
         })
         .collect()
 }
 
-/// Mean over all microbatches of all ranks; none if one of them is not finite.
-fn loss(trace: &Trace, step: usize) -> Option<f64> {
-    let losses = trace.events().filter_map(|(_, event)| match event {
-        Event::Loss { step: of, value, .. } if *of == step => Some(*value),
-        _ => None,
-    });
-    let losses: Vec<f64> = losses.collect::<Option<_>>()?;
+/// Losses of all microbatches of all ranks, by step.
+fn losses(trace: &Trace) -> BTreeMap<usize, Vec<Option<f64>>> {
+    let mut losses: BTreeMap<usize, Vec<Option<f64>>> = BTreeMap::new();
+    for (_, event) in trace.events() {
+        if let Event::Loss { step, value, .. } = event {
+            losses.entry(*step).or_default().push(*value);
+        }
+    }
+    losses
+}
+
+/// Mean of a step's losses; none if one of them is not finite.
+fn mean(losses: &[Option<f64>]) -> Option<f64> {
+    let losses: Vec<f64> = losses.iter().copied().collect::<Option<_>>()?;
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 

@@ -1,12 +1,12 @@
 //! The parts of a report that are no findings: the facts, side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Case;
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
-use crate::report::words::{by_rank, two_digits};
+use crate::report::words::{by_rank, counted, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -55,12 +55,14 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
 pub fn norms(case: &Case<'_>) -> Vec<Norms> {
     // Moments in the order in which the first rank came to them.
     let mut moments: Vec<Vec<&Buffer<'_>>> = Vec::new();
+    let mut places = HashMap::new();
     for buffer in &case.observed.buffers {
         if !matches!(buffer.point, Point::Accumulator | Point::Reduced | Point::BeforeStep) {
             continue;
         }
-        let moment = |buffer: &Buffer<'_>| (buffer.step, buffer.microbatch, buffer.point);
-        match moments.iter_mut().find(|held| moment(held[0]) == moment(buffer)) {
+        let moment = (buffer.step, buffer.microbatch, buffer.point);
+        let place = *places.entry(moment).or_insert(moments.len());
+        match moments.get_mut(place) {
             Some(held) => held.push(buffer),
             None => moments.push(vec![buffer]),
         }
@@ -291,6 +293,55 @@ fn short_pieces(case: &Case<'_>) -> Option<String> {
     })
 }
 
+/// The parts of a run that its trace has no room for, and what that hides.
+fn left_out(case: &Case<'_>) -> Vec<String> {
+    let spec = case.observed.spec;
+    let mut missing = Vec::new();
+    if let Some(steps) = &spec.recording.steps {
+        missing.push(format!(
+            "{} of {} steps: {} were recorded; no run records more than that, nor more than the trace \
+             has room for (--trace-budget)",
+            spec.steps.saturating_sub(steps.len()),
+            spec.steps,
+            counted("step", steps),
+        ));
+    }
+    if let Some(microbatches) = &spec.recording.microbatches {
+        missing.push(format!(
+            "what ranks did and held after all but {} of {} microbatches of each step: the trace \
+             has no room for more (--trace-budget); what their optimizers consumed is of all",
+            microbatches.len(),
+            spec.gradient_accumulation_steps,
+        ));
+    }
+    if let Some(ranks) = &spec.recording.ranks {
+        missing.push(format!(
+            "sums of a rank's own gradients, but on {} of {} ranks: the trace has no room for more \
+             (--trace-budget)",
+            ranks.len(),
+            spec.world_size,
+        ));
+    }
+    let is_lost = |buffer: &&Buffer<'_>| {
+        spec.records_content(buffer.point, buffer.rank) && !buffer.payload.has_content()
+    };
+    let lost = case.observed.buffers.iter().filter(is_lost).count();
+    if lost > 0 {
+        missing.push(format!(
+            "the content of {lost} buffers of ranks that do not hold the same: the trace has no room \
+             for it (--trace-budget)"
+        ));
+    }
+    if spec.model == Model::Coded && spec.steps > spec.code_steps() {
+        let period = spec.code_steps();
+        missing.push(format!(
+            "the age of a gradient that is left over from {period} steps before, or a multiple of \
+             that: it reads as one of the step's own"
+        ));
+    }
+    missing
+}
+
 /// What this run says nothing about.
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
@@ -313,6 +364,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
         );
     }
     missing.extend(short_pieces(case));
+    missing.extend(left_out(case));
     if !spec.poison_memory {
         missing.push(format!(
             "{UNSET_MEMORY}: by chance it may hold what is right (--poison-memory fills it with NaN)"
@@ -355,7 +407,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    for step in 0..spec.steps {
+    for step in spec.recorded_steps() {
         if (0..spec.world_size).any(|rank| observed.skipped(step, rank)) {
             let why = overflow::reason(observed, &case.plan, step);
             missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));

@@ -16,6 +16,7 @@ mod host;
 mod log_tail;
 mod pool;
 mod recorder;
+mod selection;
 mod sender;
 mod signals;
 mod spawn;

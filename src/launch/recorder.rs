@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::LaunchError;
+use super::selection::{Choice, Selection};
+use crate::spec::RunSpec;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 
 /// The trace of a run, being written.
@@ -15,24 +17,31 @@ pub(super) struct Recorder<'a> {
     observer: &'a mut dyn FnMut(&Record),
     run: &'a str,
     next_seq: u64,
+    selection: Selection,
 }
 
 impl<'a> Recorder<'a> {
-    /// Starts the trace of run `run` in `run_dir`.
+    /// Starts the trace of run `run` of `spec` in `run_dir`.
     pub(super) fn create(
         run_dir: &Path,
         run: &'a str,
+        spec: &RunSpec,
         observer: &'a mut dyn FnMut(&Record),
     ) -> Result<Self, LaunchError> {
         let path = run_dir.join(TRACE_FILE);
         let file = File::create(&path)
             .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
-        Ok(Self { path, file: BufWriter::new(file), observer, run, next_seq: 0 })
+        let selection = Selection::new(spec);
+        Ok(Self { path, file: BufWriter::new(file), observer, run, next_seq: 0, selection })
     }
 
-    /// Records a rank's `line`, verbatim; `record` is what it says.
+    /// Records a rank's `line`, as far as the trace is to hold it; `record` is what it says.
     pub(super) fn relay(&mut self, line: &[u8], record: &Record) -> Result<(), LaunchError> {
-        let written = self.file.write_all(line).and_then(|()| self.file.write_all(b"\n"));
+        let written = match self.selection.choose(line, record) {
+            Choice::Whole => self.write_line(line),
+            Choice::WithoutContent(line) => self.write_line(&line),
+            Choice::LeftOut => Ok(()),
+        };
         self.finish(written, record)
     }
 
@@ -52,10 +61,16 @@ impl<'a> Recorder<'a> {
             event,
         };
         self.next_seq += 1;
-        let written = serde_json::to_writer(&mut self.file, &record)
-            .map_err(io::Error::from)
-            .and_then(|()| self.file.write_all(b"\n"));
+        let last_words = self.selection.last_words(&record.event);
+        let written = serde_json::to_vec(&record).map_err(io::Error::from).and_then(|line| {
+            last_words.iter().chain([&line]).try_for_each(|line| self.write_line(line))
+        });
         self.finish(written, &record)
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        self.selection.written(line.len() + 1);
+        self.file.write_all(line).and_then(|()| self.file.write_all(b"\n"))
     }
 
     /// Hands everything to the operating system, so that it outlives the launcher.

@@ -28,7 +28,7 @@ pub(super) fn run(
     let run_dir = std::fs::create_dir_all(launch.run_dir)
         .and_then(|()| launch.run_dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
-    let mut recorder = Recorder::create(&run_dir, launch.run_id, observer)?;
+    let mut recorder = Recorder::create(&run_dir, launch.run_id, launch.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.record(Event::RunStarted {

@@ -3,8 +3,11 @@
 //! [`Report`] is `report.json`. Its fields are append-only within a schema version; the JSON Schema
 //! is checked in as `schema/report.v1.schema.json`.
 
+#[cfg(test)]
+pub(crate) mod blank;
 mod precision;
 pub mod render;
+mod room;
 pub mod suite;
 pub mod timeline;
 pub mod words;
@@ -38,6 +41,10 @@ pub struct Report {
     pub journey: Vec<Station>,
     /// Which gradients each buffer really holds.
     pub contributions: Vec<Contribution>,
+    /// Number of entries of `contributions` that the report has no room for; those that are as planned
+    /// make way first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub contributions_left_out: usize,
     /// Buffer norms of all ranks side by side, in the order of the journey.
     pub norms: Vec<Norms>,
     /// What a training log would say about each step.
@@ -63,6 +70,10 @@ pub struct Report {
     /// The smallest configuration that still shows a finding, if it was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimised: Option<Minimised>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Version of the report format.

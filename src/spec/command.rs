@@ -4,6 +4,7 @@
 //! specification, or it returns nothing. It says no more than it has to, but for the engine, the
 //! stage and the accumulation steps, which people look for.
 
+use bytesize::ByteSize;
 use serde_json::{Map, Value, json};
 
 use super::deepspeed::DeepSpeedConfig;
@@ -109,6 +110,12 @@ const FLAGS: &[Flag] = &[
     flag!("--seed", seed),
     flag!("--inject", inject),
     flag!("--timeout", timeout_s),
+    Flag {
+        name: "--trace-budget",
+        // In bytes: with a unit it would be rounded.
+        text: |request| request.trace_budget.map(|budget| budget.0.to_string()),
+        clear: |request| request.trace_budget = None,
+    },
 ];
 
 /// `--loss-scale` has a number, and one dynamic scale.
@@ -230,6 +237,7 @@ impl RunSpec {
             optimizer: Some(self.optimizer).filter(|it| optimizer(*it).is_some()),
             seed: Some(self.seed),
             timeout_s: Some(self.timeout_s),
+            trace_budget: Some(ByteSize(self.recording.budget)),
             ..SpecRequest::default()
         }
     }

@@ -34,7 +34,7 @@ pub(super) fn sums_stay_within(spec: &RunSpec, limit: usize) -> bool {
         })
     };
     // Codes repeat, but for the signs of elements, which turn all gradients alike.
-    (0..spec.steps).all(|step| (0..code.length()).all(|element| holds(step, element)))
+    (0..spec.code_steps()).all(|step| (0..code.length()).all(|element| holds(step, element)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Why a request cannot be run.
 
+use bytesize::ByteSize;
+
 use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
 
 /// Why a request cannot be run. Each message says what to do instead.
@@ -119,6 +121,18 @@ pub enum Invalid {
         world_size: usize,
         /// Number of GPUs.
         gpus: usize,
+    },
+    /// A trace that would be larger than it may be, with as much left out as can be.
+    #[error(
+        "--trace-budget {}: the least that this run must record takes about {needed}; use \
+         --trace-budget {needed}, or fewer ranks, microbatches or --parameters",
+        .budget.display().si(), needed = .needed.display().si().to_string().replace(' ', "")
+    )]
+    TraceBudget {
+        /// What it may take.
+        budget: ByteSize,
+        /// What it takes.
+        needed: ByteSize,
     },
     /// Two things that do not go together.
     #[error("{asked}: {reason}")]

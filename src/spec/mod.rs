@@ -19,6 +19,7 @@ mod options;
 pub mod partitioning;
 pub mod plan;
 mod point;
+mod recording;
 mod request;
 mod shape;
 mod usage;
@@ -36,6 +37,7 @@ pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
 pub use plan::Plan;
 pub use point::Point;
+pub use recording::Recording;
 pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;
@@ -60,6 +62,9 @@ pub struct RunSpec {
     pub gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.
     pub steps: usize,
+    /// Steps after which codes are used again; none where every step has codes of its own.
+    #[serde(default)]
+    pub code_steps: Option<usize>,
     /// Dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
     /// Dtype in which microbatches are added up.
@@ -125,6 +130,9 @@ pub struct RunSpec {
     pub inject: Option<Fault>,
     /// Seconds without an event from a rank after which it counts as hung.
     pub timeout_s: u64,
+    /// The parts of the run that its trace holds.
+    #[serde(default)]
+    pub recording: Recording,
 }
 
 impl RunSpec {
@@ -152,9 +160,25 @@ impl RunSpec {
         self.world_size * self.gradient_accumulation_steps
     }
 
-    /// Number of gradients in the whole run, `K = steps·W·GA`.
+    /// Steps whose gradients are told apart: all, or the last few where codes are used again.
+    pub fn code_steps(&self) -> usize {
+        self.code_steps.map_or(self.steps, |steps| steps.min(self.steps))
+    }
+
+    /// Number of gradients that are told apart, `K = steps·W·GA` for the steps of
+    /// [`RunSpec::code_steps`].
     pub fn contributions(&self) -> usize {
+        self.code_steps() * self.contributions_per_step()
+    }
+
+    /// Number of gradients in the whole run.
+    pub fn all_contributions(&self) -> usize {
         self.steps * self.contributions_per_step()
+    }
+
+    /// The steps whose gradients are told apart in a buffer of `step`: it and those just before.
+    pub fn steps_seen(&self, step: usize) -> Range<usize> {
+        (step + 1).saturating_sub(self.code_steps())..step + 1
     }
 
     /// Samples of a microbatch on a rank, counted through the run: a global batch after the other,
@@ -170,8 +194,10 @@ impl RunSpec {
         self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
     }
 
-    /// Index of a gradient among the run's `K`, ordered by step, then rank, then microbatch.
+    /// Index of a gradient among the `K` that are told apart, ordered by step, then rank, then
+    /// microbatch. Steps that are [`RunSpec::code_steps`] apart share theirs.
     pub fn column(&self, step: usize, rank: usize, microbatch: usize) -> usize {
+        let step = step % self.code_steps();
         (step * self.world_size + rank) * self.gradient_accumulation_steps + microbatch
     }
 }

@@ -26,13 +26,9 @@ fn total(params: &[Param]) -> usize {
     params.iter().map(Param::numel).sum()
 }
 
-/// The most elements with which each rank's partition can be large enough to be decoded alone. What
-/// the ranks record grows with the square of their number until then; beyond, partitions are parts of
-/// one code, and are decoded together.
-const MOST_APART: usize = 1 << 20;
-
-/// Parameters of the coded model: about two codes per rank, or a few in all where these would be too
-/// many elements, with one parameter larger than the default bucket, some that cross partition
+/// Parameters of the coded model: about two codes per rank, so that each partition is decoded by
+/// itself, or a few in all where that is more than the trace has room for, and partitions are decoded
+/// together; with one parameter larger than the default bucket, some that cross partition
 /// boundaries, and some too short to decode alone.
 fn coded(spec: &RunSpec) -> Vec<Param> {
     let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
@@ -51,7 +47,7 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     }
     let mut numel = code + 2 + 4 * (code + 3);
     let apart = 2 * code * world_size + code;
-    let enough = if apart > MOST_APART { 0 } else { apart };
+    let enough = if spec.recording.has_room_for(spec, apart) { apart } else { 0 };
     let mut layer = 0;
     while layer == 0 || numel < enough {
         for (part, shape) in [

@@ -60,7 +60,7 @@ pub struct Plan {
     numel: usize,
     world_size: usize,
     gradient_accumulation_steps: usize,
-    steps: usize,
+    code_steps: usize,
 }
 
 impl Plan {
@@ -80,7 +80,7 @@ impl Plan {
             numel,
             world_size: spec.world_size,
             gradient_accumulation_steps: spec.gradient_accumulation_steps,
-            steps: spec.steps,
+            code_steps: spec.code_steps(),
         }
     }
 
@@ -137,8 +137,9 @@ impl Plan {
         rank: usize,
     ) -> Vec<f64> {
         let (world, ga) = (self.world_size, self.gradient_accumulation_steps);
-        let mut weights = vec![0.0; self.steps * world * ga];
-        for (index, weight) in weights[step * world * ga..][..world * ga].iter_mut().enumerate() {
+        let mut weights = vec![0.0; self.code_steps * world * ga];
+        let first = step % self.code_steps * world * ga;
+        for (index, weight) in weights[first..][..world * ga].iter_mut().enumerate() {
             let (source, m) = (index / ga, index % ga);
             let is_own = source == rank || usage.is_experts();
             let own = if is_own { world as f64 } else { 0.0 };

@@ -1,12 +1,15 @@
 //! From what was asked for to what is run: every default is filled in.
 
+use bytesize::ByteSize;
+
 use super::device::Placement;
 use super::engines::{self, MIB, check_accumulation};
+use super::recording::CODE_STEPS;
 use super::validate::{check_exactness, check_fault, check_numbers, check_shapes};
 use super::{
     BackendChoice, CommHook, Dataflow, DdpOptions, DeviceChoice, Dtype, Engine, Fault,
-    Fsdp2Options, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Plan, RunSpec,
-    Shape, deepspeed,
+    Fsdp2Options, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Plan,
+    Recording, RunSpec, Shape, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -96,6 +99,8 @@ pub struct SpecRequest {
     pub inject: Option<Fault>,
     /// `--timeout`
     pub timeout_s: Option<u64>,
+    /// `--trace-budget`
+    pub trace_budget: Option<ByteSize>,
 }
 
 impl SpecRequest {
@@ -147,6 +152,7 @@ impl SpecRequest {
             backend,
             gradient_accumulation_steps: ga,
             steps,
+            code_steps: (steps > CODE_STEPS).then_some(CODE_STEPS),
             dtype,
             grad_accum_dtype,
             comm_dtype,
@@ -183,6 +189,9 @@ impl SpecRequest {
             seed,
             inject: self.inject,
             timeout_s,
+            recording: self
+                .trace_budget
+                .map_or_else(Recording::default, |budget| Recording::within(budget.0)),
         };
         if engine == Engine::Native {
             self.fill_native(&mut spec)?;
@@ -210,6 +219,7 @@ impl SpecRequest {
         engines::check_shapes(&spec)?;
         engines::check_ddp(&spec)?;
         check_fault(&spec)?;
+        spec.recording = Recording::plan(&spec)?;
         Ok(spec)
     }
 }

@@ -4,6 +4,7 @@
 //! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.
 //! Everything a report says is computed from this file alone.
 
+mod contents;
 pub mod contract;
 mod event;
 pub mod handover;
@@ -13,6 +14,7 @@ mod record;
 mod repeats;
 
 pub use crate::spec::Point;
+pub use contents::Contents;
 pub use event::{
     CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, UNSET_MEMORY,
     Violation,

@@ -1,5 +1,7 @@
 //! Buffer contents inside a trace.
 
+use std::sync::Arc;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use blake2::{Blake2b, Digest as _, digest::consts::U8};
 use half::{bf16, f16, slice::HalfFloatSliceExt as _};
@@ -9,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::spec::Dtype;
 
 /// The elements of a buffer, bit for bit.
+///
+/// Content that stands in a trace already is not written again: a payload without `data` has that of
+/// the payload before it with the same digest, dtype and number of elements. Where there is none, the
+/// content was not recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Payload {
     /// Element type.
@@ -19,8 +25,9 @@ pub struct Payload {
     pub norm: Option<f64>,
     /// [`digest`] of the bytes.
     pub digest: String,
-    /// The bytes, little-endian, in base64.
-    pub data: String,
+    /// The bytes, little-endian, in base64; empty where they are not written.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub data: Arc<str>,
 }
 
 impl Payload {
@@ -31,17 +38,33 @@ impl Payload {
             numel: bytes.len() / dtype.size(),
             norm: norm.is_finite().then_some(norm),
             digest: digest(bytes),
-            data: BASE64.encode(bytes),
+            data: BASE64.encode(bytes).into(),
         }
+    }
+
+    /// The same payload without its content.
+    #[must_use]
+    pub fn without_content(&self) -> Self {
+        Self { data: Arc::default(), digest: self.digest.clone(), ..*self }
+    }
+
+    /// Whether the content is there to be read.
+    pub fn has_content(&self) -> bool {
+        self.numel == 0 || !self.data.is_empty()
     }
 
     /// The bytes.
     ///
     /// # Errors
-    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong.
+    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong, or
+    /// that the content was not recorded.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
-        let bytes =
-            BASE64.decode(&self.data).map_err(|err| format!("buffer data is not base64: {err}"))?;
+        if !self.has_content() {
+            return Err("the content of the buffer was not recorded".to_owned());
+        }
+        let bytes = BASE64
+            .decode(self.data.as_bytes())
+            .map_err(|err| format!("buffer data is not base64: {err}"))?;
         let expected = self.numel * self.dtype.size();
         if bytes.len() != expected {
             return Err(format!(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Event;
+use super::{Contents, Event};
 use crate::spec::RunSpec;
 
 /// Version of the record format. Events and fields are only ever added within a version.
@@ -106,14 +106,14 @@ impl Trace {
         let unreadable = |cause| TraceError::Unreadable { path: path.clone(), cause };
         let mut reader = BufReader::new(File::open(&path).map_err(unreadable)?);
         let mut records: Vec<Record> = Vec::new();
-        let mut text = Vec::new();
+        let (mut text, mut contents) = (Vec::new(), Contents::default());
         for line in 1.. {
             text.clear();
             reader.read_until(b'\n', &mut text).map_err(unreadable)?;
             if text.last() != Some(&b'\n') {
                 break;
             }
-            let record: Record = serde_json::from_slice(&text)
+            let mut record: Record = serde_json::from_slice(&text)
                 .map_err(|cause| TraceError::Malformed { path: path.clone(), line, cause })?;
             if record.v != PROTOCOL_VERSION {
                 return Err(TraceError::Version { path, line, found: record.v });
@@ -130,6 +130,9 @@ impl Trace {
                     line,
                     problem: problem.to_string(),
                 })?;
+            }
+            if let Event::Buffer { payload, .. } = &mut record.event {
+                contents.complete(payload);
             }
             records.push(record);
         }

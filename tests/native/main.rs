@@ -2,6 +2,7 @@
 #![cfg(feature = "native")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod budget;
 mod check;
 mod cli;
 mod cuda;

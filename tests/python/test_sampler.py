@@ -8,7 +8,7 @@ from zprobe_rank import sampler
 from zprobe_rank.sampler import Pieces, Sampler
 
 LENGTH = 32
-LARGE = sampler.LARGEST_WHOLE + 1
+LARGE = (1 << 20) + 1
 
 
 def segment(param, offset, length):
@@ -31,7 +31,7 @@ class Recorder:
 class SamplerTest(unittest.TestCase):
     def setUp(self):
         self.channel = Recorder()
-        self.sampler = Sampler(LARGE, LENGTH, seed=7)
+        self.sampler = Sampler(True, LENGTH, seed=7)
         self.segments = [segment(0, 0, 5), segment(1, 0, 40_000), segment(None, 0, 3), segment(2, 100, 9_000)]
 
     def places(self, segments):
@@ -39,7 +39,7 @@ class SamplerTest(unittest.TestCase):
         return [place for start, piece in self.sampler.choose(segments) for place in range(start, start + piece["len"])]
 
     def test_a_small_model_is_recorded_whole_and_nothing_is_announced(self):
-        small = Sampler(sampler.LARGEST_WHOLE, LENGTH, seed=7)
+        small = Sampler(False, LENGTH, seed=7)
         tensors = [torch.arange(4.0).reshape(2, 2), torch.arange(3.0)]
         small.announce(self.channel, "full", [segment(0, 0, 4), segment(1, 0, 3)])
         small.record(self.channel, "parameters", "full", Pieces(tensors), step=1)
@@ -66,7 +66,7 @@ class SamplerTest(unittest.TestCase):
         alone = [piece for _, piece in self.sampler.choose([self.segments[3]])]
         among = [piece for _, piece in self.sampler.choose(self.segments) if piece["param"] == 2]
         self.assertEqual(alone, among)
-        other = [piece for _, piece in Sampler(LARGE, LENGTH, seed=8).choose([self.segments[3]])]
+        other = [piece for _, piece in Sampler(True, LENGTH, seed=8).choose([self.segments[3]])]
         self.assertNotEqual(alone, other)
 
     def test_the_elements_that_are_announced_are_those_that_are_recorded(self):

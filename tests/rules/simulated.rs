@@ -57,7 +57,7 @@ proptest! {
 
     #[test]
     fn a_correct_engine_is_clean_however_it_cuts_and_whatever_the_shapes(
-        world in 1usize..=5, ga in 1usize..=5, steps in 1usize..=3, cut in cuts(), shapes in shapes(),
+        world in 1usize..=5, ga in 1usize..=5, steps in 1usize..=6, cut in cuts(), shapes in shapes(),
     ) {
         let request = SpecRequest { steps: Some(steps), ..request(world, ga, &shapes) };
         let report = Simulation::new(request, cut).report();

@@ -20,6 +20,7 @@ class Channel:
     def __init__(self, run, rank, fd):
         self.run, self.rank, self.fd, self.seq = run, rank, fd, 0
         self.digests = []
+        self.selection = None  # Of buffers; all until there is one.
 
     def emit(self, type, **fields):
         """Writes an event at once and whole: what is written survives the death of this process."""
@@ -35,6 +36,8 @@ class Channel:
 
         `norm` is that of the whole buffer, where these are samples of it.
         """
+        if self.selection and not self.selection.has(point, step, microbatch):
+            return
         tensor = tensor.detach().to("cpu").contiguous()
         # Through ctypes: `Tensor.numpy` has no bfloat16, and would need NumPy.
         data = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
@@ -45,8 +48,9 @@ class Channel:
             numel=tensor.numel(),
             norm=finite(tensor.double().norm().item() if norm is None else norm),
             digest=digest,
-            data=base64.b64encode(data).decode(),
         )
+        if not self.selection or self.selection.has_content(point):
+            payload["data"] = base64.b64encode(data).decode()
         self.emit("buffer", step=step, microbatch=microbatch, point=point, layout=layout, payload=payload)
 
     def take_digest(self):

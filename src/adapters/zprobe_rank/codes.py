@@ -45,6 +45,16 @@ class Code:
         return torch.where(value < 8, value - 8, value - 7).to(torch.float32)
 
 
+def code_steps(spec):
+    """Steps whose gradients have codes of their own: `RunSpec::code_steps`."""
+    return min(spec["steps"], spec["code_steps"] or spec["steps"])
+
+
+def of_run(spec):
+    """The code of a run."""
+    return Code(code_steps(spec) * spec["world_size"] * spec["gradient_accumulation_steps"], spec["seed"])
+
+
 def chunks(elements):
     """Elements in pieces that stay in the processor's cache: fast for large models."""
     size = 1 << 16

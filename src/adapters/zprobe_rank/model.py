@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from zprobe_rank import codes
 from zprobe_rank.channel import DTYPES
-from zprobe_rank.codes import Code
 from zprobe_rank.sampler import Pieces
 
 # The parameter that each shape is about: `Shape::param` in `spec/shape.rs`.
@@ -115,7 +115,7 @@ class CodedProbe:
     def __init__(self, spec, params, rank, dtype):
         self.spec, self.params, self.rank = spec, params, rank
         self.world_size, self.ga = spec["world_size"], spec["gradient_accumulation_steps"]
-        self.code = Code(spec["steps"] * self.world_size * self.ga, spec["seed"])
+        self.code, self.code_steps = codes.of_run(spec), codes.code_steps(spec)
         self.code_length = self.code.length
         self.signs = {}
         self.shapes = set(spec["shapes"])
@@ -160,7 +160,7 @@ class CodedProbe:
         return loss if beside is None else loss + beside
 
     def _data(self, step, microbatch):
-        column = (step * self.world_size + self.rank) * self.ga + microbatch
+        column = (step % self.code_steps * self.world_size + self.rank) * self.ga + microbatch
         data = []
         for param in self.params:
             if not self._uses(param, step, microbatch):
@@ -205,7 +205,7 @@ class DenseProbe:
     def __init__(self, spec, params, rank, dtype):
         self.spec, self.rank = spec, rank
         self.ga = spec["gradient_accumulation_steps"]
-        self.code_length = Code(spec["steps"] * spec["world_size"] * self.ga, spec["seed"]).length
+        self.code_length = codes.of_run(spec).length
         generator = torch.Generator().manual_seed(spec["seed"])
         self.model = mlp(params).to(dtype)
         self.shadow = mlp(params).to(DTYPES[spec["dtype"]])

@@ -18,6 +18,7 @@ from zprobe_rank.host import load
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
 from zprobe_rank.sampler import Pieces, Sampler, ends
+from zprobe_rank.selection import Selection
 
 
 def main(spec, rank, event_fd, listener):
@@ -58,8 +59,8 @@ def run(spec, rank, channel, listener):
     trainable = {i: p for i, (_, p) in enumerate(named) if p.requires_grad}
     placement = Placement(trainable, rank, spec["world_size"])
     make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
-    elements = sum(p.numel() for _, p in named)
-    sampler = Sampler(elements, probe.code_length, spec["seed"])
+    sampler = Sampler(spec["recording"]["sampled"], probe.code_length, spec["seed"])
+    channel.selection = Selection(spec, rank)
     full = spec["observe"] == "full"
     if full:
         collectives.watch(channel)

@@ -10,9 +10,6 @@ import random
 
 import torch
 
-# Elements up to which buffers are recorded whole.
-LARGEST_WHOLE = 1 << 20
-
 # Windows of a piece, besides the first and the last.
 INNER_WINDOWS = 14
 
@@ -48,11 +45,10 @@ class Picked:
 
 
 class Sampler:
-    """Chooses elements and picks them."""
+    """Chooses elements and picks them: samples if `active`, else all."""
 
-    def __init__(self, elements, code_length, seed):
-        self.active = elements > LARGEST_WHOLE
-        self.code_length, self.seed = code_length, seed
+    def __init__(self, active, code_length, seed):
+        self.active, self.code_length, self.seed = active, code_length, seed
         self.chosen = {}
         self.split = {}
 

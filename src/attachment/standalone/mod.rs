@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::report::Report;
+use crate::report::{Finding, Report};
 use crate::spec::{CommHook, Dtype, Engine, Model, Optimizer, Plan, RunSpec, Shape};
 
 /// What all engines share. Lines that begin with `#:` are replaced.
@@ -42,14 +42,14 @@ const UNIT: f64 = 1.0 / 1024.0;
 /// # Errors
 /// Why there is none, in words.
 pub fn script(report: &Report) -> Result<String, String> {
-    let spec = &report.run.spec;
+    let spec = &of_first_steps(report)?;
     let engine = engine(spec)?;
     let tolerance = tolerance(spec)?;
     check(spec)?;
     let mut text = String::new();
     for line in SCRIPT.lines() {
         match line {
-            "#: head" => text += &head(report),
+            "#: head" => text += &head(report, spec),
             "#: constants" => text += &constants(spec, &tolerance),
             "#: engine" => text += engine.trim_end(),
             line => text += line,
@@ -57,6 +57,17 @@ pub fn script(report: &Report) -> Result<String, String> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The run of a report, as far as each step has codes of its own: the script uses none again.
+fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
+    let spec = &report.run.spec;
+    let steps = spec.code_steps();
+    let is_later = |finding: &Finding| finding.step.is_some_and(|step| step >= steps);
+    if !report.findings.is_empty() && report.findings.iter().all(is_later) {
+        return Err(format!("the script runs {steps} steps, and the findings are of later ones"));
+    }
+    Ok(RunSpec { steps, ..spec.clone() })
 }
 
 /// The part that is about one engine, with its settings.
@@ -164,8 +175,7 @@ fn parameter_dtype(spec: &RunSpec) -> Dtype {
 }
 
 /// What it is, how to run it, and what to expect.
-fn head(report: &Report) -> String {
-    let spec = &report.run.spec;
+fn head(report: &Report, spec: &RunSpec) -> String {
     let versions: Vec<String> = report
         .run
         .versions

@@ -1,49 +1,12 @@
 //! What scripts say, and which runs have none.
 
 use super::script;
-use crate::report::{Ending, Hooks, Method, Power, Report, Run, Schema, Verdict};
+use crate::report::blank::report;
 use crate::spec::{Dtype, Engine, Model, Offload, Shape, SpecRequest};
 
 fn scripted(request: SpecRequest) -> Result<String, String> {
     let spec = request.resolve().expect("a valid request");
-    let report = Report {
-        schema: Schema::CURRENT,
-        verdict: Verdict::Clean,
-        run: Run {
-            spec,
-            versions: [("torch".to_owned(), "2.11.0".to_owned())].into(),
-            optimizer_class: None,
-            inner_optimizer: None,
-            engine_facts: Default::default(),
-            not_observed: Vec::new(),
-            ending: Ending::Complete,
-        },
-        findings: Vec::new(),
-        first_divergence: None,
-        journey: Vec::new(),
-        contributions: Vec::new(),
-        norms: Vec::new(),
-        steps: Vec::new(),
-        ranks: Vec::new(),
-        buckets: Vec::new(),
-        hooks: Hooks {
-            observed: false,
-            counts: Vec::new(),
-            params: Vec::new(),
-            firings: Vec::new(),
-        },
-        precision: Vec::new(),
-        power: Power {
-            method: Method::Coded,
-            smallest_weight_deviation: None,
-            condition: None,
-            smallest_element_deviation: None,
-            statement: String::new(),
-        },
-        not_exercised: Vec::new(),
-        repeats: None,
-        minimised: None,
-    };
+    let report = report(spec);
     script(&report)
 }
 

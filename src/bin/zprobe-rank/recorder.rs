@@ -1,13 +1,13 @@
 //! The rank's side of the trace: events as JSON lines on the rank's own channel.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
 use std::io::Write as _;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
-use zprobe::spec::{Dtype, Observation};
+use zprobe::spec::{Dtype, Observation, RunSpec};
 use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record};
 
 use crate::sampler::Sampler;
@@ -19,7 +19,7 @@ pub struct Recorder {
     next: Cell<u64>,
     channel: RefCell<File>,
     digests: RefCell<Vec<String>>,
-    observation: Cell<Observation>,
+    spec: OnceCell<RunSpec>,
     sampler: RefCell<Option<Sampler>>,
 }
 
@@ -69,15 +69,15 @@ impl Recorder {
             next: Cell::new(0),
             channel: RefCell::new(channel),
             digests: RefCell::default(),
-            observation: Cell::new(Observation::Full),
+            spec: OnceCell::new(),
             sampler: RefCell::default(),
         }
     }
 
     /// Settles what is recorded from here on: how much is observed, and the samples of buffers that
     /// are too large, which follow the layouts that they are part of.
-    pub fn settle(&self, observation: Observation, sampler: Option<Sampler>) -> Result<()> {
-        self.observation.set(observation);
+    pub fn settle(&self, spec: &RunSpec, sampler: Option<Sampler>) -> Result<()> {
+        self.spec.get_or_init(|| spec.clone());
         for (layout, samples) in sampler.iter().flat_map(Sampler::layouts) {
             let segments = samples.segments.clone();
             self.emit(Event::Layout { layout, segments, sampled: true })?;
@@ -88,7 +88,22 @@ impl Recorder {
 
     /// Whether buffers of a point are recorded.
     pub fn wants(&self, point: Point) -> bool {
-        self.observation.get() == Observation::Full || point == Point::Parameters
+        let observes = |spec: &RunSpec| spec.observe == Observation::Full;
+        self.spec.get().is_none_or(observes) || point == Point::Parameters
+    }
+
+    /// Whether a buffer is recorded at this place of the run.
+    fn wants_at(&self, at: &At) -> bool {
+        let records = |spec: &RunSpec| {
+            at.step.is_none_or(|step| spec.records_point(at.point, step, at.microbatch))
+        };
+        self.wants(at.point) && self.spec.get().is_none_or(records)
+    }
+
+    /// Whether a buffer's content is recorded, and not only its digest and norm.
+    fn wants_content(&self, point: Point) -> bool {
+        let (Some(spec), Some(rank)) = (self.spec.get(), self.rank) else { return true };
+        spec.records_content(point, rank)
     }
 
     /// Writes one event, at once and whole: what is written survives the death of this process.
@@ -114,7 +129,7 @@ impl Recorder {
     /// Records a buffer bit for bit, or what is to be seen of it, and remembers its digest for the
     /// in-band exchange.
     pub fn buffer(&self, at: At, pieces: &Pieces) -> Result<()> {
-        if !self.wants(at.point) {
+        if !self.wants_at(&at) {
             return Ok(());
         }
         let dtype = dtype_of(pieces.kind)?;
@@ -136,7 +151,10 @@ impl Recorder {
         };
         let mut bytes = vec![0; flat.numel() * dtype.size()];
         flat.f_copy_data_u8(&mut bytes, flat.numel())?;
-        let payload = Payload::new(dtype, &bytes, norm);
+        let mut payload = Payload::new(dtype, &bytes, norm);
+        if !self.wants_content(at.point) {
+            payload = payload.without_content();
+        }
         self.digests.borrow_mut().push(payload.digest.clone());
         let At { step, microbatch, point, layout } = at;
         self.emit(Event::Buffer { step, microbatch, point, layout, payload })

@@ -15,9 +15,6 @@ use zprobe::spec::plan::Segment;
 use zprobe::spec::{Plan, RunSpec};
 use zprobe::trace::LayoutName;
 
-/// Elements up to which buffers are recorded whole.
-const LARGEST_WHOLE: usize = 1 << 20;
-
 /// Windows of a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;
 
@@ -46,7 +43,7 @@ impl Sampler {
         partitioning: &Partitioning,
         owner: usize,
     ) -> Option<Self> {
-        if plan.numel() <= LARGEST_WHOLE {
+        if !spec.recording.sampled {
             return None;
         }
         let windows = Windows { size: Plan::code(spec).length(), seed: spec.seed };

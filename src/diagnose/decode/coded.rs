@@ -32,7 +32,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let decoder = Decoder::new(scene);
     let mut entries = Entries::new(scene);
     let mut refusals = Vec::new();
-    let mut before: BTreeMap<(usize, Point), Vec<f64>> = BTreeMap::new();
+    let mut before = Before::new();
     let mut read = BTreeMap::new();
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
@@ -72,6 +72,9 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         read,
     }
 }
+
+/// Weights as a rank recorded them last, by rank and point: after which step, and their values.
+type Before = BTreeMap<(usize, Point), (Option<usize>, Vec<f64>)>;
 
 /// Beyond this nothing can be told from its neighbour.
 const MOST_TOLERANCE: f64 = 0.5;
@@ -167,19 +170,27 @@ impl<'a> Decoder<'a> {
     fn prepare<'b>(
         &self,
         buffer: &'b Buffer<'b>,
-        before: &mut BTreeMap<(usize, Point), Vec<f64>>,
+        before: &mut Before,
     ) -> Result<Option<Prepared<'b>>, String> {
         let refuse = |why: &str| Err(format!("rank {}, {}: {why}", buffer.rank, buffer.point));
+        if !buffer.payload.has_content() {
+            return Ok(None);
+        }
         let mut values = match buffer.payload.values() {
             Ok(values) => values,
             Err(err) => return refuse(&err),
         };
         let spec = self.spec;
         if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
-            let earlier = before.insert((buffer.rank, buffer.point), values.clone());
-            let (Some(earlier), Some(lr)) = (earlier, spec.optimizer.readable_lr()) else {
+            let held = (buffer.step, values.clone());
+            let earlier = before.insert((buffer.rank, buffer.point), held);
+            let (Some((after, earlier)), Some(lr)) = (earlier, spec.optimizer.readable_lr()) else {
                 return Ok(None);
             };
+            if buffer.step.is_none_or(|step| after != step.checked_sub(1)) {
+                // More than one step lies between.
+                return Ok(None);
+            }
             for (after, before) in values.iter_mut().zip(earlier) {
                 *after = (before - *after) / lr;
             }
@@ -210,7 +221,7 @@ impl<'a> Decoder<'a> {
     /// Parameters in a narrow dtype hold the sum of all updates so far, and may outgrow it.
     fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
         let dtype = buffer.payload.dtype;
-        let largest = self.spec.contributions() + Code::MOST_INITIAL;
+        let largest = self.spec.all_contributions() + Code::MOST_INITIAL;
         (largest > dtype.exact_integers()).then(|| {
             format!(
                 "the {} after each step: {largest} contributions are not exact in {dtype} \
@@ -245,7 +256,7 @@ impl<'a> Decoder<'a> {
         };
         let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
         if is_update && (0..=buffer.step.unwrap_or(0)).any(was_clipped) {
-            let weight = (Code::MOST_INITIAL + self.spec.contributions()) as f64;
+            let weight = (Code::MOST_INITIAL + self.spec.all_contributions()) as f64;
             tolerance += 2.0 * dtype.unit_roundoff() * weight / factor;
         }
         tolerance

@@ -122,10 +122,10 @@ fn elements<'v>(
         .filter_map(|(element, place)| Some((element, *values.get(place)?)))
 }
 
-/// Values of local gradients by column of the run, and then by element of the flat order.
+/// Values of local gradients by number in the whole run, and then by element of the flat order.
 type Columns = BTreeMap<usize, HashMap<usize, f64>>;
 
-/// Local gradients by column of the run; those of microbatches that never ran are missing.
+/// Local gradients by number in the whole run; those of microbatches that never ran are missing.
 fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
     let spec = scene.observed.spec;
     scene
@@ -141,14 +141,16 @@ fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
                 *value /= spec.world_size as f64;
             }
             let values = elements(scene, buffer, &values).collect();
-            Ok((spec.column(step, buffer.rank, microbatch), values))
+            let column =
+                step * spec.contributions_per_step() + spec.column(0, buffer.rank, microbatch);
+            Ok((column, values))
         })
         .collect()
 }
 
 /// The least-squares problem of some elements of the flat order and one step.
 struct System {
-    /// Columns present, of the run's `K`.
+    /// Numbers of the gradients of this and the steps just before.
     present: Vec<usize>,
     matrix: DMatrix<f64>,
     /// Elements to weights: the pseudo-inverse `R⁻¹Qᵀ`.
@@ -160,7 +162,7 @@ struct System {
     /// What fp64 itself may do to a weight.
     arithmetic: f64,
     condition: f64,
-    /// First column of the step that the buffer belongs to.
+    /// Number of the first gradient of the step that the buffer belongs to.
     current: usize,
 }
 
@@ -179,10 +181,18 @@ impl System {
         step: usize,
         elements: &[usize],
     ) -> Result<Self, String> {
-        let end = spec.column(step + 1, 0, 0);
-        let present: Vec<usize> = columns.keys().copied().filter(|column| *column < end).collect();
-        if present.len() < end {
-            return Err(format!("only {} of {end} local gradients were recorded", present.len()));
+        let per_step = spec.contributions_per_step();
+        let steps = spec.steps_seen(step).filter(|step| spec.records_step(*step));
+        let due: Vec<usize> =
+            steps.flat_map(|step| step * per_step..(step + 1) * per_step).collect();
+        let present: Vec<usize> =
+            due.iter().copied().filter(|column| columns.contains_key(column)).collect();
+        if present.len() < due.len() {
+            return Err(format!(
+                "only {} of {} local gradients were recorded",
+                present.len(),
+                due.len()
+            ));
         }
         let rows = elements.len();
         if rows < 2 * present.len() {
@@ -218,7 +228,7 @@ impl System {
             spread,
             arithmetic: f64::EPSILON * condition * rows as f64,
             condition,
-            current: spec.column(step, 0, 0),
+            current: step * per_step,
         })
     }
 
@@ -277,6 +287,7 @@ impl System {
         let mut weights = vec![0.0; spec.contributions()];
         for (&column, &weight) in self.present.iter().zip(w.iter()) {
             // Where foreign data is in the way there are no integers to find.
+            let column = column % spec.contributions();
             weights[column] = if explained { snap(weight, tolerance) } else { weight };
         }
         // What lies outside the span and is no rounding, in units of a weight.

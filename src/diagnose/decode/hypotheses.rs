@@ -48,7 +48,7 @@ impl Slip {
         match self {
             // Looked for at its own place: a run has as many of these as gradients.
             Slip::One { rank, microbatch, .. } => {
-                (0..spec.steps).any(|step| changed(spec.column(step, *rank, *microbatch)))
+                (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
             }
             Slip::Microbatches { .. } => (0..planned.len()).any(changed),
         }

@@ -101,7 +101,7 @@ impl Decoded {
             self.complete = false;
             self.refusals.push("some rank's partition: it never said what it holds".to_owned());
         }
-        for step in 0..spec.steps {
+        for step in spec.recorded_steps() {
             let partial: Vec<usize> = (0..spec.world_size)
                 .filter(|&rank| !scene.observed.skipped(step, rank))
                 .filter(|&rank| {
@@ -183,15 +183,27 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
         weights[spec.column(step, rank, 0)..][..ga].to_vec()
     };
     let ranks = 0..spec.world_size;
-    let earlier = |rank| (0..step).flat_map(|step| of_step(weights, step, rank)).collect();
+    let of_ranks = |columns: &[f64]| -> Vec<Vec<f64>> {
+        ranks.clone().map(|rank| of_step(columns, step, rank)).collect()
+    };
+    let earlier = |rank| {
+        let steps = spec.steps_seen(step).filter(|earlier| *earlier < step);
+        steps.flat_map(|step| of_step(weights, step, rank)).collect()
+    };
+    let leftover: Vec<Vec<f64>> = ranks.clone().map(earlier).collect();
+    let has_leftover = leftover.iter().flatten().any(|weight| weight.abs() > reading.tolerance);
+    // A step's codes are those of an older one too. Beside what is left of the steps in between,
+    // what is too much is left of that one.
+    let is_shared = step >= spec.code_steps();
+    let own = if has_leftover && is_shared { &expected } else { weights };
     Contribution {
         point: buffer.point,
         step,
         microbatch: buffer.microbatch,
         rank: buffer.rank,
-        weights: ranks.clone().map(|rank| of_step(weights, step, rank)).collect(),
-        expected: ranks.clone().map(|rank| of_step(&expected, step, rank)).collect(),
-        leftover: ranks.map(earlier).collect(),
+        weights: of_ranks(own),
+        expected: of_ranks(&expected),
+        leftover,
         params: reading.params,
         residual: reading.residual,
         tolerance: reading.tolerance,

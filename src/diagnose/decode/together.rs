@@ -14,9 +14,6 @@ use super::coded::Prepared;
 use super::weights::Weights;
 use super::{largest, snap};
 
-/// The largest model that is put together: what is recorded whole.
-const MOST_ELEMENTS: usize = 1 << 20;
-
 /// Candidates that are kept: faults that differ from place to place are not looked for here.
 const MOST_CANDIDATES: usize = 8;
 
@@ -29,7 +26,7 @@ pub fn candidates(
 ) -> Vec<Rc<Weights>> {
     let mut found: Vec<Rc<Weights>> = Vec::new();
     let partitions = || moment.iter().filter(|it| it.buffer.layout == LayoutName::Partition);
-    if plan.numel() > MOST_ELEMENTS {
+    if spec.recording.sampled {
         return found;
     }
     let mut whole = vec![f64::NAN; plan.numel()];
@@ -41,7 +38,8 @@ pub fn candidates(
                 .copy_from_slice(&prepared.values[piece.start..][..piece.flat.len()]);
         }
     }
-    let length = code.shortest();
+    // With as many spare rows as gradients: what decodes by chance would stand for all ranks.
+    let length = code.length();
     for param in plan.params() {
         let range = param.range();
         let last = range.end.saturating_sub(length);

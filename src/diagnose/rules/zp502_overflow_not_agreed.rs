@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
     let ranks = 0..observed.spec.world_size;
-    for step in 0..observed.spec.steps {
+    for step in observed.spec.recorded_steps() {
         let which = |wanted| -> Vec<usize> {
             let decided =
                 |rank: &usize| decision(observed, &case.plan, step, *rank) == Some(wanted);

@@ -18,7 +18,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
     let mut steps = Vec::new();
     let mut ranks = Vec::new();
-    for step in 0..observed.spec.steps {
+    for step in observed.spec.recorded_steps() {
         let skipped = (0..observed.spec.world_size).filter(|&rank| observed.skipped(step, rank));
         let skipped: Vec<usize> = skipped.collect();
         if skipped.is_empty() || reason(observed, &case.plan, step).is_some() {

@@ -32,7 +32,7 @@ pub const MUST_AGREE: &[Point] = &[
 ];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let mut disagreements = (0..case.observed.spec.steps).flat_map(|step| {
+    let mut disagreements = case.observed.spec.recorded_steps().flat_map(|step| {
         MUST_AGREE.iter().filter_map(move |&point| disagreement(case, point, step))
     });
     let Some((step, first, other)) = disagreements.next() else { return Vec::new() };

@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
-    for step in 0..observed.spec.steps {
+    for step in observed.spec.recorded_steps() {
         let updated = Updated::new(case, step);
         let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
         let mut names = Vec::new();

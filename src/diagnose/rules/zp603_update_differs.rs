@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let observed = &case.observed;
     let (mut starved, mut differing) = (Vec::new(), Vec::new());
-    for step in 0..observed.spec.steps {
+    for step in observed.spec.recorded_steps() {
         for update in observed.at(Point::MasterWeights, step) {
             let rank = update.rank;
             let fed = observed.of_rank(rank, Point::OptimizerInput, step).next().is_some();

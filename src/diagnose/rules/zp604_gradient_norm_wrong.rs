@@ -104,7 +104,7 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 /// Norms of the same gradient that ranks do not agree on: they clip it differently.
 fn differing(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let observed = &case.observed;
-    (0..observed.spec.steps).find_map(|step| {
+    observed.spec.recorded_steps().find_map(|step| {
         let norms: Vec<(usize, Option<f64>)> = observed
             .norms
             .range((step, 0)..=(step, usize::MAX))

@@ -28,7 +28,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             }
         }
     }
-    let damaged = observed.buffers.iter().filter(|buffer| {
+    let recorded = observed.buffers.iter().filter(|buffer| buffer.payload.has_content());
+    let damaged = recorded.filter(|buffer| {
         let intact = |bytes: Vec<u8>| digest(&bytes) == buffer.payload.digest;
         !buffer.payload.bytes().is_ok_and(intact)
     });

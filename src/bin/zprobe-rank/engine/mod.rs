@@ -134,8 +134,7 @@ impl Engine {
         ] {
             recorder.emit(Event::Layout { layout, segments, sampled: false })?;
         }
-        recorder
-            .settle(spec.observe, Sampler::of(spec, plan, partitioning, self.context.owner()))?;
+        recorder.settle(spec, Sampler::of(spec, plan, partitioning, self.context.owner()))?;
         recorder.emit(Event::OptimizerChosen {
             class: self.flow.class().to_owned(),
             inner: spec.optimizer.name().to_owned(),

@@ -86,7 +86,13 @@ pub(super) fn headline(report: &Report) -> String {
     match (report.verdict, &report.findings[..]) {
         (Verdict::Clean, _) => {
             let steps = steps_taken(report);
-            let skipped = match spec.steps - steps {
+            let recorded = spec.recorded_steps().count();
+            let of_all = if recorded < spec.steps {
+                format!(" (recorded of {})", spec.steps)
+            } else {
+                String::new()
+            };
+            let skipped = match recorded - steps {
                 0 => String::new(),
                 skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
             };
@@ -94,7 +100,7 @@ pub(super) fn headline(report: &Report) -> String {
                 format!(", the same to the last bit in {} repeats", repeats.verdicts.len())
             });
             format!(
-                "all {} of {} reached the optimizer exactly once{repeats}{skipped}",
+                "all {} of {}{of_all} reached the optimizer exactly once{repeats}{skipped}",
                 amount(per_step * steps, "gradient"),
                 amount(steps, "step"),
             )
@@ -132,7 +138,7 @@ fn steps_taken(report: &Report) -> usize {
     let was_read = |step: &usize| {
         report.contributions.iter().any(|entry| (entry.point, entry.step) == (last_word, *step))
     };
-    (0..spec.steps).filter(was_read).count()
+    spec.recorded_steps().filter(was_read).count()
 }
 
 pub(super) fn finding_text(page: &mut Page, finding: &Finding) {

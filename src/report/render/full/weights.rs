@@ -47,6 +47,13 @@ pub(super) fn weights(page: &mut Page, report: &Report) {
             }
         }
     }
+    if report.contributions_left_out > 0 {
+        let body = format!(
+            "{} of these tables, which the report has no room for",
+            report.contributions_left_out
+        );
+        page.paragraph("left out: ", &body);
+    }
 }
 
 /// Everything that was read at a point.

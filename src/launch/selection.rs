@@ -1,0 +1,192 @@
+//! Which records of the ranks the trace holds, and of which of them the content.
+//!
+//! Ranks say all that they do, so that the launcher knows at any time where they are. What the
+//! spec's [`Recording`](crate::spec::Recording) leaves out is not written, but for the last words of
+//! a rank that ends there.
+
+use crate::spec::{Point, RunSpec};
+use crate::trace::{Contents, Event, LayoutName, Record};
+
+/// What becomes of a line.
+pub(super) enum Choice {
+    /// It is written as it is.
+    Whole,
+    /// This is written in its place: the buffer's content stands in the trace already, or the trace
+    /// has no room for it.
+    WithoutContent(Vec<u8>),
+    /// Nothing is written.
+    LeftOut,
+}
+
+/// What was written so far, and what was not.
+pub(super) struct Selection {
+    spec: RunSpec,
+    bytes: u64,
+    contents: Contents,
+    ranks: Vec<Rank>,
+}
+
+/// Where a rank is.
+#[derive(Clone, Default)]
+struct Rank {
+    step: Option<usize>,
+    microbatch: Option<usize>,
+    /// Lines that were left out since the last that was written: the last phase that was entered,
+    /// and what followed it last.
+    phase: Option<Vec<u8>>,
+    last: Option<Vec<u8>>,
+}
+
+impl Selection {
+    /// Nothing written yet of a run of `spec`.
+    pub(super) fn new(spec: &RunSpec) -> Self {
+        let ranks = vec![Rank::default(); spec.world_size];
+        Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
+    }
+
+    /// Counts bytes that were written.
+    pub(super) fn written(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Decides about a rank's line.
+    pub(super) fn choose(&mut self, line: &[u8], record: &Record) -> Choice {
+        let Some(rank) = record.rank.and_then(|rank| self.ranks.get_mut(rank)) else {
+            return Choice::Whole;
+        };
+        let (step, microbatch) = record.event.moment();
+        if step.is_some() {
+            (rank.step, rank.microbatch) = (step, microbatch);
+        }
+        if is_left_out(&self.spec, rank, &record.event) {
+            if matches!(record.event, Event::PhaseEntered { .. }) {
+                (rank.phase, rank.last) = (Some(line.to_owned()), None);
+            } else {
+                rank.last = Some(line.to_owned());
+            }
+            return Choice::LeftOut;
+        }
+        (rank.phase, rank.last) = (None, None);
+        self.shorten(line.len(), record).map_or(Choice::Whole, Choice::WithoutContent)
+    }
+
+    /// The line of a buffer without its content, where that is not to be written.
+    ///
+    /// Copies of the whole model make way when the budget is used up: in a run in which ranks hold
+    /// the same there is one of each, and what an optimizer consumes is its rank's partition.
+    fn shorten(&mut self, length: usize, record: &Record) -> Option<Vec<u8>> {
+        let Event::Buffer { step, microbatch, point, layout, payload } = &record.event else {
+            return None;
+        };
+        let recording = &self.spec.recording;
+        let is_full = *layout == LayoutName::Full
+            && self.bytes.saturating_add(length as u64) > recording.room();
+        if !payload.has_content() || !(self.contents.has(payload) || is_full) {
+            return None;
+        }
+        let event = Event::Buffer {
+            step: *step,
+            microbatch: *microbatch,
+            point: *point,
+            layout: *layout,
+            payload: payload.without_content(),
+        };
+        serde_json::to_vec(&Record { event, run: record.run.clone(), ..*record }).ok()
+    }
+
+    /// Lines that were left out and that `event`, the end of a rank or of the run, makes worth
+    /// keeping: the last words of the ranks concerned.
+    pub(super) fn last_words(&mut self, event: &Event) -> Vec<Vec<u8>> {
+        let ranks = match event {
+            Event::RankExited { rank, .. } => *rank..*rank + 1,
+            Event::TimedOut { .. } | Event::Interrupted | Event::ProtocolViolated { .. } => {
+                0..self.ranks.len()
+            }
+            _ => return Vec::new(),
+        };
+        let of = self.ranks.get_mut(ranks).into_iter().flatten();
+        of.flat_map(|rank| [rank.phase.take(), rank.last.take()]).flatten().collect()
+    }
+}
+
+/// Whether the trace does without an event of a rank that is where `rank` says.
+fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
+    let is_inside = match event {
+        // Ranks record no buffer that is not to be recorded; what they tell each other of those that
+        // are goes with them.
+        Event::Buffer { .. } => false,
+        Event::DigestsGathered { step, .. } => !spec.records_point(Point::Parameters, *step, None),
+        // An overflow decides what the weights are from there on.
+        Event::LossScaled { overflow, .. } => !overflow,
+        Event::CollectiveEntered { .. } => true,
+        _ => event.moment().0.is_some(),
+    };
+    if let Event::DigestsGathered { .. } = event {
+        return is_inside;
+    }
+    let outside = rank.step.is_some_and(|step| !spec.records_step(step))
+        || rank.microbatch.is_some_and(|microbatch| !spec.records_microbatch(microbatch));
+    is_inside && outside
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Dtype, Recording, SpecRequest};
+    use crate::trace::{Payload, Phase};
+
+    fn selection(recording: Recording) -> Selection {
+        let spec = SpecRequest::default().resolve().expect("a valid request");
+        Selection::new(&RunSpec { recording, ..spec })
+    }
+
+    fn record(event: Event) -> (Vec<u8>, Record) {
+        let record = Record { v: 1, run: "r".to_owned(), rank: Some(0), seq: 0, t_ns: 0, event };
+        (serde_json::to_vec(&record).expect("a record"), record)
+    }
+
+    fn phase(step: usize) -> (Vec<u8>, Record) {
+        record(Event::PhaseEntered { step, microbatch: 3, phase: Phase::Backward })
+    }
+
+    fn buffer(layout: LayoutName) -> (Vec<u8>, Record) {
+        let payload = Payload::new(Dtype::Fp32, &[1; 64], 1.0);
+        let point = Point::BeforeStep;
+        record(Event::Buffer { step: Some(0), microbatch: None, point, layout, payload })
+    }
+
+    fn is_whole(selection: &mut Selection, (line, record): &(Vec<u8>, Record)) -> bool {
+        matches!(selection.choose(line, record), Choice::Whole)
+    }
+
+    #[test]
+    fn a_step_that_is_not_recorded_leaves_only_the_last_words_of_a_rank_that_ends_in_it() {
+        let mut selection = selection(Recording { steps: Some(vec![0]), ..Recording::default() });
+        assert!(is_whole(&mut selection, &phase(0)));
+        let last = phase(1);
+        assert!(!is_whole(&mut selection, &last));
+        let end = Event::TimedOut { silent: vec![0], timeout_s: 1 };
+        assert_eq!(selection.last_words(&end), [last.0]);
+        assert!(selection.last_words(&end).is_empty(), "they are written once");
+    }
+
+    #[test]
+    fn content_is_written_once() {
+        let mut selection = selection(Recording::default());
+        let first = buffer(LayoutName::Full);
+        assert!(is_whole(&mut selection, &first));
+        let Choice::WithoutContent(line) = selection.choose(&first.0, &first.1) else {
+            panic!("the same content was written again");
+        };
+        assert!(line.len() < first.0.len());
+    }
+
+    #[test]
+    fn copies_of_the_model_make_way_for_what_optimizers_consume_when_the_budget_is_used_up() {
+        for (layout, is_kept) in [(LayoutName::Full, false), (LayoutName::Partition, true)] {
+            let mut selection = selection(Recording::within(1000));
+            selection.written(1000);
+            assert_eq!(is_whole(&mut selection, &buffer(layout)), is_kept, "{layout}");
+        }
+    }
+}
