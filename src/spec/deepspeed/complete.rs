@@ -17,7 +17,6 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
         _ => described(asked, spec),
     };
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
-    drop_auto(&mut config);
     // Where the file leaves its dtype to the caller, that is zprobe.
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
@@ -134,12 +133,14 @@ fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
     }
 }
 
-/// `"auto"` is a word of the framework that calls DeepSpeed; DeepSpeed itself does not know it.
-fn drop_auto(members: &mut Map<String, Value>) {
-    members.retain(|_, value| value != "auto");
-    for value in members.values_mut() {
-        if let Value::Object(section) = value {
-            drop_auto(section);
+/// Takes the key at `path` out, if it is there.
+pub(super) fn remove(members: &mut Map<String, Value>, path: &str) {
+    match path.split_once('.') {
+        None => drop(members.remove(path)),
+        Some((section, rest)) => {
+            if let Some(Value::Object(members)) = members.get_mut(section) {
+                remove(members, rest);
+            }
         }
     }
 }
