@@ -143,7 +143,7 @@ mod tests {
         let word = "x".repeat(1 << 20);
         for text in [
             format!("{word} = 1"),
-            format!("{word}"),
+            word.clone(),
             format!("title = 'x'\nlines = '{word}'"),
             format!("title = {}1{}", "[".repeat(1 << 16), "]".repeat(1 << 16)),
             format!("title.{} = 1", "a.".repeat(1 << 16) + "a"),

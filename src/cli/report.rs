@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     max_trace_size: u64,
 
-    /// Interpreter that the engine ran in: adds its versions, collect_env and ds_report
+    /// Interpreter or virtual environment that the engine ran in: adds its versions, collect_env and ds_report
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
     python: Option<PathBuf>,
 
@@ -96,15 +96,15 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// What the machine says, and the interpreter if one was named.
 fn look(args: &Args, report: &zprobe::report::Report, private: &Private) -> Result<Environment> {
-    let Some(interpreter) = &args.python else {
+    let Some(interpreter) = args.python.as_deref().map(super::interpreter::inside) else {
         let own = std::env::current_exe().context("cannot find the program that is running")?;
         let machine = Machine::look(own.with_file_name("zprobe-rank"));
         return Ok(Environment::new(&machine, None, report, private));
     };
-    let (machine, python) = super::doctor::examine(interpreter, args.timeout)?;
+    let (machine, python) = super::doctor::examine(&interpreter, args.timeout)?;
     let python: Python = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
-    environment.ask_engines(interpreter, &python, Duration::from_secs(args.timeout));
+    environment.ask_engines(&interpreter, &python, Duration::from_secs(args.timeout));
     Ok(environment)
 }
 

@@ -24,6 +24,7 @@ use zprobe::trace::{Trace, is_recorded};
 
 use super::cuda::Cuda;
 use super::diagnose::diagnosis;
+use super::interpreter::Python;
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{minimise, repeat, verbosity};
@@ -154,16 +155,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
     out: Option<PathBuf>,
 
-    /// Python interpreter that has the engine under test, or, for the native engine on CUDA, torch
-    /// [default: python3; native: LIBTORCH]
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::ExecutablePath,
-        env = "ZPROBE_PYTHON",
-        help_heading = "Run"
-    )]
-    python: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Run")]
+    python: Python,
 
     /// Start this program once per rank instead of the engine's own; it must speak the protocol of
     /// docs/protocol.md
@@ -268,9 +261,14 @@ impl Args {
         })
     }
 
-    /// The interpreter that has the engine under test.
-    pub fn interpreter(&self) -> PathBuf {
-        self.python.clone().unwrap_or_else(|| PathBuf::from("python3"))
+    /// The interpreter that has the real engine under test.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn interpreter(&self, engine: Engine) -> Result<PathBuf> {
+        let chosen = self.python.choose();
+        chosen.must_have(engine)?;
+        Ok(chosen.path)
     }
 
     /// How often the run is made.
@@ -298,7 +296,7 @@ impl Args {
         say("--deepspeed-config", file);
         say("--device", self.device.map(|device| device.to_string()));
         say("--backend", self.backend.map(|backend| backend.to_string()));
-        say("--python", path(&self.python));
+        say("--python", path(&self.python.named()));
         say("--repeat", self.repeat.filter(|repeats| *repeats > 1).map(|it| it.to_string()));
         say("--rank-program", path(&self.rank_program));
         if !self.rank_args.is_empty() {
@@ -327,7 +325,7 @@ impl Args {
             || self.backend == Some(BackendChoice::Nccl)
             || self.nproc_per_node.as_deref() == Some(GPU);
         if native && !on_cpu && (asks || native::driver_is_there()) {
-            Cuda::look(self.python.as_deref()).map(Some)
+            Cuda::look(self.python.named().as_deref()).map(Some)
         } else {
             Ok(None)
         }

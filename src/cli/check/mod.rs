@@ -19,6 +19,7 @@ use zprobe::report::suite::{Status, Suite};
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
+use super::interpreter::Python;
 use super::{ci, config, page, verbosity};
 
 /// Arguments of `zprobe check`.
@@ -32,15 +33,8 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
     engine: Vec<Engine>,
 
-    /// Python interpreter that has the real engines
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::ExecutablePath,
-        default_value = "python3",
-        env = "ZPROBE_PYTHON"
-    )]
-    python: PathBuf,
+    #[command(flatten)]
+    python: Python,
 
     /// Only cases whose name, description or arguments contain this; several narrow it down
     #[arg(long, value_name = "SUBSTRING", env = "ZPROBE_FILTER")]
@@ -103,11 +97,12 @@ pub fn main(args: &Args) -> Result<u8> {
         super::print(&select::list(&tasks))?;
         return Ok(0);
     }
-    let missing = engines::missing(tasks.iter().map(|task| task.engine), &args.python)?;
+    let python = args.python.choose().path;
+    let missing = engines::missing(tasks.iter().map(|task| task.engine), &python)?;
     refuse_missing(&missing, args)?;
     let out =
         args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
-    let mut cases = run::run_all(&tasks, &missing, args, &out)?;
+    let mut cases = run::run_all(&tasks, &missing, args, &python, &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {

@@ -23,6 +23,7 @@ pub fn run_all(
     tasks: &[Task<'_>],
     missing: &BTreeMap<Engine, String>,
     args: &Args,
+    python: &Path,
     out: &Path,
 ) -> Result<Vec<Case>> {
     let scratch = Scratch::new(&Path::new(".zprobe/pools").join(run_id()))?;
@@ -51,7 +52,7 @@ pub fn run_all(
                 // Tasks come engine by engine: the pool of another one is not needed again.
                 let own = worker.take().filter(|worker| worker.engine() == task.engine);
                 let dir = || scratch.path().join(format!("{}-{job}", task.engine));
-                let own = own.unwrap_or_else(|| Worker::new(task.engine, &args.python, dir()));
+                let own = own.unwrap_or_else(|| Worker::new(task.engine, python, dir()));
                 run_one(task, args, worker.insert(own), out, at)
             };
             line.inc(1);
@@ -133,7 +134,7 @@ fn blank(task: &Task<'_>, args: &Args, status: Status) -> Case {
         engine: task.engine,
         description: probe.description.clone(),
         file: task.chosen.file.clone(),
-        command: task.command(&args.python),
+        command: task.command(args.python.named().as_deref()),
         expected: probe.expect.to_string(),
         got: String::new(),
         status,

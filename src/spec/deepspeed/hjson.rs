@@ -9,9 +9,8 @@ use std::collections::HashMap;
 use deser::de::{DeserializeDriver, Limits, Sink, SinkHandle, default_atom};
 use deser::{Atom, Context, Error, ErrorKind, State};
 use deser_hj::{Deserializer, DeserializerConfig};
-use serde_json::Number;
 
-use super::document::{Json, Member, meant_by, short};
+use super::document::{Json, Member, meant_by, number, short};
 use super::message::{Position, Problem, Spot};
 
 /// How deep a file may nest. DeepSpeed's own settings are less than ten deep, and 128 is what JSON
@@ -233,16 +232,6 @@ fn position(place: deser::Position) -> Position {
     Position { line: place.line, column: place.column }
 }
 
-/// A number as Python's hjson has it: `5e8` is whole.
-fn number(value: f64) -> Json {
-    const LIMIT: f64 = 1e10;
-    if value.fract() == 0.0 && value.abs() < LIMIT {
-        return Json::Number((value as i64).into());
-    }
-    // Only what is no finite number is no number of JSON, and the parser gives none.
-    Number::from_f64(value).map_or(Json::Null, Json::Number)
-}
-
 /// One value of the tree, which the parser hands what stands in it.
 struct Level<'l, 't> {
     tree: &'l mut Tree<'t>,
@@ -264,7 +253,8 @@ impl<'de> Sink<'de> for Level<'_, '_> {
             Atom::Bool(value) => Json::Bool(value),
             Atom::U64(value) => Json::Number(value.into()),
             Atom::I64(value) => Json::Number(value.into()),
-            Atom::F64(value) => number(value),
+            // Only what is no finite number is no number of JSON, and the parser gives none.
+            Atom::F64(value) => number(value).map_or(Json::Null, Json::Number),
             Atom::Str(text) | Atom::Lexical(text) => {
                 self.tree.string(&text, state);
                 return Ok(());

@@ -329,7 +329,7 @@ fn what_is_wrong_is_told_in_a_few_lines_however_large_the_file() {
         format!("{{ {many} }}"),
         format!("{{ {many} {many} }}"),
         format!("{{ a: {long}"),
-        format!("{long}"),
+        long.clone(),
         format!("{{ optimizer: {{ type: \"{long}\" }}, train_batch_size: 8 }}"),
         format!("{{ optimizer: {{ type: Adam\n params: {{ {many} }} }} }}"),
         nested,
