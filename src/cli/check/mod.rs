@@ -102,9 +102,9 @@ pub fn main(args: &Args) -> Result<u8> {
     refuse_missing(&missing, args)?;
     let out =
         args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
-    let mut cases = run::run_all(&tasks, &missing, args, &python, &out)?;
+    let mut cases = run::run_all(&tasks, &missing, args, (&python, &accepted), &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
-    let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
+    let notices = accepted.finish(&mut cases, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
         verbosity::say(format_args!("recorded in {}", out.display()));
     }

@@ -13,6 +13,7 @@ use zprobe::report::suite::{Case, Status, findings};
 use zprobe::spec::Engine;
 
 use super::Args;
+use super::accept::Accepted;
 use super::select::Task;
 use crate::cli::run::run_id;
 use crate::cli::verbosity::{self, Verbosity};
@@ -23,7 +24,7 @@ pub fn run_all(
     tasks: &[Task<'_>],
     missing: &BTreeMap<Engine, String>,
     args: &Args,
-    python: &Path,
+    (python, accepted): (&Path, &Accepted),
     out: &Path,
 ) -> Result<Vec<Case>> {
     let scratch = Scratch::new(&Path::new(".zprobe/pools").join(run_id()))?;
@@ -37,7 +38,7 @@ pub fn run_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = tasks.get(at) else { return };
             line.set_message(task.id());
-            let case = if let Some(reason) = missing.get(&task.engine) {
+            let mut case = if let Some(reason) = missing.get(&task.engine) {
                 not_started(task, args, Status::Skipped, reason)
             } else if interrupted.load(Ordering::Relaxed) {
                 not_started(task, args, Status::Inconclusive, "interrupted before it was started")
@@ -56,10 +57,11 @@ pub fn run_all(
                 run_one(task, args, worker.insert(own), out, at)
             };
             line.inc(1);
+            accepted.mark(&mut case);
             if case.status.is_bad() {
                 failed.store(true, Ordering::Relaxed);
             }
-            line.suspend(|| tell(&case));
+            line.suspend(|| tell(&accepted.in_the_end(&case)));
             cases.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(case);
         }
     };
@@ -79,6 +81,13 @@ fn tell(case: &Case) {
     if case.status.is_bad() {
         let complaint = case.complaint();
         let words = complaint.lines().next().unwrap_or_default();
+        verbosity::say(format_args!("{}: {}: {words}", case.status, case.id()));
+    } else if case.status == Status::Accepted {
+        let accepted = case.findings.iter().filter_map(|it| {
+            let why = it.accepted.as_ref()?;
+            Some(format!("{} until {}: {}", it.finding.code, why.expires, why.reason))
+        });
+        let words = accepted.collect::<Vec<_>>().join("; ");
         verbosity::say(format_args!("{}: {}: {words}", case.status, case.id()));
     } else if Verbosity::get().verbose {
         verbosity::say(format_args!("{}: {}", case.status, case.id()));
