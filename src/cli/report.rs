@@ -15,10 +15,8 @@ use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::diagnose::diagnosis;
 
+use super::store::RUNS;
 use super::verbosity;
-
-/// Where runs are recorded unless somebody says otherwise.
-const RUNS: &str = ".zprobe/runs";
 
 /// Arguments of `zprobe report`.
 #[derive(clap::Args)]
@@ -149,7 +147,7 @@ fn newest(runs: &Path) -> Result<PathBuf> {
 }
 
 /// `500K`, `16M`, `1G` or a number of bytes.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,

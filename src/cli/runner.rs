@@ -32,9 +32,7 @@ impl Runner {
             (None, None) if spec.engine == Engine::Native => {
                 Self::Cold(native::cpu_ranks(native::program()?))
             }
-            (None, None) => {
-                Self::Cold(adapters::rank_program(&args.interpreter(spec.engine)?, dir)?)
-            }
+            (None, None) => Self::Cold(adapters::rank_program(&args.interpreter(), dir)?),
         })
     }
 
@@ -45,8 +43,7 @@ impl Runner {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
             (None, None) => {
-                let python = args.interpreter(spec.engine)?;
-                Self::Warm(Pooled::new(spec.engine, &python, &dir.join("pool"))?)
+                Self::Warm(Pooled::new(spec.engine, &args.interpreter(), &dir.join("pool"))?)
             }
         })
     }

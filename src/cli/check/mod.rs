@@ -9,7 +9,7 @@ mod run;
 mod select;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -20,7 +20,7 @@ use zprobe::spec::Engine;
 
 use self::accept::Accepted;
 use super::interpreter::Python;
-use super::{ci, config, page, verbosity};
+use super::{ci, config, page, store, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -100,8 +100,7 @@ pub fn main(args: &Args) -> Result<u8> {
     let python = args.python.choose().path;
     let missing = engines::missing(tasks.iter().map(|task| task.engine), &python)?;
     refuse_missing(&missing, args)?;
-    let out =
-        args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
+    let out = args.out.clone().map_or_else(|| store::place("check"), Ok)?;
     let mut cases = run::run_all(&tasks, &missing, args, (&python, &accepted), &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.finish(&mut cases, whole)?;

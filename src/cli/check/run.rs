@@ -15,7 +15,7 @@ use zprobe::spec::Engine;
 use super::Args;
 use super::accept::Accepted;
 use super::select::Task;
-use crate::cli::run::run_id;
+use crate::cli::store;
 use crate::cli::verbosity::{self, Verbosity};
 use crate::cli::workers::{Scratch, Worker, progress, stop_on_signals};
 
@@ -27,7 +27,7 @@ pub fn run_all(
     (python, accepted): (&Path, &Accepted),
     out: &Path,
 ) -> Result<Vec<Case>> {
-    let scratch = Scratch::new(&Path::new(".zprobe/pools").join(run_id()))?;
+    let scratch = Scratch::new(&store::place("pools")?)?;
     let (interrupted, failed) = (stop_on_signals()?, AtomicBool::new(false));
     let line = progress(tasks.len())?;
     let next = AtomicUsize::new(0);

@@ -149,7 +149,7 @@ fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
         }
     };
     python.must_have(args.engine)?;
-    let scratch = Scratch::new(&Path::new(".zprobe/sweep").join(super::run::run_id()))?;
+    let scratch = Scratch::new(&super::store::place("sweep")?)?;
     let done = run::run_all(&plan, args, &python.path, scratch.path())?;
     let not_tried = plan.chosen.len() - done.rows.len();
     Ok(plan.sweep(args, done, not_tried))
