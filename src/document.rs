@@ -14,6 +14,12 @@ pub type Flags = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
 /// How alike two words are, from 0 to 1, so that one may have been meant by the other.
 const ALIKE: f64 = 0.6;
 
+/// Characters of a complaint that are said: a complaint quotes the file, in which a word may be long.
+const LONGEST_PROBLEM: usize = 2000;
+
+/// Bytes of a word from which on nothing is like it: comparing takes as much memory as both are long.
+const LONGEST_WORD: usize = 100;
+
 /// A file and what stands in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
@@ -55,7 +61,12 @@ impl Document {
     /// A complaint about the text at these bytes.
     pub fn complain(&self, at: Range<usize>, problem: impl fmt::Display) -> Complaint {
         let (line, column) = self.place(at);
-        Complaint { file: self.file.clone(), line, column, problem: problem.to_string() }
+        let mut problem = problem.to_string();
+        if let Some((end, _)) = problem.char_indices().nth(LONGEST_PROBLEM) {
+            problem.truncate(end);
+            problem.push('…');
+        }
+        Complaint { file: self.file.clone(), line, column, problem }
     }
 
     /// Line and column of the text at these bytes, from 1.
@@ -70,6 +81,7 @@ impl Document {
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
+        .filter(|_| word.len() <= LONGEST_WORD)
         .map(|other| (strsim::normalized_damerau_levenshtein(word, other), other))
         .filter(|(likeness, _)| *likeness >= ALIKE)
         .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -124,6 +136,21 @@ mod tests {
         ]
         .map(complaint);
         insta::assert_snapshot!(complaints.join("\n"));
+    }
+
+    #[test]
+    fn a_complaint_stays_short_however_long_the_words_of_the_file() {
+        let word = "x".repeat(1 << 20);
+        for text in [
+            format!("{word} = 1"),
+            word.clone(),
+            format!("title = 'x'\nlines = '{word}'"),
+            format!("title = {}1{}", "[".repeat(1 << 16), "]".repeat(1 << 16)),
+            format!("title.{} = 1", "a.".repeat(1 << 16) + "a"),
+        ] {
+            let said = complaint(&text);
+            assert!(said.len() < 5_000, "{} bytes: {said:.300}", said.len());
+        }
     }
 
     #[test]

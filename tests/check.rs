@@ -381,3 +381,40 @@ fn a_ci_is_told_in_the_forms_that_it_reads() {
     let uri = "/runs/0/results/0/locations/0/physicalLocation/artifactLocation/uri";
     assert_eq!(sarif.pointer(uri).unwrap(), "probes/a-crash.toml");
 }
+
+#[test]
+fn a_baseline_that_the_configuration_names_is_written_the_first_time() {
+    let place = Place::new();
+    place.probes();
+    place.write("ci/here", "");
+    place.write("zprobe.toml", "[check]\nbaseline = 'ci/known.toml'\n");
+    let check = |args: &[&str]| {
+        let own = ["check", "probes", "--python", "./python", "--filter", "crash"];
+        let output = place.zprobe(&[&own, args].concat());
+        (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let (code, _, stderr) = check(&[]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("cannot find") && stderr.contains("ci/known.toml"), "{stderr}");
+
+    let reason = ["--reason", "known", "--expires", "2999-12-31"];
+    let write = |file| [&["--write-baseline", file], &reason[..]].concat();
+    let accepted = "accepted: ddp/a-crash: ZP901 until 2999-12-31: known\n";
+    let (code, stdout, stderr) = check(&write("./ci/../ci/known.toml"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains(accepted) && stderr.contains("known.toml: 1 new"), "{stderr}");
+    assert!(stdout.contains("accepted until 2999-12-31: known"), "{stdout}");
+    assert!(!stderr.contains("crashed:"), "{stderr}");
+
+    let (code, _, stderr) = check(&[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains(accepted) && !stderr.contains("crashed:"), "{stderr}");
+    // What is accepted ends no suite.
+    let (code, _, stderr) = check(&["--fail-fast"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let (_, _, stderr) = check(&write("ci/known.toml"));
+    assert!(stderr.contains("known.toml: 0 new"), "{stderr}");
+    let (code, _, stderr) = check(&write("not/there.toml"));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("there is no such directory"), "{stderr}");
+}

@@ -78,3 +78,62 @@ fn only_engines_are_tried_with_a_python() {
     let output = zprobe(&["list", "rules", "--python", "python3"]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// A virtual environment in which `absent` is what is not installed, and a directory to work in.
+fn environment(absent: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("venv/bin");
+    fs::create_dir_all(&bin).unwrap();
+    let python = bin.join("python");
+    fs::write(&python, format!("#!/bin/sh\necho '{absent}'\n")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// `zprobe` in that directory, where the environment is active.
+fn active(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    command.args(args).current_dir(dir.path()).env("VIRTUAL_ENV", dir.path().join("venv"));
+    let output = command.env_remove("ZPROBE_PYTHON").output().unwrap();
+    let text = |bytes: Vec<u8>| {
+        String::from_utf8(bytes).unwrap().replace(dir.path().to_str().unwrap(), "HERE")
+    };
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
+    let dir = environment(r#"["deepspeed"]"#);
+    let told = "error: DeepSpeed is not installed in HERE/venv/bin/python (chosen because \
+                VIRTUAL_ENV=HERE/venv); install it there (`pip install deepspeed`), or name another \
+                Python with --python\n";
+    for args in [
+        &["run", "--engine", "deepspeed"][..],
+        &["run", "--engine", "deepspeed", "--repeat", "2"],
+        &["sweep", "--engine", "deepspeed", "--limit", "1"],
+    ] {
+        let (code, stdout, stderr) = active(&dir, args);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}");
+        // A sweep says first how much it would do.
+        assert_eq!(stderr.split_inclusive('\n').next_back(), Some(told), "{args:?}");
+        assert!(stderr.lines().count() <= 2, "{args:?}: {stderr}");
+        assert!(!dir.path().join(".zprobe").exists(), "{args:?}");
+    }
+    let (code, _, stderr) = active(&dir, &["run", "--engine", "ddp", "--python", "gone"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.starts_with("error: no Python for the ddp engine: named by --python"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("cannot start gone"), "{stderr}");
+}
+
+#[test]
+fn the_doctor_says_which_python_it_asks_and_why() {
+    let dir = environment("[]");
+    let (_, stdout, _) = active(&dir, &["doctor"]);
+    let told = "Python HERE/venv/bin/python (chosen because VIRTUAL_ENV=HERE/venv)\n";
+    assert!(stdout.starts_with(told), "{stdout}");
+    let (_, stdout, _) = active(&dir, &["doctor", "--python", "venv"]);
+    assert!(stdout.starts_with("Python venv/bin/python (named by --python"), "{stdout}");
+}

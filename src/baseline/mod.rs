@@ -1,6 +1,6 @@
 //! The baseline: findings that are known, accepted for a reason, and until a day.
 //!
-//! [`Baseline::apply`] marks what is accepted in the cases of a suite. An accepted finding is still
+//! [`Baseline::accept`] marks what is accepted in a case of a suite. An accepted finding is still
 //! shown; an entry that is out of date accepts nothing, and one that is of no use is reported, so that
 //! the file does not outlive what it was written for.
 
@@ -50,6 +50,14 @@ impl Entry {
         self.probe.matches(&case.id()) || self.probe.matches(&case.probe)
     }
 
+    /// The findings of a case that this is about, by their place. Of what a probe expects it is none:
+    /// that needs no excuse.
+    fn found_in(&self, case: &Case) -> Vec<usize> {
+        let expected = |it: &CaseFinding| case.expected == it.finding.code;
+        let all = case.findings.iter().enumerate().filter(|_| self.is_about(case));
+        all.filter(|(_, it)| self.matches(it) && !expected(it)).map(|(at, _)| at).collect()
+    }
+
     fn matches(&self, it: &CaseFinding) -> bool {
         let finding = &it.finding;
         self.code == finding.code
@@ -59,44 +67,37 @@ impl Entry {
 }
 
 impl Baseline {
-    /// Marks what is accepted on the day `today`, and says which entries have expired or accept
-    /// nothing. An entry is only said to be of no use if something that it is about has run, or if
-    /// `whole`, the suite was not narrowed down, and there is nothing that it is about.
-    pub fn apply(&self, cases: &mut [Case], today: Date, whole: bool) -> Vec<Notice> {
+    /// Marks what is accepted in a case on the day `today`.
+    pub fn accept(&self, case: &mut Case, today: Date) {
+        for entry in self.entries.iter().filter(|entry| entry.expires >= today) {
+            for at in entry.found_in(case) {
+                case.findings[at].accepted = Some(Acceptance {
+                    reason: entry.reason.clone(),
+                    expires: entry.expires.to_string(),
+                });
+            }
+        }
+        let fails = matches!(case.status, Status::Failed | Status::Crashed);
+        let all = case.findings.iter().all(|it| it.accepted.is_some());
+        if fails && all && !case.findings.is_empty() && case.expected == "clean" {
+            case.status = Status::Accepted;
+        }
+    }
+
+    /// The entries that have expired by the day `today`, or accept nothing. An entry is only said to be
+    /// of no use if something that it is about has run, or if `whole`, the suite was not narrowed down,
+    /// and there is nothing that it is about.
+    pub fn notices(&self, cases: &[Case], today: Date, whole: bool) -> Vec<Notice> {
         let mut notices = Vec::new();
         for entry in &self.entries {
-            let mut used = false;
-            let expired = entry.expires < today;
-            for case in cases.iter_mut().filter(|case| entry.is_about(case)) {
-                let code = &case.expected;
-                for it in &mut case.findings {
-                    // What a probe expects needs no excuse.
-                    if !entry.matches(it) || *code == it.finding.code {
-                        continue;
-                    }
-                    used = true;
-                    if !expired {
-                        it.accepted = Some(Acceptance {
-                            reason: entry.reason.clone(),
-                            expires: entry.expires.to_string(),
-                        });
-                    }
-                }
-            }
             let about = || cases.iter().filter(|case| entry.is_about(case));
-            if used && expired {
+            let used = about().any(|case| !entry.found_in(case).is_empty());
+            if used && entry.expires < today {
                 notices.push(self.notice(NoticeKind::Expired, entry));
             } else if !used
                 && (about().any(Case::run_was_made) || (whole && about().next().is_none()))
             {
                 notices.push(self.notice(NoticeKind::Unused, entry));
-            }
-        }
-        for case in cases {
-            let fails = matches!(case.status, Status::Failed | Status::Crashed);
-            let all = case.findings.iter().all(|it| it.accepted.is_some());
-            if fails && all && !case.findings.is_empty() && case.expected == "clean" {
-                case.status = Status::Accepted;
             }
         }
         notices

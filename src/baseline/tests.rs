@@ -40,6 +40,12 @@ fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
     CaseFinding { finding, accepted: None }
 }
 
+/// Marks all cases, and says what is the matter with entries.
+fn marked(baseline: &Baseline, cases: &mut [Case], today: &str, whole: bool) -> Vec<Notice> {
+    cases.iter_mut().for_each(|case| baseline.accept(case, date(today)));
+    baseline.notices(cases, date(today), whole)
+}
+
 fn case(probe: &str, status: Status, findings: Vec<CaseFinding>) -> Case {
     Case {
         probe: probe.to_owned(),
@@ -64,7 +70,7 @@ fn leak() -> Case {
 
 /// Status, whether every finding is accepted, and kinds of notices.
 fn applied(text: &str, mut cases: Vec<Case>, today: &str, whole: bool) -> (Vec<Case>, Vec<Notice>) {
-    let notices = read(text).unwrap().apply(&mut cases, date(today), whole);
+    let notices = marked(&read(text).unwrap(), &mut cases, today, whole);
     (cases, notices)
 }
 
@@ -153,7 +159,7 @@ fn entries_that_are_written_accept_what_they_were_written_for() {
         vec![leak(), leak(), case("odd[1]", Status::Failed, vec![finding("ZP604", None)])];
     let text = entries(&cases, "says \"wait\"", "2026-12-31");
     assert_eq!(text.matches("[[accept]]").count(), 2, "{text}");
-    let notices = read(&text).unwrap().apply(&mut cases, date("2026-12-31"), true);
+    let notices = marked(&read(&text).unwrap(), &mut cases, "2026-12-31", true);
     assert_eq!(notices, []);
     assert!(cases.iter().all(|case| case.status == Status::Accepted), "{text}");
     assert_eq!(entries(&cases, "again", "2026-12-31"), "");

@@ -80,9 +80,9 @@ fn recorded(path: &Path) -> Result<Side> {
 
 /// Makes both runs.
 fn made(args: &Args, a: &str, b: &str) -> Result<(Side, Side)> {
-    let out = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/compare").join(run_id()));
     // Both are understood before one of them is run.
     let (first, second) = (parsed("--a", a, &args.both)?, parsed("--b", b, &args.both)?);
+    let out = args.out.clone().map_or_else(|| super::store::place("compare"), Ok)?;
     let side = |flags: &str, run: &run::Args, name: &str| {
         let dir = out.join(name);
         let (report, trace) = run::record(run, &format!("{}-{name}", run_id()), &dir)?;

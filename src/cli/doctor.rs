@@ -1,7 +1,7 @@
 //! `zprobe doctor`: what this machine can run, and why not.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
@@ -14,9 +14,8 @@ use super::cuda::Cuda;
 /// Arguments of `zprobe doctor`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Interpreter to examine
-    #[arg(long, value_name = "PATH", default_value = "python3", env = "ZPROBE_PYTHON")]
-    python: PathBuf,
+    #[command(flatten)]
+    python: super::interpreter::Python,
 
     /// Seconds that the interpreter may take; importing torch and DeepSpeed takes up to 30
     #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
@@ -24,13 +23,14 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<u8> {
-    let (mut machine, python) = examine(&args.python, args.timeout)?;
+    let chosen = args.python.choose();
+    let (mut machine, python) = examine(&chosen.path, args.timeout)?;
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
-        machine.cuda = Some(Cuda::look(has_torch.then_some(&*args.python))?.gpus);
+        machine.cuda = Some(Cuda::look(has_torch.then_some(&*chosen.path))?.gpus);
     }
     let engines = engines(&machine, &python);
-    let mut text = String::from("Engines\n");
+    let mut text = format!("Python {chosen}\n\nEngines\n");
     lines(&mut text, &engines);
     text.push_str("\nSurroundings\n");
     lines(&mut text, &surroundings(&machine, &python));

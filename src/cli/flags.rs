@@ -107,12 +107,12 @@ fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-/// A path as it is meant from `base`. A program without a slash is looked up in `PATH`, and what may
-/// be a name or a path is a path if there is something.
+/// A path as it is meant from `base`. A program without a slash is looked up in `PATH` unless there is a
+/// directory of that name, and what may be a name or a path is a path if there is something.
 fn located(arg: &Arg, text: &str, base: &Path) -> String {
     let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
     let meant = match arg.get_value_hint() {
-        ValueHint::ExecutablePath => text.contains('/'),
+        ValueHint::ExecutablePath => text.contains('/') || base.join(text).is_dir(),
         ValueHint::AnyPath if !is_path => text.contains('/') || base.join(text).exists(),
         _ => is_path,
     };

@@ -18,7 +18,7 @@ pub struct Args {
     /// What to list
     what: What,
 
-    /// With `engines`: interpreter to try them with, and say which can run
+    /// With `engines`: interpreter or virtual environment to try them with, and say which can run
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// Which engines can run with this interpreter, and why not.
 fn tried(python: &Path) -> Result<String> {
-    let (machine, python) = super::doctor::examine(python, TRY_LIMIT)?;
+    let (machine, python) = super::doctor::examine(&super::interpreter::inside(python), TRY_LIMIT)?;
     let mut text = String::new();
     super::doctor::lines(&mut text, &engines(&machine, &python));
     Ok(text)

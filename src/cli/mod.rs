@@ -2,6 +2,7 @@
 
 mod check;
 mod ci;
+mod clean;
 mod compare;
 mod completions;
 mod config;
@@ -11,6 +12,7 @@ mod doctor;
 mod explain;
 mod flags;
 mod form;
+mod interpreter;
 mod list;
 mod man;
 mod minimise;
@@ -21,6 +23,7 @@ mod report;
 mod run;
 mod runner;
 mod settings;
+mod store;
 mod sweep;
 mod verbosity;
 mod workers;
@@ -87,6 +90,8 @@ enum Command {
     /// Run configurations that standard input names, over one pool
     #[command(hide = true)]
     PoolWorker(workers::serve::Args),
+    /// Remove recorded runs that are too old, too many or too large
+    Clean(clean::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
     /// Make a Python environment with pinned packages, and print its interpreter
@@ -205,6 +210,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Zoo(args) => zoo::main(&args),
         Command::Sweep(args) => sweep::main(&args),
         Command::PoolWorker(args) => workers::serve::main(&args),
+        Command::Clean(args) => clean::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Provision(args) => provision::main(&args),
         Command::Completions(args) => completions::main(&args),

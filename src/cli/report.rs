@@ -15,10 +15,8 @@ use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::diagnose::diagnosis;
 
+use super::store::RUNS;
 use super::verbosity;
-
-/// Where runs are recorded unless somebody says otherwise.
-const RUNS: &str = ".zprobe/runs";
 
 /// Arguments of `zprobe report`.
 #[derive(clap::Args)]
@@ -47,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     max_trace_size: u64,
 
-    /// Interpreter that the engine ran in: adds its versions, collect_env and ds_report
+    /// Interpreter or virtual environment that the engine ran in: adds its versions, collect_env and ds_report
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
     python: Option<PathBuf>,
 
@@ -96,15 +94,15 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// What the machine says, and the interpreter if one was named.
 fn look(args: &Args, report: &zprobe::report::Report, private: &Private) -> Result<Environment> {
-    let Some(interpreter) = &args.python else {
+    let Some(interpreter) = args.python.as_deref().map(super::interpreter::inside) else {
         let own = std::env::current_exe().context("cannot find the program that is running")?;
         let machine = Machine::look(own.with_file_name("zprobe-rank"));
         return Ok(Environment::new(&machine, None, report, private));
     };
-    let (machine, python) = super::doctor::examine(interpreter, args.timeout)?;
+    let (machine, python) = super::doctor::examine(&interpreter, args.timeout)?;
     let python: Python = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
-    environment.ask_engines(interpreter, &python, Duration::from_secs(args.timeout));
+    environment.ask_engines(&interpreter, &python, Duration::from_secs(args.timeout));
     Ok(environment)
 }
 
@@ -149,7 +147,7 @@ fn newest(runs: &Path) -> Result<PathBuf> {
 }
 
 /// `500K`, `16M`, `1G` or a number of bytes.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,

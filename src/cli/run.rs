@@ -16,6 +16,7 @@ use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::launch::{Ended, Hosting, RankProgram};
 use zprobe::native;
 use zprobe::report::Report;
+use zprobe::report::words::amount;
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
 use zprobe::spec::{
     BackendChoice, Dataflow, Device, DeviceChoice, Dtype, Engine, Fault, Gpus, Model, Optimizer,
@@ -25,9 +26,10 @@ use zprobe::trace::{Trace, is_recorded};
 
 use super::cuda::Cuda;
 use super::diagnose::diagnosis;
+use super::interpreter::Python;
 use super::progress::Progress;
 use super::runner::Runner;
-use super::{minimise, repeat, verbosity};
+use super::{minimise, repeat, store, verbosity};
 
 /// The report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -160,16 +162,18 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
     out: Option<PathBuf>,
 
-    /// Python interpreter that has the engine under test, or, for the native engine on CUDA, torch
-    /// [default: python3; native: LIBTORCH]
+    /// Runs that are kept in .zprobe/runs, where the oldest are removed after a new one; 0 keeps all
     #[arg(
         long,
-        value_name = "PATH",
-        value_hint = ValueHint::ExecutablePath,
-        env = "ZPROBE_PYTHON",
+        value_name = "N",
+        default_value_t = 100,
+        env = "ZPROBE_KEEP_RUNS",
         help_heading = "Run"
     )]
-    python: Option<PathBuf>,
+    keep_runs: usize,
+
+    #[command(flatten, next_help_heading = "Run")]
+    python: Python,
 
     /// Start this program once per rank instead of the engine's own; it must speak the protocol of
     /// docs/protocol.md
@@ -195,7 +199,7 @@ pub struct Args {
 
 pub fn main(args: Args) -> Result<u8> {
     let run_id = run_id();
-    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(".zprobe/runs").join(&run_id));
+    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
     let (mut report, mut trace) = record(&args, &run_id, &run_dir)?;
     if args.minimise.wanted() {
         // What was found is known, whatever becomes of the search.
@@ -206,7 +210,25 @@ pub fn main(args: Args) -> Result<u8> {
     }
     // First, so that it is known even if the report cannot be handed out.
     verbosity::say(format_args!("recorded in {}", run_dir.display()));
+    if args.out.is_none() {
+        make_room(args.keep_runs);
+    }
     args.output.hand_out(&report, &trace)
+}
+
+/// Removes old runs, and says so. One that cannot be removed does not keep a report from being handed
+/// out.
+fn make_room(keep: usize) {
+    match store::retain(Path::new(""), keep) {
+        Ok(removed) if removed.is_empty() => {}
+        Ok(removed) => verbosity::say(format_args!(
+            "removed the {} from {}, {}: --keep-runs {keep}",
+            amount(removed.len(), "oldest run"),
+            store::RUNS,
+            store::size(removed.iter().map(|run| run.bytes).sum()),
+        )),
+        Err(error) => verbosity::say(format_args!("warning: old runs stay: {error:#}")),
+    }
 }
 
 /// Makes the run, or all its repeats, in `run_dir`, and reports on it.
@@ -225,6 +247,10 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
         "{} holds a recorded run already; choose another directory with --out",
         run_dir.display(),
     );
+    if args.rank_program.is_none() {
+        args.python.choose().must_have(spec.engine)?;
+    }
+    let _recording = store::Recording::start(run_dir)?;
     match args.repeats()? {
         1 => {
             let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
@@ -274,9 +300,9 @@ impl Args {
         })
     }
 
-    /// The interpreter that has the engine under test.
+    /// The interpreter that has the real engine under test.
     pub fn interpreter(&self) -> PathBuf {
-        self.python.clone().unwrap_or_else(|| PathBuf::from("python3"))
+        self.python.choose().path
     }
 
     /// How often the run is made.
@@ -304,7 +330,7 @@ impl Args {
         say("--deepspeed-config", file);
         say("--device", self.device.map(|device| device.to_string()));
         say("--backend", self.backend.map(|backend| backend.to_string()));
-        say("--python", path(&self.python));
+        say("--python", path(&self.python.named()));
         say("--repeat", self.repeat.filter(|repeats| *repeats > 1).map(|it| it.to_string()));
         say("--rank-program", path(&self.rank_program));
         if !self.rank_args.is_empty() {
@@ -333,7 +359,7 @@ impl Args {
             || self.backend == Some(BackendChoice::Nccl)
             || self.nproc_per_node.as_deref() == Some(GPU);
         if native && !on_cpu && (asks || native::driver_is_there()) {
-            Cuda::look(self.python.as_deref()).map(Some)
+            Cuda::look(self.python.named().as_deref()).map(Some)
         } else {
             Ok(None)
         }

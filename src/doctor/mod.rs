@@ -15,5 +15,5 @@ mod tests;
 pub use checks::{Check, State};
 pub use engines::{engines, native};
 pub use machine::Machine;
-pub use python::{Attempt, NoAnswer, Python};
+pub use python::{Attempt, NoAnswer, Python, absent};
 pub use surroundings::surroundings;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use process_control::{ChildExt as _, Control as _};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// The script; it needs nothing but the interpreter.
 const SCRIPT: &str = include_str!("facts.py");
@@ -112,30 +113,56 @@ impl Python {
     /// # Errors
     /// If there is no answer: it does not start, dies of an import, or hangs.
     pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
-        let name = || python.display().to_string();
-        let start = |cause| NoAnswer::Start { python: name(), cause };
-        let output = Command::new(python)
-            .args(["-c", SCRIPT])
-            .env("OMP_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(start)?
-            .controlled_with_output()
-            .time_limit(limit)
-            .terminate_for_timeout()
-            .wait()
-            .map_err(start)?
-            .ok_or_else(|| NoAnswer::Late { python: name(), seconds: limit.as_secs() })?;
-        serde_json::from_slice(&output.stdout).map_err(|_| {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let lines: Vec<&str> = text.lines().collect();
-            NoAnswer::Nothing {
-                python: name(),
-                status: output.status.to_string(),
-                words: lines[lines.len().saturating_sub(TAIL_LINES)..].join(" / "),
-            }
-        })
+        answer(python, SCRIPT, &[], limit)
     }
+}
+
+/// Those of `modules` that an interpreter does not find. Nothing is imported, so that it takes no
+/// longer than the interpreter does to start.
+///
+/// # Errors
+/// If there is no answer: it does not start, or hangs, or is no Python.
+pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
+    // What lies in the working directory is not what ranks import.
+    let script = "import sys\n\
+                  sys.path[:] = [path for path in sys.path if path]\n\
+                  import importlib.util, json\n\
+                  find = importlib.util.find_spec\n\
+                  print(json.dumps([name for name in sys.argv[1:] if find(name) is None]))";
+    answer(python, script, modules, limit)
+}
+
+/// What a script of an interpreter prints, as JSON.
+fn answer<T: DeserializeOwned>(
+    python: &Path,
+    script: &str,
+    arguments: &[&str],
+    limit: Duration,
+) -> Result<T, NoAnswer> {
+    let name = || python.display().to_string();
+    let start = |cause| NoAnswer::Start { python: name(), cause };
+    let output = Command::new(python)
+        .args(["-c", script])
+        .args(arguments)
+        .env("OMP_NUM_THREADS", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start)?
+        .controlled_with_output()
+        .time_limit(limit)
+        .terminate_for_timeout()
+        .wait()
+        .map_err(start)?
+        .ok_or_else(|| NoAnswer::Late { python: name(), seconds: limit.as_secs() })?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = text.lines().collect();
+        NoAnswer::Nothing {
+            python: name(),
+            status: output.status.to_string(),
+            words: lines[lines.len().saturating_sub(TAIL_LINES)..].join(" / "),
+        }
+    })
 }

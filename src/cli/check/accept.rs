@@ -43,10 +43,27 @@ pub struct Known {
     expires: Option<String>,
 }
 
-/// What is accepted.
+/// What is accepted, and what is about to be.
 pub struct Accepted {
     baseline: Option<Baseline>,
     today: Date,
+    writing: Option<Writing>,
+}
+
+/// Entries that are written for what a suite finds.
+struct Writing {
+    file: PathBuf,
+    reason: String,
+    expires: String,
+}
+
+impl Writing {
+    /// A baseline of what these cases need, as text and as it is read.
+    fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
+        let text = baseline::entries(cases, &self.reason, &self.expires);
+        let document = Document { file: self.file.display().to_string(), text: text.clone() };
+        Ok((text, Baseline::read(&document)?))
+    }
 }
 
 impl Accepted {
@@ -54,6 +71,10 @@ impl Accepted {
     pub fn read(args: &Known) -> Result<Self> {
         let today = today()?;
         let baseline = match &args.baseline {
+            // The file that is about to be written is there from the second time on.
+            Some(path) if args.write_baseline.as_deref().is_some_and(|it| is_same(it, path)) => {
+                read(path)?
+            }
             Some(path) => {
                 Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
             }
@@ -73,30 +94,66 @@ impl Accepted {
         if let Some(path) = &args.write_baseline {
             // Entries are added to what can be read.
             read(path)?;
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            ensure!(
+                dir.is_none_or(Path::is_dir),
+                "--write-baseline {}: there is no such directory",
+                path.display()
+            );
         }
-        Ok(Self { baseline, today })
+        let writing =
+            args.write_baseline.as_ref().zip(args.reason.as_ref().zip(args.expires.as_ref()));
+        let writing = writing.map(|(file, (reason, expires))| Writing {
+            file: file.clone(),
+            reason: reason.trim().to_owned(),
+            expires: expires.clone(),
+        });
+        Ok(Self { baseline, today, writing })
     }
 
-    /// Marks what is accepted, after having written what is asked to be.
-    pub fn apply(&self, cases: &mut [Case], args: &Known, whole: bool) -> Result<Vec<Notice>> {
-        let notices =
-            self.baseline.as_ref().map(|it| it.apply(cases, self.today, whole)).unwrap_or_default();
-        let (Some(path), Some(reason), Some(expires)) =
-            (&args.write_baseline, &args.reason, &args.expires)
-        else {
-            return Ok(notices);
-        };
-        let entries = baseline::entries(cases, reason.trim(), expires);
-        let count = entries.matches("[[accept]]").count();
-        if count > 0 {
-            append(path, &entries).with_context(|| format!("cannot write {}", path.display()))?;
-            let document = Document { file: path.display().to_string(), text: entries };
-            // Whatever it does not accept of old entries, the other baseline has said above.
-            let _ = Baseline::read(&document)?.apply(cases, self.today, false);
+    /// Marks what the baseline accepts in a case.
+    pub fn mark(&self, case: &mut Case) {
+        if let Some(baseline) = &self.baseline {
+            baseline.accept(case, self.today);
         }
-        verbosity::say(format_args!("{}: {count} new", path.display()));
-        Ok(notices)
     }
+
+    /// A case as it will stand in the report, when what is asked to be written is.
+    pub fn in_the_end(&self, case: &Case) -> Case {
+        let mut case = case.clone();
+        if let Some(writing) = &self.writing
+            && let Ok((_, written)) = writing.of(std::slice::from_ref(&case))
+        {
+            written.accept(&mut case, self.today);
+        }
+        case
+    }
+
+    /// Writes what is asked to be, and says what is the matter with entries of the baseline. All cases
+    /// are marked.
+    pub fn finish(&self, cases: &mut [Case], whole: bool) -> Result<Vec<Notice>> {
+        let notices = self.baseline.as_ref().map(|it| it.notices(cases, self.today, whole));
+        if let Some(writing) = &self.writing {
+            let path = writing.file.display();
+            let (entries, written) = writing.of(cases)?;
+            let count = entries.matches("[[accept]]").count();
+            if count > 0 {
+                append(&writing.file, &entries).with_context(|| format!("cannot write {path}"))?;
+                cases.iter_mut().for_each(|case| written.accept(case, self.today));
+            }
+            verbosity::say(format_args!("{path}: {count} new"));
+        }
+        Ok(notices.unwrap_or_default())
+    }
+}
+
+/// Whether two paths mean one file, be it there or not.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+    };
+    place(one).is_some_and(|place_of_one| Some(place_of_one) == place(other))
 }
 
 /// None if there is no such file.

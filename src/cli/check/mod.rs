@@ -9,7 +9,7 @@ mod run;
 mod select;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,7 +19,8 @@ use zprobe::report::suite::{Status, Suite};
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
-use super::{ci, config, page, verbosity};
+use super::interpreter::Python;
+use super::{ci, config, page, store, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -32,15 +33,8 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
     engine: Vec<Engine>,
 
-    /// Python interpreter that has the real engines
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_hint = ValueHint::ExecutablePath,
-        default_value = "python3",
-        env = "ZPROBE_PYTHON"
-    )]
-    python: PathBuf,
+    #[command(flatten)]
+    python: Python,
 
     /// Only cases whose name, description or arguments contain this; several narrow it down
     #[arg(long, value_name = "SUBSTRING", env = "ZPROBE_FILTER")]
@@ -103,13 +97,13 @@ pub fn main(args: &Args) -> Result<u8> {
         super::print(&select::list(&tasks))?;
         return Ok(0);
     }
-    let missing = engines::missing(tasks.iter().map(|task| task.engine), &args.python)?;
+    let python = args.python.choose().path;
+    let missing = engines::missing(tasks.iter().map(|task| task.engine), &python)?;
     refuse_missing(&missing, args)?;
-    let out =
-        args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
-    let mut cases = run::run_all(&tasks, &missing, args, &out)?;
+    let out = args.out.clone().map_or_else(|| store::place("check"), Ok)?;
+    let mut cases = run::run_all(&tasks, &missing, args, (&python, &accepted), &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
-    let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
+    let notices = accepted.finish(&mut cases, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
         verbosity::say(format_args!("recorded in {}", out.display()));
     }

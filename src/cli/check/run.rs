@@ -13,8 +13,9 @@ use zprobe::report::suite::{Case, Status, findings};
 use zprobe::spec::Engine;
 
 use super::Args;
+use super::accept::Accepted;
 use super::select::Task;
-use crate::cli::run::run_id;
+use crate::cli::store;
 use crate::cli::verbosity::{self, Verbosity};
 use crate::cli::workers::{Scratch, Worker, progress, stop_on_signals};
 
@@ -23,9 +24,10 @@ pub fn run_all(
     tasks: &[Task<'_>],
     missing: &BTreeMap<Engine, String>,
     args: &Args,
+    (python, accepted): (&Path, &Accepted),
     out: &Path,
 ) -> Result<Vec<Case>> {
-    let scratch = Scratch::new(&Path::new(".zprobe/pools").join(run_id()))?;
+    let scratch = Scratch::new(&store::place("pools")?)?;
     let (interrupted, failed) = (stop_on_signals()?, AtomicBool::new(false));
     let line = progress(tasks.len())?;
     let next = AtomicUsize::new(0);
@@ -36,7 +38,7 @@ pub fn run_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = tasks.get(at) else { return };
             line.set_message(task.id());
-            let case = if let Some(reason) = missing.get(&task.engine) {
+            let mut case = if let Some(reason) = missing.get(&task.engine) {
                 not_started(task, args, Status::Skipped, reason)
             } else if interrupted.load(Ordering::Relaxed) {
                 not_started(task, args, Status::Inconclusive, "interrupted before it was started")
@@ -51,14 +53,15 @@ pub fn run_all(
                 // Tasks come engine by engine: the pool of another one is not needed again.
                 let own = worker.take().filter(|worker| worker.engine() == task.engine);
                 let dir = || scratch.path().join(format!("{}-{job}", task.engine));
-                let own = own.unwrap_or_else(|| Worker::new(task.engine, &args.python, dir()));
+                let own = own.unwrap_or_else(|| Worker::new(task.engine, python, dir()));
                 run_one(task, args, worker.insert(own), out, at)
             };
             line.inc(1);
+            accepted.mark(&mut case);
             if case.status.is_bad() {
                 failed.store(true, Ordering::Relaxed);
             }
-            line.suspend(|| tell(&case));
+            line.suspend(|| tell(&accepted.in_the_end(&case)));
             cases.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(case);
         }
     };
@@ -78,6 +81,13 @@ fn tell(case: &Case) {
     if case.status.is_bad() {
         let complaint = case.complaint();
         let words = complaint.lines().next().unwrap_or_default();
+        verbosity::say(format_args!("{}: {}: {words}", case.status, case.id()));
+    } else if case.status == Status::Accepted {
+        let accepted = case.findings.iter().filter_map(|it| {
+            let why = it.accepted.as_ref()?;
+            Some(format!("{} until {}: {}", it.finding.code, why.expires, why.reason))
+        });
+        let words = accepted.collect::<Vec<_>>().join("; ");
         verbosity::say(format_args!("{}: {}: {words}", case.status, case.id()));
     } else if Verbosity::get().verbose {
         verbosity::say(format_args!("{}: {}", case.status, case.id()));
@@ -133,7 +143,7 @@ fn blank(task: &Task<'_>, args: &Args, status: Status) -> Case {
         engine: task.engine,
         description: probe.description.clone(),
         file: task.chosen.file.clone(),
-        command: task.command(&args.python),
+        command: task.command(args.python.named().as_deref()),
         expected: probe.expect.to_string(),
         got: String::new(),
         status,

@@ -39,10 +39,10 @@ impl Task<'_> {
     }
 
     /// What to type to run it by itself.
-    pub fn command(&self, python: &Path) -> String {
+    pub fn command(&self, python: Option<&Path>) -> String {
         let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
         words.extend(self.arguments());
-        if self.engine != Engine::Native {
+        if let Some(python) = python.filter(|_| self.engine != Engine::Native) {
             words.extend(["--python".to_owned(), python.display().to_string()]);
         }
         // Only a word with a zero byte cannot be quoted, and none comes in through a command line.

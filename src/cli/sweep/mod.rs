@@ -18,6 +18,7 @@ use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::report::suite::{self, Status};
 use zprobe::spec::Engine;
 
+use super::interpreter::{Chosen, Python};
 use super::verbosity;
 use super::workers::Scratch;
 
@@ -28,9 +29,8 @@ pub struct Args {
     #[arg(long, default_value = "deepspeed")]
     engine: Engine,
 
-    /// Python interpreter that has it [default: python3]
-    #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
-    python: Option<PathBuf>,
+    #[command(flatten)]
+    python: Python,
 
     /// Instead of --python: an environment with these packages, which is made if it is not there
     #[arg(long, value_name = "NAME==VERSION")]
@@ -141,15 +141,16 @@ pub fn main(args: &Args) -> Result<u8> {
 
 /// Runs what is planned.
 fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
-    let python = match (args.package.as_slice(), &args.python) {
-        ([], python) => python.clone().unwrap_or_else(|| PathBuf::from("python3")),
-        (packages, None) => super::provision::interpreter(packages)?,
+    let python = match (args.package.as_slice(), args.python.named()) {
+        ([], _) => args.python.choose(),
+        (packages, None) => Chosen::provided(super::provision::interpreter(packages)?),
         (_, Some(_)) => {
             bail!("--package and --python both say which Python is meant; leave one of them out")
         }
     };
-    let scratch = Scratch::new(&Path::new(".zprobe/sweep").join(super::run::run_id()))?;
-    let done = run::run_all(&plan, args, &python, scratch.path())?;
+    python.must_have(args.engine)?;
+    let scratch = Scratch::new(&super::store::place("sweep")?)?;
+    let done = run::run_all(&plan, args, &python.path, scratch.path())?;
     let not_tried = plan.chosen.len() - done.rows.len();
     Ok(plan.sweep(args, done, not_tried))
 }

@@ -6,7 +6,7 @@ mod rows;
 mod run;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
@@ -65,8 +65,7 @@ pub fn main(args: &Args) -> Result<u8> {
         return Ok(0);
     }
 
-    let out =
-        args.out.clone().unwrap_or_else(|| Path::new(".zprobe/zoo").join(super::run::run_id()));
+    let out = args.out.clone().map_or_else(|| super::store::place("zoo"), Ok)?;
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let progress = verbosity::lines();
     let environments = environments::provide(&Cache::locate()?, &cases, &progress);

@@ -1,8 +1,8 @@
 //! Compares a file with the registry, key by key.
 
-use super::document::{Json, Member};
-use super::key::{Key, Neutral, Role};
-use super::message::{Problem, Remark, Spot};
+use super::document::{Json, Member, meant_by};
+use super::key::{Key, Neutral, Role, Shape};
+use super::message::{MOST_SHOWN, Problem, Remark, Spot};
 use super::registry::{self, OLD_BF16, RELEASE};
 
 /// What the comparison found.
@@ -40,8 +40,9 @@ impl Checked {
                 (section, key) => format!("{section}.{key}"),
             };
             match registry::find(&registered) {
-                Some(key) => self.known(key, member),
-                None => self.unknown(&registered, refuses_unknown, member),
+                // A key with a dot is one key, and not one inside of another.
+                Some(key) if !member.key.contains('.') => self.known(key, member),
+                _ => self.unknown(&registered, refuses_unknown, member),
             }
         }
     }
@@ -54,7 +55,8 @@ impl Checked {
         if *value == Json::Null {
             return;
         }
-        if value.is_auto() {
+        // Where anything may stand, it is a word of DeepSpeed's own.
+        if value.is_auto() && key.shape != Shape::Free {
             self.auto.push(spot());
             return;
         }
@@ -82,30 +84,35 @@ impl Checked {
 
     fn unknown(&mut self, registered: &str, refused: bool, member: &Member) {
         let consequence = if refused { "refuses to start" } else { "passes over it in silence" };
-        let advice = match registry::suggestion(registered) {
-            Some(path) => format!("did you mean {path}?"),
-            None => "remove it in a copy of the file".to_owned(),
+        let meant = match registered.rsplit_once('.') {
+            // Who has so many of them means none of the keys that are known.
+            _ if self.problems.len() > MOST_SHOWN => None,
+            Some((section, key)) if registry::find(registered).is_some() => {
+                Some(format!("did you mean {key} inside of {section}?"))
+            }
+            _ => registry::suggestion(registered).map(|path| format!("did you mean {path}?")),
         };
-        self.problems.push(Problem::mistake(
+        let or = |else_said: &str| meant.clone().unwrap_or_else(|| else_said.to_owned());
+        let advice = or("remove it in a copy of the file");
+        self.problems.push(Problem::unknown(
             vec![member.spot.clone()],
             format!("DeepSpeed {RELEASE} has no such key and {consequence}; {advice}"),
+            format!(
+                "not among the keys of DeepSpeed {RELEASE}, and passed on as it is; {}",
+                or("the installed DeepSpeed decides")
+            ),
         ));
     }
 
-    /// Keys about which there is the same thing to say share a remark.
     fn remark(&mut self, member: &Member, text: &'static str) {
-        let spot = member.spot.clone();
-        match self.remarks.iter_mut().find(|remark| remark.text == text) {
-            Some(remark) => remark.spots.push(spot),
-            None => self.remarks.push(Remark { spots: vec![spot], text: text.to_owned() }),
-        }
+        Remark::add(&mut self.remarks, vec![member.spot.clone()], text);
     }
 }
 
 fn refusal(key: &Key, value: &Json) -> String {
     let switch = format!("{}.enabled", key.path);
     let advice = match value {
-        Json::Text(text) if text.trim().parse::<f64>().is_ok() => "; remove the quotes".to_owned(),
+        Json::Text(text) => meant_by(text).map(|meant| format!("; {meant}")).unwrap_or_default(),
         Json::Bool(on) if key.shape.is_section() && registry::find(&switch).is_some() => {
             format!("; write {{\"enabled\": {on}}}")
         }

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::spec::{Dtype, LossScale, Offload, RunSpec, SpecRequest};
 
+use super::document::number;
+
 /// Sections that the probe replaces: it brings an optimizer of its own, whose settings are those
 /// of the file, and has no schedule.
 const REPLACED: &[&str] = &["optimizer", "scheduler"];
@@ -17,7 +19,6 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
         _ => described(asked, spec),
     };
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
-    drop_auto(&mut config);
     // Where the file leaves its dtype to the caller, that is zprobe.
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
@@ -35,7 +36,7 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
 fn described(asked: &SpecRequest, spec: &RunSpec) -> Map<String, Value> {
     let mut config = Map::new();
     put(&mut config, "data_types.grad_accum_dtype", spec.grad_accum_dtype.name());
-    put(&mut config, "gradient_clipping", spec.gradient_clipping);
+    put(&mut config, "gradient_clipping", number(spec.gradient_clipping));
     put(&mut config, "zero_optimization.stage", spec.stage);
     put(&mut config, "zero_optimization.reduce_bucket_size", spec.reduce_bucket_size);
     model_dtype(&mut config, spec.dtype);
@@ -79,7 +80,7 @@ pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
         }
     }
     if let Some(norm) = asked.gradient_clipping {
-        put(config, "gradient_clipping", norm);
+        put(config, "gradient_clipping", number(norm));
     }
     if let Some(scale) = asked.loss_scale {
         loss_scale(config, scale);
@@ -108,7 +109,7 @@ fn section_of(dtype: Dtype) -> Option<&'static str> {
 
 fn loss_scale(config: &mut Map<String, Value>, scale: LossScale) {
     match scale {
-        LossScale::Static { scale } => put(config, "fp16.loss_scale", scale),
+        LossScale::Static { scale } => put(config, "fp16.loss_scale", number(scale)),
         LossScale::Dynamic { initial_power } => {
             put(config, "fp16.loss_scale", 0);
             put(config, "fp16.initial_scale_power", initial_power);
@@ -134,12 +135,14 @@ fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
     }
 }
 
-/// `"auto"` is a word of the framework that calls DeepSpeed; DeepSpeed itself does not know it.
-fn drop_auto(members: &mut Map<String, Value>) {
-    members.retain(|_, value| value != "auto");
-    for value in members.values_mut() {
-        if let Value::Object(section) = value {
-            drop_auto(section);
+/// Takes the key at `path` out, if it is there.
+pub(super) fn remove(members: &mut Map<String, Value>, path: &str) {
+    match path.split_once('.') {
+        None => drop(members.remove(path)),
+        Some((section, rest)) => {
+            if let Some(Value::Object(members)) = members.get_mut(section) {
+                remove(members, rest);
+            }
         }
     }
 }

@@ -76,7 +76,9 @@ impl Neutral {
     pub(super) fn is(self, value: &Json) -> bool {
         match (self, value) {
             (Neutral::Bool(neutral), Json::Bool(value)) => neutral == *value,
-            (Neutral::Number(neutral), Json::Number(value)) => neutral == *value,
+            (Neutral::Number(neutral), value @ Json::Number(_)) => {
+                value.as_number() == Some(neutral)
+            }
             (Neutral::Text(neutral), Json::Text(value)) => neutral == value,
             (NothingEnabled, value) => !enables_something(value),
             _ => false,
@@ -122,9 +124,7 @@ impl Shape {
         match self {
             Bool => matches!(value, Json::Bool(_)),
             Number => matches!(value, Json::Number(_)),
-            NonNegative => {
-                matches!(value, Json::Number(number) if *number >= 0.0 && number.is_finite())
-            }
+            NonNegative => value.as_non_negative().is_some(),
             Whole => value.as_whole().is_some(),
             AtLeast(least) => value.as_whole().is_some_and(|whole| whole >= least),
             Text => matches!(value, Json::Text(_)),

@@ -46,17 +46,29 @@ impl Remark {
         (at.is_none(), at)
     }
 
+    /// Adds a remark; keys about which there is the same thing to say share one.
+    pub(super) fn add(remarks: &mut Vec<Remark>, mut spots: Vec<Spot>, text: &str) {
+        match remarks.iter_mut().find(|remark| remark.text == text) {
+            Some(remark) => remark.spots.append(&mut spots),
+            None => remarks.push(Remark { spots, text: text.to_owned() }),
+        }
+    }
+
     fn write(&self, f: &mut fmt::Formatter<'_>, file: &str) -> fmt::Result {
         f.write_str(file)?;
         if let Some(first) = self.spots.first() {
             write!(f, ":{}", first.at)?;
         }
         f.write_str(": ")?;
-        for (index, spot) in self.spots.iter().enumerate().filter(|(_, s)| !s.path.is_empty()) {
+        let named = self.spots.iter().filter(|spot| !spot.path.is_empty());
+        for (index, spot) in named.enumerate().take(MOST_SPOTS) {
             match index {
                 0 => f.write_str(&spot.path)?,
                 _ => write!(f, ", {} ({})", spot.path, spot.at)?,
             }
+        }
+        if let Some(more) = self.spots.len().checked_sub(MOST_SPOTS).filter(|more| *more > 0) {
+            write!(f, " and {more} more")?;
         }
         match self.spots.first() {
             Some(first) if !first.path.is_empty() => write!(f, ": {}", self.text),
@@ -64,6 +76,12 @@ impl Remark {
         }
     }
 }
+
+/// Keys that a remark names before it only counts.
+const MOST_SPOTS: usize = 12;
+
+/// Problems of a file that are shown, and notes on it, before they are only counted.
+pub(super) const MOST_SHOWN: usize = 40;
 
 /// Something that was decided while a file was applied and that its owner should know.
 ///
@@ -88,10 +106,15 @@ pub struct Problem {
 }
 
 /// Who has to change: the file or zprobe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The file is wrong.
     Mistake,
+    /// The file has what no DeepSpeed has that zprobe knows: a mistake, or a newer or private one.
+    Unknown {
+        /// The remark instead where the installed engine decides.
+        note: String,
+    },
     /// The file is right, and zprobe's native engine lacks what it asks for.
     NotYet {
         /// The flag with which the command line takes the decision away from the file.
@@ -131,6 +154,15 @@ impl Problem {
         Problem { remark: Remark { spots, text: text.into() }, kind: Kind::Mistake }
     }
 
+    pub(super) fn unknown(
+        spots: Vec<Spot>,
+        text: impl Into<String>,
+        note: impl Into<String>,
+    ) -> Problem {
+        let kind = Kind::Unknown { note: note.into() };
+        Problem { remark: Remark { spots, text: text.into() }, kind }
+    }
+
     pub(super) fn not_yet(
         spots: Vec<Spot>,
         unless: Option<Flag>,
@@ -151,6 +183,7 @@ impl Problem {
     pub(super) fn is_settled_by(&self, request: &SpecRequest) -> bool {
         match self.kind {
             Kind::Mistake => false,
+            Kind::Unknown { .. } => request.engine == Some(Engine::DeepSpeed),
             Kind::NotYet { unless } => {
                 request.engine.is_some_and(|engine| engine != Engine::Native)
                     || unless.is_some_and(|flag| flag.is_given(request))
@@ -171,6 +204,11 @@ pub enum ConfigError {
         file: String,
         /// What the operating system says.
         source: io::Error,
+    },
+    /// The file is larger than any configuration.
+    TooLarge {
+        /// The file.
+        file: String,
     },
     /// The file was read, and something in it stands in the way.
     Unusable {
@@ -194,10 +232,17 @@ impl fmt::Display for ConfigError {
             ConfigError::Unreadable { file, source } => {
                 return write!(f, "{file}: cannot read this DeepSpeed configuration: {source}");
             }
+            ConfigError::TooLarge { file } => {
+                return write!(
+                    f,
+                    "{file}: larger than 1 MiB, and a DeepSpeed configuration has a few kilobytes; \
+                     is this another file?"
+                );
+            }
             ConfigError::Unusable { file, problems } => (file, problems),
         };
-        let mistakes = problems.iter().filter(|p| p.kind == Kind::Mistake).count();
-        let lacking = problems.len() - mistakes;
+        let lacking = problems.iter().filter(|p| matches!(p.kind, Kind::NotYet { .. })).count();
+        let mistakes = problems.len() - lacking;
         let counted = |count: usize, thing: &str| {
             format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
         };
@@ -210,11 +255,14 @@ impl fmt::Display for ConfigError {
             let wish = counted(lacking, "setting");
             write!(f, "{separator}{wish} that zprobe's native engine does not have yet")?;
         }
-        for problem in problems {
+        for problem in problems.iter().take(MOST_SHOWN) {
             f.write_str("\n  ")?;
             problem.remark.write(f, file)?;
         }
-        Ok(())
+        match problems.len().saturating_sub(MOST_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
     }
 }
 

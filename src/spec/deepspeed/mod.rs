@@ -13,6 +13,7 @@ mod batch;
 mod check;
 mod complete;
 mod document;
+mod hjson;
 mod key;
 mod message;
 mod native;
@@ -22,6 +23,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use serde_json::Value;
@@ -31,8 +34,11 @@ use batch::{Asked, Batch, BatchError};
 use check::Checked;
 pub(super) use complete::complete;
 pub use message::{ConfigError, Note, Problem};
-use message::{Flag, Remark, Spot};
+use message::{Flag, Kind, MOST_SHOWN, Remark, Spot};
 use settings::{Set, Settings};
+
+/// Bytes that a file may have. The longest that people write have some ten thousand.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// What stands in for a model dtype that the file leaves to `"auto"`.
 const AUTO_DTYPE: Dtype = Dtype::Bf16;
@@ -57,8 +63,11 @@ impl DeepSpeedConfig {
     /// When it cannot be read, or its syntax is wrong.
     pub fn read(path: &Path) -> Result<DeepSpeedConfig, ConfigError> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => DeepSpeedConfig::parse(&text, &file),
+        let mut text = String::new();
+        let opened = File::open(path);
+        match opened.and_then(|opened| opened.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+            Ok(bytes) if bytes as u64 > MAX_BYTES => Err(ConfigError::TooLarge { file }),
+            Ok(_) => DeepSpeedConfig::parse(&text, &file),
             Err(source) => Err(ConfigError::Unreadable { file, source }),
         }
     }
@@ -70,7 +79,7 @@ impl DeepSpeedConfig {
     pub fn parse(text: &str, file: &str) -> Result<DeepSpeedConfig, ConfigError> {
         let file = file.to_owned();
         let mut repeated = Vec::new();
-        let members = match document::parse(text, &mut repeated) {
+        let members = match hjson::parse(text, &mut repeated) {
             Ok(members) => members,
             Err(problem) => return Err(ConfigError::unusable(file, vec![problem])),
         };
@@ -78,7 +87,7 @@ impl DeepSpeedConfig {
         checked.problems.append(&mut repeated);
         let settings = Settings::read(&members, &mut checked);
         let Checked { problems, remarks, auto } = checked;
-        let content = document::content(text);
+        let content = Value::Object(document::content(&members));
         Ok(DeepSpeedConfig { file, content, settings, problems, remarks, auto })
     }
 
@@ -91,8 +100,7 @@ impl DeepSpeedConfig {
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
         let engine = request.engine.unwrap_or(Engine::Native);
         if engine == Engine::DeepSpeed {
-            // What the native engine makes of a key does not matter to DeepSpeed itself.
-            self.remarks.clear();
+            self.leave_to_the_engine();
         }
         let mut filled = request.clone();
         self.fill_dtypes(&mut filled);
@@ -118,6 +126,16 @@ impl DeepSpeedConfig {
         Ok(self.notes())
     }
 
+    /// Says what the installed engine decides. What the native one makes of a key does not matter to it.
+    fn leave_to_the_engine(&mut self) {
+        self.remarks.clear();
+        for Problem { remark, kind } in &self.problems {
+            if let Kind::Unknown { note } = kind {
+                Remark::add(&mut self.remarks, remark.spots.clone(), note);
+            }
+        }
+    }
+
     /// Hands the file on to the real DeepSpeed, with the flags of `asked` over it.
     fn keep_content(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
         let file = &self.settings;
@@ -127,6 +145,9 @@ impl DeepSpeedConfig {
         filled.offload = asked.offload.or(file.offload.as_ref().map(|set| set.value));
         filled.comm_dtype = asked.comm_dtype.or(self.settings.comm_dtype);
         if let Value::Object(members) = &mut self.content {
+            for spot in &self.auto {
+                complete::remove(members, &spot.path);
+            }
             complete::overrule(members, asked);
         }
         filled.deepspeed_config = Some(std::mem::take(&mut self.content));
@@ -244,6 +265,10 @@ impl DeepSpeedConfig {
             remarks.push(Remark { spots: auto, text: text.to_owned() });
         }
         remarks.sort_by_key(Remark::place);
+        if let Some(more) = remarks.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+            remarks.truncate(MOST_SHOWN);
+            remarks.push(Remark { spots: Vec::new(), text: format!("and {more} more notes") });
+        }
         remarks.into_iter().map(|remark| Note { file: file.clone(), remark }).collect()
     }
 }

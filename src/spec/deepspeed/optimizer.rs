@@ -3,8 +3,9 @@
 use crate::spec::Optimizer;
 
 use super::check::Checked;
-use super::document::{Json, Member, member};
+use super::document::{Json, Member, member, short};
 use super::message::{Flag, Problem};
+use super::registry::nearest;
 
 /// Types that `DeepSpeedConfig._initialize_params` lowercases before comparing
 /// (`DEEPSPEED_OPTIMIZERS` in `runtime/config.py`); any other is the name of a class in
@@ -80,15 +81,16 @@ pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimize
         "adam" | "adamw" => Some(params.adam(&lowercase)),
         "sgd" if name == "SGD" => Some(params.sgd()),
         "sgd" => {
-            let text = format!("torch.optim has no optimizer {name:?}; write \"SGD\"");
+            let text = format!("torch.optim has no optimizer {:?}; write \"SGD\"", short(name));
             params.problems.push(Problem::mistake(vec![kind.spot.clone()], text));
             None
         }
         _ => {
             let source = if ANY_CASE.contains(&lowercase.as_str()) { "" } else { "torch.optim's " };
             let text = format!(
-                "{source}{name} is not there yet: the native engine has SGD and AdamW; pass \
-                 --optimizer to run with one of them"
+                "{source}{} is not there yet: the native engine has SGD and AdamW; pass --optimizer to \
+                 run with one of them",
+                short(name)
             );
             let flag = Some(Flag::Optimizer);
             params.problems.push(Problem::not_yet(vec![kind.spot.clone()], flag, text));
@@ -148,18 +150,14 @@ impl Params<'_> {
             let advice = if param.key == "max_grad_norm" {
                 "use the top-level gradient_clipping".to_owned()
             } else {
-                known
-                    .iter()
-                    .map(|name| (name, strsim::normalized_damerau_levenshtein(name, &param.key)))
-                    .filter(|(_, similarity)| *similarity >= 0.6)
-                    .max_by(|(_, a), (_, b)| a.total_cmp(b))
-                    .map_or_else(
-                        || format!("it has {}", known.join(", ")),
-                        |(name, _)| format!("did you mean {name}?"),
-                    )
+                nearest(&param.key, known.iter().map(|name| (*name, *name))).map_or_else(
+                    || format!("it has {}", known.join(", ")),
+                    |name| format!("did you mean {name}?"),
+                )
             };
             let text = format!("this optimizer has no such parameter; {advice}");
-            self.problems.push(Problem::mistake(vec![param.spot.clone()], text));
+            let note = "not used: the probe brings an optimizer of its own";
+            self.problems.push(Problem::unknown(vec![param.spot.clone()], text, note));
         }
     }
 
@@ -188,14 +186,11 @@ impl Params<'_> {
     }
 
     fn number(&mut self, name: &str, default: f64) -> f64 {
-        match self.set(name).map(|param| &param.value) {
-            None => default,
-            Some(Json::Number(number)) if *number >= 0.0 && number.is_finite() => *number,
-            Some(_) => {
-                self.refuse(name, "a number, 0 or more");
-                default
-            }
-        }
+        let Some(param) = self.set(name) else { return default };
+        param.value.as_non_negative().unwrap_or_else(|| {
+            self.refuse(name, "a number, 0 or more");
+            default
+        })
     }
 
     fn flag(&mut self, name: &str, default: bool) -> bool {
@@ -219,10 +214,11 @@ impl Params<'_> {
         const DEFAULT: [f64; 2] = [0.9, 0.999];
         let Some(param) = self.set("betas") else { return DEFAULT };
         if let Json::List(betas) = &param.value
-            && let [Json::Number(first), Json::Number(second)] = betas.as_slice()
-            && [first, second].iter().all(|beta| (0.0..1.0).contains(*beta))
+            && let [first, second] = betas.as_slice()
+            && let (Some(first), Some(second)) = (first.as_number(), second.as_number())
+            && [first, second].iter().all(|beta| (0.0..1.0).contains(beta))
         {
-            return [*first, *second];
+            return [first, second];
         }
         self.refuse("betas", "a list of two numbers, 0 or more and below 1");
         DEFAULT

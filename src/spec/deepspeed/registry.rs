@@ -1,9 +1,9 @@
 //! Every key that DeepSpeed knows, and what zprobe does with it.
 //!
-//! From DeepSpeed 0.18.9: `runtime/constants.py` and `runtime/config.py` for the top level,
-//! `runtime/zero/config.py`, `runtime/zero/offload_config.py`, `runtime/precision_config.py`,
-//! `monitor/config.py`, `comm/config.py` and `compile/config.py` for the sections. A new key is a
-//! new row of [`KEYS`].
+//! From DeepSpeed 0.18.9 and 0.19.8, with what the latter has dropped: `runtime/constants.py` and
+//! `runtime/config.py` for the top level, `runtime/zero/config.py`, `runtime/zero/offload_config.py`,
+//! `runtime/precision_config.py`, `monitor/config.py`, `comm/config.py` and `compile/config.py` for the
+//! sections. A new key is a new row of [`KEYS`].
 
 use super::key::Key;
 use super::key::Neutral::{self, Absent, NothingEnabled};
@@ -12,8 +12,8 @@ use super::key::Shape::{
     self, AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
 };
 
-/// The release whose keys these are.
-pub(super) const RELEASE: &str = "0.18.9";
+/// The newest release whose keys these are.
+pub(super) const RELEASE: &str = "0.19.8";
 
 /// Finds a key by its full path.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -33,12 +33,24 @@ pub(super) fn suggestion(path: &str) -> Option<&'static str> {
     if let (Some(only), None) = (elsewhere.next(), elsewhere.next()) {
         return Some(only.path);
     }
-    KEYS.iter()
-        .filter(|key| split(key.path).0 == section)
-        .map(|key| (key.path, strsim::normalized_damerau_levenshtein(split(key.path).1, name)))
+    let same_section = KEYS.iter().filter(|key| split(key.path).0 == section);
+    nearest(name, same_section.map(|key| (split(key.path).1, key.path)))
+}
+
+/// What stands beside the known word that is most like this one, if any is like it.
+pub(super) fn nearest<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Option<&'a str> {
+    // A longer word is like none, and comparing takes as much time and memory as both are long.
+    const LONGEST: usize = 100;
+    known
+        .into_iter()
+        .filter(|_| word.len() <= LONGEST)
+        .map(|(name, meant)| (meant, strsim::normalized_damerau_levenshtein(name, word)))
         .filter(|(_, similarity)| *similarity >= 0.6)
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
-        .map(|(path, _)| path)
+        .map(|(meant, _)| meant)
 }
 
 /// The old name of the section `bf16`, read when there is no `bf16` (`get_bfloat16_config` in
@@ -50,10 +62,12 @@ const fn key(path: &'static str, shape: Shape, role: Role) -> Key {
 }
 
 const FALSE: Neutral = Neutral::Bool(false);
+const TRUE: Neutral = Neutral::Bool(true);
 const ONE: Neutral = Neutral::Number(1.0);
 
 const PIECES: &str = "accepted: in which pieces gradients and parameters travel does not change what \
                       is summed";
+const OWN_DTYPE: &str = "the native engine keeps the whole model in one dtype";
 const SAMPLES: &str = "accepted; it chooses samples, and zprobe's are synthetic";
 const OFFLOAD_PARAM: &str = "the native engine offloads optimizer states, and no parameters";
 const QUANTIZED: &str = "the native engine does not quantize what crosses ranks";
@@ -70,6 +84,18 @@ pub(super) const KEYS: &[Key] = &[
     key("seq_parallel_communication_data_type", Text, Inert),
     key("data_types", Dict, Used),
     key("data_types.grad_accum_dtype", Text, Used),
+    key("data_types.param_dtype", Text, NotYet(Absent, OWN_DTYPE)),
+    key("data_types.buffer_dtype", Text, Noted("accepted; zprobe's models have no buffers")),
+    key(
+        "data_types.keep_in_fp32_modules",
+        Free,
+        Noted("accepted; it is about modules of Hugging Face's models, and zprobe's have none"),
+    ),
+    key(
+        "managed_gradient_accumulation",
+        Bool,
+        NotYet(TRUE, "the native engine counts microbatches itself, and steps at the boundary"),
+    ),
     key("gradient_clipping", NonNegative, Used),
     key(
         "prescale_gradients",
@@ -80,6 +106,11 @@ pub(super) const KEYS: &[Key] = &[
         "gradient_predivide_factor",
         Number,
         NotYet(ONE, "the native engine divides by the number of ranks in one go"),
+    ),
+    key(
+        "gradient_allreduce_op",
+        OneOf(&["mean", "sum"]),
+        NotYet(Neutral::Text("mean"), "the native engine divides by the number of ranks"),
     ),
     key("sparse_gradients", Bool, NotYet(FALSE, "the native engine reduces dense gradients")),
     key("disable_allgather", Bool, Inert),
@@ -127,6 +158,16 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.overlap_comm", Bool, Used),
     key("zero_optimization.use_multi_rank_bucket_allreduce", Bool, Noted(PIECES)),
     key("zero_optimization.allgather_partitions", Bool, Noted(PIECES)),
+    key(
+        "zero_optimization.compute_grad_norm",
+        Bool,
+        Noted("accepted: the native engine computes the norm in any case, for the report"),
+    ),
+    key(
+        "zero_optimization.parameter_alignment",
+        Bool,
+        NotYet(FALSE, "the native engine puts parameters side by side, without padding"),
+    ),
     key("zero_optimization.allgather_bucket_size", AtLeast(0), Used),
     key(
         "zero_optimization.round_robin_gradients",
@@ -270,6 +311,11 @@ pub(super) const KEYS: &[Key] = &[
         AtLeast(1),
         NotYet(ONE, "the native engine has data parallelism only"),
     ),
+    key(
+        "expert_parallel",
+        Free,
+        NotYet(NothingEnabled, "the native engine has data parallelism only"),
+    ),
     key("data_parallel_size", AtLeast(1), Inert),
     key("use_data_before_expert_parallelism", Bool, Inert),
     key(
@@ -291,6 +337,8 @@ pub(super) const KEYS: &[Key] = &[
     key("compile.free_activation", Bool, Inert),
     key("compile.free_activation_threshold", Whole, Inert),
     key("compile.offload_activation", Bool, Inert),
+    key("compile.offload_activation_pin_memory", Bool, Inert),
+    key("compile.autoep_non_moe", Bool, Inert),
     key("compile.offload_opt_states", Bool, Inert),
     key("compile.offload_parameters", Bool, Inert),
     key("compile.double_buffer", Bool, Inert),
@@ -309,6 +357,8 @@ pub(super) const KEYS: &[Key] = &[
     key("wall_clock_breakdown", Bool, Inert),
     key("memory_breakdown", Bool, Inert),
     key("dump_state", Bool, Inert),
+    key("log_level", Text, Inert),
+    key("disable_python_gc", Bool, Inert),
     key("vocabulary_size", Whole, Inert),
     key("eigenvalue", Free, Inert),
     key("flops_profiler", Free, Inert),

@@ -3,7 +3,7 @@
 use crate::spec::{Dtype, Invalid, LossScale, Offload, Optimizer, SpecRequest};
 
 use super::check::Checked;
-use super::document::{Json, Member, member};
+use super::document::{Json, Member, member, short};
 use super::message::{Flag, Problem, Remark, Spot};
 use super::optimizer;
 use super::registry::OLD_BF16;
@@ -235,7 +235,8 @@ fn comm_dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
 
 fn unknown_dtype(name: &str) -> String {
     format!(
-        "{name:?} is not a dtype that DeepSpeed reduces in; write \"fp32\", \"bf16\" or \"fp16\""
+        "{:?} is not a dtype that DeepSpeed reduces in; write \"fp32\", \"bf16\" or \"fp16\"",
+        short(name)
     )
 }
 
@@ -251,10 +252,7 @@ fn switch(section: &[Member], key: &str) -> Option<Set<bool>> {
 
 /// A number that the file sets, 0 or more.
 fn number(section: &[Member], key: &str) -> Option<f64> {
-    match member(section, key)?.value {
-        Json::Number(number) if number >= 0.0 && number.is_finite() => Some(number),
-        _ => None,
-    }
+    member(section, key)?.value.as_non_negative()
 }
 
 /// `read_zero_config_deprecated` in `runtime/zero/config.py` reads a key of the top level.
@@ -314,12 +312,15 @@ fn whole(section: &[Member], key: &str) -> Option<Set<i64>> {
 
 /// Where a dynamic scale moves otherwise than by DeepSpeed's defaults, which the native engine has.
 fn scale_moves(fp16: &[Member]) -> Vec<Spot> {
-    let moves_otherwise = |set: &&Member| match (set.key.as_str(), &set.value) {
-        ("loss_scale_window", Json::Number(window)) => *window != 1000.0,
-        ("hysteresis", Json::Number(hysteresis)) => *hysteresis != 2.0,
-        ("min_loss_scale", Json::Number(least)) => *least != 1.0,
-        ("consecutive_hysteresis", refills) => *refills == Json::Bool(true),
-        _ => false,
+    let moves_otherwise = |set: &&Member| {
+        let is_other = |default| set.value.as_number().is_some_and(|number| number != default);
+        match set.key.as_str() {
+            "loss_scale_window" => is_other(1000.0),
+            "hysteresis" => is_other(2.0),
+            "min_loss_scale" => is_other(1.0),
+            "consecutive_hysteresis" => set.value == Json::Bool(true),
+            _ => false,
+        }
     };
     fp16.iter().filter(moves_otherwise).map(|set| set.spot.clone()).collect()
 }

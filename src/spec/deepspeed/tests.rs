@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::spec::{Dataflow, Engine, LossScale, Model, Offload, Optimizer, RunSpec};
 
-const HEALTHY: [&str; 7] = [
+const HEALTHY: [&str; 8] = [
     "commented",
+    "hash_comment",
     "hugging_face_auto",
     "no_zero_section",
     "old_names",
@@ -229,6 +230,128 @@ fn unreadable_files_are_named() {
     let path = fixtures().join("no_such_file.json");
     let error = DeepSpeedConfig::read(&path).expect_err("no file").to_string();
     assert!(error.starts_with(&path.display().to_string()), "{error}");
+}
+
+#[test]
+fn the_installed_engine_judges_keys_that_zprobe_does_not_know() {
+    let text = r#"{
+        "train_batch_size": 8, "house_rules": { "mode": "auto", "depth": [1] },
+        "zero_optimization": { "stage": "auto", "reduce_buckt_size": 7, "of_ours": true },
+        "zero_optimization.stage": 2, "bf16": { "enabled": true },
+        "optimizer": { "type": "AdamW", "params": { "warp": 9, "momentun": 0.5 } }
+    }"#;
+    let asked = |engine| SpecRequest { engine, stage: Some(1), ..SpecRequest::default() };
+    let told = |engine| told(text, asked(engine));
+    insta::assert_snapshot!("unknown_keys_native", told(None));
+    insta::assert_snapshot!("unknown_keys_deepspeed", told(Some(Engine::DeepSpeed)));
+    assert_eq!(told(Some(Engine::Ddp)), told(None), "DDP does not read the file");
+    let spec = applied(text, asked(Some(Engine::DeepSpeed))).resolve().expect("a run");
+    let config = spec.deepspeed_config.expect("a configuration");
+    // Only where DeepSpeed's framework would fill it in, "auto" is nothing to DeepSpeed.
+    let expected = serde_json::json!({"mode": "auto", "depth": [1]});
+    assert_eq!(config["house_rules"], expected);
+    assert_eq!(config["zero_optimization.stage"], 2);
+    let expected = serde_json::json!({"stage": 1, "reduce_buckt_size": 7, "of_ours": true});
+    assert_eq!(config["zero_optimization"], expected);
+}
+
+#[test]
+fn keys_of_newer_releases_are_known() {
+    let text = r#"{
+        "train_batch_size": 8, "gradient_allreduce_op": "mean", "disable_python_gc": true,
+        "managed_gradient_accumulation": true, "log_level": "info",
+        "data_types": { "keep_in_fp32_modules": "auto" }, "bf16": { "enabled": true },
+        "zero_optimization": {
+            "stage": 2, "compute_grad_norm": true, "parameter_alignment": false
+        }
+    }"#;
+    resolved(text);
+    let other = text
+        .replace("mean", "sum")
+        .replace("\"parameter_alignment\": false", "\"parameter_alignment\": true");
+    insta::assert_snapshot!("newer_keys", told(&other, SpecRequest::default()));
+    let engine = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
+    let spec = applied(&other, engine).resolve().expect("a run");
+    let config = spec.deepspeed_config.expect("a configuration");
+    assert_eq!(config["gradient_allreduce_op"], "sum");
+    assert_eq!(config["data_types"]["keep_in_fp32_modules"], "auto", "DeepSpeed's own word");
+}
+
+/// The members of a text as DeepSpeed is handed them.
+fn content(text: &str) -> Value {
+    let members =
+        hjson::parse(text, &mut Vec::new()).unwrap_or_else(|problem| panic!("{problem:?}"));
+    Value::Object(document::content(&members))
+}
+
+#[test]
+fn a_file_says_what_pythons_hjson_reads_in_it() {
+    // Each second one is what `hjson.loads` of hjson 3.1.0 makes of the first.
+    let read = [
+        ("# head\n{ a: 1 # one\n  b: 2 // two\n /* three */ c: 3 }", r#"{"a": 1, "b": 2, "c": 3}"#),
+        (
+            "train_batch_size: 8\nzero_optimization: { stage: 2 }\n",
+            r#"{"train_batch_size": 8, "zero_optimization": {"stage": 2}}"#,
+        ),
+        (r#"{'a': 'it"s', "b": "q\u00e9\n",}"#, r#"{"a": "it\"s", "b": "qé\n"}"#),
+        (
+            "{ type: AdamW\n  lr: 1e-3\n betas: [0.9, 0.95,]\n n: 5e8, f: 1.0, big: 1e12 }",
+            r#"{"type": "AdamW", "lr": 0.001, "betas": [0.9, 0.95], "n": 500000000, "f": 1, "big": 1e12}"#,
+        ),
+        (
+            "{ a: x, y }\n b: true, c: null\n d: nullx\n}",
+            r#"{"a": "x, y }", "b": true, "c": null, "d": "nullx"}"#,
+        ),
+        ("{ a:\n  '''\n  two\n  lines\n  '''\n}", r#"{"a": "two\nlines"}"#),
+        (
+            "\u{feff}{ \"n\": 18446744073709551615, \"m\": -9007199254740993 }",
+            r#"{"n": 18446744073709551615, "m": -9007199254740993}"#,
+        ),
+    ];
+    for (text, expected) in read {
+        let expected: Value = serde_json::from_str(expected).expect("JSON");
+        assert_eq!(content(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_few_lines_however_large_the_file() {
+    let long = "x".repeat(300_000);
+    let many: String = (0..4_000).map(|key| format!("\"k{key}\": 1,")).collect();
+    let deep = |open: &str, close: &str| {
+        format!("{{\"a\": {}1{}}}", open.repeat(50_000), close.repeat(50_000))
+    };
+    let nested = "{\"a\": ".repeat(60) + &format!("{{ {many} }}") + &"}".repeat(60);
+    for text in [
+        format!("{{\"train_batch_size\": \"{long}\"}}"),
+        format!("{{\"{long}\": 1}}"),
+        format!("{{\"communication_data_type\": \"{long}\", \"bf16\": {{\"{long}\": 1}}}}"),
+        format!("{{ {many} }}"),
+        format!("{{ {many} {many} }}"),
+        format!("{{ a: {long}"),
+        long.clone(),
+        format!("{{ optimizer: {{ type: \"{long}\" }}, train_batch_size: 8 }}"),
+        format!("{{ optimizer: {{ type: Adam\n params: {{ {many} }} }} }}"),
+        nested,
+        deep("[", "]"),
+        deep("{\"a\":", "}"),
+        "[".repeat(200_000),
+    ] {
+        for engine in [Engine::Native, Engine::DeepSpeed] {
+            let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+            let said = told(&text, request);
+            assert!(!said.is_empty() && said.len() < 20_000, "{} bytes: {said:.300}", said.len());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_not_read_to_its_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ds.json");
+    fs::write(&path, " ".repeat(10 << 20)).expect("a file");
+    let error = DeepSpeedConfig::read(&path).expect_err("10 MB").to_string();
+    assert!(error.ends_with("is this another file?"), "{error}");
 }
 
 #[test]

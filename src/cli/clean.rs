@@ -1,0 +1,67 @@
+//! `zprobe clean`: removes recorded runs that are too old, too many or too large.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use clap::ArgGroup;
+
+use super::store::{self, RUNS, Recorded};
+use super::{report, verbosity};
+
+/// Arguments of `zprobe clean`.
+#[derive(clap::Args)]
+#[command(group(ArgGroup::new("what").required(true).multiple(true)))]
+pub struct Args {
+    /// Runs that were written longer ago than this: 7d, 12h, 30min
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, group = "what")]
+    older_than: Option<Duration>,
+
+    /// Runs beyond the newest N
+    #[arg(long, value_name = "N", group = "what")]
+    keep: Option<usize>,
+
+    /// The oldest runs, until the others have no more bytes than this; with K, M or G for powers of 1024
+    #[arg(long, value_name = "SIZE", value_parser = report::size, group = "what")]
+    max_size: Option<u64>,
+
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn main(args: &Args) -> Result<u8> {
+    let runs = store::recorded(Path::new(""))?;
+    let count = runs.len();
+    let surplus = surplus(runs, args, SystemTime::now());
+    let (mut freed, mut removed) = (0, 0);
+    // The oldest first, so that what an error leaves is the newest.
+    for run in surplus.iter().rev() {
+        if !args.dry_run {
+            run.remove()?;
+        }
+        (freed, removed) = (freed + run.bytes, removed + 1);
+        super::print(&format!("{}  {}\n", run.path.display(), store::size(run.bytes)))?;
+    }
+    let would = if args.dry_run { "would remove" } else { "removed" };
+    verbosity::say(format_args!(
+        "{would} {removed} of {count} recorded runs in {RUNS}, {}",
+        store::size(freed)
+    ));
+    Ok(0)
+}
+
+/// What is to be removed of `runs`, which come with the newest first.
+fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
+    let mut bytes = 0;
+    let is_kept = |(at, run): &(usize, Recorded)| {
+        let age = now.duration_since(run.written).unwrap_or_default();
+        bytes += run.bytes;
+        args.older_than.is_none_or(|limit| age <= limit)
+            && args.keep.is_none_or(|keep| *at < keep)
+            && args.max_size.is_none_or(|limit| bytes <= limit)
+    };
+    // Each of the three keeps only what is newer than all that it removes.
+    let kept = runs.iter().cloned().enumerate().take_while(is_kept).count();
+    runs.into_iter().skip(kept).collect()
+}

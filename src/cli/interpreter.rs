@@ -1,0 +1,265 @@
+//! The Python that has the engines: which one is meant, why, and whether an engine is there at all.
+//!
+//! It is found as uv finds one: what is named, the active virtual environment, the active conda
+//! environment other than base, `.venv` here or above, and then what `PATH` has.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueHint;
+use zprobe::doctor::{NoAnswer, absent};
+use zprobe::spec::Engine;
+
+/// How long an interpreter may take to say which packages it has, which imports none: a busy machine
+/// takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The flag that names an interpreter.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Python {
+    /// Python that has the engine under test: an interpreter, a virtual environment, or its bin
+    /// directory [default: VIRTUAL_ENV, CONDA_PREFIX, .venv here or above, then python3 on PATH]
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::ExecutablePath,
+        env = "ZPROBE_PYTHON"
+    )]
+    python: Option<PathBuf>,
+}
+
+impl Python {
+    /// The interpreter that is named, if one is.
+    pub fn named(&self) -> Option<PathBuf> {
+        self.python.as_deref().map(inside)
+    }
+
+    /// The interpreter that is meant.
+    pub fn choose(&self) -> Chosen {
+        let dir = std::env::current_dir().unwrap_or_default();
+        choose(self.python.as_deref(), &|name| std::env::var_os(name), &dir)
+    }
+}
+
+/// An interpreter, and why it and no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its path, or a name to look up.
+    pub path: PathBuf,
+    why: String,
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.path.display(), self.why)
+    }
+}
+
+impl Chosen {
+    /// An interpreter that was made for this.
+    pub fn provided(path: PathBuf) -> Self {
+        Self { path, why: "made for --package".to_owned() }
+    }
+
+    /// Fails if the interpreter cannot be started, or surely has no `engine`. Whatever else is wrong with
+    /// it, its ranks say better.
+    ///
+    /// # Errors
+    /// One line that says what is missing, and what to do.
+    pub fn must_have(&self, engine: Engine) -> Result<()> {
+        let packages: &[(&str, &str)] = match engine {
+            Engine::Native => &[],
+            Engine::DeepSpeed => &[("torch", "torch"), ("deepspeed", "DeepSpeed")],
+            Engine::Ddp | Engine::Fsdp2 => &[("torch", "torch")],
+        };
+        if packages.is_empty() {
+            return Ok(());
+        }
+        let modules: Vec<&str> = packages.iter().map(|(module, _)| *module).collect();
+        let absent = match absent(&self.path, &modules, PATIENCE) {
+            Ok(absent) => absent,
+            Err(error @ NoAnswer::Start { .. }) => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "no Python for the {engine} engine: {}; name one with --python",
+                        self.why
+                    )
+                });
+            }
+            Err(_) => return Ok(()),
+        };
+        if let Some((module, name)) = packages.iter().find(|(it, _)| absent.iter().any(|a| a == it))
+        {
+            bail!(
+                "{name} is not installed in {self}; install it there (`pip install {module}`), or name \
+                 another Python with --python"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The interpreter of a virtual environment, or of its bin directory; anything else is one itself.
+pub fn inside(path: &Path) -> PathBuf {
+    if !path.is_dir() {
+        return path.to_owned();
+    }
+    let places = ["bin/python", "bin/python3", "python", "python3"].map(|name| path.join(name));
+    let found = places.iter().find(|place| place.is_file()).unwrap_or(&places[0]);
+    found.clone()
+}
+
+/// The first that there is.
+fn choose(named: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>, dir: &Path) -> Chosen {
+    if let Some(path) = named {
+        let why = "named by --python, ZPROBE_PYTHON or the configuration file".to_owned();
+        return Chosen { path: inside(path), why };
+    }
+    let from_variable = |name: &str| {
+        let value = variable(name).filter(|value| !value.is_empty())?;
+        let why = format!("chosen because {name}={}", value.display());
+        Some(Chosen { path: environment(Path::new(&value))?, why })
+    };
+    // As uv does: conda's base is everybody's, so that it has no say before an environment made for the
+    // work. Where it is active, it is on PATH.
+    let is_base =
+        variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
+    let conda = || from_variable("CONDA_PREFIX").filter(|_| !is_base);
+    from_variable("VIRTUAL_ENV")
+        .or_else(conda)
+        .or_else(|| nearby(dir))
+        .or_else(|| on_path(variable("PATH").as_ref()))
+        .unwrap_or_else(|| Chosen {
+            path: "python3".into(),
+            why: "no virtual environment is active, there is no .venv here or above, and no python3 on \
+                  PATH"
+                .to_owned(),
+        })
+}
+
+/// The interpreter of an environment, if it has one.
+fn environment(path: &Path) -> Option<PathBuf> {
+    Some(inside(path)).filter(|found| found != path && found.is_file())
+}
+
+/// A `.venv` in `dir` or the closest directory above it that has one, or the environment that `dir` is
+/// in.
+fn nearby(dir: &Path) -> Option<Chosen> {
+    dir.ancestors().find_map(|dir| {
+        let own = [dir.join(".venv"), dir.to_owned()];
+        let is_environment = |path: &&PathBuf| path.join("pyvenv.cfg").is_file();
+        let found = own.iter().find(is_environment)?;
+        let why = format!("chosen because of {}", found.display());
+        Some(Chosen { path: environment(found)?, why })
+    })
+}
+
+fn on_path(path: Option<&OsString>) -> Option<Chosen> {
+    ["python3", "python"].into_iter().find_map(|name| {
+        let found = which::which_in_global(name, path).ok()?.next()?;
+        Some(Chosen { path: found, why: format!("the first {name} on PATH") })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A directory with interpreters at these places.
+    fn place(interpreters: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for name in interpreters {
+            let path = dir.path().join(name);
+            let bin = path.parent().unwrap();
+            fs::create_dir_all(bin).unwrap();
+            fs::write(&path, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            if bin.ends_with("bin") {
+                fs::write(bin.parent().unwrap().join("pyvenv.cfg"), "").unwrap();
+            }
+        }
+        dir
+    }
+
+    /// What is chosen in `HERE/work/deep` with these variables, in which `HERE` is the place.
+    fn chosen(
+        place: &tempfile::TempDir,
+        named: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> String {
+        let here = place.path().to_str().unwrap();
+        let named = named.map(|path| PathBuf::from(path.replace("HERE", here)));
+        let variable = |name: &str| {
+            let (_, value) = variables.iter().find(|(it, _)| *it == name)?;
+            Some(value.replace("HERE", here).into())
+        };
+        let dir = place.path().join("work/deep");
+        choose(named.as_deref(), &variable, &dir).to_string().replace(here, "HERE")
+    }
+
+    const ALL: [&str; 6] = [
+        "venv/bin/python",
+        "conda/bin/python3",
+        "work/.venv/bin/python",
+        "usr/python3",
+        "usr/python",
+        "alone",
+    ];
+
+    #[test]
+    fn a_python_is_found_as_uv_finds_it() {
+        let place = place(&ALL);
+        let venv = ("VIRTUAL_ENV", "HERE/venv");
+        let conda = ("CONDA_PREFIX", "HERE/conda");
+        let base = ("CONDA_DEFAULT_ENV", "base");
+        let path = ("PATH", "HERE/nothing:HERE/usr");
+        let found = [
+            (
+                vec![venv, conda, path],
+                "HERE/venv/bin/python (chosen because VIRTUAL_ENV=HERE/venv)",
+            ),
+            (vec![conda, path], "HERE/conda/bin/python3 (chosen because CONDA_PREFIX=HERE/conda)"),
+            (
+                vec![conda, base, path],
+                "HERE/work/.venv/bin/python (chosen because of HERE/work/.venv)",
+            ),
+            (
+                vec![("VIRTUAL_ENV", "HERE/gone"), ("CONDA_PREFIX", ""), path],
+                "HERE/work/.venv/bin/python (chosen because of HERE/work/.venv)",
+            ),
+        ];
+        for (variables, expected) in found {
+            assert_eq!(chosen(&place, None, &variables), expected, "{variables:?}");
+        }
+        fs::remove_file(place.path().join("work/.venv/pyvenv.cfg")).unwrap();
+        assert_eq!(chosen(&place, None, &[path]), "HERE/usr/python3 (the first python3 on PATH)");
+        fs::remove_file(place.path().join("usr/python3")).unwrap();
+        assert_eq!(chosen(&place, None, &[path]), "HERE/usr/python (the first python on PATH)");
+        assert!(chosen(&place, None, &[]).starts_with("python3 (no virtual environment is active"));
+    }
+
+    #[test]
+    fn a_directory_stands_for_the_interpreter_in_it() {
+        let place = place(&ALL);
+        let why = " (named by --python, ZPROBE_PYTHON or the configuration file)";
+        for (named, expected) in [
+            ("HERE/venv", "HERE/venv/bin/python"),
+            ("HERE/venv/bin", "HERE/venv/bin/python"),
+            ("HERE/conda", "HERE/conda/bin/python3"),
+            ("HERE/alone", "HERE/alone"),
+            ("HERE/gone", "HERE/gone"),
+            // What has none is named where it should be.
+            ("HERE/work", "HERE/work/bin/python"),
+            ("python3.12", "python3.12"),
+        ] {
+            let variables = [("VIRTUAL_ENV", "HERE/venv")];
+            assert_eq!(chosen(&place, Some(named), &variables), expected.to_owned() + why);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What zprobe leaves in the working directory: `.zprobe`, and the recorded runs in it.
+//!
+//! Only what surely is a recorded run is ever removed: a directory, and no link to one, directly in
+//! `.zprobe/runs`, that holds a trace and that nobody writes.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use zprobe::trace::{TRACE_FILE, trace_dirs};
+
+use super::run::run_id;
+
+/// Where everything goes unless somebody says otherwise.
+const ROOT: &str = ".zprobe";
+
+/// Where runs are recorded unless somebody says otherwise.
+pub const RUNS: &str = ".zprobe/runs";
+
+/// Ending of the file that says of the run beside it that it is being written.
+const LOCK: &str = "lock";
+
+/// The path of a new directory in `.zprobe`, which is made if it is not there.
+///
+/// # Errors
+/// When `.zprobe` cannot be made.
+pub fn place(kind: &str) -> Result<PathBuf> {
+    make_root()?;
+    Ok(Path::new(ROOT).join(kind).join(run_id()))
+}
+
+/// Makes `.zprobe` such that git ignores it.
+fn make_root() -> Result<()> {
+    let made = fs::create_dir_all(ROOT).and_then(|()| {
+        let ignore = Path::new(ROOT).join(".gitignore");
+        match OpenOptions::new().write(true).create_new(true).open(ignore) {
+            Ok(mut file) => file.write_all(b"*\n"),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    });
+    made.with_context(|| {
+        format!("cannot write into {ROOT}; run zprobe in another directory, or name one with --out")
+    })
+}
+
+/// A run in `.zprobe/runs` while it is written. The system gives the lock back when its process ends,
+/// however it does.
+pub struct Recording {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Recording {
+    /// Marks a run that is about to be recorded in `run_dir`, which need not be there. None for a run
+    /// outside of `.zprobe/runs`, where nothing is ever removed.
+    ///
+    /// # Errors
+    /// When the file beside it cannot be made, or somebody records there already.
+    pub fn start(run_dir: &Path) -> Result<Option<Self>> {
+        let absolute = std::path::absolute(run_dir)?;
+        if absolute.parent() != Some(&std::path::absolute(RUNS)?) {
+            return Ok(None);
+        }
+        make_root()?;
+        let path = lock_of(run_dir);
+        let open = || {
+            fs::create_dir_all(RUNS)?;
+            let mut options = OpenOptions::new();
+            let nofollow = nix::libc::O_NOFOLLOW;
+            options.write(true).create(true).truncate(false).custom_flags(nofollow).open(&path)
+        };
+        let lock = open().with_context(|| format!("cannot make {}", path.display()))?;
+        lock.try_lock().with_context(|| {
+            format!("{} is being recorded by another zprobe", run_dir.display())
+        })?;
+        Ok(Some(Self { path, _lock: lock }))
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn lock_of(run_dir: &Path) -> PathBuf {
+    let mut name = run_dir.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(LOCK);
+    run_dir.with_file_name(name)
+}
+
+/// Whether somebody records a run there. A lock that cannot be looked at counts as held.
+fn is_being_written(run_dir: &Path) -> bool {
+    match File::open(lock_of(run_dir)) {
+        Ok(file) => match file.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
+        },
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// A recorded run that nobody writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its directory.
+    pub path: PathBuf,
+    /// When its trace was written last.
+    pub written: SystemTime,
+    /// Bytes of the files in it.
+    pub bytes: u64,
+}
+
+impl Recorded {
+    /// Whether its name is one that zprobe gives.
+    fn is_named_by_zprobe(&self) -> bool {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let Some((time, process)) = name.split_once('-') else { return false };
+        let shape: String =
+            time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        shape == "00000000T000000Z" && process.parse::<u32>().is_ok()
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When something in it cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            // Somebody else was quicker.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.with_context(|| format!("cannot remove {}", self.path.display()))?,
+        }
+        // Of a process that was killed.
+        let _ = fs::remove_file(lock_of(&self.path));
+        Ok(())
+    }
+}
+
+/// The recorded runs of the directory `base`, the newest first.
+///
+/// # Errors
+/// When a directory cannot be read, or is a link to another.
+pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
+    for dir in [base.join(ROOT), base.join(RUNS)] {
+        match fs::symlink_metadata(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", dir.display()));
+            }
+            Ok(it) if !it.is_dir() => bail!(
+                "{} is not a directory but a link or a file, and nothing behind it is removed",
+                dir.display()
+            ),
+            Ok(_) => {}
+        }
+    }
+    let runs = base.join(RUNS);
+    let cannot = || format!("cannot read {}", runs.display());
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&runs).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        // The type of a link is that it is one.
+        if entry.file_type().is_ok_and(|it| it.is_dir()) {
+            all.extend(run(entry.path()));
+        }
+    }
+    all.sort_by(|a, b| (b.written, &b.path).cmp(&(a.written, &a.path)));
+    Ok(all)
+}
+
+/// The run in a directory, if it is one that nobody writes.
+fn run(path: PathBuf) -> Option<Recorded> {
+    let traces = trace_dirs(&path).into_iter().map(|dir| dir.join(TRACE_FILE));
+    let files = traces.filter_map(|trace| fs::symlink_metadata(trace).ok());
+    let written = files.filter(fs::Metadata::is_file).filter_map(|it| it.modified().ok()).max()?;
+    if is_being_written(&path) {
+        return None;
+    }
+    let bytes = bytes(&path);
+    Some(Recorded { path, written, bytes })
+}
+
+/// Bytes of all files in a directory. Links count as nothing, and are not followed.
+fn bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(it) if it.is_dir() => bytes(&entry.path()),
+        Ok(it) if it.is_file() => it.len(),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+/// Removes the oldest runs beyond `keep`, of those that have a name of zprobe's, and returns them. 0
+/// keeps all.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn retain(base: &Path, keep: usize) -> Result<Vec<Recorded>> {
+    if keep == 0 {
+        return Ok(vec![]);
+    }
+    let own = recorded(base)?.into_iter().filter(Recorded::is_named_by_zprobe);
+    let surplus: Vec<Recorded> = own.skip(keep).collect();
+    surplus.iter().try_for_each(Recorded::remove)?;
+    Ok(surplus)
+}
+
+/// `64.0 MB`, in units of 1024.
+pub fn size(bytes: u64) -> String {
+    let units = ["KB", "MB", "GB", "TB"];
+    let mut size = bytes as f64;
+    let mut unit = "bytes";
+    for larger in units {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! What is a recorded run, and what is left alone.
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use super::*;
+
+/// A place with these runs: name, minutes since the epoch, bytes of its trace.
+fn runs(all: &[(&str, u64, usize)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, minutes, bytes) in all {
+        let run = dir.path().join(RUNS).join(name);
+        fs::create_dir_all(run.join("rank-program")).unwrap();
+        let mut trace = File::create(run.join(TRACE_FILE)).unwrap();
+        trace.write_all(&vec![b'x'; *bytes]).unwrap();
+        trace.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(60 * minutes)).unwrap();
+    }
+    dir
+}
+
+fn names(runs: &[Recorded]) -> Vec<String> {
+    let name = |run: &Recorded| run.path.file_name().unwrap().to_str().unwrap().to_owned();
+    runs.iter().map(name).collect()
+}
+
+#[test]
+fn only_a_directory_with_a_trace_that_nobody_writes_is_a_recorded_run() {
+    let dir = runs(&[("old", 1, 10), ("new", 2, 20), ("held", 3, 30), ("killed", 4, 5)]);
+    let place = dir.path().join(RUNS);
+    let elsewhere = runs(&[("kept", 5, 40)]);
+    let kept = elsewhere.path().join(RUNS).join("kept");
+    symlink(&kept, place.join("link")).unwrap();
+    fs::create_dir(place.join("notes")).unwrap();
+    fs::write(place.join("notes/thesis.txt"), "years of work").unwrap();
+    fs::create_dir(place.join("linked-trace")).unwrap();
+    symlink(kept.join(TRACE_FILE), place.join("linked-trace").join(TRACE_FILE)).unwrap();
+    fs::write(place.join(TRACE_FILE), "a file").unwrap();
+    symlink(&kept, place.join("old/more")).unwrap();
+    let held = File::create(place.join("held.lock")).unwrap();
+    held.try_lock().unwrap();
+    // A lock that its process has left behind says nothing.
+    File::create(place.join("killed.lock")).unwrap();
+
+    let all = recorded(dir.path()).unwrap();
+    assert_eq!(names(&all), ["killed", "new", "old"]);
+    assert_eq!(all.iter().map(|run| run.bytes).collect::<Vec<_>>(), [5, 20, 10]);
+    all.iter().for_each(|run| run.remove().unwrap());
+    let mut left: Vec<_> =
+        fs::read_dir(&place).unwrap().map(|it| it.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["held", "held.lock", "link", "linked-trace", "notes", TRACE_FILE]);
+    assert_eq!(fs::read(kept.join(TRACE_FILE)).unwrap().len(), 40);
+    drop(held);
+    assert_eq!(names(&recorded(dir.path()).unwrap()), ["held"]);
+}
+
+#[test]
+fn a_link_in_place_of_the_runs_is_refused() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), runs(&[("run", 1, 1)]));
+    assert_eq!(recorded(dir.path()).unwrap(), []);
+    symlink(elsewhere.path().join(ROOT), dir.path().join(ROOT)).unwrap();
+    let error = recorded(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("nothing behind it is removed"), "{error}");
+    fs::remove_file(dir.path().join(ROOT)).unwrap();
+    fs::create_dir(dir.path().join(ROOT)).unwrap();
+    symlink(elsewhere.path().join(RUNS), dir.path().join(RUNS)).unwrap();
+    assert!(recorded(dir.path()).is_err());
+}
+
+#[test]
+fn what_is_kept_are_the_newest_and_what_people_have_named() {
+    let name = |minute: u64| format!("20260101T00{minute:02}00Z-{}", 70 - minute);
+    let all: Vec<String> = (0..5).map(name).collect();
+    let mut made: Vec<(&str, u64, usize)> =
+        all.iter().zip(1..).map(|(name, at)| (name.as_str(), at, 1)).collect();
+    made.extend([("baseline", 0, 1), ("2026-01-01", 0, 1), ("20260101T000000Z-mine", 0, 1)]);
+    let dir = runs(&made);
+    assert_eq!(retain(dir.path(), 0).unwrap(), []);
+    assert_eq!(retain(dir.path(), 5).unwrap(), []);
+    assert_eq!(names(&retain(dir.path(), 3).unwrap()), [&*all[1], &all[0]]);
+    assert_eq!(recorded(dir.path()).unwrap().len(), 6);
+}
+
+#[test]
+fn sizes_are_readable() {
+    let sizes = [0, 1023, 1024, 64 << 20, 5 << 40].map(size);
+    assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KB", "64.0 MB", "5.0 TB"]);
+}

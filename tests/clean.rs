@@ -1,0 +1,157 @@
+//! What zprobe leaves in the working directory, and how it goes away. Needs no engine.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+/// A working directory with a rank program that waits for its standard input to end and dies.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        for (name, script) in [("dies", "exit 7"), ("waits", "exec sleep 1000")] {
+            let path = place.0.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        place
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ZPROBE_") {
+                command.env_remove(name);
+            }
+        }
+        command.args(args).current_dir(self.0.path());
+        command
+    }
+
+    /// Exit code, standard output and standard error.
+    fn zprobe(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
+    /// Records a run, which takes no engine to fail.
+    fn run(&self, args: &[&str]) -> String {
+        let own = ["run", "--rank-program", "./dies", "--output-format", "concise"];
+        let (code, _, stderr) = self.zprobe(&[&own, args].concat());
+        assert_eq!(code, Some(3), "{stderr}");
+        stderr
+    }
+
+    /// Names of what is in `.zprobe/runs`.
+    fn runs(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path().join(".zprobe/runs")).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn trace(&self, run: &str) -> PathBuf {
+        self.0.path().join(".zprobe/runs").join(run).join("trace.jsonl")
+    }
+
+    /// Lets a run be so many days old.
+    fn age(&self, run: &str, days: u64) {
+        let trace = fs::File::options().append(true).open(self.trace(run)).unwrap();
+        trace.set_modified(SystemTime::now() - Duration::from_secs(days * 86_400)).unwrap();
+    }
+}
+
+#[test]
+fn runs_go_by_age_number_and_size_and_a_dry_run_only_says_so() {
+    let place = Place::new();
+    for (name, days) in [("a", 9), ("b", 5), ("c", 1)] {
+        place.run(&["--out", &format!(".zprobe/runs/{name}")]);
+        place.age(name, days);
+    }
+    fs::write(place.0.path().join(".zprobe/runs/notes.txt"), "mine").unwrap();
+    let (code, _, stderr) = place.zprobe(&["clean"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("--older-than") && stderr.contains("--max-size"), "{stderr}");
+
+    let (code, stdout, stderr) = place.zprobe(&["clean", "--older-than", "2d", "--dry-run"]);
+    assert_eq!(code, Some(0));
+    let listed: Vec<&str> = stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(listed, [".zprobe/runs/a", ".zprobe/runs/b"], "the oldest first");
+    assert!(stderr.starts_with("would remove 2 of 3 recorded runs in .zprobe/runs, "), "{stderr}");
+    assert_eq!(place.runs(), ["a", "b", "c", "notes.txt"]);
+
+    let (_, _, stderr) = place.zprobe(&["clean", "--older-than", "7d", "--keep", "5"]);
+    assert!(stderr.starts_with("removed 1 of 3 recorded runs in .zprobe/runs, "), "{stderr}");
+    assert_eq!(place.runs(), ["b", "c", "notes.txt"]);
+    place.zprobe(&["clean", "--keep", "1", "--max-size", "1GB"]);
+    assert_eq!(place.runs(), ["c", "notes.txt"]);
+    place.zprobe(&["clean", "--max-size", "10"]);
+    assert_eq!(place.runs(), ["notes.txt"]);
+    let (code, stdout, stderr) = place.zprobe(&["clean", "--keep", "0"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), ""));
+    assert!(stderr.contains("removed 0 of 0"), "{stderr}");
+}
+
+#[test]
+fn a_run_that_is_being_written_is_left_alone() {
+    let place = Place::new();
+    let mut run = place.command(&["run", "--rank-program", "./waits", "--timeout", "600"]);
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let directory = place.0.path().join(".zprobe/runs");
+    let started = || {
+        let names = fs::read_dir(&directory).ok()?.flatten().map(|it| it.file_name());
+        let mut names = names.map(|name| name.into_string().unwrap());
+        names.find(|name| place.trace(name).exists())
+    };
+    let name = loop {
+        match started() {
+            Some(name) => break name,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let (_, _, stderr) = place.zprobe(&["clean", "--keep", "0"]);
+    assert!(stderr.contains("removed 0 of 0"), "{stderr}");
+    assert!(place.trace(&name).exists());
+    // What a killed process leaves can be removed.
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let (_, _, stderr) = place.zprobe(&["clean", "--keep", "0"]);
+    assert!(stderr.contains("removed 1 of 1"), "{stderr}");
+    assert_eq!(place.runs(), Vec::<String>::new());
+}
+
+#[test]
+fn git_ignores_what_zprobe_leaves_and_old_runs_make_room_for_new_ones() {
+    let place = Place::new();
+    let said = place.run(&[]);
+    assert!(!said.contains("removed"), "{said}");
+    let ignored = fs::read_to_string(place.0.path().join(".zprobe/.gitignore")).unwrap();
+    assert_eq!(ignored, "*\n");
+    let first = place.runs();
+    assert_eq!(first.len(), 1, "no lock is left: {first:?}");
+    place.age(&first[0], 3);
+    place.run(&["--keep-runs", "0"]);
+    let both = place.runs();
+    assert_eq!(both.len(), 2);
+    place.age(both.iter().find(|name| **name != first[0]).unwrap(), 1);
+
+    fs::write(place.0.path().join("zprobe.toml"), "[run]\nkeep-runs = 2\n").unwrap();
+    let said = place.run(&[]);
+    assert!(said.contains("removed the 1 oldest run from .zprobe/runs, "), "{said}");
+    assert!(said.contains(": --keep-runs 2"), "{said}");
+    assert!(!place.runs().contains(&first[0]) && place.runs().len() == 2);
+    let said = place.run(&["--keep-runs", "1", "--quiet"]);
+    assert_eq!((said.as_str(), place.runs().len()), ("", 1));
+    // Elsewhere nothing is removed.
+    place.run(&["--out", "elsewhere", "--keep-runs", "1"]);
+    assert_eq!(place.runs().len(), 1);
+}
