@@ -11,6 +11,7 @@ mod doctor;
 mod explain;
 mod flags;
 mod form;
+mod limits;
 mod list;
 mod man;
 mod minimise;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::launch::{Ended, Hosting, RankProgram};
@@ -24,6 +24,7 @@ use zprobe::trace::{Trace, is_recorded};
 
 use super::cuda::Cuda;
 use super::diagnose::diagnosis;
+use super::limits::{CANNOT_RUN, Limits};
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{minimise, repeat, verbosity};
@@ -219,7 +220,9 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
         "{} holds a recorded run already; choose another directory with --out",
         run_dir.display(),
     );
-    match args.repeats()? {
+    let repeats = args.repeats()?;
+    args.refuse_what_cannot_run(&spec)?;
+    match repeats {
         1 => {
             let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
             let mut progress = Progress::new(&spec, run_dir);
@@ -271,6 +274,20 @@ impl Args {
     /// The interpreter that has the engine under test.
     pub fn interpreter(&self) -> PathBuf {
         self.python.clone().unwrap_or_else(|| PathBuf::from("python3"))
+    }
+
+    /// Says it before a run is started that this machine cannot make it.
+    ///
+    /// # Errors
+    /// With the reason, in one line.
+    pub fn refuse_what_cannot_run(&self, spec: &RunSpec) -> Result<()> {
+        // What another program can run is its own business.
+        if self.rank_program.is_none()
+            && let Some(reason) = Limits::default().refusal(spec, &self.interpreter())
+        {
+            bail!("{CANNOT_RUN}: {reason}");
+        }
+        Ok(())
     }
 
     /// How often the run is made.

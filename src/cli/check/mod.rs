@@ -103,11 +103,11 @@ pub fn main(args: &Args) -> Result<u8> {
         super::print(&select::list(&tasks))?;
         return Ok(0);
     }
-    let missing = engines::missing(tasks.iter().map(|task| task.engine), &args.python)?;
-    refuse_missing(&missing, args)?;
+    let absent = engines::Absent::look(&tasks, &args.python)?;
+    refuse_missing(&absent.engines, args)?;
     let out =
         args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
-    let mut cases = run::run_all(&tasks, &missing, args, &out)?;
+    let mut cases = run::run_all(&tasks, &absent, args, &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
