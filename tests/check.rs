@@ -25,6 +25,11 @@ const FACTS: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": 
 "ddp": {"value": true}, "fsdp2": {"problem": "RuntimeError: too old"},
 "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
 
+/// The same with a DeepSpeed that refuses fp16 on this machine.
+const NO_FP16: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
+"ddp": {"value": true}, "fsdp2": {"value": true}, "deepspeed": {"value": "0.19.8"},
+"onednn_fp16": {"value": false}, "deepspeed_fp16": {"value": false}}"#;
+
 /// A directory with a Python whose ranks do what the number of microbatches says: with 1 they do not
 /// finish, with 3 they take the pool down, otherwise they say nothing that could be judged.
 struct Place(TempDir);
@@ -40,7 +45,12 @@ impl Place {
 
     /// Its Python does this, in the words of a shell, when it is to be a pool.
     fn python(&self, pool: &str) {
-        let facts = format!("cat <<'END'\n{FACTS}\nEND");
+        self.python_with(FACTS, pool);
+    }
+
+    /// The same with other facts.
+    fn python_with(&self, facts: &str, pool: &str) {
+        let facts = format!("cat <<'END'\n{facts}\nEND");
         let script = format!("#!/bin/sh\nif [ \"$1\" = -c ]; then\n{facts}\nelse {pool}\nfi\n");
         self.write("python", &script);
         let path = self.0.path().join("python");
@@ -288,6 +298,56 @@ fn an_engine_that_is_not_there_is_skipped_and_said_so() {
     let skipped =
         tests.filter(|test| matches!(test.status, quick_junit::TestCaseStatus::Skipped { .. }));
     assert_eq!(skipped.count(), 2);
+}
+
+#[test]
+fn what_this_machine_cannot_run_is_skipped_with_its_reason_and_never_started() {
+    let place = Place::new();
+    place.python_with(NO_FP16, "echo started >> starts; exit 1");
+    place.write(
+        "probes/half.toml",
+        "description = 'Own'\nengines = ['deepspeed']\n[run]\ndtype = 'fp16'\n",
+    );
+    let (code, suite) = place.check(&["--engine", "deepspeed"]);
+    assert_eq!((code, statuses(&suite)), (2, vec![("half", Status::Skipped)]));
+    let reason = suite.cases[0].reason.as_deref().unwrap();
+    assert!(reason.starts_with("cannot run here: DeepSpeed 0.19.8 refuses fp16"), "{reason}");
+    assert_eq!(suite.unchecked.unwrap(), "--engine deepspeed: none of its probes was run");
+    let args = ["check", "probes", "--python", "./python", "--output-format", "junit"];
+    let junit = place.zprobe(&args);
+    let skipped = "<skipped message=\"cannot run here: DeepSpeed 0.19.8 refuses fp16";
+    assert!(text(&junit.stdout).contains(skipped), "{junit:?}");
+
+    // Nor is it by the other commands, and each says it in a line.
+    let fp16 = ["--engine", "deepspeed", "--dtype", "fp16", "--python", "./python"];
+    let run = [&["run", "--out", "own"][..], &fp16].concat();
+    let repeat = [&run[..], &["--repeat", "3"]].concat();
+    let minimise = [&run[..], &["--minimise"]].concat();
+    let compare = [&["compare", "--a", "--stage=1", "--b", "--stage=2", "--"][..], &fp16].concat();
+    for args in [run, repeat, minimise, compare] {
+        let output = place.zprobe(&args);
+        let stderr = text(&output.stderr);
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+        assert!(stderr.contains("cannot run here: DeepSpeed 0.19.8 refuses fp16"), "{stderr}");
+        assert!(stderr.contains("use bf16 or fp32"), "{stderr}");
+        assert!(!place.0.path().join("own").exists(), "nothing was recorded");
+    }
+    assert!(!place.0.path().join("starts").exists(), "no rank was started");
+}
+
+#[test]
+fn a_suite_that_checked_no_real_engine_is_not_green() {
+    let place = Place::new();
+    place.write("probes/own.toml", "description = 'Own'\nengines = ['deepspeed', 'native']\n");
+    let (code, suite) = place.check(&[]);
+    assert_eq!((code, suite.exit_code), (2, 2));
+    assert!(suite.unchecked.unwrap().starts_with("no real engine was checked"));
+    let output = place.zprobe(&["check", "probes", "--python", "./python"]);
+    let first = text(&output.stdout).lines().next().unwrap();
+    assert!(first.starts_with("NOT CHECKED  no real engine was checked"), "{output:?}");
+    place.probes();
+    let (_, suite) = place.check(&["--filter", "known"]);
+    assert_eq!(suite.unchecked, None, "one real engine is enough");
 }
 
 #[test]

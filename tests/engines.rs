@@ -3,14 +3,17 @@
 //! They need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to it and
 //! run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes them try
 //! the whole lattice. Every run costs an import of torch.
+//!
+//! What this machine cannot run is left out, and said so (`--nocapture` shows it).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::json;
 use tempfile::TempDir;
 use zprobe::report::Report;
+use zprobe::report::suite::{Status, Suite};
 use zprobe::spec::Point;
 use zprobe::spec::code::Code;
 use zprobe::trace::{Event, Trace};
@@ -34,8 +37,13 @@ fn full() -> bool {
     std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
-/// Runs `zprobe run` with these arguments.
+/// Runs `zprobe run` with these arguments, which every machine can.
 fn zprobe(args: &str) -> Run {
+    zprobe_here(args).unwrap_or_else(|| panic!("{args}: not here"))
+}
+
+/// The same with arguments that not every machine can run; none where this one cannot.
+fn zprobe_here(args: &str) -> Option<Run> {
     let dir = TempDir::new().expect("a temporary directory");
     let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
         .arg("run")
@@ -47,12 +55,27 @@ fn zprobe(args: &str) -> Run {
         .output()
         .expect("zprobe starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Run {
+    if is_refused(args, &output) {
+        return None;
+    }
+    Some(Run {
         code: output.status.code().expect("zprobe exits by itself"),
         report: serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|err| panic!("{args}: no report ({err})\n{stderr}")),
         trace: Trace::read(&dir.path().join("run")).expect("a trace"),
+    })
+}
+
+/// Whether zprobe said that this machine cannot make a run, which is passed on.
+fn is_refused(args: &str, output: &Output) -> bool {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let refused = output.status.code() == Some(2) && stderr.starts_with("error: cannot run here: ");
+    if refused {
+        // Of all that is run here, only this is not for every machine.
+        assert!(args.contains("deepspeed") && args.contains("fp16"), "{args}: {stderr}");
+        println!("skipped {args}: {stderr}");
     }
+    refused
 }
 
 impl Run {
@@ -188,7 +211,8 @@ fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
         ]);
     }
     for args in cases {
-        let watched = zprobe(&format!("{args} --observe full")).parameters();
+        let Some(watched) = zprobe_here(&format!("{args} --observe full")) else { continue };
+        let watched = watched.parameters();
         let alone = zprobe(&format!("{args} --observe outcome")).parameters();
         assert!(watched.len() >= 6, "{args}: two ranks, before and after each of two steps");
         assert_eq!(watched, alone, "{args}");
@@ -234,10 +258,11 @@ fn the_script_of_a_bug_report_says_what_zprobe_says() {
         ]);
     }
     for args in cases {
+        let Some(run) = zprobe_here(args) else { continue };
         let (code, said) = standalone(args);
         assert!(said.contains("step 1, what the optimizer of rank 1 consumes"), "{args}\n{said}");
         assert!(!said.contains("nothing could be read"), "{args}\n{said}");
-        assert_eq!(code, zprobe(args).code, "{args}\n{said}");
+        assert_eq!(code, run.code, "{args}\n{said}");
     }
 }
 
@@ -329,4 +354,52 @@ fn the_standard_suite_is_clean_on_every_real_engine() {
         "{stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// `zprobe check` of what DeepSpeed runs in fp16, and of one case in bf16, on a machine of another kind.
+fn check_fp16(variable: &str, value: &str) -> (Option<i32>, Suite) {
+    let dir = TempDir::new().expect("a temporary directory");
+    for (name, dtype) in [("half-1", "fp16"), ("half-2", "fp16"), ("wide", "bf16")] {
+        let stage = name.chars().last().and_then(|c| c.to_digit(10)).unwrap_or(1);
+        let text = format!(
+            "description = 'Own'\nengines = ['deepspeed']\n[run]\nstage = {stage}\ndtype = '{dtype}'\n"
+        );
+        std::fs::write(dir.path().join(format!("{name}.toml")), text).expect("a probe");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["check", ".", "--engine", "deepspeed", "--output-format", "json", "--python"])
+        .arg(python())
+        .env(variable, value)
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let suite = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|err| panic!("no report ({err})\n{stderr}"));
+    (output.status.code(), suite)
+}
+
+fn statuses(suite: &Suite) -> Vec<Status> {
+    suite.cases.iter().map(|case| case.status).collect()
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn where_the_cpu_has_no_fp16_what_needs_it_is_skipped_and_the_gate_is_green() {
+    // The highest of oneDNN's instruction sets without fp16.
+    let (code, suite) = check_fp16("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16");
+    assert_eq!((code, suite.exit_code), (Some(0), 0), "{:#?}", suite.cases);
+    assert_eq!(statuses(&suite), [Status::Skipped, Status::Skipped, Status::Passed]);
+    let reason = suite.cases[0].reason.as_deref().expect("a reason");
+    assert!(reason.starts_with("cannot run here: DeepSpeed"), "{reason}");
+    assert!(reason.contains("oneDNN has no fp16 on this CPU"), "{reason}");
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn where_deepspeed_takes_fp16_it_is_run_and_clean() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fp16-everywhere");
+    let (code, suite) = check_fp16("PYTHONPATH", fixture.to_str().expect("a path in UTF-8"));
+    assert_eq!(code, Some(0), "{:#?}", suite.cases);
+    assert_eq!(statuses(&suite), [Status::Passed; 3], "{:#?}", suite.cases);
 }

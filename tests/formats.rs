@@ -151,6 +151,64 @@ fn junit_counts_every_case_and_holds_no_character_that_xml_forbids() {
     assert!(!text.contains('\u{1b}'));
 }
 
+#[test]
+fn a_cause_is_told_once_with_every_case_that_it_made() {
+    let leak = |probe: &str| case("boundary-leak", Engine::DeepSpeed, probe);
+    let mut late = leak("late");
+    // Another microbatch, and the same cause.
+    let message = &mut late.findings[0].finding.message;
+    *message = message.replace("microbatch 1", "microbatch 3");
+    let mut own = leak("own");
+    own.file = Some("probes/own.toml".to_owned());
+    let cases = vec![
+        leak("first"),
+        case("rank-dies", Engine::DeepSpeed, "dies"),
+        late,
+        own,
+        case("boundary-leak", Engine::Native, "other-engine"),
+    ];
+    let suite = Suite::new(cases, vec![], "zprobe.toml".to_owned(), page);
+    let render =
+        |format| anstream::adapter::strip_str(&render(&suite, format).unwrap()).to_string();
+    let full = render(SuiteFormat::Full);
+    assert_eq!(full.matches("more: zprobe explain ZP101").count(), 2, "{full}");
+    let also = "and 2 other probes for the same cause: deepspeed/late, deepspeed/own";
+    assert!(full.contains(also), "{full}");
+    let markdown = render(SuiteFormat::Markdown);
+    assert_eq!(markdown.matches("<details>").count(), 3, "{markdown}");
+    // One more, at the file of a probe that has one.
+    let github = render(SuiteFormat::Github);
+    assert_eq!(github.lines().filter(|line| line.starts_with("::error")).count(), 4, "{github}");
+    assert!(github.contains("in deepspeed/first and 1 other probe::"), "{github}");
+    let junit = quick_junit::Report::deserialize_from_str(&render(SuiteFormat::Junit)).unwrap();
+    assert_eq!((junit.tests, junit.failures, junit.errors), (5, 4, 1));
+    let sarif = assert_sarif(&render(SuiteFormat::Sarif));
+    assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn a_suite_without_an_answer_says_so_first_in_every_form_for_people() {
+    let cases = vec![case("clean-accumulator", Engine::Native, "fine")];
+    let suite = Suite::new(cases, vec![], "zprobe.toml".to_owned(), page);
+    assert_eq!(suite.exit_code, 0);
+    let suite = suite.without_answer("no real engine was checked".to_owned());
+    assert_eq!(suite.exit_code, 2);
+    let line = |format, number: usize| {
+        let text = anstream::adapter::strip_str(&render(&suite, format).unwrap()).to_string();
+        text.lines().nth(number).unwrap().to_owned()
+    };
+    let why = "no real engine was checked";
+    assert_eq!(line(SuiteFormat::Full, 0), format!("NOT CHECKED  {why}"));
+    assert_eq!(line(SuiteFormat::Concise, 0), format!("NOT CHECKED: {why}"));
+    assert_eq!(line(SuiteFormat::Github, 0), format!("::error title=zprobe check::{why}"));
+    assert_eq!(line(SuiteFormat::Markdown, 0), "### ❌ zprobe check");
+    assert_eq!(line(SuiteFormat::Markdown, 2), format!("**Not checked**: {why}"));
+    let sarif = assert_sarif(&render(&suite, SuiteFormat::Sarif).unwrap());
+    let invocation = &sarif["runs"][0]["invocations"][0];
+    assert_eq!(invocation["exitCode"], 2);
+    assert_eq!(invocation["toolExecutionNotifications"][0]["message"]["text"], why);
+}
+
 /// The parts of SARIF 2.1.0 that its schema and GitHub's code scanning ask for.
 fn assert_sarif(text: &str) -> Value {
     let sarif: Value = serde_json::from_str(text).unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use zprobe::diagnose::diagnose;
 use zprobe::report::render::{Format, render};
 use zprobe::report::{Finding, Report};
-use zprobe::spec::{Engine, Shape, SpecRequest};
+use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, name_known_bugs, registry};
 
@@ -34,6 +34,32 @@ fn a_bug_is_named_in_the_releases_that_have_it() {
     for other in ["0.18.4", "0.19.0", "0.19.8", "not a version"] {
         assert!(names(&leak(other, "BF16_Optimizer")).is_empty(), "{other}");
     }
+}
+
+#[test]
+fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() {
+    let mut report = leak("0.17.6", "DeepSpeedZeroOptimizer");
+    report.findings[0].code = "ZP104".to_owned();
+    report.run.spec.contiguous_gradients = Some(false);
+    name_known_bugs(&mut report);
+    assert_eq!(names(&report), ["cpu-never-reduced", "not-averaged-mixed-dtype"]);
+    assert_eq!(report.limit(), None, "it may be the one that GPUs have, too");
+    report.run.spec.dtype = Dtype::Fp32;
+    name_known_bugs(&mut report);
+    assert_eq!(names(&report), ["cpu-never-reduced"]);
+    let limit = report.limit().unwrap();
+    assert!(limit.starts_with("CPU ranks only") && limit.contains("what to do"), "{limit}");
+    // A finding beside it is one.
+    let mut both = report.clone();
+    both.findings.push(leak("0.18.9", "BF16_Optimizer").findings[0].clone());
+    assert_eq!(both.limit(), None);
+    assert_eq!(leak("0.18.9", "BF16_Optimizer").limit(), None);
+    assert_eq!(diagnose_clean().limit(), None);
+}
+
+fn diagnose_clean() -> Report {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    diagnose(&Trace::read(&root.join("fixtures/traces/clean-accumulator")).unwrap())
 }
 
 #[test]

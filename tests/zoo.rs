@@ -182,6 +182,29 @@ fn a_run_is_judged_by_its_report_and_the_exit_code_says_whether_all_is_as_expect
 }
 
 #[test]
+fn what_an_engine_refuses_here_is_skipped_with_its_reason_unless_it_is_expected() {
+    let place = Place::new();
+    place.program("rank", "echo 'ValueError: Type fp16 is not supported.' >&2\nexit 1\n");
+    let rank = place.0.path().join("bin/rank");
+    let rank = rank.to_str().unwrap();
+    let expected = "expect = 'crash'\nmessage = 'fp16 is not supported'";
+    let zoo = |name: &str, release: &str| {
+        place.write("own.toml", &row(rank, release));
+        place.zprobe(&["zoo", "own.toml", "--out", name])
+    };
+    let output = zoo("a", "expect = 'clean'");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{stdout}{stderr}");
+    assert!(stdout.lines().nth(1).unwrap().ends_with("skipped"), "{stdout}");
+    assert!(stdout.contains("cannot run here: DeepSpeed refuses fp16"), "{stdout}");
+    assert!(stderr.contains("nothing ran"), "{stderr}");
+    let output = zoo("b", &format!("expect = 'clean'\n[[release]]\n{expected}"));
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(stdout.contains("1 of 1 as expected"), "{stdout}");
+}
+
+#[test]
 fn programs_get_json_and_the_documentation_markdown() {
     let place = Place::new();
     place.program("rank", "exit 1\n");

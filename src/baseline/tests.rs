@@ -36,6 +36,7 @@ fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
         evidence: vec![],
         consequences: vec![],
         known: vec![],
+        limit: None,
     };
     CaseFinding { finding, accepted: None }
 }

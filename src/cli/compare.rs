@@ -10,6 +10,7 @@ use zprobe::compare::{Comparison, Side};
 use zprobe::report::Report;
 
 use super::diagnose::diagnosis;
+use super::limits::CANNOT_RUN;
 use super::run::{self, run_id};
 use super::verbosity;
 
@@ -91,6 +92,11 @@ fn made(args: &Args, a: &str, b: &str) -> Result<(Side, Side)> {
     };
     let sides = (side(a, &first, "a")?, side(b, &second, "b")?);
     verbosity::say(format_args!("recorded in {}", out.display()));
+    for (name, side) in [("--a", &sides.0), ("--b", &sides.1)] {
+        if let Some(reason) = side.report.limit() {
+            bail!("{name} \"{}\": {CANNOT_RUN}: {reason}; nothing was compared", side.name);
+        }
+    }
     Ok(sides)
 }
 
@@ -110,6 +116,7 @@ fn parsed(name: &str, flags: &str, both: &[String]) -> Result<run::Args> {
         said()
     );
     let cuda = args.look_for_gpus()?;
-    args.spec(cuda.as_ref().map(|cuda| &cuda.gpus)).with_context(said)?;
+    let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus)).with_context(said)?;
+    args.refuse_what_cannot_run(&spec).with_context(said)?;
     Ok(args)
 }

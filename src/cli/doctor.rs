@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, surroundings};
+use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, limits, surroundings};
 use zprobe::native;
 
 use super::cuda::Cuda;
@@ -31,7 +31,7 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let engines = engines(&machine, &python);
     let mut text = format!("Python {chosen}\n\nEngines\n");
-    lines(&mut text, &engines);
+    engine_lines(&mut text, &machine, &python);
     text.push_str("\nSurroundings\n");
     lines(&mut text, &surroundings(&machine, &python));
     super::print(&text)?;
@@ -47,6 +47,13 @@ pub fn examine(python: &Path, timeout: u64) -> Result<(Machine, Result<Python, N
 /// Looks at the machine.
 pub fn machine() -> Result<Machine> {
     Ok(Machine::look(native::place()?))
+}
+
+/// A line for each engine, and for what one cannot run on this machine.
+pub fn engine_lines(text: &mut String, machine: &Machine, python: &Result<Python, NoAnswer>) {
+    let mut checks = engines(machine, python);
+    checks.extend(python.iter().flat_map(limits));
+    lines(text, &checks);
 }
 
 /// One line for each check, and one for what to do.

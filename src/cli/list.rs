@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use zprobe::diagnose::rules::RULES;
-use zprobe::doctor::engines;
 use zprobe::spec::{Engine, Fault, Shape};
 use zprobe::{probe, zoo};
 
@@ -79,7 +78,7 @@ pub fn main(args: &Args) -> Result<u8> {
 fn tried(python: &Path) -> Result<String> {
     let (machine, python) = super::doctor::examine(&super::interpreter::inside(python), TRY_LIMIT)?;
     let mut text = String::new();
-    super::doctor::lines(&mut text, &engines(&machine, &python));
+    super::doctor::engine_lines(&mut text, &machine, &python);
     Ok(text)
 }
 

@@ -11,6 +11,7 @@ use zprobe::spec::{RunSpec, SpecRequest};
 use zprobe::trace::repeat_dir;
 
 use super::diagnose::diagnosis;
+use super::limits::CANNOT_RUN;
 use super::run::{self, REPORT_FILE};
 use super::runner::Runner;
 use super::verbosity;
@@ -84,6 +85,10 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
         verbosity::say(format_args!("note: nothing was minimised: {what}"));
         return Ok(());
     };
+    if let Some(reason) = &wanted.limit {
+        verbosity::say(format_args!("note: nothing was minimised: {CANNOT_RUN}: {reason}"));
+        return Ok(());
+    }
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
     let cuda = args.look_for_gpus()?;
     let asked = args.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus))?;
@@ -188,7 +193,11 @@ impl Trials {
         let (report, _) = diagnosis(&dir)?;
         let still = report.findings.iter().any(|finding| kind(finding) == self.wanted);
         let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
-        let said = if codes.is_empty() { report.verdict.to_string() } else { codes.join(", ") };
+        let said = match report.limit() {
+            Some(reason) => format!("{CANNOT_RUN}: {reason}"),
+            None if codes.is_empty() => report.verdict.to_string(),
+            None => codes.join(", "),
+        };
         self.line.suspend(|| verbosity::say(format_args!("{change}: {said}")));
         if still {
             let _ = fs::remove_dir_all(&self.smallest);

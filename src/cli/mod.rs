@@ -13,6 +13,7 @@ mod explain;
 mod flags;
 mod form;
 mod interpreter;
+mod limits;
 mod list;
 mod man;
 mod minimise;

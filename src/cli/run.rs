@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
 use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Args as _, FromArgMatches as _, ValueHint};
@@ -27,6 +27,7 @@ use zprobe::trace::{Trace, is_recorded};
 use super::cuda::Cuda;
 use super::diagnose::diagnosis;
 use super::interpreter::Python;
+use super::limits::{CANNOT_RUN, Limits};
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{minimise, repeat, store, verbosity};
@@ -250,8 +251,10 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     if args.rank_program.is_none() {
         args.python.choose().must_have(spec.engine)?;
     }
+    let repeats = args.repeats()?;
+    args.refuse_what_cannot_run(&spec)?;
     let _recording = store::Recording::start(run_dir)?;
-    match args.repeats()? {
+    match repeats {
         1 => {
             let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
             let mut progress = Progress::new(&spec, run_dir);
@@ -303,6 +306,20 @@ impl Args {
     /// The interpreter that has the real engine under test.
     pub fn interpreter(&self) -> PathBuf {
         self.python.choose().path
+    }
+
+    /// Says it before a run is started that this machine cannot make it.
+    ///
+    /// # Errors
+    /// With the reason, in one line.
+    pub fn refuse_what_cannot_run(&self, spec: &RunSpec) -> Result<()> {
+        // What another program can run is its own business.
+        if self.rank_program.is_none()
+            && let Some(reason) = Limits::default().refusal(spec, &self.interpreter())
+        {
+            bail!("{CANNOT_RUN}: {reason}");
+        }
+        Ok(())
     }
 
     /// How often the run is made.

@@ -1,5 +1,7 @@
 """Prints, as one JSON object, what this Python can run. Standard library and torch only, 3.8+.
 
+Arguments are names of facts; without any, all are tried.
+
 Everything that is tried may fail, and its failure is the fact that is wanted: `Attempt` in
 python.rs, with `value` or `problem`. What the modules print goes to standard error.
 """
@@ -33,6 +35,20 @@ def deepspeed_version():
     import deepspeed
 
     return str(deepspeed.__version__)
+
+
+def onednn_fp16():
+    """Whether oneDNN computes in fp16 on this CPU, as far as ONEDNN_MAX_CPU_ISA lets it."""
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def deepspeed_fp16():
+    """Whether DeepSpeed takes fp16 on the accelerator that its ranks have: what its engine asks, too."""
+    from deepspeed.accelerator import get_accelerator
+
+    return bool(get_accelerator().is_fp16_supported())
 
 
 def backends():
@@ -105,24 +121,36 @@ def fsdp2_step():
     return alone(step)
 
 
+# In the order in which they are tried.
+WITH_TORCH = {
+    "backends": backends,
+    "gpus": gpus,
+    "cuda": cuda_version,
+    "nccl": nccl_version,
+    "onednn_fp16": onednn_fp16,
+    "ddp": ddp_step,
+    "fsdp2": fsdp2_step,
+}
+WITH_DEEPSPEED = {"deepspeed": deepspeed_version, "deepspeed_fp16": deepspeed_fp16}
+
+
 def main():
-    """Collects the facts; without torch there are no others to try."""
+    """Collects the facts; without torch there are no others to try but DeepSpeed's version."""
+    wanted = sys.argv[1:] or [*WITH_TORCH, *WITH_DEEPSPEED]
     facts = {
         "executable": sys.executable,
         "version": "{}.{}.{}".format(*sys.version_info[:3]),
         "torch": attempt(torch_version),
     }
+
+    def collect(functions):
+        facts.update((name, attempt(functions[name])) for name in functions if name in wanted)
+
     if "value" in facts["torch"]:
-        facts["backends"] = attempt(backends)
-        facts["gpus"] = attempt(gpus)
-        facts["cuda"] = attempt(cuda_version)
-        facts["nccl"] = attempt(nccl_version)
-        facts["ddp"] = attempt(ddp_step)
-        facts["fsdp2"] = attempt(fsdp2_step)
-    if not facts.get("gpus", {}).get("value"):
-        # As DeepSpeed's CPU ranks are started; by itself it looks for a GPU, then for a compiler.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    facts["deepspeed"] = attempt(deepspeed_version)
+        collect(WITH_TORCH)
+    # As DeepSpeed's ranks are started; by itself it looks for a GPU, then for a compiler.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    collect(WITH_DEEPSPEED)
     FACTS.write(json.dumps(facts) + "\n")
     FACTS.flush()
     # Some releases crash while an interpreter with a process group shuts down.

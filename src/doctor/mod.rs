@@ -6,6 +6,7 @@
 mod checks;
 mod cuda;
 mod engines;
+mod limits;
 mod machine;
 mod python;
 mod surroundings;
@@ -14,6 +15,7 @@ mod tests;
 
 pub use checks::{Check, State};
 pub use engines::{engines, native};
+pub use limits::{limits, questions, refusal};
 pub use machine::Machine;
 pub use python::{Attempt, NoAnswer, Python, absent};
 pub use surroundings::surroundings;

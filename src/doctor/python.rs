@@ -46,7 +46,14 @@ pub struct Python {
     #[serde(default)]
     pub fsdp2: Attempt<bool>,
     /// Version of DeepSpeed.
+    #[serde(default)]
     pub deepspeed: Attempt<String>,
+    /// Whether oneDNN, which torch computes with, has fp16 on this CPU.
+    #[serde(default)]
+    pub onednn_fp16: Attempt<bool>,
+    /// Whether DeepSpeed takes fp16 on CPU ranks.
+    #[serde(default)]
+    pub deepspeed_fp16: Attempt<bool>,
 }
 
 /// Something that was tried.
@@ -113,7 +120,16 @@ impl Python {
     /// # Errors
     /// If there is no answer: it does not start, dies of an import, or hangs.
     pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
-        answer(python, SCRIPT, &[], limit)
+        Self::ask_about(&[], python, limit)
+    }
+
+    /// The same about these facts and the version of torch alone, by their names in this struct:
+    /// trying the others takes time. Without names, about all.
+    ///
+    /// # Errors
+    /// As [`Python::ask`].
+    pub fn ask_about(facts: &[&str], python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
+        answer(python, SCRIPT, facts, limit)
     }
 }
 

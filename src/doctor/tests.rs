@@ -1,7 +1,7 @@
 //! Facts in, lines out.
 
 use super::*;
-use crate::spec::Gpus;
+use crate::spec::{Dtype, Engine, Gpus, SpecRequest};
 
 fn machine() -> Machine {
     Machine {
@@ -49,6 +49,41 @@ fn where_all_is_well_there_is_nothing_to_do() {
     let troubled: Vec<&Check> =
         checks.iter().filter(|check| check.state != State::Ok || check.advice.is_some()).collect();
     assert_eq!(troubled, Vec::<&Check>::new());
+}
+
+#[test]
+fn fp16_under_deepspeed_is_refused_where_the_engine_says_so_and_nowhere_else() {
+    let answer = |fp16: &str| {
+        python(&format!(
+            r#""torch": {{"value": "2.11.0"}}, "deepspeed": {{"value": "0.19.8"}}{fp16}"#
+        ))
+        .unwrap()
+    };
+    let fact = |onednn: bool, deepspeed: bool| {
+        answer(&format!(
+            r#", "onednn_fp16": {{"value": {onednn}}}, "deepspeed_fp16": {{"value": {deepspeed}}}"#
+        ))
+    };
+    let spec = |engine, dtype| {
+        let request =
+            SpecRequest { engine: Some(engine), dtype: Some(dtype), ..SpecRequest::default() };
+        request.resolve().unwrap()
+    };
+    let fp16 = spec(Engine::DeepSpeed, Dtype::Fp16);
+    let no_cpu = refusal(&fact(false, false), &fp16).unwrap();
+    assert!(no_cpu.contains("0.19.8 refuses fp16") && no_cpu.contains("AVX512-FP16"), "{no_cpu}");
+    let old = refusal(&fact(true, false), &fp16).unwrap();
+    assert!(old.contains("newer DeepSpeed"), "{old}");
+    assert_eq!(refusal(&fact(true, true), &fp16), None);
+    assert_eq!(refusal(&answer(""), &fp16), None, "what is not known is tried");
+    for other in [spec(Engine::DeepSpeed, Dtype::Bf16), spec(Engine::Fsdp2, Dtype::Fp16)] {
+        assert_eq!(refusal(&fact(false, false), &other), None);
+        assert!(questions(&other).is_empty(), "nobody has to be asked");
+    }
+    let states = |python: &Python| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
+    assert_eq!(states(&fact(false, false)), [State::Missing]);
+    assert_eq!(states(&fact(true, true)), [State::Ok]);
+    assert_eq!(states(&answer("")), []);
 }
 
 #[test]

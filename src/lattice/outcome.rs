@@ -22,6 +22,8 @@ named_enum! {
         Inconclusive = "inconclusive",
         /// There was no run, so that there is no report.
         NotRun = "not-run",
+        /// It cannot be run on this machine.
+        Skipped = "skipped",
     }
 }
 
@@ -47,6 +49,9 @@ pub struct Outcome {
 impl Outcome {
     /// What a report says.
     pub fn of(report: &Report) -> Self {
+        if let Some(reason) = report.limit() {
+            return Self::skipped(&reason);
+        }
         let mut codes: Vec<String> = Vec::new();
         for finding in &report.findings {
             if !codes.contains(&finding.code) {
@@ -80,15 +85,17 @@ impl Outcome {
 
     /// There was no run.
     pub fn not_run(reason: &str) -> Self {
+        Self::without_answer(Ending::NotRun, reason)
+    }
+
+    /// It cannot be run on this machine.
+    pub fn skipped(reason: &str) -> Self {
+        Self::without_answer(Ending::Skipped, reason)
+    }
+
+    fn without_answer(ending: Ending, reason: &str) -> Self {
         let message = Some(first_line(reason));
-        Self {
-            ending: Ending::NotRun,
-            codes: vec![],
-            known: vec![],
-            message,
-            optimizer_class: None,
-            then: None,
-        }
+        Self { ending, codes: vec![], known: vec![], message, optimizer_class: None, then: None }
     }
 
     /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.
@@ -110,9 +117,9 @@ impl Outcome {
         self.then = (self.key() != second.key()).then(|| second.words());
     }
 
-    /// In the engine's own words, where it has some.
+    /// In the engine's own words, where it has some, or why it was not run.
     pub fn own_words(&self) -> Option<&str> {
-        let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun);
+        let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun | Ending::Skipped);
         self.message.as_deref().filter(|_| speaks)
     }
 

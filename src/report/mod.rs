@@ -172,6 +172,10 @@ pub struct Finding {
     /// Known bugs of released engines that look like this in such a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownBug>,
+    /// Why the engine cannot run this configuration here, where that is what was found: a limit of the
+    /// ranks of this machine or of what stands around the engine, which says nothing about gradients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
 }
 
 /// Where the journey first departs from the plan.
@@ -506,6 +510,18 @@ impl Report {
             Verdict::Crashed => 3,
             Verdict::Inconclusive => 4,
         }
+    }
+
+    /// Why the engine cannot run this configuration here, and what to do, if everything that was found is
+    /// a limit of this machine: then the run has no answer about the engine.
+    pub fn limit(&self) -> Option<String> {
+        let (first, others) = self.findings.split_first()?;
+        let limit = first.limit.as_ref()?;
+        let advice = first.known.first().map(|known| format!("; what to do: {}", known.workaround));
+        others
+            .iter()
+            .all(|finding| finding.limit.is_some())
+            .then(|| format!("{limit}{}", advice.unwrap_or_default()))
     }
 
     /// `report.json`, with a line feed at the end.

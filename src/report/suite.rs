@@ -4,11 +4,14 @@
 //! `schema/check.v1.schema.json`. A single run is a suite of one case, so that the forms that other
 //! programs read need one renderer each.
 
+mod causes;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::causes::Cause;
 use super::{Finding, Report, Schema, Verdict};
 use crate::spec::{Engine, named_enum};
 
@@ -19,6 +22,10 @@ pub struct Suite {
     pub schema: Schema,
     /// The process exit code that goes with it.
     pub exit_code: u8,
+    /// Why this is no answer about the engines that it is for, if it is none: none of their probes was
+    /// run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<String>,
     /// Every case, in the order in which they were run.
     pub cases: Vec<Case>,
     /// Entries of the baseline that want to be looked at.
@@ -78,7 +85,8 @@ named_enum! {
         Inconclusive = "inconclusive",
         /// There was no run.
         NotRun = "not-run",
-        /// Its engine is not there, or an earlier failure ended the suite.
+        /// Its engine is not there, or cannot run it on this machine, or an earlier failure ended the
+        /// suite.
         Skipped = "skipped",
     }
 }
@@ -125,13 +133,16 @@ named_enum! {
     }
 }
 
+/// Exit code of a suite of which nothing was run, or nothing that it is for.
+const NOTHING_RAN: u8 = 2;
+
 /// The exit code that goes with many statuses: that of the worst. Findings weigh more than crashes,
 /// these more than doubt, because each hides the next: 1, 3, 4, 0. 2 where nothing ran.
 pub fn exit_code(statuses: impl IntoIterator<Item = Status>) -> u8 {
     let statuses: Vec<Status> = statuses.into_iter().collect();
     let none = statuses.iter().all(|it| matches!(it, Status::NotRun | Status::Skipped));
     if none && !statuses.is_empty() {
-        return 2;
+        return NOTHING_RAN;
     }
     let worst = statuses.into_iter().map(|status| match status {
         Status::Failed => (3, 1),
@@ -155,7 +166,36 @@ impl Suite {
         let pages = codes.filter_map(|code| Some((code.clone(), page(code)?))).collect();
         let exit_code = exit_code(cases.iter().map(|case| case.status));
         let seconds = cases.iter().map(|case| case.seconds).sum();
-        Self { schema: Schema::CURRENT, exit_code, cases, notices, seconds, file, pages }
+        let (schema, unchecked) = (Schema::CURRENT, None);
+        Self { schema, exit_code, unchecked, cases, notices, seconds, file, pages }
+    }
+
+    /// The same as no answer about the engines that it is for: a suite that would be well is not.
+    #[must_use]
+    pub fn without_answer(mut self, why: String) -> Self {
+        if self.exit_code == 0 {
+            self.exit_code = NOTHING_RAN;
+        }
+        self.unchecked = Some(why);
+        self
+    }
+
+    /// Why cases were skipped: for each engine and reason, which.
+    pub fn skips(&self) -> BTreeMap<(Engine, &str), Vec<&Case>> {
+        let mut skips: BTreeMap<_, Vec<&Case>> = BTreeMap::new();
+        for case in self.cases.iter().filter(|case| case.status == Status::Skipped) {
+            let reason = case.reason.as_deref().unwrap_or_default();
+            skips.entry((case.engine, reason)).or_default().push(case);
+        }
+        skips
+    }
+
+    /// Names of skipped cases, where others of the engine were run.
+    pub fn names(&self, skipped: &[&Case]) -> Option<String> {
+        let engine = skipped.first()?.engine;
+        let some_ran = self.cases.iter().any(|case| case.engine == engine && case.run_was_made());
+        let names: Vec<&str> = skipped.iter().map(|case| case.probe.as_str()).collect();
+        some_ran.then(|| names.join(", "))
     }
 
     /// A single run as a suite of one case.

@@ -36,6 +36,9 @@ pub struct Known {
     /// where it shows beside them.
     #[serde(default)]
     pub wake: Vec<String>,
+    /// Whether only CPU ranks have it: then it is a limit of them, and says nothing about GPUs.
+    #[serde(default)]
+    pub cpu_only: bool,
 }
 
 /// Names the known bug of every finding that is one.
@@ -44,29 +47,41 @@ pub fn name_known_bugs(report: &mut Report) {
         return;
     }
     let Ok(spec) = serde_json::to_value(&report.run.spec) else { return };
-    let named: Vec<Vec<KnownBug>> = report
+    let named: Vec<Vec<&Row>> = report
         .findings
         .iter()
         .map(|finding| {
             let rows = registry::rows().iter();
-            rows.filter_map(|row| row.known_in(report, &spec, finding)).collect()
+            rows.filter(|row| row.is_known_in(report, &spec, finding)).collect()
         })
         .collect();
-    for (finding, known) in report.findings.iter_mut().zip(named) {
-        finding.known = known;
+    for (finding, rows) in report.findings.iter_mut().zip(named) {
+        finding.known = rows.iter().filter_map(|row| row.known_bug()).collect();
+        let cpu_only = |row: &&Row| row.known.as_ref().is_some_and(|known| known.cpu_only);
+        if let (Some(row), true) = (rows.first(), rows.iter().all(cpu_only)) {
+            finding.limit.get_or_insert_with(|| row.title.clone());
+        }
     }
 }
 
 impl Row {
-    /// What is known of a finding, if it is this bug.
-    fn known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> Option<KnownBug> {
-        let known = self.known.as_ref().filter(|known| known.fits(report, spec))?;
+    /// Whether a finding is this bug.
+    fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
+        let Some(known) = self.known.as_ref().filter(|known| known.fits(report, spec)) else {
+            return false;
+        };
         let shows = |finding: &Finding| {
             self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
         let is_engine = self.engine == report.run.spec.engine;
-        (is_engine && (shows(finding) || is_in_wake())).then(|| KnownBug {
+        is_engine && (shows(finding) || is_in_wake())
+    }
+
+    /// What a report says of it; none where it is not said when a finding is this bug.
+    fn known_bug(&self) -> Option<KnownBug> {
+        let known = self.known.as_ref()?;
+        Some(KnownBug {
             name: self.name.clone(),
             title: self.title.clone(),
             links: self.links.clone(),

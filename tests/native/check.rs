@@ -29,6 +29,25 @@ fn the_standard_suite_is_clean_on_the_native_engine() {
 }
 
 #[test]
+fn what_zprobes_own_engine_passes_alone_is_green_only_where_it_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        command.args(["check", "stage1-bf16", "--python", "/does/not/exist"]).args(more);
+        command.current_dir(dir.path()).output().unwrap()
+    };
+    let output = check(&[]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stdout.starts_with("NOT CHECKED  no real engine was checked"), "{stdout}");
+    assert!(stdout.contains("1 of 1 probe passed, 1 skipped"), "{stdout}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("error: no real engine was checked"), "{stderr}");
+    assert_eq!(check(&["--exit-zero"]).status.code(), Some(2));
+    assert_eq!(check(&["--engine", "native"]).status.code(), Some(0));
+}
+
+#[test]
 fn a_fault_that_a_probe_asks_for_is_a_failure_or_what_it_expects() {
     let dir = tempfile::tempdir().unwrap();
     let probe = |name: &str, expect: &str| {

@@ -222,4 +222,6 @@ fn a_failure_of_the_environment_is_not_called_one_of_gradients() {
     assert_eq!((report.verdict, codes(&report)), (Verdict::Crashed, vec!["ZP901"]));
     let message = &report.findings[0].message;
     assert!(message.contains("cannot run this configuration here"), "{message}");
+    let limit = report.limit().unwrap();
+    assert!(limit.contains("cannot step on CPU ranks"), "{limit}");
 }

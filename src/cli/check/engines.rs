@@ -1,38 +1,56 @@
-//! Which engines can run here.
+//! Which engines can run here, and what of their settings.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use zprobe::doctor::{State, engines, native};
+use zprobe::doctor::{Check, State, engines, native};
 use zprobe::spec::Engine;
 
+use super::select::Task;
 use crate::cli::doctor::{examine, machine};
+use crate::cli::limits::{CANNOT_RUN, Limits, PATIENCE};
 
-/// Seconds that an interpreter may take to try the engines: a busy machine takes minutes.
-const TRY_LIMIT: u64 = 300;
+/// What cannot be run here.
+pub struct Absent {
+    /// Engines that cannot run at all, each with why not and what to do.
+    pub engines: BTreeMap<Engine, String>,
+    limits: Limits,
+    python: PathBuf,
+}
 
-/// Those of `wanted` that cannot run, each with why not and what to do. The interpreter is only asked
-/// if one of them needs it: that takes as long as the imports do.
-pub fn missing(
-    wanted: impl Iterator<Item = Engine>,
-    python: &Path,
-) -> Result<BTreeMap<Engine, String>> {
-    let wanted: BTreeSet<Engine> = wanted.collect();
-    let checks = if wanted.iter().all(|engine| *engine == Engine::Native) {
-        vec![native(&machine()?)]
-    } else {
-        let (machine, python) = examine(python, TRY_LIMIT)?;
-        engines(&machine, &python)
-    };
+impl Absent {
+    /// Asks the machine, and the interpreter if one of the tasks needs it: that takes as long as the
+    /// imports do.
+    pub fn look(tasks: &[Task<'_>], python: &Path) -> Result<Self> {
+        let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
+        let (checks, limits) = if wanted.iter().all(|engine| *engine == Engine::Native) {
+            (vec![native(&machine()?)], Limits::default())
+        } else {
+            let (machine, answer) = examine(python, PATIENCE.as_secs())?;
+            (engines(&machine, &answer), Limits::knowing(python, answer.ok()))
+        };
+        Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })
+    }
+
+    /// Why a task cannot be run here.
+    pub fn reason(&self, task: &Task<'_>) -> Option<String> {
+        let engine = self.engines.get(&task.engine).cloned();
+        let limit = || self.limits.refusal(&task.spec, &self.python);
+        engine.or_else(|| Some(format!("{CANNOT_RUN}: {}", limit()?)))
+    }
+}
+
+/// Those of `wanted` whose check is not well.
+fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
     // The native engine is the first of all.
     let checks = Engine::ALL.iter().zip(checks);
     let missing =
         checks.filter(|(engine, check)| wanted.contains(engine) && check.state != State::Ok);
-    Ok(missing
+    missing
         .map(|(engine, check)| {
             let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
             (*engine, format!("{}{advice}", check.detail))
         })
-        .collect())
+        .collect()
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueHint;
 use zprobe::report::render::suite::SuiteFormat;
-use zprobe::report::suite::{Status, Suite};
+use zprobe::report::suite::{Case, Status, Suite};
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
@@ -98,16 +98,20 @@ pub fn main(args: &Args) -> Result<u8> {
         return Ok(0);
     }
     let python = args.python.choose().path;
-    let missing = engines::missing(tasks.iter().map(|task| task.engine), &python)?;
-    refuse_missing(&missing, args)?;
+    let absent = engines::Absent::look(&tasks, &python)?;
+    refuse_missing(&absent.engines, args)?;
     let out = args.out.clone().map_or_else(|| store::place("check"), Ok)?;
-    let mut cases = run::run_all(&tasks, &missing, args, (&python, &accepted), &out)?;
+    let mut cases = run::run_all(&tasks, &absent, args, (&python, &accepted), &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.finish(&mut cases, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
         verbosity::say(format_args!("recorded in {}", out.display()));
     }
+    let unchecked = unchecked(&cases, args);
     let mut suite = Suite::new(cases, notices, configuration(args)?, page);
+    if let Some(why) = &unchecked {
+        suite = suite.without_answer(why.clone());
+    }
     suite.seconds = start.elapsed().as_secs_f64();
     ci::print(&suite, args.output_format)?;
     if let Some(path) = &args.export_json {
@@ -120,7 +124,27 @@ pub fn main(args: &Args) -> Result<u8> {
         let reason = reason.and_then(|case| case.reason.as_deref()).unwrap_or("see above");
         bail!("nothing ran: {reason}");
     }
+    if let Some(why) = unchecked.filter(|_| suite.exit_code == super::USAGE) {
+        bail!(why);
+    }
     Ok(if args.exit_zero { 0 } else { suite.exit_code })
+}
+
+/// Why these cases are no answer about the engines that are meant: those that are named, or else any
+/// real one. zprobe's own says nothing about them.
+fn unchecked(cases: &[Case], args: &Args) -> Option<String> {
+    let was_run =
+        |engine: &Engine| cases.iter().any(|case| case.engine == *engine && case.run_was_made());
+    if args.engine.is_empty() {
+        let real = Engine::ALL.iter().filter(|engine| **engine != Engine::Native);
+        return real.clone().all(|engine| !was_run(engine)).then(|| {
+            "no real engine was checked: what was run is zprobe's own. Name the Python that has yours \
+             with --python; if zprobe's own is meant, say --engine native"
+                .to_owned()
+        });
+    }
+    let engine = args.engine.iter().find(|engine| !was_run(engine))?;
+    Some(format!("--engine {engine}: none of its probes was run"))
 }
 
 /// An engine that somebody has asked for has to be there.

@@ -8,21 +8,22 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use zprobe::report::Report;
 use zprobe::report::suite::{Case, Status, findings};
-use zprobe::spec::Engine;
+use zprobe::report::{Finding, Report};
 
 use super::Args;
 use super::accept::Accepted;
+use super::engines::Absent;
 use super::select::Task;
+use crate::cli::limits::CANNOT_RUN;
 use crate::cli::store;
 use crate::cli::verbosity::{self, Verbosity};
 use crate::cli::workers::{Scratch, Worker, progress, stop_on_signals};
 
-/// Runs all cases whose engine is there, and says of the others why they were not run.
+/// Runs all cases that can be run here, and says of the others why they were not run.
 pub fn run_all(
     tasks: &[Task<'_>],
-    missing: &BTreeMap<Engine, String>,
+    absent: &Absent,
     args: &Args,
     (python, accepted): (&Path, &Accepted),
     out: &Path,
@@ -38,8 +39,8 @@ pub fn run_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = tasks.get(at) else { return };
             line.set_message(task.id());
-            let mut case = if let Some(reason) = missing.get(&task.engine) {
-                not_started(task, args, Status::Skipped, reason)
+            let mut case = if let Some(reason) = absent.reason(task) {
+                not_started(task, args, Status::Skipped, &reason)
             } else if interrupted.load(Ordering::Relaxed) {
                 not_started(task, args, Status::Inconclusive, "interrupted before it was started")
             } else if args.fail_fast && failed.load(Ordering::Relaxed) {
@@ -117,18 +118,24 @@ fn run_one(task: &Task<'_>, args: &Args, worker: &mut Worker<'_>, out: &Path, at
 
 fn judged(task: &Task<'_>, args: &Args, report: &Report) -> Case {
     let judgement = task.chosen.probe.expect.judge(report);
+    let versions = report.run.versions.clone();
+    // What the engine refuses here is no answer about it.
+    if let Some(reason) = report.limit().filter(|_| !judgement.ok) {
+        let reason = format!("{CANNOT_RUN}: {reason}");
+        return Case { versions, ..not_started(task, args, Status::Skipped, &reason) };
+    }
+    let (limits, others): (Vec<&Finding>, Vec<&Finding>) =
+        report.findings.iter().partition(|finding| finding.limit.is_some());
     let status = match Status::of(report.verdict) {
         _ if judgement.ok => Status::Passed,
-        // Clean, where something else was expected.
+        // Clean, where something else was expected; or found before this machine's limit was met.
         Status::Passed => Status::Failed,
+        Status::Crashed if !limits.is_empty() => Status::Failed,
         status => status,
     };
-    Case {
-        got: judgement.got,
-        findings: findings(report),
-        versions: report.run.versions.clone(),
-        ..blank(task, args, status)
-    }
+    let names = others.iter().map(|finding| format!("{} {}", finding.code, finding.name));
+    let got = if limits.is_empty() { judgement.got } else { names.collect::<Vec<_>>().join(", ") };
+    Case { got, findings: findings(report), versions, ..blank(task, args, status) }
 }
 
 fn not_started(task: &Task<'_>, args: &Args, status: Status, reason: &str) -> Case {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _};
 use zprobe::document::{Document, nearest};
 use zprobe::probe::{Probe, registry};
-use zprobe::spec::Engine;
+use zprobe::spec::{Engine, RunSpec};
 
 use crate::cli::{flags, run};
 
@@ -20,10 +20,20 @@ pub struct Chosen {
     arguments: Vec<String>,
 }
 
+impl Chosen {
+    /// What follows `zprobe run` on an engine.
+    fn arguments_on(&self, engine: Engine) -> Vec<String> {
+        let engine = ["--engine".to_owned(), engine.to_string()];
+        engine.into_iter().chain(self.arguments.iter().cloned()).collect()
+    }
+}
+
 /// A probe on one engine.
 pub struct Task<'a> {
     pub chosen: &'a Chosen,
     pub engine: Engine,
+    /// What is run.
+    pub spec: RunSpec,
 }
 
 impl Task<'_> {
@@ -34,8 +44,7 @@ impl Task<'_> {
 
     /// What follows `zprobe run`, apart from where and with which Python.
     pub fn arguments(&self) -> Vec<String> {
-        let engine = ["--engine".to_owned(), self.engine.to_string()];
-        engine.into_iter().chain(self.chosen.arguments.iter().cloned()).collect()
+        self.chosen.arguments_on(self.engine)
     }
 
     /// What to type to run it by itself.
@@ -143,33 +152,38 @@ fn is_setting(arg: &Arg) -> bool {
 
 /// What is run, engine by engine.
 pub fn tasks<'a>(probes: &'a [Chosen], args: &super::Args) -> Result<Vec<Task<'a>>> {
-    let mut tasks = Vec::new();
+    let mut pairs = Vec::new();
     for &engine in Engine::ALL {
         if !args.engine.is_empty() && !args.engine.contains(&engine) {
             continue;
         }
         let on_it = probes.iter().filter(|chosen| chosen.probe.engines.contains(&engine));
-        tasks.extend(on_it.map(|chosen| Task { chosen, engine }));
+        pairs.extend(on_it.map(|chosen| (chosen, engine)));
     }
     for engine in &args.engine {
         ensure!(
-            tasks.iter().any(|task| task.engine == *engine),
+            pairs.iter().any(|(_, on)| on == engine),
             "--engine {engine}: no probe is for this engine"
         );
     }
-    tasks.retain(|task| wanted(task, &args.filter));
-    ensure!(!tasks.is_empty(), "--filter {}: no case is left to run", args.filter.join(", "));
-    for task in &tasks {
-        let spec = run::Args::parse(&task.arguments())?.spec(None);
-        let file = &task.chosen.probe.document.file;
-        spec.with_context(|| format!("{file}, on the {} engine", task.engine))?;
-    }
-    Ok(tasks)
+    pairs.retain(|(chosen, engine)| wanted(chosen, *engine, &args.filter));
+    ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", args.filter.join(", "));
+    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine)).collect()
+}
+
+/// A probe on an engine, if `zprobe run` takes it.
+fn task(chosen: &Chosen, engine: Engine) -> Result<Task<'_>> {
+    let spec = run::Args::parse(&chosen.arguments_on(engine))?.spec(None);
+    let file = &chosen.probe.document.file;
+    let spec = spec.with_context(|| format!("{file}, on the {engine} engine"))?;
+    Ok(Task { chosen, engine, spec })
 }
 
 /// Whether the filters let it pass.
-fn wanted(task: &Task<'_>, filter: &[String]) -> bool {
-    let words = [task.id(), task.chosen.probe.description.clone(), task.arguments().join(" ")];
+fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
+    let probe = &chosen.probe;
+    let arguments = chosen.arguments_on(engine).join(" ");
+    let words = [format!("{engine}/{}", probe.name), probe.description.clone(), arguments];
     filter.iter().all(|text| words.iter().any(|word| word.contains(text)))
 }
 
@@ -190,10 +204,8 @@ mod tests {
     fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
         for chosen in probes(&[]).unwrap() {
             for &engine in &chosen.probe.engines {
-                let task = Task { chosen: &chosen, engine };
-                let spec = run::Args::parse(&task.arguments()).unwrap().spec(None);
-                let spec = spec.unwrap_or_else(|err| panic!("{}: {err:#}", task.id()));
-                assert_eq!((spec.engine, spec.world_size), (engine, 2), "{}", task.id());
+                let task = task(&chosen, engine).unwrap_or_else(|err| panic!("{err:#}"));
+                assert_eq!((task.spec.engine, task.spec.world_size), (engine, 2), "{}", task.id());
             }
         }
     }

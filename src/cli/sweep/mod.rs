@@ -187,6 +187,7 @@ fn exit_code(endings: impl Iterator<Item = Ending>) -> u8 {
         Ending::Crashed | Ending::NotRun => Status::Crashed,
         Ending::Inconclusive => Status::Inconclusive,
         Ending::Clean => Status::Passed,
+        Ending::Skipped => Status::Skipped,
     }))
 }
 
@@ -196,12 +197,14 @@ mod tests {
 
     #[test]
     fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
-        use Ending::{Clean, Crashed, Findings, Inconclusive, NotRun};
+        use Ending::{Clean, Crashed, Findings, Inconclusive, NotRun, Skipped};
         let code = |endings: &[Ending]| exit_code(endings.iter().copied());
         assert_eq!(code(&[Clean, Crashed, Findings, Inconclusive]), 1);
         assert_eq!(code(&[Inconclusive, Crashed, Clean]), 3);
         assert_eq!(code(&[NotRun, Clean]), 3);
         assert_eq!(code(&[Clean, Inconclusive]), 4);
         assert_eq!(code(&[Clean]), 0);
+        assert_eq!(code(&[Clean, Skipped]), 0);
+        assert_eq!(code(&[Skipped, Skipped]), 2, "nothing was run");
     }
 }

@@ -32,7 +32,9 @@ impl Plan {
     /// tried again.
     pub fn new(args: &super::Args, mut earlier: Option<Sweep>) -> Result<Self> {
         if let Some(sweep) = &mut earlier {
-            sweep.rows.retain(|row| row.outcome.ending != Ending::NotRun);
+            sweep
+                .rows
+                .retain(|row| !matches!(row.outcome.ending, Ending::NotRun | Ending::Skipped));
         }
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
         let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();

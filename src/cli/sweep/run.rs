@@ -14,8 +14,9 @@ use zprobe::trace::combined_digest;
 
 use super::Args;
 use super::plan::Plan;
-use crate::cli::verbosity;
+use crate::cli::limits::Limits;
 use crate::cli::workers::{Worker, progress, stop_on_signals};
+use crate::cli::{run, verbosity};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -37,9 +38,10 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
     let limit = args.time_limit.map(Duration::from_secs);
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
+    let limits = Limits::default();
     let work = |job: usize| {
         let worker = Worker::new(args.engine, python, scratch.join(format!("pool-{job}")));
-        let mut job = Job { args, worker };
+        let mut job = Job { args, python, limits: &limits, worker };
         while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
@@ -94,6 +96,8 @@ fn file_name(words: &[String]) -> String {
 /// Runs configurations, each as often as it takes.
 struct Job<'a> {
     args: &'a Args,
+    python: &'a Path,
+    limits: &'a Limits,
     worker: Worker<'a>,
 }
 
@@ -107,12 +111,13 @@ impl Job<'_> {
     ) -> (Row, Versions) {
         let start = Instant::now();
         let (mut outcome, versions) = self.outcome(configuration, &dir, number);
-        if self.args.confirm && outcome.ending != Ending::Clean {
+        let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
+        if self.args.confirm && !good {
             let second = dir.with_extension("again");
             outcome.confirm(&self.outcome(configuration, &second, number).0);
             let _ = fs::remove_dir_all(&second);
         }
-        let kept = self.args.keep.is_some() && outcome.ending != Ending::Clean;
+        let kept = self.args.keep.is_some() && !good;
         if !kept {
             let _ = fs::remove_dir_all(&dir);
         }
@@ -129,6 +134,10 @@ impl Job<'_> {
 
     fn outcome(&mut self, it: &Configuration, dir: &Path, number: usize) -> (Outcome, Versions) {
         let mut arguments = it.arguments();
+        let spec = run::Args::parse(&arguments).ok().and_then(|args| args.spec(None).ok());
+        if let Some(reason) = spec.and_then(|spec| self.limits.refusal(&spec, self.python)) {
+            return (Outcome::skipped(&reason), Versions::new());
+        }
         arguments.extend(["--steps".to_owned(), self.args.steps.to_string()]);
         arguments.extend(["--timeout".to_owned(), self.args.timeout.to_string()]);
         match self.worker.report(arguments, dir, number) {

@@ -53,8 +53,13 @@ pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
         text += &grid(form, &["outcome", "where", "with", "rows", "for example"], rows.into_iter());
         text.push('\n');
     }
-    let clean = sweep.rows.iter().filter(|row| row.outcome.ending == Ending::Clean).count();
-    let _ = write!(text, "{clean} of {} clean", amount(sweep.rows.len(), "configuration"));
+    let count = |ending| sweep.rows.iter().filter(|row| row.outcome.ending == ending).count();
+    let (clean, skipped) = (count(Ending::Clean), count(Ending::Skipped));
+    let made = amount(sweep.rows.len() - skipped, "configuration");
+    let _ = write!(text, "{clean} of {made} clean");
+    if skipped > 0 {
+        let _ = write!(text, ", {skipped} skipped");
+    }
     if sweep.not_tried > 0 {
         let _ = write!(text, ", {} not tried", sweep.not_tried);
     }

@@ -72,5 +72,9 @@ pub fn main(args: &Args) -> Result<u8> {
     let outcomes = run::run_all(&cases, &environments, &out, args, &progress)?;
     verbosity::say(format_args!("recorded in {}", out.display()));
     super::print(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
-    Ok(u8::from(!outcomes.iter().all(|outcome| outcome.ok)))
+    ensure!(
+        outcomes.iter().any(|outcome| outcome.skipped.is_none()),
+        "nothing ran: no chosen row can be run here; the reasons are above"
+    );
+    Ok(u8::from(outcomes.iter().any(run::Outcome::is_bad)))
 }

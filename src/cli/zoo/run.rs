@@ -14,7 +14,8 @@ use zprobe::report::Report;
 
 use super::environments::{Environments, say};
 use super::rows::Case;
-use crate::cli::verbosity;
+use crate::cli::limits::{CANNOT_RUN, Limits};
+use crate::cli::{run, verbosity};
 
 /// How a case ended.
 #[derive(Clone, Debug)]
@@ -23,8 +24,36 @@ pub struct Outcome {
     pub got: String,
     /// Whether that was expected.
     pub ok: bool,
+    /// Why it cannot be run here, if that is so: then there is nothing to expect.
+    pub skipped: Option<String>,
     /// Where it is recorded, if it was started.
     pub dir: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// There was no run, though there could be one.
+    fn without_run(got: String) -> Self {
+        Self { got, ok: false, skipped: None, dir: None }
+    }
+
+    /// It cannot be run on this machine.
+    fn skipped(reason: String) -> Self {
+        Self { got: "skipped".to_owned(), ok: false, skipped: Some(reason), dir: None }
+    }
+
+    /// In a word, whether it is as it should be.
+    pub fn word(&self) -> &'static str {
+        match (&self.skipped, self.ok) {
+            (Some(_), _) => "skipped",
+            (None, true) => "yes",
+            (None, false) => "NO",
+        }
+    }
+
+    /// Whether it is not as it should be.
+    pub fn is_bad(&self) -> bool {
+        !self.ok && self.skipped.is_none()
+    }
 }
 
 /// Runs all cases, `--jobs` at a time, and returns their outcomes in the same order.
@@ -40,17 +69,22 @@ pub fn run_all(
     line.enable_steady_tick(Duration::from_millis(100));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let outcomes = Mutex::new(vec![None; cases.len()]);
+    let limits = Limits::default();
     let work = || {
         while !stopped.load(Ordering::Relaxed) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(at) else { return };
             let label = format!("{} on {}", case.row.name, case.release.label());
             say(progress, &line, &format!("[{}/{}] {label}", at + 1, cases.len()));
-            let outcome = run_one(case, environments, &own, out);
+            let outcome = run_one(case, environments, &limits, &own, out);
             // What is known stays known, even if the user stops here.
-            let ok = if outcome.ok { "as expected" } else { "NOT as expected" };
-            progress.suspend(|| verbosity::say(format_args!("{label}: {}, {ok}", outcome.got)));
-            if args.fail_fast && !outcome.ok {
+            let said = match &outcome.skipped {
+                Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
+                None if outcome.ok => format!("{}, as expected", outcome.got),
+                None => format!("{}, NOT as expected", outcome.got),
+            };
+            progress.suspend(|| verbosity::say(format_args!("{label}: {said}")));
+            if args.fail_fast && outcome.is_bad() {
                 stopped.store(true, Ordering::Relaxed);
             }
             if let Ok(mut outcomes) = outcomes.lock() {
@@ -65,29 +99,44 @@ pub fn run_all(
     });
     line.finish_and_clear();
     let outcomes = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let skipped = || Outcome { got: "not tried".to_owned(), ok: false, dir: None };
-    Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(skipped)).collect())
+    let not_tried = || Outcome::without_run("not tried".to_owned());
+    Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(not_tried)).collect())
 }
 
 /// Runs a case. Whatever keeps it from running is its outcome, and not an error.
-fn run_one(case: &Case<'_>, environments: &Environments<'_>, own: &Path, out: &Path) -> Outcome {
+fn run_one(
+    case: &Case<'_>,
+    environments: &Environments<'_>,
+    limits: &Limits,
+    own: &Path,
+    out: &Path,
+) -> Outcome {
     let python = match environments.get(&case.release.packages) {
         None => None,
         Some(Ok(python)) => Some(python),
         Some(Err(error)) => {
             let first = error.lines().next().unwrap_or_default();
-            return Outcome { got: format!("no environment: {first}"), ok: false, dir: None };
+            return Outcome::without_run(format!("no environment: {first}"));
         }
     };
+    let arguments: Vec<&str> = case.row.arguments(case.release).collect();
+    let spec = run::Args::parse(&arguments).ok().and_then(|args| args.spec(None).ok());
+    let refusal = python.zip(spec).and_then(|(python, spec)| limits.refusal(&spec, python));
+    if let Some(reason) = refusal {
+        return Outcome::skipped(reason);
+    }
     let dir = out.join(&case.row.name).join(case.file_name());
     let (got, ok) = match child(case, python, own, &dir) {
         Ok(report) => {
             let judgement = case.row.judge(case.release, &report);
+            if let Some(reason) = report.limit().filter(|_| !judgement.ok) {
+                return Outcome { dir: Some(dir), ..Outcome::skipped(reason) };
+            }
             (judgement.got, judgement.ok)
         }
         Err(error) => (format!("did not run: {error:#}"), false),
     };
-    Outcome { got, ok, dir: Some(dir) }
+    Outcome { got, ok, skipped: None, dir: Some(dir) }
 }
 
 /// Starts `zprobe run` and reads its report.

@@ -1,15 +1,18 @@
 //! The table of the zoo, in each of its forms.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
+use zprobe::report::words::amount;
 use zprobe::zoo::Row;
 
 use super::Form;
 use super::rows::Case;
 use super::run::Outcome;
+use crate::cli::limits::CANNOT_RUN;
 
 /// What would be tried.
 pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
@@ -31,7 +34,10 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
                 .map(|(case, outcome)| {
                     let mut object = case_json(case);
                     object["got"] = json!(outcome.got);
-                    object["ok"] = json!(outcome.ok);
+                    // Neither as expected nor not.
+                    let ok = outcome.skipped.is_none().then_some(outcome.ok);
+                    object["ok"] = json!(ok);
+                    object["skipped"] = json!(outcome.skipped);
                     object["run_dir"] = json!(outcome.dir);
                     object
                 })
@@ -43,19 +49,32 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
         form,
         &head,
         both().map(|(case, outcome)| {
-            let ok = if outcome.ok { "yes" } else { "NO" };
             let mut cells = case_cells(case).to_vec();
-            cells.extend([outcome.got.clone(), ok.to_owned()]);
+            cells.extend([outcome.got.clone(), outcome.word().to_owned()]);
             cells
         }),
     );
+    for (reason, count) in skipped(outcomes) {
+        let before = if form == Form::Markdown { "\n" } else { "" };
+        let _ = writeln!(text, "{before}skipped {}: {CANNOT_RUN}: {reason}", amount(count, "run"));
+    }
     if form == Form::Markdown {
         stories(&mut text, cases);
     } else {
         let expected = outcomes.iter().filter(|outcome| outcome.ok).count();
-        let _ = writeln!(text, "{expected} of {} as expected", outcomes.len());
+        let made = outcomes.iter().filter(|outcome| outcome.skipped.is_none()).count();
+        let _ = writeln!(text, "{expected} of {made} as expected");
     }
     Ok(text)
+}
+
+/// Why runs were skipped, and how many for each reason.
+fn skipped(outcomes: &[Outcome]) -> BTreeMap<&str, usize> {
+    let mut reasons = BTreeMap::new();
+    for reason in outcomes.iter().filter_map(|outcome| outcome.skipped.as_deref()) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    reasons
 }
 
 fn case_cells(case: &Case<'_>) -> [String; 3] {

@@ -122,6 +122,7 @@ impl Rule {
             evidence: Vec::new(),
             consequences: Vec::new(),
             known: Vec::new(),
+            limit: None,
         }
     }
 

@@ -90,6 +90,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
         [_] => message,
         _ => format!("{}: {message}", counted("rank", &numbers)),
     });
+    finding.limit = known.filter(|known| known.is_limit).map(|known| known.meaning.to_owned());
     if let [rank] = numbers[..] {
         finding.rank = Some(rank);
     }

@@ -9,23 +9,34 @@ use super::text::summary;
 use crate::report::Severity;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, NoticeKind, Status, Suite};
+use crate::report::words::amount;
 
 pub(super) fn render(suite: &Suite) -> String {
     let mut text = String::new();
-    for case in &suite.cases {
-        match case.status {
-            Status::Passed | Status::Skipped => {}
-            _ => annotate(&mut text, case),
+    if let Some(why) = &suite.unchecked {
+        text += &command("error", None, "zprobe check", why);
+    }
+    for case in suite.cases.iter().filter(|case| case.status == Status::Accepted) {
+        annotate(&mut text, case, &[]);
+    }
+    for cause in suite.causes() {
+        // An annotation stands at one file.
+        let mut files: Vec<Vec<&Case>> = Vec::new();
+        for case in cause.cases() {
+            match files.iter_mut().find(|cases| cases[0].file == case.file) {
+                Some(cases) => cases.push(case),
+                None => files.push(vec![case]),
+            }
+        }
+        for cases in files {
+            annotate(&mut text, cases[0], &cases[1..]);
         }
     }
-    let mut skipped: Vec<String> = Vec::new();
-    for case in suite.cases.iter().filter(|case| case.status == Status::Skipped) {
-        let reason = case.reason.as_deref().unwrap_or_default();
-        let message = format!("probes of {} were skipped: {reason}", case.engine);
-        if !skipped.contains(&message) {
-            text += &command("notice", None, "zprobe check", &message);
-            skipped.push(message);
-        }
+    for ((engine, reason), cases) in suite.skips() {
+        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
+        let count = amount(cases.len(), "probe");
+        let message = format!("{count} of {engine} skipped{names}: {reason}");
+        text += &command("notice", None, "zprobe check", &message);
     }
     for notice in &suite.notices {
         let level = match notice.kind {
@@ -39,8 +50,16 @@ pub(super) fn render(suite: &Suite) -> String {
     text
 }
 
-fn annotate(text: &mut String, case: &Case) {
+/// Annotates what is wrong with a case; `others` have the same cause.
+fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
     let file = case.file.as_deref().map(|file| (file, 1));
+    let mut place_of_all = case.id();
+    let mut also = String::new();
+    if !others.is_empty() {
+        place_of_all = format!("{} and {}", case.id(), amount(others.len(), "other probe"));
+        let ids: Vec<String> = others.iter().map(|case| case.id()).collect();
+        also = format!("\nalso: {}", ids.join(", "));
+    }
     for it in &case.findings {
         let (finding, place) = (&it.finding, place(&it.finding));
         let level = match (&it.accepted, finding.severity) {
@@ -48,7 +67,7 @@ fn annotate(text: &mut String, case: &Case) {
             (None, Severity::Warning) => "warning",
             (None, Severity::Error) => "error",
         };
-        let title = format!("{} {} in {}", finding.code, finding.name, case.id());
+        let title = format!("{} {} in {}", finding.code, finding.name, place_of_all);
         let mut message = if place.is_empty() {
             finding.message.clone()
         } else {
@@ -63,15 +82,15 @@ fn annotate(text: &mut String, case: &Case) {
                     write!(message, "\naccepted until {}: {}", accepted.expires, accepted.reason);
             }
             None => {
-                let _ = write!(message, "\nagain: {}", case.command);
+                let _ = write!(message, "{also}\nagain: {}", case.command);
             }
         }
         *text += &command(level, file, &title, &message);
     }
     // A finding says more than that it was not expected.
     if case.status.is_bad() && case.findings.iter().all(|it| it.accepted.is_some()) {
-        let title = format!("{} {}", case.id(), case.status);
-        let message = format!("{}\nagain: {}", case.complaint(), case.command);
+        let title = format!("{place_of_all} {}", case.status);
+        let message = format!("{}{also}\nagain: {}", case.complaint(), case.command);
         *text += &command("error", file, &title, &message);
     }
 }

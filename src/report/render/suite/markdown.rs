@@ -3,15 +3,20 @@
 
 use std::fmt::Write as _;
 
-use super::facts;
 use super::text::summary;
+use super::{facts, in_short};
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, Status, Suite};
+use crate::report::words::amount;
 
 /// The suite as Markdown.
 pub fn render(suite: &Suite) -> String {
     let sign = if suite.exit_code == 0 { "✅" } else { "❌" };
-    let mut text = format!("### {sign} zprobe check\n\n{}\n", escaped(&summary(suite)));
+    let mut text = format!("### {sign} zprobe check\n\n");
+    if let Some(why) = &suite.unchecked {
+        let _ = writeln!(text, "**Not checked**: {}\n", escaped(why));
+    }
+    let _ = writeln!(text, "{}", escaped(&summary(suite)));
     let noted: Vec<&Case> = suite
         .cases
         .iter()
@@ -20,20 +25,25 @@ pub fn render(suite: &Suite) -> String {
     if !noted.is_empty() {
         text.push_str("\n| | probe | expected | got |\n|---|---|---|---|\n");
         for case in &noted {
-            let got = case.reason.as_deref().unwrap_or(&case.got);
-            let got = got.lines().next().unwrap_or_default();
             let _ = writeln!(
                 text,
                 "| {} | `{}` | {} | {} |",
                 case.status,
                 case.id(),
                 escaped(&case.expected),
-                escaped(got),
+                escaped(&in_short(case)),
             );
         }
     }
+    let causes = suite.causes();
     for case in noted {
-        details(&mut text, case);
+        match causes.iter().find(|cause| cause.cases().any(|of_it| std::ptr::eq(of_it, case))) {
+            Some(cause) if std::ptr::eq(cause.first, case) => {
+                details(&mut text, case, &cause.others);
+            }
+            Some(_) => {}
+            None => details(&mut text, case, &[]),
+        }
     }
     skipped(&mut text, suite);
     for notice in &suite.notices {
@@ -49,9 +59,12 @@ pub fn render(suite: &Suite) -> String {
     text
 }
 
-fn details(text: &mut String, case: &Case) {
-    let id = case.id();
-    let _ = writeln!(text, "\n<details><summary><code>{id}</code></summary>\n");
+/// Everything about a case; `others` have the same cause.
+fn details(text: &mut String, case: &Case, others: &[&Case]) {
+    let ids =
+        std::iter::once(&case).chain(others).map(|case| format!("<code>{}</code>", case.id()));
+    let ids = ids.collect::<Vec<_>>().join(", ");
+    let _ = writeln!(text, "\n<details><summary>{ids}</summary>\n");
     let _ = writeln!(text, "{}.\n", escaped(case.description.trim_end_matches('.')));
     for it in &case.findings {
         let (finding, place) = (&it.finding, place(&it.finding));
@@ -70,15 +83,10 @@ fn details(text: &mut String, case: &Case) {
 }
 
 fn skipped(text: &mut String, suite: &Suite) {
-    let mut reasons: Vec<(String, &str)> = Vec::new();
-    for case in suite.cases.iter().filter(|case| case.status == Status::Skipped) {
-        let reason = (case.engine.to_string(), case.reason.as_deref().unwrap_or_default());
-        if !reasons.contains(&reason) {
-            reasons.push(reason);
-        }
-    }
-    for (engine, reason) in reasons {
-        let _ = writeln!(text, "\nSkipped what is of {engine}: {}", escaped(reason));
+    for ((engine, reason), cases) in suite.skips() {
+        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
+        let what = format!("{} of {engine}{names}: {reason}", amount(cases.len(), "probe"));
+        let _ = writeln!(text, "\nSkipped {}", escaped(&what));
     }
 }
 

@@ -9,7 +9,7 @@ mod text;
 
 use super::WIDTH;
 use crate::report::Finding;
-use crate::report::suite::Suite;
+use crate::report::suite::{Case, CaseFinding, Suite};
 use crate::spec::named_enum;
 
 pub use markdown::render as markdown;
@@ -62,6 +62,23 @@ pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyh
         SuiteFormat::Github => github::render(suite),
         SuiteFormat::Sarif => sarif::render(suite)?,
     })
+}
+
+/// What came out, or why nothing did.
+fn first_line(case: &Case) -> &str {
+    let text = case.reason.as_deref().unwrap_or(&case.got);
+    text.lines().next().unwrap_or_default()
+}
+
+/// What came out in few words: the findings of a case that is not well by name, because its cause says the
+/// rest once for all of its cases.
+fn in_short(case: &Case) -> String {
+    if case.findings.is_empty() || !case.status.is_bad() {
+        return first_line(case).to_owned();
+    }
+    let name = |it: &CaseFinding| format!("{} {}", it.finding.code, it.finding.name);
+    let wrong = case.findings.iter().filter(|it| it.finding.limit.is_none());
+    wrong.map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// What was seen, one fact a line, what follows from it, and which known bug it is.

@@ -151,7 +151,14 @@ fn notifications(suite: &Suite) -> Vec<Value> {
             "locations": [location(&notice.file, notice.line, None)],
         })
     });
-    cases.chain(notices).collect()
+    let unchecked = suite.unchecked.iter().map(|why| {
+        json!({
+            "level": "error",
+            "message": { "text": why },
+            "locations": [location(&suite.file, 1, None)],
+        })
+    });
+    unchecked.chain(cases).chain(notices).collect()
 }
 
 const fn level(severity: Severity) -> &'static str {

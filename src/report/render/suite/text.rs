@@ -1,27 +1,33 @@
 //! For a terminal: what came of each case, then each that is not well, then all in a line.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
+use super::{first_line, in_short};
+use crate::report::Finding;
 use crate::report::render::full::{Page, finding_text};
-use crate::report::suite::{Case, Status, Suite};
+use crate::report::suite::{Case, Cause, Status, Suite};
 use crate::report::words::{amount, of_all};
 
 /// A line for each case, and each that is not well with its evidence.
 pub(super) fn full(suite: &Suite, columns: usize) -> String {
     let mut page = Page::new(columns);
+    if let Some(why) = &suite.unchecked {
+        let loud = style(Status::Failed);
+        page.wrapped(&format!("{loud}NOT CHECKED{loud:#}  "), "  ", why, Style::new());
+        let _ = writeln!(page);
+    }
     let width = suite.cases.iter().map(|case| case.id().len()).max().unwrap_or(0);
     for case in suite.cases.iter().filter(|case| case.status != Status::Skipped) {
         let style = style(case.status);
         let status = label(case.status);
-        let (id, got, seconds) = (case.id(), first_line(case), case.seconds);
+        let (id, got, seconds) = (case.id(), in_short(case), case.seconds);
         let lead = format!("{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  ");
-        page.wrapped(&lead, "    ", got, Style::new());
+        page.wrapped(&lead, "    ", &got, Style::new());
     }
-    for case in suite.cases.iter().filter(|case| case.status.is_bad()) {
-        failure(&mut page, case);
+    for cause in suite.causes() {
+        failure(&mut page, &cause);
     }
     for case in suite.cases.iter().filter(|case| case.status == Status::Accepted) {
         accepted(&mut page, case);
@@ -36,6 +42,9 @@ pub(super) fn full(suite: &Suite, columns: usize) -> String {
 /// A line for each case that is not well, and one for all.
 pub(super) fn concise(suite: &Suite) -> String {
     let mut text = String::new();
+    if let Some(why) = &suite.unchecked {
+        let _ = writeln!(text, "NOT CHECKED: {why}");
+    }
     for case in &suite.cases {
         if case.status.is_bad() {
             let _ = writeln!(text, "{}: {}: {}", label(case.status), case.id(), first_line(case));
@@ -47,13 +56,10 @@ pub(super) fn concise(suite: &Suite) -> String {
 /// What was skipped, what the baseline says, and all in a line.
 fn ending(suite: &Suite) -> String {
     let mut text = String::new();
-    let mut skipped: BTreeMap<(String, &str), usize> = BTreeMap::new();
-    for case in suite.cases.iter().filter(|case| case.status == Status::Skipped) {
-        let reason = case.reason.as_deref().unwrap_or_default();
-        *skipped.entry((case.engine.to_string(), reason)).or_default() += 1;
-    }
-    for ((engine, reason), count) in skipped {
-        let _ = writeln!(text, "skipped {} of {engine}: {reason}", amount(count, "probe"));
+    for ((engine, reason), cases) in suite.skips() {
+        let count = amount(cases.len(), "probe");
+        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
+        let _ = writeln!(text, "skipped {count} of {engine}{names}: {reason}");
     }
     for notice in &suite.notices {
         let _ = writeln!(
@@ -80,13 +86,24 @@ pub(super) fn summary(suite: &Suite) -> String {
     text
 }
 
-fn failure(page: &mut Page, case: &Case) {
+/// A cause with everything about its first case; what else it made is only named.
+fn failure(page: &mut Page, cause: &Cause<'_>) {
+    let case = cause.first;
     let style = style(case.status);
     let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
     page.paragraph("", &case.description);
-    page.paragraph("", &case.complaint());
+    if !cause.others.is_empty() {
+        let others: Vec<String> = cause.others.iter().map(|case| case.id()).collect();
+        let count = amount(others.len(), "other probe");
+        page.paragraph("", &format!("and {count} for the same cause: {}", others.join(", ")));
+    }
+    match &case.reason {
+        Some(reason) => page.paragraph("", reason),
+        None => page.paragraph("", &format!("expected {}, got {}", case.expected, in_short(case))),
+    }
     for it in &case.findings {
         match &it.accepted {
+            None if it.finding.limit.is_some() => limit(page, &it.finding),
             None => finding_text(page, &it.finding),
             Some(_) => {
                 let _ = writeln!(page, "\n{} {} (accepted)", it.finding.code, it.finding.name);
@@ -109,18 +126,19 @@ fn accepted(page: &mut Page, case: &Case) {
     }
 }
 
+/// What ended a run that has findings: a line, because it is none of them.
+fn limit(page: &mut Page, finding: &Finding) {
+    let why = finding.limit.as_deref().unwrap_or_default();
+    let _ = writeln!(page, "\n{} {}", finding.code, finding.name);
+    page.paragraph("", &format!("then the run ended: cannot run here: {why}"));
+}
+
 /// How to see it by itself, and where it is recorded.
 fn again(page: &mut Page, case: &Case) {
     let _ = writeln!(page, "  again: {}", case.command);
     if let Some(dir) = &case.run_dir {
         let _ = writeln!(page, "  recorded in {}", dir.display());
     }
-}
-
-/// What came out, or why nothing did.
-fn first_line(case: &Case) -> &str {
-    let text = case.reason.as_deref().unwrap_or(&case.got);
-    text.lines().next().unwrap_or_default()
 }
 
 fn words(status: Status) -> &'static str {
