@@ -1,5 +1,6 @@
 //! The run itself: waits for something to happen, records it, and knows when it is over.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -158,9 +159,13 @@ impl<'a> Supervisor<'a> {
         let is_leaving = |rank: &Rank| rank.finished && rank.outcome.is_none();
         let leaving = (0..self.ranks.len()).filter(|&rank| is_leaving(&self.ranks[rank]));
         let awaited: Vec<usize> = leaving.chain(silent.iter().copied()).collect();
+        // Ranks that were not forked yet share the process that is looked at.
+        let mut seen = HashMap::new();
         for rank in awaited {
-            let by = self.process_of(rank).map(|pid| self.starvation.since_last_look(pid));
-            starved |= by.is_some_and(|by| self.watchdog.starved(rank, by));
+            let Some(pid) = self.process_of(rank) else { continue };
+            let look = || self.starvation.since_last_look(pid);
+            let by = *seen.entry(pid).or_insert_with(look);
+            starved |= self.watchdog.starved(rank, by);
         }
         starved
     }
