@@ -37,6 +37,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use zprobe::diagnose::rules;
+use zprobe::launch::put_signals_right;
 use zprobe::report::Report;
 use zprobe::report::render::{WIDTH, html, render_within};
 use zprobe::report::suite::Suite;
@@ -178,9 +179,24 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Stack of the thread that does everything: as much as the main thread has by default, which is what
+/// the shell gives it (`ulimit -s`), and may be too little to say so.
+const STACK: usize = 8 << 20;
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    match command().and_then(perform) {
+    let everything = std::thread::Builder::new().stack_size(STACK).spawn(run_command_line);
+    match everything.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        // Without another thread, as well as it goes.
+        Err(_) => run_command_line(),
+    }
+}
+
+fn run_command_line() -> ExitCode {
+    let result = put_signals_right().context("cannot set signals up").and_then(|()| command());
+    match result.and_then(perform) {
         Ok(code) => code.into(),
         Err(err) => {
             let style = anstyle::AnsiColor::Red.on_default().bold();

@@ -11,7 +11,7 @@ use super::group::ProcessGroup;
 use super::pool::Handover;
 use super::sender::{Role, Sender};
 use super::spawn::{Streams, Variables, for_forking, spawn};
-use super::{Hosting, Launch, LaunchError, RankProgram, Source};
+use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
 use crate::spec::Plan;
 use crate::trace::contract::{self, LogOf};
 
@@ -28,6 +28,7 @@ pub(super) struct Started {
 
 /// Starts the ranks of `launch`.
 pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, LaunchError> {
+    surroundings::check()?;
     let mut conversations = Vec::new();
     let mut converse = |role| {
         let (channel, far_end) = Channel::new().map_err(LaunchError::system("a pipe to a rank"))?;

@@ -20,8 +20,10 @@ mod selection;
 mod sender;
 mod signals;
 mod spawn;
+mod starvation;
 mod strays;
 mod supervisor;
+mod surroundings;
 mod wait;
 mod watchdog;
 
@@ -31,8 +33,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use pool::Pool;
+pub use signals::{put_signals_right, stopping_signals};
 pub use spawn::library_path;
 use strays::Strays;
+use surroundings::advice;
 
 use crate::spec::RunSpec;
 use crate::trace::Record;
@@ -112,7 +116,10 @@ pub struct Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Something in the run directory cannot be written.
-    #[error("cannot write {path}: {cause}; choose another run directory with --out")]
+    #[error(
+        "cannot write {path}: {cause}; {}",
+        advice(.cause, "choose another run directory with --out")
+    )]
     RunDir {
         /// What was to be written.
         path: PathBuf,
@@ -120,7 +127,10 @@ pub enum LaunchError {
         cause: io::Error,
     },
     /// The program does not start.
-    #[error("cannot start a rank with {program}: {cause}; check that it exists and is executable")]
+    #[error(
+        "cannot start a rank with {program}: {cause}; {}",
+        advice(.cause, "check that it exists and is executable")
+    )]
     Spawn {
         /// The program.
         program: PathBuf,
@@ -128,12 +138,26 @@ pub enum LaunchError {
         cause: io::Error,
     },
     /// The operating system refuses a pipe, a socket or a signal handler.
-    #[error("cannot set up {what}: {cause}; check the limits of this shell with `ulimit -a`")]
+    #[error(
+        "cannot set up {what}: {cause}; {}",
+        advice(.cause, "check the limits of this shell with `ulimit -a`")
+    )]
     System {
         /// What was being set up.
         what: &'static str,
         /// The operating system's answer.
         cause: io::Error,
+    },
+    /// Ranks would not have the stack that they need.
+    #[error(
+        "this shell gives every program a stack of {kib} KiB, and a rank needs {needed}; raise it with \
+         `ulimit -s 8192`"
+    )]
+    Stack {
+        /// The limit.
+        kib: u64,
+        /// What a rank needs.
+        needed: u64,
     },
     /// The process of a pool does not do its part.
     #[error(

@@ -24,6 +24,7 @@ use nix::unistd::{Pid, pipe2};
 
 use super::group::{self, KILL_GRACE, KILL_POLL, ProcessGroup};
 use super::log_tail::log_tail;
+use super::signals::put_signals_right;
 use super::spawn::{Streams, Variables, for_forking, spawn};
 use super::strays::{Strays, adopt_orphans};
 use super::wait::timeout;
@@ -95,6 +96,7 @@ impl Pool {
             .map_err(|cause| LaunchError::RunDir { path: dir.to_owned(), cause })?;
         let streams = Streams::create(LogOf::Pool, dir)?;
         adopt_orphans()?;
+        put_signals_right().map_err(LaunchError::system("signal handlers"))?;
         let (socket, far_end) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(LaunchError::system("a socket to a pool"))?;

@@ -1,16 +1,20 @@
-//! Signals to the launcher, as descriptors that `poll` can wait for.
+//! Signals to the launcher, as descriptors that `poll` can wait for, and what whoever started it has
+//! made of them.
 
 use std::io::{self, Read as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use nix::libc;
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use signal_hook::{SigId, flag, low_level};
 
-const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// While it exists, SIGINT, SIGTERM and SIGHUP are asked to stop the run instead of the process. A second
 /// one does what it always did, at once, and so does one after the run.
@@ -24,6 +28,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Starts listening.
     pub(super) fn listen() -> io::Result<Self> {
+        put_signals_right()?;
         let act = act_by_default()?;
         act.store(false, Ordering::SeqCst);
         let (interrupted, on_interrupt) = UnixStream::pair()?;
@@ -31,12 +36,12 @@ impl Signals {
         interrupted.set_nonblocking(true)?;
         child.set_nonblocking(true)?;
         let mut signals = Self { interrupted, child, registered: Vec::new(), act };
-        for signal in STOPPING {
+        for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
             let second = flag::register(signal, Arc::clone(&signals.act))?;
             signals.registered.extend([pipe, second]);
         }
-        signals.registered.push(low_level::pipe::register(SIGCHLD, on_child)?);
+        signals.registered.push(low_level::pipe::register(Signal::SIGCHLD as i32, on_child)?);
         Ok(signals)
     }
 
@@ -66,6 +71,54 @@ impl Drop for Signals {
     }
 }
 
+/// Signals that end a run: SIGINT, SIGTERM and SIGHUP, but for those that were ignored when this
+/// process started, which are to stay so (`nohup`, a job in the background of a script).
+pub fn stopping_signals() -> &'static [i32] {
+    static SIGNALS: OnceLock<Vec<i32>> = OnceLock::new();
+    SIGNALS.get_or_init(|| {
+        STOPPING.into_iter().filter(|signal| !is_ignored(*signal)).map(|it| it as i32).collect()
+    })
+}
+
+/// Makes sure that signals arrive on this thread, whatever it inherited: that the ends of children
+/// are noticed and waited for, that a run can be stopped, and that a file which is too large
+/// (`ulimit -f`) is an error of whoever writes it, and not the end of the process.
+///
+/// # Errors
+/// When the operating system refuses it.
+pub fn put_signals_right() -> io::Result<()> {
+    // Asked for before anything listens to one.
+    let _ = stopping_signals();
+    let mut needed = SigSet::empty();
+    needed.extend(STOPPING);
+    needed.add(Signal::SIGCHLD);
+    needed.thread_unblock()?;
+    if is_ignored(Signal::SIGCHLD) {
+        // SAFETY: no handler is installed, and none is replaced.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    }
+    // SAFETY: as above.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
+/// Gives a child what programs expect to start with, but for signals that the user ignores. To be
+/// called between fork and exec: it makes system calls, and nothing else.
+pub(super) fn start_anew() -> io::Result<()> {
+    SigSet::empty().thread_set_mask()?;
+    // SAFETY: no handler is installed, and none is replaced.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
+    Ok(())
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action, sigaction only writes the present one to `action`.
+    let asked = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: it was written, since the call succeeded.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
 /// Whether the stopping signals end the process. `signal-hook` never gives a signal back, so the
 /// handler that emulates the default stays for good, and comes first.
 fn act_by_default() -> io::Result<Arc<AtomicBool>> {
@@ -74,7 +127,7 @@ fn act_by_default() -> io::Result<Arc<AtomicBool>> {
         return Ok(Arc::clone(act));
     }
     let act = Arc::new(AtomicBool::new(true));
-    for signal in STOPPING {
+    for &signal in stopping_signals() {
         flag::register_conditional_default(signal, Arc::clone(&act))?;
     }
     Ok(Arc::clone(ACT.get_or_init(|| act)))

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getppid};
 
 use super::group::ProcessGroup;
+use super::signals;
 use super::{LaunchError, RankProgram};
 use crate::trace::contract::LogOf;
 
@@ -100,7 +101,8 @@ fn unless_set(name: &'static str, value: &str) -> Option<(&'static str, Option<O
     env::var_os(name).is_none().then(|| (name, Some(value.into())))
 }
 
-/// Makes the child die with the launcher, and inherit these descriptors and no others.
+/// Makes the child die with the launcher, start with no signal blocked, and inherit these descriptors
+/// and no others.
 fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
     let launcher = getpid();
     let prepare = move || -> io::Result<()> {
@@ -109,6 +111,7 @@ fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
             // The launcher died before the line above took effect.
             return Err(Errno::ESRCH.into());
         }
+        signals::start_anew()?;
         for &fd in &inherited {
             // SAFETY: the caller of `spawn` holds these descriptors open for the whole call.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };

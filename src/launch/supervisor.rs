@@ -1,5 +1,6 @@
 //! The run itself: waits for something to happen, records it, and knows when it is over.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,10 @@ use super::host::{self, Started};
 use super::log_tail::log_tail;
 use super::recorder::{Recorder, now_ns};
 use super::signals::Signals;
+use super::starvation::Starvation;
 use super::strays::{Strays, adopt_orphans};
 use super::wait::{Ready, wait};
-use super::watchdog::{Verdict, Watchdog};
+use super::watchdog::{Silence, Verdict, Watchdog};
 use super::{Ended, Hosting, Launch, LaunchError};
 use crate::trace::contract::LogOf;
 use crate::trace::{Event, Outcome, Record, TRACE_FILE};
@@ -40,8 +42,14 @@ pub(super) fn run(
         // Nothing ran, so nothing was recorded; what stands in the way of this is in the error.
         let _ = std::fs::remove_file(&trace);
     })?;
-    supervisor.watch(&signals)?;
-    supervisor.end()
+    match supervisor.watch(&signals) {
+        Ok(()) => supervisor.end(),
+        Err(error) => {
+            // Nobody records how they ended, or that they would not.
+            supervisor.end_processes(&mut Vec::new());
+            Err(error)
+        }
+    }
 }
 
 /// A run in progress.
@@ -50,6 +58,7 @@ struct Supervisor<'a> {
     run_dir: PathBuf,
     recorder: Recorder<'a>,
     watchdog: Watchdog,
+    starvation: Starvation,
     timeout_s: u64,
     ranks: Vec<Rank>,
     hosting: Hosting,
@@ -81,13 +90,15 @@ impl<'a> Supervisor<'a> {
     ) -> Result<Self, LaunchError> {
         let world_size = launch.spec.world_size;
         let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
-        let watchdog = Watchdog::new(world_size, timeout, Instant::now());
         let Started { groups, conversations } = host::start(launch, &run_dir)?;
+        // Not before: a machine with much to do takes its time for each process.
+        let watchdog = Watchdog::new(world_size, timeout, Instant::now());
         let mut supervisor = Self {
             strays: launch.source.strays(launch.run_id),
             run_dir,
             recorder,
             watchdog,
+            starvation: Starvation::default(),
             timeout_s: launch.spec.timeout_s,
             ranks: vec![Rank::default(); world_size],
             hosting: launch.source.hosting(),
@@ -128,14 +139,50 @@ impl<'a> Supervisor<'a> {
             // Judged after listening, so that a launcher that was held up blames nobody for it.
             until = match self.watchdog.verdict(Instant::now()) {
                 Verdict::WaitUntil(time) => time,
+                // Nobody is blamed for time without a core: that is judged once more.
+                Verdict::GraceOver if self.grace_starved() => Instant::now(),
+                Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
                 Verdict::GraceOver => return Ok(()),
-                Verdict::Silent(silent) => {
+                Verdict::Silent(Silence { silent, waiting }) => {
                     let timeout_s = self.timeout_s;
-                    return self.recorder.record(Event::TimedOut { silent, timeout_s });
+                    return self.recorder.record(Event::TimedOut { silent, timeout_s, waiting });
                 }
             };
         }
         Ok(())
+    }
+
+    /// Whether the machine has kept one of these ranks from saying anything, or one that has
+    /// finished from ending.
+    fn starved(&mut self, silent: &[usize]) -> bool {
+        let mut starved = false;
+        let is_leaving = |rank: &Rank| rank.finished && rank.outcome.is_none();
+        let leaving = (0..self.ranks.len()).filter(|&rank| is_leaving(&self.ranks[rank]));
+        let awaited: Vec<usize> = leaving.chain(silent.iter().copied()).collect();
+        // Ranks that were not forked yet share the process that is looked at.
+        let mut seen = HashMap::new();
+        for rank in awaited {
+            let Some(pid) = self.process_of(rank) else { continue };
+            let look = || self.starvation.since_last_look(pid);
+            let by = *seen.entry(pid).or_insert_with(look);
+            starved |= self.watchdog.starved(rank, by);
+        }
+        starved
+    }
+
+    /// The same of whoever is still there when a grace is over.
+    fn grace_starved(&mut self) -> bool {
+        let left = (0..self.ranks.len()).filter(|&rank| self.ranks[rank].outcome.is_none());
+        let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
+        left.extend(self.hosts.iter().filter(|host| !host.ended).map(|host| host.group.pid()));
+        let by = left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max();
+        by.is_some_and(|by| self.watchdog.grace_starved(by))
+    }
+
+    /// The process of a rank, or, before it was forked, of its host.
+    fn process_of(&self, rank: usize) -> Option<u32> {
+        let host = self.hosts.get(self.host_of(rank)).map(|host| host.group.pid());
+        self.ranks[rank].pid.or(host)
     }
 
     /// Takes in what a sender has to say. Its channel closes at its end, and at a violation.
@@ -163,12 +210,8 @@ impl<'a> Supervisor<'a> {
         match (record.rank, &record.event) {
             (Some(rank), event) => {
                 let now = Instant::now();
-                if *event == Event::Finished {
-                    self.ranks[rank].finished = true;
-                    self.watchdog.finished(rank, now);
-                } else {
-                    self.watchdog.heard(rank, now);
-                }
+                self.ranks[rank].finished |= *event == Event::Finished;
+                self.watchdog.heard(rank, event, now);
                 self.recorder.relay(line, &record)
             }
             // What a host sees is recorded as if the launcher had seen it.
@@ -182,6 +225,7 @@ impl<'a> Supervisor<'a> {
 
     fn rank_spawned(&mut self, rank: usize, pid: u32, t_ns: u64) -> Result<(), LaunchError> {
         self.ranks[rank].pid = Some(pid);
+        self.watchdog.spawned(rank, Instant::now());
         self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
     }
 
@@ -219,10 +263,8 @@ impl<'a> Supervisor<'a> {
 
     /// Ends whatever is still there, and records how it ended. Every rank ends exactly once.
     fn end(mut self) -> Result<Ended, LaunchError> {
-        let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut orphans = Vec::new();
-        let mut survivors = group::end(&mut groups, &mut orphans);
-        survivors.extend(self.strays.end());
+        let survivors = self.end_processes(&mut orphans);
         // The host's channel comes last and is heard first: it knows better how ranks ended.
         for index in (0..self.conversations.len()).rev() {
             self.listen(index)?;
@@ -241,12 +283,26 @@ impl<'a> Supervisor<'a> {
         Ok(Ended { survivors })
     }
 
+    /// Ends every process of the run. Returns those that would not die; `orphans` are ranks that had
+    /// an end of their own, which their host did not tell of.
+    fn end_processes(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
+        let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
+        let mut survivors = group::end(&mut groups, orphans);
+        survivors.extend(self.strays.end());
+        survivors
+    }
+
     fn host_outcome(&mut self, rank: usize) -> Option<Outcome> {
-        let host = match self.hosting {
+        let host = self.host_of(rank);
+        self.hosts.get_mut(host).and_then(|host| host.group.outcome())
+    }
+
+    /// Number of the host that a rank lives in.
+    fn host_of(&self, rank: usize) -> usize {
+        match self.hosting {
             Hosting::OnePerRank => rank,
             Hosting::Forked => 0,
-        };
-        self.hosts.get_mut(host).and_then(|host| host.group.outcome())
+        }
     }
 
     /// Keeps the last words of ranks that did not end well, and of the host that forked them.

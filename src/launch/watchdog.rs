@@ -5,12 +5,21 @@
 //! 1. **After a crash** (a rank ended abnormally), the other ranks have [`CRASH_GRACE`] to notice
 //!    and to say so. Silence means nothing in that time: they wait for a peer that is gone.
 //! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed
-//!    without an event from it. Ranks that wait for each other fall silent one after the other, so
-//!    the verdict waits until every such rank is late, or for a fifth of the timeout past the first;
-//!    then it names all that are late. A rank that speaks again in the meantime was only slow.
-//! 3. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
+//!    without an event from it. One that waits for another in a [`Meeting`] is not late, however long
+//!    it waits; its time starts when everybody has come. The verdict waits until every rank that
+//!    does not wait is late, so that each that hangs has had a timeout of its own, whichever was
+//!    first. It does not wait for ranks that go on talking for longer than [`TALKERS`] timeouts more.
+//!    A rank that has finished has [`LINGER_GRACE`] to end before it.
+//! 3. **Deadlock**: where every rank waits for another (in meetings of different kinds), all are
+//!    late once the timeout has passed since the last of them came.
+//! 4. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
+//!
+//! Time in which a process could have run, and had no core, does not count ([`Watchdog::starved`]),
+//! up to [`STARVED`] times what it has.
 
 use std::time::{Duration, Instant};
+
+use crate::trace::{Event, Meetings, Reached, Waiting};
 
 /// How long the other ranks have after one ended abnormally; less if the timeout is less.
 pub(super) const CRASH_GRACE: Duration = Duration::from_secs(3);
@@ -18,17 +27,32 @@ pub(super) const CRASH_GRACE: Duration = Duration::from_secs(3);
 /// How long processes may take to end once every rank has finished or ended.
 pub(super) const LINGER_GRACE: Duration = Duration::from_secs(5);
 
+/// For how many timeouts more, once a rank is late, the verdict waits for ranks that go on talking.
+const TALKERS: u32 = 4;
+
+/// How often a timeout or a grace may be given once more to who had no core.
+const STARVED: u32 = 20;
+
 /// What is known about each rank, and when it came to be known.
 pub(super) struct Watchdog {
     timeout: Duration,
     ranks: Vec<Rank>,
+    meetings: Meetings,
+    /// How far all ranks had come at the last look.
+    by_all: Reached,
+    /// Since when they have come so far, on each line of meetings.
+    since: [Instant; 2],
     crashed: Option<Instant>,
+    /// What the grace after a crash, or for ending, is longer by.
+    grace_starved: Duration,
 }
 
 struct Rank {
     state: State,
     /// The last sign of life.
     last: Instant,
+    /// How long it had no core since then.
+    starved: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,143 +67,174 @@ enum State {
 pub(super) enum Verdict {
     /// Nothing before this time, unless something happens.
     WaitUntil(Instant),
-    /// End the run: these ranks are silent.
-    Silent(Vec<usize>),
+    /// End the run: ranks are silent.
+    Silent(Silence),
     /// End the run: a grace is over.
     GraceOver,
+}
+
+/// Who is silent, and who waits for whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Silence {
+    /// Ranks that hang; in a deadlock, all.
+    pub(super) silent: Vec<usize>,
+    /// Ranks that wait for others.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+/// A rank that has neither finished nor ended.
+struct Running {
+    rank: usize,
+    waits: Option<Waiting>,
+    /// When it is late, if it does not wait.
+    due: Instant,
 }
 
 impl Watchdog {
     /// Watches `ranks` ranks that are being started `now`.
     pub(super) fn new(ranks: usize, timeout: Duration, now: Instant) -> Self {
-        let ranks = (0..ranks).map(|_| Rank { state: State::Running, last: now }).collect();
-        Self { timeout, ranks, crashed: None }
+        let rank = || Rank { state: State::Running, last: now, starved: Duration::ZERO };
+        Self {
+            timeout,
+            ranks: (0..ranks).map(|_| rank()).collect(),
+            meetings: Meetings::new(ranks),
+            by_all: Reached::default(),
+            since: [now; 2],
+            crashed: None,
+            grace_starved: Duration::ZERO,
+        }
+    }
+
+    /// The process of a rank exists: its time starts.
+    pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
+        let state = self.ranks[rank].state;
+        if state == State::Running {
+            self.enters(rank, state, now);
+        }
     }
 
     /// An event came from a rank.
-    pub(super) fn heard(&mut self, rank: usize, now: Instant) {
-        self.ranks[rank].last = now;
-    }
-
-    /// A rank has said that it is done.
-    pub(super) fn finished(&mut self, rank: usize, now: Instant) {
-        self.ranks[rank] = Rank { state: State::Finished, last: now };
+    pub(super) fn heard(&mut self, rank: usize, event: &Event, now: Instant) {
+        self.meetings.see(rank, event);
+        let state = if *event == Event::Finished { State::Finished } else { State::Running };
+        self.enters(rank, state, now);
     }
 
     /// The process of a rank has ended, with success or without. Whoever ends without having
     /// finished has crashed, even with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == State::Finished;
-        self.ranks[rank] = Rank { state: State::Ended, last: now };
+        self.enters(rank, State::Ended, now);
         if !(success && finished) {
             self.crashed.get_or_insert(now);
         }
     }
 
+    fn enters(&mut self, rank: usize, state: State, now: Instant) {
+        self.ranks[rank] = Rank { state, last: now, starved: Duration::ZERO };
+        if state != State::Running {
+            self.meetings.leave(rank);
+        }
+    }
+
+    /// A rank was ready to run and had no core, for this long since it was heard. Whether it has
+    /// more time because of it.
+    pub(super) fn starved(&mut self, rank: usize, by: Duration) -> bool {
+        lengthen(&mut self.ranks[rank].starved, by, self.timeout)
+    }
+
+    /// The same of what is awaited after a crash, or at the end.
+    pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
+        let grace = self.crash_grace().max(LINGER_GRACE);
+        lengthen(&mut self.grace_starved, by, grace)
+    }
+
+    fn crash_grace(&self) -> Duration {
+        CRASH_GRACE.min(self.timeout)
+    }
+
     /// Judges the situation.
-    pub(super) fn verdict(&self, now: Instant) -> Verdict {
-        let deadline = |at: Instant| {
-            if now < at { Verdict::WaitUntil(at) } else { Verdict::GraceOver }
+    pub(super) fn verdict(&mut self, now: Instant) -> Verdict {
+        self.look_at_meetings(now);
+        let grace = |start: Instant, grace: Duration| {
+            let end = start + grace + self.grace_starved;
+            if now < end { Verdict::WaitUntil(end) } else { Verdict::GraceOver }
         };
         if let Some(crashed) = self.crashed {
-            return deadline(crashed + CRASH_GRACE.min(self.timeout));
+            return grace(crashed, self.crash_grace());
         }
-        let running =
-            || self.ranks.iter().enumerate().filter(|(_, rank)| rank.state == State::Running);
-        let lasts = || running().map(|(_, rank)| rank.last);
-        let (Some(first), Some(last)) = (lasts().min(), lasts().max()) else {
-            let settled = self.ranks.iter().map(|rank| rank.last).max().unwrap_or(now);
-            return deadline(settled + LINGER_GRACE);
+        let running = self.running();
+        let awaited = |rank: &&Running| rank.waits.is_none();
+        let (Some(first), Some(last)) = (
+            running.iter().filter(awaited).map(|rank| rank.due).min(),
+            running.iter().filter(awaited).map(|rank| rank.due).max(),
+        ) else {
+            // Every rank waits for another, or there is none.
+            let Some(all_late) = running.iter().map(|rank| rank.due).max() else {
+                let settled = self.ranks.iter().map(|rank| rank.last).max().unwrap_or(now);
+                return grace(settled, LINGER_GRACE);
+            };
+            if now < all_late {
+                return Verdict::WaitUntil(all_late);
+            }
+            return Verdict::Silent(Silence {
+                silent: running.iter().map(|rank| rank.rank).collect(),
+                waiting: running.iter().filter_map(|rank| rank.waits).collect(),
+            });
         };
-        let first_late = first + self.timeout;
-        if now < first_late {
-            return Verdict::WaitUntil(first_late);
+        if now < first {
+            return Verdict::WaitUntil(first);
         }
-        let all_late = last + self.timeout;
-        let decision = all_late.min(first_late + self.timeout / 5);
+        // Whoever has finished leaves, and is not to be cut off by the end of the others.
+        let leaving = self.ranks.iter().filter(|rank| rank.state == State::Finished);
+        let left = leaving.map(|rank| rank.last + rank.starved + LINGER_GRACE).max();
+        let decision = last.min(first + self.timeout * TALKERS).max(left.unwrap_or(first));
         if now < decision {
             return Verdict::WaitUntil(decision);
         }
-        let late = running().filter(|(_, rank)| now >= rank.last + self.timeout);
-        Verdict::Silent(late.map(|(rank, _)| rank).collect())
+        let late = |rank: &&Running| rank.waits.is_none() && now >= rank.due;
+        Verdict::Silent(Silence {
+            silent: running.iter().filter(late).map(|rank| rank.rank).collect(),
+            waiting: running.iter().filter_map(|rank| rank.waits).collect(),
+        })
     }
+
+    /// Takes note of when all ranks have come to a meeting.
+    fn look_at_meetings(&mut self, now: Instant) {
+        let by_all = self.meetings.reached_by_all();
+        for (line, since) in self.since.iter_mut().enumerate() {
+            if by_all[line] != self.by_all[line] {
+                *since = now;
+            }
+        }
+        self.by_all = by_all;
+    }
+
+    fn running(&self) -> Vec<Running> {
+        let running = self.ranks.iter().enumerate().filter(|(_, it)| it.state == State::Running);
+        running
+            .map(|(rank, it)| {
+                let meeting = self.meetings.waits(rank, &self.by_all);
+                // In a meeting to which all have come, it can go on only since the last one came.
+                let came = self.meetings.line(rank).map(|line| self.since[line]);
+                let free = came.map_or(it.last, |came| came.max(it.last));
+                Running {
+                    rank,
+                    waits: meeting.map(|meeting| Waiting { rank, meeting }),
+                    due: free + it.starved + self.timeout,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Adds to the time that somebody was starved for, up to a number of times `whole`. Whether it made
+/// a difference.
+fn lengthen(starved: &mut Duration, by: Duration, whole: Duration) -> bool {
+    let before = *starved;
+    *starved = (before + by).min(whole * STARVED);
+    *starved > before
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TIMEOUT: Duration = Duration::from_secs(10);
-
-    fn seconds(seconds: f64) -> Duration {
-        Duration::from_secs_f64(seconds)
-    }
-
-    fn two_ranks() -> (Watchdog, Instant) {
-        let start = Instant::now();
-        (Watchdog::new(2, TIMEOUT, start), start)
-    }
-
-    #[test]
-    fn ranks_that_never_say_anything_are_both_named() {
-        let (dog, t0) = two_ranks();
-        assert_eq!(dog.verdict(t0), Verdict::WaitUntil(t0 + TIMEOUT));
-        assert_eq!(dog.verdict(t0 + TIMEOUT), Verdict::Silent(vec![0, 1]));
-    }
-
-    #[test]
-    fn a_rank_blocked_by_the_hung_one_is_named_with_it() {
-        let (mut dog, t0) = two_ranks();
-        dog.heard(0, t0 + seconds(1.0));
-        dog.heard(1, t0 + seconds(1.5));
-        let all_late = t0 + seconds(11.5);
-        assert_eq!(dog.verdict(t0 + seconds(11.0)), Verdict::WaitUntil(all_late));
-        assert_eq!(dog.verdict(all_late), Verdict::Silent(vec![0, 1]));
-    }
-
-    #[test]
-    fn a_rank_that_goes_on_talking_is_not_named() {
-        let (mut dog, t0) = two_ranks();
-        dog.heard(1, t0 + seconds(9.0));
-        assert_eq!(dog.verdict(t0 + seconds(10.0)), Verdict::WaitUntil(t0 + seconds(12.0)));
-        dog.heard(1, t0 + seconds(11.0));
-        assert_eq!(dog.verdict(t0 + seconds(12.0)), Verdict::Silent(vec![0]));
-    }
-
-    #[test]
-    fn a_rank_that_speaks_again_before_the_verdict_was_only_slow() {
-        let (mut dog, t0) = two_ranks();
-        dog.heard(1, t0 + seconds(9.0));
-        dog.heard(0, t0 + seconds(11.0));
-        assert_eq!(dog.verdict(t0 + seconds(12.0)), Verdict::WaitUntil(t0 + seconds(19.0)));
-    }
-
-    #[test]
-    fn after_a_crash_the_others_have_a_grace_and_their_silence_is_not_judged() {
-        let (mut dog, t0) = two_ranks();
-        dog.ended(0, false, t0 + seconds(9.0));
-        let over = t0 + seconds(9.0) + CRASH_GRACE;
-        assert_eq!(dog.verdict(t0 + seconds(11.0)), Verdict::WaitUntil(over));
-        assert_eq!(dog.verdict(over), Verdict::GraceOver);
-    }
-
-    #[test]
-    fn ending_without_finished_is_a_crash_and_ending_after_it_is_none() {
-        let (mut dog, t0) = two_ranks();
-        dog.finished(0, t0);
-        dog.ended(0, true, t0);
-        assert_eq!(dog.verdict(t0), Verdict::WaitUntil(t0 + TIMEOUT));
-        dog.ended(1, true, t0);
-        assert_eq!(dog.verdict(t0), Verdict::WaitUntil(t0 + CRASH_GRACE));
-    }
-
-    #[test]
-    fn the_lingering_clock_starts_when_the_last_rank_has_finished() {
-        let (mut dog, t0) = two_ranks();
-        dog.finished(0, t0);
-        dog.finished(1, t0 + seconds(8.0));
-        let over = t0 + seconds(8.0) + LINGER_GRACE;
-        assert_eq!(dog.verdict(t0 + seconds(12.0)), Verdict::WaitUntil(over));
-        assert_eq!(dog.verdict(over), Verdict::GraceOver);
-    }
-}
+mod tests;

@@ -2,6 +2,9 @@
 //! environment variables and files.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::spec::RunSpec;
 
 /// Variable: id of the run, for [`Record::run`](crate::trace::Record::run).
 pub const RUN: &str = "ZPROBE_RUN";
@@ -34,6 +37,14 @@ pub const POOL_FD: &str = "ZPROBE_POOL_FD";
 /// Argument with which the native rank program says what it finds of CUDA: a
 /// [`Gpus`](crate::spec::Gpus) as JSON, on standard output.
 pub const GPUS: &str = "gpus";
+
+/// How long ranks wait for each other before they give up: a hundred timeouts of the run, or as many
+/// seconds as c10d can count milliseconds of. The launcher's watchdog speaks first: it knows what
+/// every rank did last, and lets a rank be waited for while that one works.
+pub fn patience(spec: &RunSpec) -> Duration {
+    const MOST: u64 = 2_000_000;
+    Duration::from_secs(spec.timeout_s.saturating_mul(100).min(MOST))
+}
 
 /// Whose output a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

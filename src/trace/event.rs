@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Payload;
+use super::{Payload, Waiting};
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
 
 /// What [`Event::NotObserved`] calls memory that could not be poisoned.
@@ -50,10 +50,14 @@ pub enum Event {
     },
     /// The watchdog ended the run: no event came from these ranks for `timeout_s` seconds.
     TimedOut {
-        /// Ranks that were silent for that long and had not finished.
+        /// Ranks that were silent for that long, had not finished, and did not wait for another. All
+        /// that had not finished, where each of them waits for another.
         silent: Vec<usize>,
         /// The limit, in seconds.
         timeout_s: u64,
+        /// Ranks that waited for others, and where.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        waiting: Vec<Waiting>,
     },
     /// The user interrupted the run (SIGINT, SIGTERM or SIGHUP).
     Interrupted,

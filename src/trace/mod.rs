@@ -8,6 +8,7 @@ mod contents;
 pub mod contract;
 mod event;
 pub mod handover;
+mod meetings;
 mod payload;
 mod plausible;
 mod record;
@@ -19,6 +20,7 @@ pub use event::{
     CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, UNSET_MEMORY,
     Violation,
 };
+pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};
 pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use zprobe::launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
 use zprobe::spec::{RunSpec, SpecRequest};
-use zprobe::trace::{Event, Outcome, Record, Trace, Violation};
+use zprobe::trace::{Event, Meeting, Outcome, Record, Trace, Violation};
 
 /// A run that is over: its trace, and the directory that it lies in.
 pub struct Run {
@@ -33,8 +35,20 @@ pub fn spec(world_size: usize, timeout_s: u64) -> RunSpec {
 pub fn ranks(arguments: &str) -> RankProgram {
     let hosting =
         if arguments.contains("--forked") { Hosting::Forked } else { Hosting::OnePerRank };
-    let args = arguments.split_whitespace().map(OsString::from).collect();
-    RankProgram { program: fixture("rank.py"), args, hosting, library_path: vec![] }
+    let words = arguments.split_whitespace().map(OsString::from);
+    let args = [fixture("rank.py").into()].into_iter().chain(words).collect();
+    RankProgram { program: python().to_owned(), args, hosting, library_path: vec![] }
+}
+
+/// The interpreter itself: the `python3` that is found first may be a script that looks for it, in
+/// processes of its own.
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let say = ["-c", "import sys; print(sys.executable, end='')"];
+        let said = Command::new("python3").args(say).output().unwrap();
+        String::from_utf8(said.stdout).unwrap().into()
+    })
 }
 
 /// Two ranks of `fixtures/ranks/rank.py`, to the end, with a timeout that no loaded machine reaches.
@@ -171,6 +185,15 @@ impl Run {
             Event::TimedOut { silent, .. } => Some(silent.as_slice()),
             _ => None,
         })
+    }
+
+    /// Ranks of which the watchdog knew that they waited for others, and where.
+    pub fn waiting(&self) -> Vec<(usize, Meeting)> {
+        let told = self.events().find_map(|event| match event {
+            Event::TimedOut { waiting, .. } => Some(waiting),
+            _ => None,
+        });
+        told.into_iter().flatten().map(|it| (it.rank, it.meeting)).collect()
     }
 
     pub fn stderr(&self, of: Option<usize>) -> Option<&str> {

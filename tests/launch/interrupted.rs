@@ -72,6 +72,28 @@ fn an_interrupted_run_is_recorded_to_its_end_and_inconclusive() {
     }
 }
 
+/// As after `nohup`, and in the background of a script.
+#[test]
+fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", r#"trap "" HUP INT; exec "$@""#, "bash", env!("CARGO_BIN_EXE_zprobe")]);
+    command.args(["run", "--output-format", "concise", "--rank-program"]);
+    command.arg(fixture("rank.py")).arg("--out").arg(dir.path());
+    // A third rank, which there is not, comes when this test says so.
+    let script = "ready,meets,finishes";
+    command.args(["--", "acts"]);
+    command.args((0..3).flat_map(|rank| ["--script".to_owned(), format!("{rank}={script}")]));
+    let mut launcher = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_ranks(dir.path());
+    send(Signal::SIGHUP, &launcher);
+    send(Signal::SIGINT, &launcher);
+    std::fs::write(dir.path().join("met-2"), "").unwrap();
+    launcher.wait().unwrap();
+    assert_eq!(seen(dir.path(), |event| *event == Event::Finished), 2);
+    assert_eq!(seen(dir.path(), |event| *event == Event::Interrupted), 0);
+}
+
 /// Standard output that nobody reads and that is full keeps zprobe from handing out its report.
 #[test]
 fn a_second_interrupt_ends_zprobe_at_once() {

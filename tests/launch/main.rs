@@ -4,7 +4,9 @@
 
 mod harness;
 mod healthy;
+mod hung;
 mod interrupted;
+mod limits;
 mod misbehaving;
 mod pool_of_its_own;
 mod pooled;

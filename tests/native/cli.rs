@@ -1,5 +1,9 @@
 //! The native engine end to end: the real `zprobe`, real ranks on libtorch, real Gloo.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use zprobe::report::Verdict;
@@ -190,6 +194,25 @@ fn seeds_and_step_counts_change_nothing_about_a_clean_verdict() {
         let run = zprobe(&format!("--seed {seed} --steps {} --ga 3", 1 + seed % 4));
         assert_eq!((run.code, run.report.verdict), (0, Verdict::Clean), "{run}");
     }
+}
+
+#[test]
+fn a_hang_is_blamed_on_the_rank_that_hangs_and_not_on_those_that_wait_for_it() {
+    let run = zprobe("--inject rank-hangs --timeout 2 --nproc-per-node 3");
+    assert_eq!((run.code, run.codes()), (3, vec!["ZP902"]), "{run}");
+    let finding = &run.report.findings[0];
+    assert_eq!(finding.rank, Some(2), "{run}");
+    assert!(finding.message.contains("; ranks 0 and 1 wait for it in all-reduce"), "{run}");
+}
+
+#[test]
+fn a_run_directory_need_not_be_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join(OsStr::from_bytes(b"caf\xe9"));
+    let mut zprobe = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    let status = zprobe.args(["run", "--output-format", "concise", "--out"]).arg(&out).status();
+    assert_eq!(status.unwrap().code(), Some(0));
+    assert!(out.join("rank-0.stderr.log").exists());
 }
 
 #[test]

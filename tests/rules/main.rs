@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod decisions;
+mod hung;
 mod journey;
 mod many_ranks;
 mod repeated;

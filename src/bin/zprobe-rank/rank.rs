@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
-use zprobe::trace::Event;
+use zprobe::trace::{Event, contract};
 
 use crate::collective::{Communicator, Rendezvous};
 use crate::engine::{self, Engine};
@@ -54,8 +53,7 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
         &spec,
         rank,
         device,
-        // The launcher's watchdog speaks first: it knows what every rank did last.
-        Duration::from_secs(2 * spec.timeout_s),
+        contract::patience(&spec),
         Rc::clone(recorder),
     )
     .context("cannot join the other ranks")?;

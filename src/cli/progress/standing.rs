@@ -32,8 +32,14 @@ impl Standing {
     /// Takes note of a record. What is worth a line in a log comes back.
     pub fn see(&mut self, record: &Record) -> Option<String> {
         match (&record.event, record.rank) {
-            (Event::TimedOut { silent, timeout_s }, None) => {
-                Some(format!("no event for {timeout_s} s: {}", counted("rank", silent)))
+            (Event::TimedOut { silent, timeout_s, waiting }, None) => {
+                let waiting: Vec<usize> = waiting.iter().map(|it| it.rank).collect();
+                let wait = match waiting[..] {
+                    [] => String::new(),
+                    [_] => format!("; {} waits", counted("rank", &waiting)),
+                    _ => format!("; {} wait", counted("rank", &waiting)),
+                };
+                Some(format!("no event for {timeout_s} s: {}{wait}", counted("rank", silent)))
             }
             (Event::RankExited { rank, outcome: Outcome::Signal(signal) }, None) => {
                 Some(format!("rank {rank}: ended by signal {signal}"))

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zprobe::environment::CACHE_VARIABLE;
+use zprobe::launch::stopping_signals;
 use zprobe::report::Report;
 use zprobe::spec::Engine;
 
@@ -23,10 +23,10 @@ use self::serve::{Reply, Task};
 use super::run::{REPORT_FILE, run_id};
 use super::verbosity;
 
-/// True once SIGINT, SIGTERM or SIGHUP came; a second one ends the process.
+/// True once SIGINT, SIGTERM or SIGHUP came, unless it is ignored; a second one ends the process.
 pub fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for &signal in stopping_signals() {
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stopped))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stopped)))
             .context("cannot listen to signals")?;

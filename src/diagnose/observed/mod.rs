@@ -8,11 +8,13 @@ use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
-    Event, LayoutName, ParamInfo, Phase, Point, Trace, UNSET_MEMORY, combined_digest,
+    Event, LayoutName, Meetings, ParamInfo, Phase, Point, Trace, UNSET_MEMORY, Waiting,
+    combined_digest,
 };
 
 pub use self::parts::{
     Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
+    TimedOut,
 };
 
 /// The trace, sorted.
@@ -56,8 +58,8 @@ pub struct Observed<'a> {
     pub mismatches: BTreeMap<u64, &'a [String]>,
     /// Protocol violations.
     pub broken: Vec<Broken<'a>>,
-    /// Ranks that the watchdog found silent, and its limit.
-    pub timed_out: Option<(&'a [usize], u64)>,
+    /// What the watchdog found, if it ended the run.
+    pub timed_out: Option<TimedOut>,
     /// Whether the user ended the run.
     pub interrupted: bool,
     /// The end of the rank host's standard error.
@@ -93,10 +95,15 @@ impl<'a> Observed<'a> {
             host_stderr: None,
         };
         let mut pending = vec![Vec::new(); trace.spec.world_size];
+        let mut meetings = Meetings::new(trace.spec.world_size);
         for (sender, event) in trace.events() {
             match sender {
-                None => observed.launcher_event(event),
+                None => observed.launcher_event(event, &mut meetings),
                 Some(rank) if rank < trace.spec.world_size => {
+                    meetings.see(rank, event);
+                    if *event == Event::Finished {
+                        meetings.leave(rank);
+                    }
                     observed.rank_event(rank, event, &mut pending[rank]);
                 }
                 Some(_) => {}
@@ -205,7 +212,7 @@ impl<'a> Observed<'a> {
             .map_or_else(|| format!("parameter {index}"), |param| param.name.clone())
     }
 
-    fn launcher_event(&mut self, event: &'a Event) {
+    fn launcher_event(&mut self, event: &'a Event, meetings: &mut Meetings) {
         match event {
             Event::RunStarted { zprobe, .. } => self.zprobe = zprobe,
             Event::RankSpawned { rank, pid } => {
@@ -216,12 +223,30 @@ impl<'a> Observed<'a> {
             Event::RankExited { rank, outcome } => {
                 if let Some(process) = self.processes.get_mut(*rank) {
                     process.outcome = Some(*outcome);
+                    meetings.leave(*rank);
                 }
             }
             Event::ProtocolViolated { rank, violation, line } => {
                 self.broken.push(Broken { rank: *rank, violation: *violation, line });
             }
-            Event::TimedOut { silent, timeout_s } => self.timed_out = Some((silent, *timeout_s)),
+            Event::TimedOut { silent, timeout_s, waiting } => {
+                let ranks = self.processes.len();
+                let known = silent.iter().copied().filter(|rank| *rank < ranks);
+                let by_all = meetings.reached_by_all();
+                // A trace of a zprobe that did not tell who waits names those too.
+                let waits = |rank: usize| {
+                    meetings.waits(rank, &by_all).map(|meeting| Waiting { rank, meeting })
+                };
+                let waiting = match &waiting[..] {
+                    [] => known.clone().filter_map(waits).collect(),
+                    told => told.iter().copied().filter(|it| it.rank < ranks).collect(),
+                };
+                self.timed_out = Some(TimedOut {
+                    named: known.map(|rank| (rank, meetings.at(rank))).collect(),
+                    waiting,
+                    timeout_s: *timeout_s,
+                });
+            }
             Event::Interrupted => self.interrupted = true,
             Event::Stderr { rank: None, tail } => self.host_stderr = Some(tail),
             Event::Stderr { rank: Some(rank), tail } => {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::trace::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, Payload, Point, Violation,
+    CollectiveOp, Event, FlushReason, LayoutName, Meeting, Outcome, Payload, Point, Violation,
+    Waiting,
 };
 
 /// A buffer as one rank recorded it.
@@ -121,6 +122,17 @@ pub struct Broken<'a> {
     pub violation: Violation,
     /// The line's start.
     pub line: &'a str,
+}
+
+/// The silence that ended a run.
+#[derive(Clone, Debug)]
+pub struct TimedOut {
+    /// Ranks that the watchdog named, and the meeting that each was in.
+    pub named: Vec<(usize, Option<Meeting>)>,
+    /// Ranks that waited for others.
+    pub waiting: Vec<Waiting>,
+    /// Its limit, in seconds.
+    pub timeout_s: u64,
 }
 
 /// What is known of one rank's process.

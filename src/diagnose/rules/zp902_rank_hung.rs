@@ -1,11 +1,12 @@
 //! ZP902: a rank went silent before its work was done.
 
 use super::super::Case;
-use super::super::observed::Process;
+use super::super::observed::{Process, TimedOut};
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
 use crate::report::{Consequence, Finding};
-use crate::trace::Event;
+use crate::spec::{Engine, Observation, RunSpec};
+use crate::trace::{Event, Meeting, Waiting};
 
 pub(super) const RULE: Rule = Rule {
     code: "ZP902",
@@ -17,42 +18,90 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let Some((silent, timeout_s)) = case.observed.timed_out else { return Vec::new() };
-    let processes: Vec<(usize, &Process<'_>)> = silent
-        .iter()
-        .filter_map(|&rank| Some((rank, case.observed.processes.get(rank)?)))
-        .collect();
-    let waiting =
-        |process: &Process<'_>| matches!(process.last, Some(Event::CollectiveEntered { .. }));
-    let reached = |process: &Process<'_>| process.collectives.last().map(|last| last.sequence);
-    // Who waits in a collective waits for somebody; if all do, for whoever is furthest behind.
-    let all_wait = processes.iter().all(|(_, process)| waiting(process));
-    let behind = processes.iter().map(|(_, process)| reached(process)).min().flatten();
-    let (hung, waiters): (Vec<_>, Vec<_>) = processes.into_iter().partition(|(_, process)| {
-        if all_wait { reached(process) == behind } else { !waiting(process) }
-    });
+    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.timed_out else {
+        return Vec::new();
+    };
+    let waits = |rank: usize| waiting.iter().any(|waiting| waiting.rank == rank);
+    let mut hung: Vec<(usize, Option<Meeting>)> =
+        named.iter().copied().filter(|(rank, _)| !waits(*rank)).collect();
+    let mutual = hung.is_empty();
+    if mutual {
+        hung.clone_from(named);
+    }
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
-    let mut finding = rule.finding(match ranks[..] {
+    let who = match ranks[..] {
         // The place says which.
-        [_] => format!("hung: no event for {timeout_s} s"),
-        _ => format!("{} hung: no event for {timeout_s} s", counted("rank", &ranks)),
-    });
+        [_] => String::new(),
+        _ => format!("{} ", counted("rank", &ranks)),
+    };
+    let does = if mutual {
+        "wait for each other".to_owned()
+    } else if let Some(meeting) = together(case, &hung) {
+        format!("hung in {meeting}, to which all have come and which none has left")
+    } else {
+        "hung".to_owned()
+    };
+    let mut message = format!("{who}{does}: no event for {timeout_s} s");
+    if !mutual {
+        let whom = if ranks.len() == 1 { "it" } else { "them" };
+        message.extend(waiters(waiting).map(|(ranks, meeting)| {
+            let wait = if ranks.len() == 1 { "waits" } else { "wait" };
+            format!("; {} {wait} for {whom} in {meeting}", counted("rank", &ranks))
+        }));
+    }
+    let mut finding = rule.finding(message);
     if let [rank] = ranks[..] {
         finding.rank = Some(rank);
     }
-    let mut last = Vec::new();
-    for (rank, process) in hung {
-        last.push((rank, format!("last: {}", last_words(process))));
-        if let Some(Event::PhaseEntered { step, microbatch, .. }) = process.last_phase {
+    let process = |rank: usize| -> &Process<'_> { &case.observed.processes[rank] };
+    for &rank in &ranks {
+        if let Some(Event::PhaseEntered { step, microbatch, .. }) = process(rank).last_phase {
             finding.step = Some(*step);
             finding.microbatch = Some(*microbatch);
         }
     }
-    finding.evidence.extend(by_rank(last));
-    let waited =
-        waiters.into_iter().map(|(rank, it)| (rank, format!("waited: {}", last_words(it))));
-    for message in by_rank(waited) {
-        finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
+    let last = |&rank: &usize| (rank, format!("last: {}", last_words(process(rank))));
+    finding.evidence.extend(by_rank(ranks.iter().map(last)));
+    let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
+    if let (2.., Some(why)) = (outside, unseen(case.observed.spec)) {
+        finding.evidence.push(format!("which of them waits for another is not known: {why}"));
+    }
+    if !mutual {
+        let waited =
+            waiting.iter().map(|it| (it.rank, format!("waited: {}", last_words(process(it.rank)))));
+        for message in by_rank(waited) {
+            finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
+        }
     }
     vec![finding]
+}
+
+/// The meeting that all who still had work to do, two at least, hang in.
+fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
+    let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
+    let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
+    let alike = hung.iter().all(|(_, other)| *other == Some(meeting));
+    (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)
+}
+
+/// Ranks that wait in the same meeting, together.
+fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
+    let mut groups: Vec<(Vec<usize>, Meeting)> = Vec::new();
+    for Waiting { rank, meeting } in waiting {
+        match groups.iter_mut().find(|(_, known)| known == meeting) {
+            Some((ranks, _)) => ranks.push(*rank),
+            None => groups.push((vec![*rank], *meeting)),
+        }
+    }
+    groups.into_iter()
+}
+
+/// Why a rank may wait in a collective that it never spoke of; none if it cannot.
+fn unseen(spec: &RunSpec) -> Option<&'static str> {
+    match (spec.engine, spec.observe) {
+        (Engine::Native, _) => None,
+        (_, Observation::Outcome) => Some("--observe outcome does not watch collectives"),
+        (Engine::Ddp, _) => Some("DDP reduces gradients in C++, where it is not watched"),
+        (_, Observation::Full) => Some("not every collective of this engine is watched"),
+    }
 }

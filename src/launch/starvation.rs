@@ -1,0 +1,135 @@
+//! Time that a process was ready to run, and had no core.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Less is noise, and not worth another look.
+const NOTICEABLE: Duration = Duration::from_millis(20);
+
+/// How long to wait until it shows whether a process that wants a core has one.
+const ANOTHER_LOOK: Duration = Duration::from_millis(100);
+
+/// What was seen of processes at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Starvation {
+    known: HashMap<u32, Usage>,
+}
+
+/// What the kernel has counted of a process since it began.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    at: Instant,
+    /// Time on a core, of all its threads.
+    ran: Duration,
+    /// Time for which the thread that waited longest has waited for a core. A wait that still lasts
+    /// is not counted.
+    waited: Duration,
+    /// Whether a thread has or wants a core now.
+    runnable: bool,
+}
+
+impl Starvation {
+    /// How long a process was starved for since the last look, or since it began; nothing where the
+    /// kernel does not count it, and where it is not worth mentioning.
+    pub(super) fn since_last_look(&mut self, pid: u32) -> Duration {
+        let Some(now) = usage(pid) else { return Duration::ZERO };
+        let starved = starved(self.known.get(&pid).copied(), now);
+        if starved < NOTICEABLE {
+            return Duration::ZERO;
+        }
+        self.known.insert(pid, now);
+        starved
+    }
+}
+
+/// How long a process was starved for between two looks; without the first, since it began.
+fn starved(before: Option<Usage>, now: Usage) -> Duration {
+    let waited = now.waited.saturating_sub(before.map_or(Duration::ZERO, |it| it.waited));
+    let still_waits = match before {
+        _ if !now.runnable => Duration::ZERO,
+        None => ANOTHER_LOOK,
+        Some(before) if before.ran == now.ran => ANOTHER_LOOK.max(now.at - before.at),
+        Some(_) => Duration::ZERO,
+    };
+    waited.max(still_waits)
+}
+
+fn usage(pid: u32) -> Option<Usage> {
+    let mut usage =
+        Usage { at: Instant::now(), ran: Duration::ZERO, waited: Duration::ZERO, runnable: false };
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let read = |name| fs::read_to_string(thread.path().join(name)).ok();
+        // Nanoseconds on a core, and nanoseconds in which it waited for one.
+        let Some(counted) = read("schedstat") else { continue };
+        let mut counted = counted.split_whitespace().map_while(|it| it.parse().ok());
+        usage.ran += Duration::from_nanos(counted.next()?);
+        usage.waited = usage.waited.max(Duration::from_nanos(counted.next()?));
+        // The state comes after the name, which is in parentheses.
+        let state = read("stat").and_then(|it| it.rsplit_once(") ")?.1.chars().next());
+        usage.runnable |= state == Some('R');
+    }
+    Some(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn time_without_a_core_is_counted_once() {
+        let own = std::process::id();
+        if !std::path::Path::new("/proc/self/schedstat").exists() {
+            // This kernel does not count.
+            return;
+        }
+        let mut starvation = Starvation::default();
+        let cores = thread::available_parallelism().unwrap().get();
+        let enough = AtomicBool::new(false);
+        let mut seen = Duration::ZERO;
+        thread::scope(|scope| {
+            // Threads that want more cores than there are.
+            for _ in 0..4 * cores {
+                scope.spawn(|| {
+                    while !enough.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            for _ in 0..3 {
+                let mut more = Duration::ZERO;
+                while more.is_zero() {
+                    thread::sleep(Duration::from_millis(1));
+                    more = starvation.since_last_look(own);
+                }
+                seen += more;
+            }
+            enough.store(true, Ordering::Relaxed);
+        });
+        assert!(starvation.known[&own].waited <= seen, "all of it, and a look beside");
+        assert!(seen <= starvation.known[&own].waited + 3 * ANOTHER_LOOK);
+    }
+
+    #[test]
+    fn a_process_that_has_a_core_is_not_starved_and_one_that_waits_for_it_is() {
+        let ms = Duration::from_millis;
+        let at = Instant::now();
+        let now = |ran, waited| Usage { at: at + ms(300), ran, waited, runnable: true };
+        let before = Usage { at, ran: ms(5), waited: ms(7), runnable: true };
+        assert_eq!(starved(Some(before), now(ms(5), ms(7))), ms(300));
+        assert_eq!(starved(Some(before), now(ms(9), ms(57))), ms(50));
+        assert_eq!(starved(Some(before), Usage { runnable: false, ..now(ms(5), ms(7)) }), ms(0));
+        assert_eq!(starved(None, now(ms(5), ms(7))), ANOTHER_LOOK);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_not_starved() {
+        let mut gone = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
+        gone.wait().unwrap();
+        assert_eq!(Starvation::default().since_last_look(gone.id()), Duration::ZERO);
+    }
+}

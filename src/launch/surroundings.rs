@@ -1,0 +1,87 @@
+//! What a run needs of the machine and of the shell that it was started from, checked before
+//! anything is started: what lacks would show in the ranks, as a fault of the engine.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::LaunchError;
+
+/// Smallest stack that ranks are started with. Python and libtorch need less than this, and every
+/// shell gives more.
+const STACK: u64 = 1 << 20;
+
+/// Checks everything.
+pub(super) fn check() -> Result<(), LaunchError> {
+    check_stack()?;
+    check_loopback()
+        .map_err(LaunchError::system("a connection between processes of this machine (127.0.0.1)"))
+}
+
+fn check_stack() -> Result<(), LaunchError> {
+    let (soft, _) =
+        getrlimit(Resource::RLIMIT_STACK).map_err(LaunchError::system("the stack of the ranks"))?;
+    if soft < STACK {
+        return Err(LaunchError::Stack { kib: soft >> 10, needed: STACK >> 10 });
+    }
+    Ok(())
+}
+
+/// Ranks meet over the loopback interface: tries it.
+fn check_loopback() -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    TcpStream::connect(listener.local_addr()?).map(drop)
+}
+
+/// What to do about an error of the operating system; `otherwise` where it is no limit.
+pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str {
+    match cause.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            return "make room there, or choose another run directory with --out";
+        }
+        ErrorKind::FileTooLarge => {
+            return "this shell limits the size of files: raise it with `ulimit -f`, or record less \
+                    (--steps, --ga, --parameters)";
+        }
+        ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable => {
+            return "the loopback interface is down: `ip link set lo up`";
+        }
+        _ => {}
+    }
+    match cause.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => {
+            "too many files are open for this shell: raise it with `ulimit -n`, or start fewer ranks"
+        }
+        Some(Errno::ENFILE) => "too many files are open on this machine: start fewer ranks",
+        Some(Errno::EAGAIN) => {
+            "there are as many processes as this user or container may have: see `ulimit -u`, or \
+             start fewer ranks"
+        }
+        Some(Errno::ENOMEM) => "there is no memory left: start fewer ranks",
+        Some(Errno::E2BIG) => "the environment and the arguments are too long together",
+        _ => otherwise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_about_the_limit_that_was_reached() {
+        for (errno, word) in [
+            (Errno::EMFILE, "ulimit -n"),
+            (Errno::EAGAIN, "ulimit -u"),
+            (Errno::EFBIG, "ulimit -f"),
+            (Errno::ENOSPC, "room"),
+            (Errno::EDQUOT, "room"),
+            (Errno::ENETUNREACH, "lo up"),
+            (Errno::ENOENT, "otherwise"),
+        ] {
+            let advice = advice(&errno.into(), "otherwise");
+            assert!(advice.contains(word), "{errno}: {advice}");
+        }
+    }
+}

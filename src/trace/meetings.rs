@@ -1,0 +1,196 @@
+//! Where ranks wait for each other, as far as their events tell.
+//!
+//! Some events say that a rank has come to a point that it passes only together with the others.
+//! Nothing says when it has passed; its next event does.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{CollectiveOp, Event, Phase};
+
+/// A point that a rank passes only when the other ranks have come to it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meeting {
+    /// The start, where a rank that is ready joins the others.
+    Start,
+    /// The exchange of digests at the end of a step.
+    Digests {
+        /// Optimizer step.
+        step: usize,
+    },
+    /// A collective of the engine.
+    Collective {
+        /// Sequence number, the same on all ranks.
+        sequence: u64,
+        /// The operation.
+        op: CollectiveOp,
+    },
+}
+
+/// A rank that waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waiting {
+    /// The rank.
+    pub rank: usize,
+    /// Where it waits.
+    pub meeting: Meeting,
+}
+
+/// Kinds of meetings: each is counted by itself.
+const LINES: usize = 2;
+
+/// How far a rank has come along each line of meetings; none where it has come to none.
+pub type Reached = [Option<u64>; LINES];
+
+/// How far every rank has come.
+#[derive(Clone, Debug)]
+pub struct Meetings {
+    ranks: Vec<Rank>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    /// The meeting that its last event is about.
+    at: Option<Meeting>,
+    reached: Reached,
+    /// Whether nobody has to wait for it any more.
+    gone: bool,
+}
+
+impl Meeting {
+    /// The meeting that a rank has come to with this event.
+    pub fn of(event: &Event) -> Option<Self> {
+        match *event {
+            Event::RankReady { .. } => Some(Self::Start),
+            Event::PhaseEntered { step, phase: Phase::Digests, .. } => Some(Self::Digests { step }),
+            Event::CollectiveEntered { sequence, op, .. } => {
+                Some(Self::Collective { sequence, op })
+            }
+            _ => None,
+        }
+    }
+
+    /// Its line, and its place among the meetings of that line.
+    fn place(self) -> (usize, u64) {
+        match self {
+            Self::Start => (0, 0),
+            Self::Digests { step } => (0, step as u64 + 1),
+            Self::Collective { sequence, .. } => (1, sequence),
+        }
+    }
+}
+
+impl std::fmt::Display for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Start => f.write_str("the start, where ranks join each other"),
+            Self::Digests { step } => write!(f, "the exchange of digests of step {step}"),
+            Self::Collective { sequence, op } => write!(f, "{op} {sequence}"),
+        }
+    }
+}
+
+impl Meetings {
+    /// Ranks of which none has been heard.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks: vec![Rank::default(); ranks] }
+    }
+
+    /// Takes note of an event of `rank`.
+    pub fn see(&mut self, rank: usize, event: &Event) {
+        let rank = &mut self.ranks[rank];
+        rank.at = Meeting::of(event);
+        // Whoever says anything has started, whether or not it said that it is ready.
+        let (line, place) = rank.at.unwrap_or(Meeting::Start).place();
+        rank.reached[line] = rank.reached[line].max(Some(place));
+    }
+
+    /// Takes note that `rank` is done, one way or the other: it comes to no meeting any more.
+    pub fn leave(&mut self, rank: usize) {
+        self.ranks[rank].gone = true;
+    }
+
+    /// How far all ranks that are not done have come.
+    pub fn reached_by_all(&self) -> Reached {
+        let still_here = self.ranks.iter().filter(|rank| !rank.gone).map(|rank| rank.reached);
+        let least = |one: Reached, other: Reached| [one[0].min(other[0]), one[1].min(other[1])];
+        still_here.reduce(least).unwrap_or_default()
+    }
+
+    /// The meeting that `rank` is in, for all that its last event tells.
+    pub fn at(&self, rank: usize) -> Option<Meeting> {
+        self.ranks[rank].at
+    }
+
+    /// The meeting in which `rank` waits for one that has not come to it, where all have come as far
+    /// as [`Self::reached_by_all`] says.
+    pub fn waits(&self, rank: usize, by_all: &Reached) -> Option<Meeting> {
+        self.at(rank).filter(|meeting| {
+            let (line, place) = meeting.place();
+            Some(place) > by_all[line]
+        })
+    }
+
+    /// The line of the meeting that `rank` is in, to look up in what all have [`Reached`].
+    pub fn line(&self, rank: usize) -> Option<usize> {
+        self.at(rank).map(|meeting| meeting.place().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready() -> Event {
+        Event::RankReady { versions: std::collections::BTreeMap::new(), device: "cpu".to_owned() }
+    }
+
+    fn collective(sequence: u64) -> Event {
+        let op = CollectiveOp::AllReduce;
+        Event::CollectiveEntered { sequence, op, dtype: "fp32".to_owned(), numel: 1 }
+    }
+
+    fn phase(phase: Phase) -> Event {
+        Event::PhaseEntered { step: 0, microbatch: 0, phase }
+    }
+
+    /// Ranks that wait after these events, each of a rank.
+    fn waiting(ranks: usize, events: &[(usize, Event)]) -> Vec<usize> {
+        let mut meetings = Meetings::new(ranks);
+        for (rank, event) in events {
+            meetings.see(*rank, event);
+        }
+        let by_all = meetings.reached_by_all();
+        (0..ranks).filter(|&rank| meetings.waits(rank, &by_all).is_some()).collect()
+    }
+
+    #[test]
+    fn who_has_come_to_a_meeting_waits_for_who_has_not() {
+        assert_eq!(waiting(3, &[(0, ready()), (1, ready())]), [0, 1]);
+        assert_eq!(waiting(2, &[(0, collective(4)), (1, collective(3))]), [0]);
+        assert_eq!(waiting(2, &[(0, phase(Phase::Digests)), (1, phase(Phase::Reduce))]), [0]);
+    }
+
+    #[test]
+    fn nobody_waits_where_all_are_or_have_been() {
+        assert!(waiting(2, &[(0, ready()), (1, phase(Phase::Forward))]).is_empty());
+        assert!(waiting(2, &[(0, collective(4)), (1, collective(4))]).is_empty());
+        assert_eq!(waiting(2, &[(0, collective(4)), (1, collective(5))]), [1]);
+    }
+
+    #[test]
+    fn who_says_something_else_has_left_the_meeting() {
+        assert!(waiting(2, &[(0, collective(4)), (0, phase(Phase::Backward))]).is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_who_is_done() {
+        let mut meetings = Meetings::new(3);
+        meetings.see(0, &collective(2));
+        meetings.see(1, &collective(2));
+        assert!(meetings.waits(0, &meetings.reached_by_all()).is_some());
+        meetings.leave(2);
+        assert!(meetings.waits(0, &meetings.reached_by_all()).is_none());
+    }
+}

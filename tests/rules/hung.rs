@@ -1,0 +1,69 @@
+//! What ZP902 says of who hangs and who waits.
+
+use zprobe::diagnose::diagnose;
+use zprobe::spec::{Engine, Observation};
+use zprobe::trace::{CollectiveOp, Event, Meeting, Record, Trace, Waiting};
+
+use super::scenarios::request;
+use super::simulator::{Cut, Simulation};
+
+/// A run of two ranks that ends with this event, before either of them was done.
+fn ended_by(engine: Engine, observe: Observation, end: Event) -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    trace.records.retain(|record| {
+        matches!(
+            record.event,
+            Event::RunStarted { .. } | Event::RankReady { .. } | Event::Model { .. }
+        )
+    });
+    (trace.spec.engine, trace.spec.observe) = (engine, observe);
+    trace.records.push(Record { rank: None, event: end, ..trace.records[0].clone() });
+    trace
+}
+
+fn silent(silent: &[usize]) -> Event {
+    Event::TimedOut { silent: silent.to_vec(), timeout_s: 5, waiting: vec![] }
+}
+
+/// The message of the only finding, and whether it says that it is not known who waits.
+fn said(trace: &Trace) -> (String, bool) {
+    let report = diagnose(trace);
+    let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+    assert_eq!(finding.code, "ZP902");
+    let is_unknown = finding.evidence.iter().any(|line| line.contains("is not known"));
+    (finding.message.clone(), is_unknown)
+}
+
+#[test]
+fn it_is_not_known_who_waits_where_not_every_collective_is_watched() {
+    for (engine, observe, expected) in [
+        (Engine::Ddp, Observation::Full, true),
+        (Engine::DeepSpeed, Observation::Full, true),
+        (Engine::Fsdp2, Observation::Outcome, true),
+        (Engine::Native, Observation::Full, false),
+    ] {
+        let (message, is_unknown) = said(&ended_by(engine, observe, silent(&[0, 1])));
+        assert_eq!((&*message, is_unknown), ("ranks 0 and 1 hung: no event for 5 s", expected));
+        let (message, is_unknown) = said(&ended_by(engine, observe, silent(&[1])));
+        assert_eq!((&*message, is_unknown), ("hung: no event for 5 s", false));
+    }
+}
+
+#[test]
+fn ranks_that_wait_are_no_part_of_what_hangs() {
+    let meeting = Meeting::Collective { sequence: 5, op: CollectiveOp::AllReduce };
+    let waiting = vec![Waiting { rank: 0, meeting }];
+    let end = Event::TimedOut { silent: vec![1], timeout_s: 5, waiting };
+    let trace = ended_by(Engine::DeepSpeed, Observation::Full, end);
+    let expected = "hung: no event for 5 s; rank 0 waits for it in all-reduce 5";
+    assert_eq!(said(&trace), (expected.to_owned(), false));
+    assert_eq!(diagnose(&trace).findings[0].rank, Some(1));
+}
+
+#[test]
+fn a_trace_that_names_ranks_which_there_are_not_is_read_all_the_same() {
+    let waiting = vec![Waiting { rank: 99, meeting: Meeting::Start }];
+    let end = Event::TimedOut { silent: vec![1, 77], timeout_s: 5, waiting };
+    let trace = ended_by(Engine::DeepSpeed, Observation::Full, end);
+    assert_eq!(said(&trace).0, "hung: no event for 5 s");
+}
