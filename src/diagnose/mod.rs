@@ -95,6 +95,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         contributions: case.decoded.contributions,
         precision: case.decoded.precision,
         findings,
+        masked: 0,
         repeats: None,
         minimised: None,
     };

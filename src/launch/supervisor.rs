@@ -28,7 +28,7 @@ pub(super) fn run(
     let run_dir = std::fs::create_dir_all(launch.run_dir)
         .and_then(|()| launch.run_dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
-    let mut recorder = Recorder::create(&run_dir, launch.run_id, observer)?;
+    let mut recorder = Recorder::create(&run_dir, launch.run_id, launch.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.record(Event::RunStarted {
@@ -169,7 +169,7 @@ impl<'a> Supervisor<'a> {
                 } else {
                     self.watchdog.heard(rank, now);
                 }
-                self.recorder.relay(line, &record)
+                self.recorder.relay(line, record)
             }
             // What a host sees is recorded as if the launcher had seen it.
             (None, &Event::RankSpawned { rank, pid }) => self.rank_spawned(rank, pid, record.t_ns),
@@ -238,6 +238,7 @@ impl<'a> Supervisor<'a> {
         }
         self.record_stderr()?;
         self.recorder.flush()?;
+        self.recorder.keep_secrets_out_of_logs(&self.run_dir)?;
         Ok(Ended { survivors })
     }
 

@@ -41,6 +41,7 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
             statement: String::new(),
         },
         not_exercised: Vec::new(),
+        masked: 0,
         repeats: None,
         minimised: None,
     };

@@ -19,7 +19,7 @@ use zprobe::report::suite::{Status, Suite};
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
-use super::{ci, config, page, verbosity};
+use super::{ci, config, page, secrets, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -115,6 +115,7 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let mut suite = Suite::new(cases, notices, configuration(args)?, page);
     suite.seconds = start.elapsed().as_secs_f64();
+    let suite = secrets::without(suite)?;
     ci::print(&suite, args.output_format)?;
     if let Some(path) = &args.export_json {
         ci::write(path, &suite.to_json()?)?;
