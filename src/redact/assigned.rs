@@ -106,6 +106,12 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     found
 }
 
+/// Whether what stands under this name is secret.
+pub(super) fn is_secret_under(name: &str, value: &str) -> bool {
+    let is_directory = keys::is_directory(name) && keys::is_path(value);
+    !is_directory && keys::tells(name).is_some_and(|tells| is_secret(value, tells))
+}
+
 /// Whether a value under a name that tells is a secret by its looks.
 pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
     let word = value.to_lowercase();
@@ -118,7 +124,7 @@ pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
 
 /// The value behind a name.
 fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<usize>> {
-    let tells = keys::tells(&name["name"])?;
+    keys::tells(&name["name"])?;
     let start = name.get(0)?.end();
     let header = !is_flag && keys::is_header(&name["name"]);
     let quote = name.name("quote").map(|it| it.as_str());
@@ -147,7 +153,7 @@ fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<
             range.start += scheme.len() + 1;
         }
     }
-    is_secret(&text[range.clone()], tells).then_some(range)
+    is_secret_under(&name["name"], &text[range.clone()]).then_some(range)
 }
 
 /// The quotation mark with which a value begins, as often escaped as it is.

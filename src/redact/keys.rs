@@ -132,16 +132,29 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     }
 }
 
-/// Whether a variable of the environment has a secret for its value: there any word of its name tells,
-/// and a value that is none is only missed in a text.
-pub(super) fn is_secret_variable(name: &str) -> bool {
+/// Whether a variable of the environment has a secret for its value. Any word of its name tells, unless
+/// the value is a path: that of a socket or of a file, or, in `PWD`, of the working directory.
+pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     let is_word = |word: &String| {
         let word = word.as_str();
         SECRETS.contains(&word)
-            || AMBIGUOUS.contains(&word)
+            || ["auth", "key", "keys", "pass", "pat"].contains(&word)
             || GLUED.iter().any(|end| word.ends_with(end))
     };
-    words(name).iter().any(is_word) || tells(name).is_some()
+    match is_path(value) {
+        true => tells(name) == Some(Tells::Surely) && !is_directory(name),
+        false => words(name).iter().any(is_word),
+    }
+}
+
+/// Whether this is the name of a working directory, which it shares with passwords.
+pub(super) fn is_directory(name: &str) -> bool {
+    ["pwd", "oldpwd"].contains(&plain(name).as_str())
+}
+
+/// Whether a value reads like an absolute path.
+pub(super) fn is_path(value: &str) -> bool {
+    value.starts_with(['/', '~'])
 }
 
 /// Whether a parameter of a URL is secret, or its name in another spelling.
@@ -252,13 +265,21 @@ mod tests {
             "DBPASS",
             "HTTP_AUTHORIZATION",
             "ALERT_WEBHOOK",
-            "SSH_AUTH_SOCK",
         ] {
-            assert!(is_secret_variable(name), "{name}");
+            assert!(is_secret_variable(name, "x"), "{name}");
         }
         for name in ["PATH", "NCCL_DEBUG", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "HOME"] {
-            assert!(!is_secret_variable(name), "{name}");
+            assert!(!is_secret_variable(name, "x"), "{name}");
         }
+    }
+
+    #[test]
+    fn a_path_is_a_secret_only_under_the_name_of_one() {
+        for name in ["PWD", "OLDPWD", "SSH_AUTH_SOCK", "HF_TOKEN_PATH", "XDG_SESSION_CLASS"] {
+            assert!(!is_secret_variable(name, "/work/x"), "{name}");
+        }
+        assert!(is_secret_variable("MY_SECRET", "/+aB3dE5gH7jK9"));
+        assert!(is_secret_variable("PWD", "hunter"));
     }
 
     #[test]

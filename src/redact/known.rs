@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::private::vocabulary;
-use super::{as_flag, assigned, blocks, found, inherited, is_element, keys, secret_under, tokens};
+use super::{as_flag, assigned, blocks, found, inherited, is_element, keys, tokens};
 use crate::trace::{Record, Trace};
 
 /// Values that many names have.
@@ -59,7 +59,7 @@ impl Known {
 
     /// The value of a variable: each line of it, where its name tells, and otherwise what it gives away.
     pub(super) fn variable(&mut self, name: &str, value: &str) {
-        if keys::is_secret_variable(name) {
+        if keys::is_secret_variable(name, value) {
             let lines = value.lines().filter(|line| line.len() >= 16);
             [value].into_iter().chain(lines).for_each(|text| self.add(text.trim(), LEAST));
         }
@@ -76,7 +76,7 @@ impl Known {
     fn json_under(&mut self, name: &str, value: &Value) {
         match value {
             Value::String(text) => {
-                if secret_under(name, text) {
+                if assigned::is_secret_under(name, text) {
                     self.part(text, LEAST);
                     if keys::is_header(name) {
                         self.parts_of_header(text);

@@ -73,6 +73,9 @@ impl Kind {
     }
 }
 
+/// Fewest characters of a token, which is recognised without a word beside it.
+const LEAST_TELLING: usize = 16;
+
 /// Takes private things out of texts and data, and counts them.
 pub struct Redactor {
     secrets: Literals,
@@ -125,7 +128,7 @@ impl Redactor {
 
     /// The value of a variable or a setting of this name.
     pub fn value_of(&self, name: &str, value: &str) -> String {
-        match secret_under(name, value) {
+        match assigned::is_secret_under(name, value) {
             true => self.placeholder(),
             false => self.text(value),
         }
@@ -246,16 +249,15 @@ pub fn taken_out(trace: &Trace) -> usize {
 
 /// Every secret of a text by its looks and by what it is assigned to.
 fn found(text: &str) -> Vec<Range<usize>> {
+    // Most texts of a trace are words of its own format, and no secret is so short without a name.
+    if text.len() < LEAST_TELLING && !text.contains([':', '=', '@', ' ', '"', '/']) {
+        return Vec::new();
+    }
     let mut found = blocks::find(text);
     found.extend(assigned::find(text));
     found.extend(tokens::find(text));
     found.extend(rules::find(text));
     found
-}
-
-/// Whether what stands under this name is secret.
-fn secret_under(name: &str, value: &str) -> bool {
-    keys::tells(name).is_some_and(|tells| assigned::is_secret(value, tells))
 }
 
 /// The name that counts below another one: everything under `credentials` is secret.

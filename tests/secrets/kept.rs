@@ -22,6 +22,7 @@ const HARMLESS: &[&str] = &[
     "optimizer: token-bucket, keys: ['exp_avg', 'exp_avg_sq'], KeyError: 'communication'",
     "for key in keys: total += d[key]; token = tokens[0]; auth: none; pass: 2; signature: (Tensor)",
     "--stage 1 --ga 4 --nproc-per-node 2 --comm-dtype fp32 --reduce-bucket-size 96 --seed 12345678",
+    "PWD=/ OLDPWD=/usr/lib {'PWD': '/usr'} SSH_AUTH_SOCK=agent TOKEN_TYPE=bearer",
     "TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=4 NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0,1",
     "at 12:34:56.789, pid 12345, 127.0.0.1:29500, [::1]:29500, ::, 0.0.0.0, /dev/shm, /usr/lib",
     "std::bad_alloc in c10d::ProcessGroupGloo::allreduce, engine.py:2345, reducer.cpp:1234",
