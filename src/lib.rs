@@ -11,7 +11,7 @@
 //!    emits [`trace::Event`]s.
 //!    [`native`] says how it is started, with a libtorch for CUDA too.
 //!    Ranks of real engines are Python, started by [`adapters`].
-//! 4. [`trace`]: what happened, as it was written down.
+//! 4. [`trace`]: what happened, as it was written down; [`redact`] keeps secrets out of it.
 //! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
 //! 6. [`report`]: built once, rendered many ways; [`compare`] puts two side by side.
 //!
@@ -38,6 +38,7 @@ pub mod launch;
 pub mod minimise;
 pub mod native;
 pub mod probe;
+pub mod redact;
 pub mod report;
 pub mod spec;
 pub mod trace;

@@ -318,7 +318,7 @@ fn a_dry_run_lists_everything_and_writes_nothing() {
     fs::write(bench.run_dir().join("rank-1.stderr.log"), "planted-token-1\n").unwrap();
     let output = bench.zprobe(&["report", "--dry-run"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for wanted in ["README.md", "report.md", "run/trace.jsonl", "run/rank-1.stderr.log", "secret 2"]
+    for wanted in ["README.md", "report.md", "run/trace.jsonl", "run/rank-1.stderr.log", "secret 1"]
     {
         assert!(text.contains(wanted), "{wanted}\n{text}");
     }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 const LIBRARY: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("trace", &["spec"]),
-    ("launch", &["spec", "trace"]),
+    ("redact", &["spec", "trace"]),
+    ("launch", &["spec", "trace", "redact"]),
     ("adapters", &["spec", "launch", "trace"]),
     ("native", &["spec", "launch", "trace"]),
     ("report", &["spec", "trace"]),
@@ -22,7 +23,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("document", &[]),
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
-    ("attachment", &["spec", "trace", "report", "doctor"]),
+    ("attachment", &["spec", "trace", "redact", "report", "doctor"]),
     ("minimise", &["spec"]),
     ("compare", &["spec", "trace", "report"]),
 ];
@@ -38,6 +39,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "adapters",
             "native",
             "trace",
+            "redact",
             "diagnose",
             "report",
             "environment",

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use super::redact::Kind;
-use super::{CONFIG_FILE, Entry, Material, PAGE_FILE, TOO_COMMON, issue};
+use super::{CONFIG_FILE, Entry, Material, TOO_COMMON, issue};
+use crate::redact::Kind;
 use crate::report::render;
 use crate::trace::Trace;
 
@@ -15,7 +15,7 @@ struct Maker {
     path: &'static str,
     about: &'static str,
     /// Its content; none where there is nothing to say.
-    make: fn(&Material<'_>) -> Result<Option<String>>,
+    make: fn(&Material) -> Result<Option<String>>,
 }
 
 /// Every file but the logs. A new one is a line here.
@@ -26,7 +26,7 @@ const MAKERS: &[Maker] = &[
         make: |material| Ok(Some(issue::text(material))),
     },
     Maker {
-        path: PAGE_FILE,
+        path: "report.html",
         about: "the report as a page, to be opened in a browser; it loads nothing",
         make: |material| page(material).map(Some),
     },
@@ -61,7 +61,7 @@ const MAKERS: &[Maker] = &[
     Maker {
         path: "environment.txt",
         about: "the machine, the versions, and the variables that matter, when this was made",
-        make: |material| Ok(Some(material.redactor.text(&material.environment.text()))),
+        make: |material| Ok(Some(material.environment.text())),
     },
     Maker {
         path: "run/report.json",
@@ -76,7 +76,7 @@ const MAKERS: &[Maker] = &[
 ];
 
 /// Every file that there is something to say in, but for the manifest.
-pub(super) fn all(material: &Material<'_>) -> Result<Vec<Entry>> {
+pub(super) fn all(material: &Material) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for Maker { path, about, make } in MAKERS {
         if let Some(text) = make(material)? {
@@ -89,7 +89,7 @@ pub(super) fn all(material: &Material<'_>) -> Result<Vec<Entry>> {
             left_out => format!("the end of what this process wrote, {left_out} bytes left out"),
         };
         let path = format!("run/{}", tail.name);
-        entries.push(Entry { path, about, text: material.redactor.text(&tail.text) });
+        entries.push(Entry { path, about, text: tail.text.clone() });
     }
     Ok(entries)
 }
@@ -98,7 +98,7 @@ pub(super) fn all(material: &Material<'_>) -> Result<Vec<Entry>> {
 pub(super) fn manifest(
     entries: &[Entry],
     redacted: &BTreeMap<Kind, usize>,
-    material: &Material<'_>,
+    material: &Material,
 ) -> Entry {
     let mut text =
         "# A bug report by zprobe\n\n| file | bytes | what it is |\n|---|---:|---|\n".to_owned();
@@ -129,7 +129,7 @@ pub fn kinds(redacted: &BTreeMap<Kind, usize>) -> String {
 }
 
 /// The page, from the records that are in the attachment.
-fn page(material: &Material<'_>) -> Result<String> {
+fn page(material: &Material) -> Result<String> {
     let records = material.trace.text.lines().map(serde_json::from_str);
     let records = records.collect::<Result<_, _>>().context(TOO_COMMON)?;
     let trace = Trace { spec: material.report.run.spec.clone(), records };

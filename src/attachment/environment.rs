@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use process_control::{ChildExt as _, Control as _};
 
-use super::redact::Private;
 use crate::doctor::{Attempt, Machine, Python};
+use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
 /// Beginnings of the names of variables that matter to engines. All others stay at home.
@@ -112,6 +112,24 @@ impl Environment {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
         if python.deepspeed.value().is_some() {
             self.ds_report = Some(output(interpreter, DS_REPORT, limit));
+        }
+    }
+
+    /// The same without what is private.
+    #[must_use]
+    pub fn redacted(&self, redactor: &Redactor) -> Self {
+        let text = |text: &String| redactor.text(text);
+        Self {
+            facts: self.facts.iter().map(|(name, value)| (*name, text(value))).collect(),
+            variables: self
+                .variables
+                .iter()
+                .map(|(name, value)| (name.clone(), redactor.value_of(name, value)))
+                .collect(),
+            container: self.container,
+            gpus: self.gpus.as_ref().map(|all| all.iter().map(text).collect()).map_err(text),
+            collect_env: self.collect_env.as_ref().map(text),
+            ds_report: self.ds_report.as_ref().map(text),
         }
     }
 

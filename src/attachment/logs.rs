@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use crate::redact::Redactor;
+
 /// Most bytes of one log, and of all of them.
 const MOST: u64 = 64 << 10;
 const MOST_OF_ALL: u64 = 4 << 20;
@@ -16,6 +18,13 @@ pub struct Tail {
     pub text: String,
     /// Bytes that were left out before it.
     pub left_out: u64,
+}
+
+impl Tail {
+    /// The same without what is private.
+    pub fn redacted(self, redactor: &Redactor) -> Self {
+        Self { name: redactor.text(&self.name), text: redactor.text(&self.text), ..self }
+    }
 }
 
 /// The ends of all logs of a run, by name; empty ones are left out.

@@ -2,15 +2,14 @@
 //! is private.
 //!
 //! [`Attachment::new`] makes the entries from a run directory, its report and what is known
-//! of the machine. Everything passes through one [`redact::Redactor`]. [`archive`] makes a zip of
-//! them.
+//! of the machine. All of that passes through one [`Redactor`], which first learns from all of it,
+//! before any entry is made. [`archive`] makes a zip of them.
 
 pub mod archive;
 mod entries;
 mod environment;
 mod issue;
-mod logs;
-pub mod redact;
+pub mod logs;
 pub mod standalone;
 mod trace;
 
@@ -22,9 +21,9 @@ use anyhow::{Context as _, Result};
 pub use entries::kinds;
 pub use environment::Environment;
 
+use crate::redact::{Kind, Known, Private, Redactor};
 use crate::report::{Repeats, Report};
 use crate::spec::{Command, Engine, named_enum};
-use redact::{Kind, Private, Redactor};
 
 /// Most characters that GitHub takes as the text of an issue.
 pub const MOST_BODY: usize = 65_536;
@@ -34,9 +33,6 @@ pub const MOST_ATTACHMENT: usize = 25_000_000;
 
 /// Name of the file that a command of the attachment reads.
 const CONFIG_FILE: &str = "deepspeed.json";
-
-/// Name of the page, which is made of nothing but what was redacted, and what every page has.
-const PAGE_FILE: &str = "report.html";
 
 /// Why what was redacted cannot be understood any more.
 const TOO_COMMON: &str =
@@ -103,17 +99,16 @@ pub struct Attachment {
     pub redacted: BTreeMap<Kind, usize>,
 }
 
-/// What entries are made of: redacted, but for the environment.
-struct Material<'a> {
+/// What entries are made of: all of it redacted.
+struct Material {
     report: Report,
     project: Project,
     command: Option<Command>,
     script: Result<String, String>,
-    environment: &'a Environment,
+    environment: Environment,
     trace: trace::Cut,
     explain: fn(&str) -> Option<&'static str>,
     logs: Vec<logs::Tail>,
-    redactor: &'a Redactor,
 }
 
 impl Attachment {
@@ -122,28 +117,30 @@ impl Attachment {
     /// # Errors
     /// When the trace or a log cannot be read.
     pub fn new(source: &Source<'_>) -> Result<Self> {
-        let redactor = Redactor::new(source.private);
         let run_dir = source.run_dir;
         let unreadable = || format!("cannot read all of {}", run_dir.display());
-        let report = redacted(source.report, &redactor)?;
+        let logs = logs::tails(run_dir).with_context(unreadable)?;
+        let mut known = Known::default();
+        trace::each_record(run_dir, |record| known.record(record)).with_context(unreadable)?;
+        known.json(&serde_json::to_value(source.report)?);
+        known.text(&source.environment.text());
+        logs.iter().for_each(|tail| known.text(&tail.text));
+
+        let redactor = Redactor::of_everything(source.private, &known);
+        let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
             project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
             command: command(&report),
             script: standalone::script(&report),
-            environment: source.environment,
+            environment: source.environment.redacted(&redactor),
             trace: trace::cut(run_dir, source.max_trace_size, &redactor)
                 .with_context(unreadable)?,
             explain: source.explain,
-            logs: logs::tails(run_dir).with_context(unreadable)?,
+            logs: logs.into_iter().map(|tail| tail.redacted(&redactor)).collect(),
             report,
-            redactor: &redactor,
         };
-        let mut entries = entries::all(&material)?;
-        // Among tags and styles every short name would be found, and the page would fall apart.
-        for entry in entries.iter_mut().filter(|entry| entry.path != PAGE_FILE) {
-            entry.text = redactor.last_look(&entry.text);
-        }
         let redacted = redactor.counts();
+        let mut entries = entries::all(&material)?;
         entries.insert(0, entries::manifest(&entries, &redacted, &material));
         Ok(Self { entries, redacted })
     }
@@ -166,11 +163,4 @@ fn command(report: &Report) -> Option<Command> {
         command.arguments.extend(["--repeat".to_owned(), repeats.verdicts.len().to_string()]);
     }
     Some(command)
-}
-
-/// The report without what is private.
-fn redacted(report: &Report, redactor: &Redactor) -> Result<Report> {
-    let mut value = serde_json::to_value(report)?;
-    redactor.json(&mut value);
-    serde_json::from_value(value).context(TOO_COMMON)
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::redact::Redactor;
+use crate::redact::Redactor;
 use crate::trace::{Event, Record, TRACE_FILE};
 
 /// A trace that fits.
@@ -50,6 +50,18 @@ struct Line {
     rank: Option<usize>,
     length: u64,
     is_buffer: bool,
+}
+
+/// Shows every record of the trace of `run_dir` that can be read.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn each_record(run_dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> {
+    each_line(&run_dir.join(TRACE_FILE), |text| {
+        if let Ok(record) = serde_json::from_str(text) {
+            each(&record);
+        }
+    })
 }
 
 /// Reads the trace of `run_dir`, of at most `most` bytes, and redacts it.

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use zprobe::diagnose;
 use zprobe::diagnose::repeats::Repeats;
+use zprobe::redact::taken_out;
 use zprobe::report::Report;
 use zprobe::trace::{Trace, trace_dirs};
 
-use super::minimise;
+use super::{minimise, secrets};
 
 /// Arguments of `zprobe diagnose`.
 #[derive(clap::Args)]
@@ -30,19 +31,30 @@ pub fn main(args: &Args) -> Result<u8> {
 pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
     let (report, trace) = of_traces(&trace_dirs(run_dir))?;
     let minimised = minimise::recorded(run_dir)?;
-    Ok((Report { minimised, ..report }, trace))
+    let redactor = secrets::of_run(run_dir, &trace)?;
+    let minimised = minimised.map(|found| redactor.data(&found)).transpose()?;
+    Ok((Report { minimised, masked: taken_out(&trace), ..report }, trace))
+}
+
+/// A recorded trace without secrets.
+fn read(dir: &Path) -> Result<Trace> {
+    let mut trace = Trace::read(dir)?;
+    secrets::of_run(dir, &trace)?
+        .trace(&mut trace)
+        .with_context(|| format!("cannot keep secrets out of {}", dir.display()))?;
+    Ok(trace)
 }
 
 /// The report on a trace, or on those of all repeats.
 fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
-    let first = Trace::read(&dirs[0])?;
+    let first = read(&dirs[0])?;
     if dirs.len() == 1 {
         return Ok((diagnose::diagnose(&first), first));
     }
     let spec = first.spec.clone();
     let mut repeats = Repeats::new(first);
     for dir in &dirs[1..] {
-        let trace = Trace::read(dir)?;
+        let trace = read(dir)?;
         ensure!(
             trace.spec == spec,
             "{} is no repeat of the run in {}: other settings were run; take it out",
@@ -53,5 +65,5 @@ fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
     }
     let report = repeats.report();
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
-    Ok((report, Trace::read(&dirs[shown])?))
+    Ok((report, read(&dirs[shown])?))
 }

@@ -23,6 +23,7 @@ mod repeat;
 mod report;
 mod run;
 mod runner;
+mod secrets;
 mod settings;
 mod store;
 mod sweep;
@@ -134,17 +135,17 @@ impl Output {
             let words = std::env::args().skip(1);
             let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
             let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
-            Suite::of_run(report, command, config::FILE.to_owned(), page)
+            secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
         match self.output_format {
             Form::Run(format) => print(&render_within(report, format, columns())?)?,
-            Form::Suite(format) => ci::print(&suite(), format)?,
+            Form::Suite(format) => ci::print(&suite()?, format)?,
         }
         if let Some(path) = &self.export_json {
             ci::write(path, &report.to_json()?)?;
         }
         if self.exports.any() {
-            self.exports.write(&suite())?;
+            self.exports.write(&suite()?)?;
         }
         if let Some(path) = &self.export_html {
             std::fs::write(path, html(report, trace, &|code| Some(rules::find(code)?.doc))?)

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use zprobe::attachment::redact::Private;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
 };
 use zprobe::doctor::{Machine, Python};
+use zprobe::redact::Private;
 use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::diagnose::diagnosis;

@@ -96,6 +96,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         contributions_left_out: 0,
         precision: case.decoded.precision,
         findings,
+        masked: 0,
         repeats: None,
         minimised: None,
     };

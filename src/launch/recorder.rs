@@ -1,12 +1,15 @@
-//! Writes the trace as it happens, and shows each record to the observer.
+//! Writes the trace as it happens, without secrets, and shows each record to the observer.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tempfile::NamedTempFile;
+
 use super::LaunchError;
 use super::selection::{Choice, Selection};
+use crate::redact::{Known, Private, Redactor};
 use crate::spec::RunSpec;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 
@@ -18,6 +21,9 @@ pub(super) struct Recorder<'a> {
     run: &'a str,
     next_seq: u64,
     selection: Selection,
+    redactor: Redactor,
+    /// Whether the specification has secrets, which no trace tells afterwards.
+    has_secrets: bool,
 }
 
 impl<'a> Recorder<'a> {
@@ -31,18 +37,32 @@ impl<'a> Recorder<'a> {
         let path = run_dir.join(TRACE_FILE);
         let file = File::create(&path)
             .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
-        let selection = Selection::new(spec);
-        Ok(Self { path, file: BufWriter::new(file), observer, run, next_seq: 0, selection })
+        let mut known = Known::default();
+        spec.deepspeed_config.iter().for_each(|config| known.json(config));
+        Ok(Self {
+            path,
+            file: BufWriter::new(file),
+            observer,
+            run,
+            next_seq: 0,
+            selection: Selection::new(spec),
+            redactor: Redactor::of_secrets(&Private::here(Vec::new()), &known),
+            has_secrets: !known.is_empty(),
+        })
     }
 
-    /// Records a rank's `line`, as far as the trace is to hold it; `record` is what it says.
-    pub(super) fn relay(&mut self, line: &[u8], record: &Record) -> Result<(), LaunchError> {
-        let written = match self.selection.choose(line, record) {
-            Choice::Whole => self.write_line(line),
-            Choice::WithoutContent(line) => self.write_line(&line),
-            Choice::LeftOut => Ok(()),
-        };
-        self.finish(written, record)
+    /// Records a rank's `line`, as far as the trace is to hold it and without the secrets in it;
+    /// `record` is what it says.
+    pub(super) fn relay(&mut self, line: &[u8], mut record: Record) -> Result<(), LaunchError> {
+        let written = self.without_secrets(&mut record).and_then(|redacted| {
+            let line = redacted.as_deref().unwrap_or(line);
+            match self.selection.choose(line, &record) {
+                Choice::Whole => self.write_line(line),
+                Choice::WithoutContent(line) => self.write_line(&line),
+                Choice::LeftOut => Ok(()),
+            }
+        });
+        self.finish(written, &record)
     }
 
     /// Records an event of the launcher's own, now.
@@ -52,7 +72,7 @@ impl<'a> Recorder<'a> {
 
     /// Records an event that a host saw for the launcher, at the time when it saw it.
     pub(super) fn record_at(&mut self, t_ns: u64, event: Event) -> Result<(), LaunchError> {
-        let record = Record {
+        let mut record = Record {
             v: PROTOCOL_VERSION,
             run: self.run.to_owned(),
             rank: None,
@@ -62,10 +82,18 @@ impl<'a> Recorder<'a> {
         };
         self.next_seq += 1;
         let last_words = self.selection.last_words(&record.event);
-        let written = serde_json::to_vec(&record).map_err(io::Error::from).and_then(|line| {
+        let redacted = self.redactor.record(&mut record);
+        let line = redacted.and_then(|_| serde_json::to_vec(&record)).map_err(io::Error::from);
+        let written = line.and_then(|line| {
             last_words.iter().chain([&line]).try_for_each(|line| self.write_line(line))
         });
         self.finish(written, &record)
+    }
+
+    /// Takes the secrets out of a record, and says what its line is then, if there were any.
+    fn without_secrets(&self, record: &mut Record) -> io::Result<Option<Vec<u8>>> {
+        let redacted = self.redactor.record(record)?;
+        Ok(redacted.then(|| serde_json::to_vec(record)).transpose()?)
     }
 
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
@@ -76,6 +104,43 @@ impl<'a> Recorder<'a> {
     /// Hands everything to the operating system, so that it outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
         self.file.flush().map_err(|cause| self.error(cause))
+    }
+
+    /// Takes what the specification has of secrets out of the logs of its run, now that nobody writes to
+    /// them any more: with the trace it is not known any more what to look for.
+    pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
+        if !self.has_secrets {
+            return Ok(());
+        }
+        let logs = || -> io::Result<()> {
+            for entry in fs::read_dir(run_dir)? {
+                let entry = entry?;
+                let is_log = entry.path().extension().is_some_and(|it| it == "log");
+                if is_log && entry.file_type()?.is_file() {
+                    self.keep_secrets_out_of(&entry.path(), run_dir)?;
+                }
+            }
+            Ok(())
+        };
+        logs().map_err(|cause| self.error(cause))
+    }
+
+    /// Writes a log again if a secret stands in it.
+    fn keep_secrets_out_of(&self, log: &Path, run_dir: &Path) -> io::Result<()> {
+        let mut clean = NamedTempFile::new_in(run_dir)?;
+        let mut reader = BufReader::new(File::open(log)?);
+        let (mut line, mut found) = (Vec::new(), false);
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            let text = String::from_utf8_lossy(&line);
+            let redacted = self.redactor.without_known(&text);
+            found |= redacted != text;
+            clean.write_all(if redacted == text { &line } else { redacted.as_bytes() })?;
+            line.clear();
+        }
+        if found {
+            clean.persist(log).map_err(|error| error.error)?;
+        }
+        Ok(())
     }
 
     fn finish(&mut self, written: io::Result<()>, record: &Record) -> Result<(), LaunchError> {

@@ -165,7 +165,7 @@ mod tests {
         assert!(is_whole(&mut selection, &phase(0)));
         let last = phase(1);
         assert!(!is_whole(&mut selection, &last));
-        let end = Event::TimedOut { silent: vec![0], timeout_s: 1 };
+        let end = Event::TimedOut { silent: vec![0], timeout_s: 1, waiting: Default::default() };
         assert_eq!(selection.last_words(&end), [last.0]);
         assert!(selection.last_words(&end).is_empty(), "they are written once");
     }

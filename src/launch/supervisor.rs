@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
                 let now = Instant::now();
                 self.ranks[rank].finished |= *event == Event::Finished;
                 self.watchdog.heard(rank, event, now);
-                self.recorder.relay(line, &record)
+                self.recorder.relay(line, record)
             }
             // What a host sees is recorded as if the launcher had seen it.
             (None, &Event::RankSpawned { rank, pid }) => self.rank_spawned(rank, pid, record.t_ns),
@@ -280,6 +280,7 @@ impl<'a> Supervisor<'a> {
         }
         self.record_stderr()?;
         self.recorder.flush()?;
+        self.recorder.keep_secrets_out_of_logs(&self.run_dir)?;
         Ok(Ended { survivors })
     }
 

@@ -41,6 +41,7 @@ pub fn report(spec: RunSpec) -> Report {
             statement: String::new(),
         },
         not_exercised: Vec::new(),
+        masked: 0,
         repeats: None,
         minimised: None,
     }

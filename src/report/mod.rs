@@ -63,6 +63,9 @@ pub struct Report {
     pub power: Power,
     /// What this run did not exercise: no verdict about these.
     pub not_exercised: Vec<String>,
+    /// How many secrets were taken out of what was recorded: `<secret>` stands for each.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub masked: usize,
     /// Of a run that was repeated: how the repeats compare. The rest of the report is about the
     /// repeat that is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,6 +75,7 @@ pub struct Report {
     pub minimised: Option<Minimised>,
 }
 
+/// Whether nothing was counted.
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }

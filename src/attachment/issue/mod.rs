@@ -19,7 +19,7 @@ pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\",
 const LOG_LINES: usize = 30;
 
 /// The text; GitHub takes it as that of an issue.
-pub(super) fn text(material: &Material<'_>) -> String {
+pub(super) fn text(material: &Material) -> String {
     let parts = match material.project {
         Project::DeepSpeed => deepspeed(material),
         Project::PyTorch => pytorch(material),
@@ -28,7 +28,7 @@ pub(super) fn text(material: &Material<'_>) -> String {
     fitted(parts)
 }
 
-fn deepspeed(material: &Material<'_>) -> Vec<Part> {
+fn deepspeed(material: &Material) -> Vec<Part> {
     let mut parts = vec![Part::Open("**Describe the bug**\n\n".to_owned())];
     parts.extend(description(material));
     parts.push(Part::Open("\n**To Reproduce**\n\n".to_owned()));
@@ -39,7 +39,6 @@ fn deepspeed(material: &Material<'_>) -> Vec<Part> {
         "ds_report",
         material.environment.ds_report.as_deref(),
         "`zprobe report --python PATH` collects it from the interpreter that had the bug.\n",
-        material,
     ));
     parts.push(Part::Open(format!(
         "\n**Screenshots**\n\nNone; the weights above are what there is to see.\n\n\
@@ -55,7 +54,7 @@ fn deepspeed(material: &Material<'_>) -> Vec<Part> {
     parts
 }
 
-fn pytorch(material: &Material<'_>) -> Vec<Part> {
+fn pytorch(material: &Material) -> Vec<Part> {
     let mut parts = vec![Part::Open("### 🐛 Describe the bug\n\n".to_owned())];
     parts.extend(description(material));
     parts.push(Part::Open("\nTo reproduce:\n\n".to_owned()));
@@ -67,12 +66,11 @@ fn pytorch(material: &Material<'_>) -> Vec<Part> {
         "python -m torch.utils.collect_env",
         material.environment.collect_env.as_deref(),
         "`zprobe report --python PATH` adds the output of `python -m torch.utils.collect_env`.\n",
-        material,
     ));
     parts
 }
 
-fn plain(material: &Material<'_>) -> Vec<Part> {
+fn plain(material: &Material) -> Vec<Part> {
     let mut parts = vec![Part::Open("### Describe the bug\n\n".to_owned())];
     parts.extend(description(material));
     parts.push(Part::Open("\n### To reproduce\n\n".to_owned()));
@@ -87,7 +85,7 @@ fn plain(material: &Material<'_>) -> Vec<Part> {
 }
 
 /// What was run, what is wrong with it, and the weights.
-fn description(material: &Material<'_>) -> Vec<Part> {
+fn description(material: &Material) -> Vec<Part> {
     let report = &material.report;
     let first = match report.verdict {
         Verdict::Findings => {
@@ -123,7 +121,7 @@ fn description(material: &Material<'_>) -> Vec<Part> {
 }
 
 /// The command, and the script.
-fn reproduction(material: &Material<'_>) -> Vec<Part> {
+fn reproduction(material: &Material) -> Vec<Part> {
     let mut parts = Vec::new();
     match &material.script {
         Ok(script) => {
@@ -174,7 +172,7 @@ fn reproduction(material: &Material<'_>) -> Vec<Part> {
     parts
 }
 
-fn expected(material: &Material<'_>) -> String {
+fn expected(material: &Material) -> String {
     let spec = &material.report.run.spec;
     format!(
         "Every weight is 1, on every rank: the optimizer consumes the average of all {} gradients of a \
@@ -186,23 +184,23 @@ fn expected(material: &Material<'_>) -> String {
 }
 
 /// What a script of the engine's own said.
-fn collected(title: &str, output: Option<&str>, otherwise: &str, material: &Material<'_>) -> Part {
+fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
     match output {
         Some(output) => Part::Fold {
             title: title.to_owned(),
             language: "text",
-            content: material.redactor.text(output),
+            content: output.to_owned(),
             place: "environment.txt".to_owned(),
         },
         None => Part::Open(format!("Not collected: {otherwise}")),
     }
 }
 
-fn system(material: &Material<'_>) -> String {
-    let environment = material.environment;
+fn system(material: &Material) -> String {
+    let environment = &material.environment;
     let fact = |wanted: &str| {
         let found = environment.facts.iter().find(|(name, _)| *name == wanted);
-        escaped(&material.redactor.text(found.map_or("not known", |(_, value)| value.as_str())))
+        escaped(found.map_or("not known", |(_, value)| value.as_str()))
     };
     let gpus = match &environment.gpus {
         Ok(gpus) if gpus.is_empty() => "none; the ranks ran on the CPU".to_owned(),
@@ -225,7 +223,7 @@ fn system(material: &Material<'_>) -> String {
     )
 }
 
-fn launcher(material: &Material<'_>) -> String {
+fn launcher(material: &Material) -> String {
     let script = match &material.script {
         Ok(_) => " standalone.py runs under torchrun.",
         Err(_) => "",
@@ -233,7 +231,7 @@ fn launcher(material: &Material<'_>) -> String {
     format!("zprobe starts the ranks, with the variables that torchrun sets.{script}\n")
 }
 
-fn container(material: &Material<'_>) -> &'static str {
+fn container(material: &Material) -> &'static str {
     if material.environment.container {
         "In a container; its image is not known to zprobe.\n"
     } else {
@@ -242,7 +240,7 @@ fn container(material: &Material<'_>) -> &'static str {
 }
 
 /// What else there is, folded.
-fn context(material: &Material<'_>) -> Vec<Part> {
+fn context(material: &Material) -> Vec<Part> {
     let fold = |title: &str, language, content: String, place: &str| Part::Fold {
         title: title.to_owned(),
         language,
@@ -266,13 +264,11 @@ fn context(material: &Material<'_>) -> Vec<Part> {
         .map(|(name, value)| format!("{name}={value}\n"))
         .collect();
     if !variables.is_empty() {
-        let text = material.redactor.text(&variables);
-        parts.push(fold("variables", "text", text, "environment.txt"));
+        parts.push(fold("variables", "text", variables, "environment.txt"));
     }
     if material.report.ranks.iter().any(|rank| !rank.finished) {
         for tail in &material.logs {
-            let text = material.redactor.text(&tail.text);
-            let lines: Vec<&str> = text.lines().collect();
+            let lines: Vec<&str> = tail.text.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
             let place = format!("run/{}", tail.name);
             parts.push(fold(&format!("end of {}", tail.name), "text", last, &place));

@@ -20,7 +20,7 @@ use zprobe::spec::Engine;
 
 use self::accept::Accepted;
 use super::interpreter::Python;
-use super::{ci, config, page, store, verbosity};
+use super::{ci, config, page, secrets, store, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -113,6 +113,7 @@ pub fn main(args: &Args) -> Result<u8> {
         suite = suite.without_answer(why.clone());
     }
     suite.seconds = start.elapsed().as_secs_f64();
+    let suite = secrets::without(suite)?;
     ci::print(&suite, args.output_format)?;
     if let Some(path) = &args.export_json {
         ci::write(path, &suite.to_json()?)?;

@@ -41,6 +41,10 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
     }
     lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
     lines.extend(spec.inject.map(|fault| format!("injected fault: {fault}")));
+    if report.masked > 0 {
+        let secrets = amount(report.masked, "secret");
+        lines.push(format!("{secrets} taken out of what was recorded; <secret> stands for each"));
+    }
     lines.extend(report.repeats.as_ref().map(|repeats| {
         format!(
             "{} compared at {} points; below is repeat {}",

@@ -2,31 +2,14 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use nix::unistd::{User, gethostname, getuid};
 
 use super::Kind;
 
-/// Parts of the name of a variable that holds a secret.
-const SECRET_NAMES: &[&str] = &[
-    "KEY",
-    "KEYS",
-    "TOKEN",
-    "TOKENS",
-    "SECRET",
-    "SECRETS",
-    "PASSWORD",
-    "PASSWORDS",
-    "PASSWD",
-    "PASS",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "AUTH",
-    "PAT",
-];
-
 /// Users that many machines have: their names say nothing, and are words of other texts.
-const COMMON_USERS: &[&str] = &[
+pub(super) const COMMON_USERS: &[&str] = &[
     "root",
     "user",
     "admin",
@@ -51,17 +34,31 @@ const COMMON_USERS: &[&str] = &[
 /// Hosts that are no machine in particular.
 const COMMON_HOSTS: &[&str] = &["localhost", "localhost.localdomain"];
 
-/// Values that many variables have.
-const COMMON_VALUES: &[&str] = &["true", "false", "yes", "none", "null", "default", "auto"];
+/// Variables that name this machine or another one of the same run.
+const HOSTS: &[&str] = &[
+    "HOSTNAME",
+    "HOST",
+    "COMPUTERNAME",
+    "LSB_HOSTS",
+    "MASTER_ADDR",
+    "PBS_O_HOST",
+    "PET_MASTER_ADDR",
+    "PET_RDZV_ENDPOINT",
+    "RDZV_ENDPOINT",
+    "SLURMD_NODENAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_STEP_NODELIST",
+    "SLURM_SUBMIT_HOST",
+];
 
-/// Fewest characters of a secret and of a name.
-const LEAST_SECRET: usize = 4;
+/// Fewest characters of a name.
 const LEAST_NAME: usize = 2;
 
 /// The schemas, whose words are not private.
 const SCHEMAS: [&str; 2] = [
-    include_str!("../../../schema/report.v1.schema.json"),
-    include_str!("../../../schema/record.v1.schema.json"),
+    include_str!("../../schema/report.v1.schema.json"),
+    include_str!("../../schema/record.v1.schema.json"),
 ];
 
 /// What is private on a machine.
@@ -96,7 +93,7 @@ impl Private {
         let account = User::from_uid(getuid()).ok().flatten();
         let homes = value("HOME").map(PathBuf::from).into_iter();
         let users = ["USER", "LOGNAME", "USERNAME", "SUDO_USER"].into_iter().filter_map(value);
-        let hosts = ["HOSTNAME", "HOST", "SLURMD_NODENAME"].into_iter().filter_map(value);
+        let hosts = HOSTS.iter().filter_map(|name| value(name)).flat_map(|value| nodes(&value));
         let host = gethostname().ok().map(|name| name.to_string_lossy().into_owned());
         Self {
             homes: homes.chain(account.iter().map(|account| account.dir.clone())).collect(),
@@ -106,24 +103,6 @@ impl Private {
             hosts: hosts.chain(host).collect(),
             variables,
         }
-    }
-
-    /// Secrets: values of variables, and each line of those that have several.
-    pub(super) fn secrets(&self) -> Vec<(String, Kind)> {
-        let common = vocabulary();
-        let mut secrets = Vec::new();
-        for (_, value) in self.variables.iter().filter(|(name, _)| is_secret(name)) {
-            let lines = value.lines().filter(|line| line.len() >= 16);
-            for text in [value.as_str()].into_iter().chain(lines).map(str::trim) {
-                let number = text.len() < 6 && text.bytes().all(|byte| byte.is_ascii_digit());
-                let word = text.to_lowercase();
-                let said_often = common.contains(&word) || COMMON_VALUES.contains(&word.as_str());
-                if text.len() >= LEAST_SECRET && !number && !said_often {
-                    secrets.push((text.to_owned(), Kind::Secret));
-                }
-            }
-        }
-        secrets
     }
 
     /// Directories.
@@ -161,13 +140,20 @@ impl Private {
     }
 }
 
-/// Whether a variable of this name holds a secret.
-pub(super) fn is_secret(name: &str) -> bool {
-    let name = name.to_uppercase();
-    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
-        let glued = |end: &&str| end.len() >= 5 && part.ends_with(*end);
-        SECRET_NAMES.contains(&part) || part.ends_with("APIKEY") || SECRET_NAMES.iter().any(glued)
-    })
+/// Hosts that a variable lists: `a:29500`, `node[1-4],login`, `a b`. Of a range its common beginning.
+fn nodes(list: &str) -> Vec<String> {
+    let mut nodes = Vec::new();
+    let mut inside = false;
+    for part in list.split(|c: char| {
+        inside = (inside || c == '[') && c != ']';
+        matches!(c, ' ' | '[' | ']') || (c == ',' && !inside)
+    }) {
+        let name = part.split(':').next().unwrap_or_default().trim_end_matches(['-', '.']);
+        if name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            nodes.push(name.to_owned());
+        }
+    }
+    nodes
 }
 
 /// A path without a slash at its end.
@@ -176,8 +162,12 @@ fn trimmed(path: &Path) -> String {
     text.trim_end_matches('/').to_owned()
 }
 
-/// Words of the schemas, in lowercase.
-fn vocabulary() -> HashSet<String> {
-    let words = SCHEMAS.iter().flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
-    words.map(str::to_lowercase).collect()
+/// Words of the schemas, in lowercase, and names of several words.
+pub(super) fn vocabulary() -> &'static HashSet<String> {
+    static WORDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
+        let words = SCHEMAS.iter().flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
+        let names = SCHEMAS.iter().flat_map(|text| text.split(['"', '`', ' ']));
+        words.chain(names).map(str::to_lowercase).collect()
+    });
+    &WORDS
 }

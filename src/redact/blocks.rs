@@ -1,0 +1,98 @@
+//! Keys of several lines: PEM, OpenSSH, PGP, PuTTY.
+
+use std::ops::Range;
+
+/// Fewest characters of a line that belongs to a key whose beginning or end is missing.
+const LEAST: usize = 40;
+
+/// Every key: from the mark at its beginning to the one at its end. Where one of them was cut off, as far
+/// as there are lines of a key.
+pub(super) fn find(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    if !text.contains("PRIVATE KEY") && !text.contains("Private-Lines") {
+        return found;
+    }
+    let mut open: Option<usize> = None;
+    // Where lines that could belong to a key whose beginning is missing began.
+    let mut lines: Option<usize> = None;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let end = at + line.trim_end().len();
+        if let Some(begin) = begins(line) {
+            // All of it may stand in one line, with its line feeds escaped.
+            match ends(&line[begin..]) {
+                Some(length) => found.push(at + begin..at + begin + length),
+                None => open = Some(at + begin),
+            }
+        } else if let Some(length) = ends(line) {
+            let start = open.take().or(lines);
+            found.extend(start.map(|start| start..at + length));
+        }
+        lines = if has_key_line(line) { lines.or(Some(at)) } else { None };
+        if open.is_some() && end == text.trim_end().len() {
+            found.extend(open.take().map(|start| start..text.len()));
+        }
+        at += line.len();
+    }
+    found
+}
+
+/// Lines of a key that are long enough to be looked for by themselves; line feeds may be escaped.
+pub(super) fn lines(key: &str) -> impl Iterator<Item = &str> {
+    let lines = key.split('\n').flat_map(|line| line.split(r"\n")).flat_map(str::split_whitespace);
+    lines.filter(|line| line.len() >= 16 && !line.contains("--"))
+}
+
+fn begins(line: &str) -> Option<usize> {
+    let mark = line.find("-----BEGIN ").filter(|at| line[*at..].contains("PRIVATE KEY"));
+    mark.or_else(|| line.find("Private-Lines:"))
+}
+
+/// Bytes to the end of the mark at the end of a key.
+fn ends(line: &str) -> Option<usize> {
+    let pem = line.find("-----END ").and_then(|at| {
+        let key = at + line[at..].find("PRIVATE KEY")?;
+        Some(key + line[key..].find("-----")? + 5)
+    });
+    pem.or_else(|| line.starts_with("Private-MAC:").then(|| line.trim_end().len()))
+}
+
+/// Whether a line is of base64, whatever stands before it.
+fn has_key_line(line: &str) -> bool {
+    let last = line.split_whitespace().last().unwrap_or_default();
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
+    last.len() >= LEAST && last.bytes().all(is_base64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "MIIEowIBAAKCAQEAu1SU1LfVLPHCozMxH2Mo4lgOEePzNm0tRgeLezV6ffAt0gunVTLw7onL";
+
+    #[test]
+    fn keys_are_found_whole_or_cut() {
+        for (before, behind) in [
+            ("-----BEGIN RSA PRIVATE KEY-----\n", "\n-----END RSA PRIVATE KEY-----"),
+            (
+                "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n",
+                "\n=ab\n-----END PGP PRIVATE KEY BLOCK-----",
+            ),
+            (
+                "[rank1]: -----BEGIN PRIVATE KEY-----\n[rank1]: ",
+                "\n[rank1]: -----END PRIVATE KEY-----",
+            ),
+            ("-----BEGIN PRIVATE KEY-----\\n", "\\n-----END PRIVATE KEY-----"),
+            ("-----BEGIN PRIVATE KEY-----\n", ""),
+            ("", "\n-----END PRIVATE KEY-----"),
+            ("Private-Lines: 1\n", "\nPrivate-MAC: 00"),
+        ] {
+            let text = format!("said\n{before}{LINE}{behind}");
+            let found = find(&text);
+            assert_eq!(found.len(), 1, "{text}");
+            assert!(text[found[0].clone()].contains(LINE) && found[0].start >= 5, "{text}");
+            assert_eq!(lines(&text[found[0].clone()]).collect::<Vec<_>>(), [LINE]);
+        }
+        assert!(find(&format!("a PRIVATE KEY is missing\n{LINE}\nso")).is_empty());
+    }
+}

@@ -1,0 +1,294 @@
+//! Names under which secrets stand: of variables, of settings, of headers, of flags.
+
+/// How much a name tells of what stands under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tells {
+    /// A secret, whatever it looks like.
+    Surely,
+    /// A secret if it looks drawn by chance: `key` is also that of a dictionary.
+    Maybe,
+}
+
+/// Last words of names of secrets.
+const SECRETS: &[&str] = &[
+    "apikey",
+    "apitoken",
+    "authtoken",
+    "authorization",
+    "accesskey",
+    "bearer",
+    "connectionstring",
+    "connstr",
+    "cookie",
+    "cookies",
+    "credential",
+    "credentials",
+    "creds",
+    "dbpass",
+    "dsn",
+    "jwt",
+    "passcode",
+    "passphrase",
+    "passwd",
+    "password",
+    "passwords",
+    "privatekey",
+    "pwd",
+    "secret",
+    "secrets",
+    "secretkey",
+    "token",
+    "tokens",
+    "userpass",
+    "webhook",
+];
+
+/// Last words that are something else as often.
+const AMBIGUOUS: &[&str] =
+    &["auth", "key", "keys", "pass", "pat", "pin", "salt", "session", "sig", "signature"];
+
+/// Words before `key` that make it one of a lock.
+const OF_A_LOCK: &[&str] = &[
+    "access",
+    "account",
+    "admin",
+    "aes",
+    "api",
+    "app",
+    "application",
+    "auth",
+    "aws",
+    "azure",
+    "client",
+    "comet",
+    "consumer",
+    "deploy",
+    "encrypt",
+    "encryption",
+    "gcp",
+    "gpg",
+    "hf",
+    "hmac",
+    "hub",
+    "license",
+    "licence",
+    "master",
+    "openai",
+    "pgp",
+    "private",
+    "rsa",
+    "secret",
+    "service",
+    "session",
+    "shared",
+    "sign",
+    "signing",
+    "ssh",
+    "ssl",
+    "storage",
+    "subscription",
+    "tls",
+    "wandb",
+];
+
+/// Ends of glued words: `pgpassword`, `dpassword`, `githubtoken`.
+const GLUED: &[&str] = &["apikey", "passphrase", "passwd", "password", "secret", "token"];
+
+/// Last words that say how a secret is written down.
+const FORMS: &[&str] =
+    &["b64", "base", "base64", "hex", "plain", "raw", "str", "string", "text", "url", "value"];
+
+/// Parameters of URLs that are secrets, beside those with the names of secrets.
+const PARAMETERS: &[&str] =
+    &["auth", "awsaccesskeyid", "code", "key", "pass", "sas", "session", "sig", "signature"];
+
+/// Headers of HTTP whose whole value is secret.
+const HEADERS: &[&str] =
+    &["authorization", "cookie", "proxyauthorization", "setcookie", "xamzsecuritytoken"];
+
+/// How much a name tells; none for one that tells of no secret.
+pub(super) fn tells(name: &str) -> Option<Tells> {
+    let mut words = words(name);
+    if words.len() > 1 && words.join("").ends_with("connectionstring") {
+        return Some(Tells::Surely);
+    }
+    let is_form = |word: &String| {
+        FORMS.contains(&word.as_str()) || word.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    while words.len() > 1 && words.last().is_some_and(is_form) {
+        words.pop();
+    }
+    let last = words.last()?.as_str();
+    let before = words.len().checked_sub(2).map(|at| words[at].as_str());
+    let of_a_lock = before.is_some_and(|word| OF_A_LOCK.contains(&word));
+    if SECRETS.contains(&last)
+        || GLUED.iter().any(|end| last.ends_with(end))
+        || (["key", "keys"].contains(&last) && of_a_lock)
+        || (last == "signature" && before == Some("amz"))
+    {
+        Some(Tells::Surely)
+    } else {
+        AMBIGUOUS.contains(&last).then_some(Tells::Maybe)
+    }
+}
+
+/// Whether a variable of the environment has a secret for its value. Any word of its name tells, unless
+/// the value is a path: that of a socket or of a file, or, in `PWD`, of the working directory.
+pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
+    let is_word = |word: &String| {
+        let word = word.as_str();
+        SECRETS.contains(&word)
+            || ["auth", "key", "keys", "pass", "pat"].contains(&word)
+            || GLUED.iter().any(|end| word.ends_with(end))
+    };
+    match is_path(value) {
+        true => tells(name) == Some(Tells::Surely) && !is_directory(name),
+        false => words(name).iter().any(is_word),
+    }
+}
+
+/// Whether this is the name of a working directory, which it shares with passwords.
+pub(super) fn is_directory(name: &str) -> bool {
+    ["pwd", "oldpwd"].contains(&plain(name).as_str())
+}
+
+/// Whether a value reads like an absolute path.
+pub(super) fn is_path(value: &str) -> bool {
+    value.starts_with(['/', '~'])
+}
+
+/// Whether a parameter of a URL is secret, or its name in another spelling.
+pub(super) fn is_secret_parameter(name: &str) -> bool {
+    let plain = plain(name);
+    PARAMETERS.contains(&plain.as_str())
+        || plain.starts_with("xamz") && !plain.ends_with("date") && !plain.ends_with("expires")
+        || plain.starts_with("xgoog") && plain.ends_with("signature")
+        || tells(name) == Some(Tells::Surely)
+}
+
+/// Whether a header's whole line is secret.
+pub(super) fn is_header(name: &str) -> bool {
+    HEADERS.contains(&plain(name).as_str())
+}
+
+/// Whether the value may have blanks in it.
+pub(super) fn is_of_words(name: &str) -> bool {
+    words(name).iter().any(|word| word.ends_with("passphrase"))
+}
+
+/// Whether a number of this name is secret: not that of tokens.
+pub(super) fn may_be_a_number(name: &str) -> bool {
+    let ends = ["password", "passwd", "passcode", "pwd", "secret", "apikey", "accesskey", "pin"];
+    ends.iter().any(|end| plain(name).ends_with(end))
+}
+
+/// Letters and digits alone, in lowercase.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// The words of a name, in lowercase: `X-Api-Key`, `apiKey` and `API_KEY` have the same two.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in name.chars() {
+        let starts =
+            !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && before.is_ascii_lowercase());
+        if starts && words.last().is_some_and(|word| !word.is_empty()) {
+            words.push(String::new());
+        }
+        if c.is_ascii_alphanumeric() {
+            words.last_mut().unwrap_or(&mut String::new()).push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_by_their_last_word() {
+        for name in [
+            "password",
+            "db_pwd",
+            "apiKey",
+            "API_KEY",
+            "X-Api-Key",
+            "SharedAccessKey",
+            "AccountKey",
+            "client-secret",
+            "githubtoken",
+            "PGPASSWORD",
+            "_authToken",
+            "SECRET_KEY_BASE",
+            "Cookie",
+            "SENTRY_DSN",
+            "STORAGE_CONNECTION_STRING",
+            "TOKEN_2",
+            "comet api_key",
+            "identitytoken",
+        ] {
+            assert_eq!(tells(name), Some(Tells::Surely), "{name}");
+        }
+        for name in ["key", "auth", "sort_key", "pass", "signature"] {
+            assert_eq!(tells(name), Some(Tells::Maybe), "{name}");
+        }
+        for name in [
+            "KeyError",
+            "tokenizer",
+            "TOKENIZERS_PARALLELISM",
+            "token_type",
+            "keyboard",
+            "monkey",
+            "random_ltd_layer_token_lr_schedule",
+            "SharedAccessKeyName",
+            "bypass",
+            "author",
+            "total",
+        ] {
+            assert_eq!(tells(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn variables_tell_by_any_word() {
+        for name in [
+            "AWS_SECRET_ACCESS_KEY",
+            "GITHUB_TOKEN",
+            "GITHUBTOKEN",
+            "my-password",
+            "OPENAI_APIKEY",
+            "DBPASS",
+            "HTTP_AUTHORIZATION",
+            "ALERT_WEBHOOK",
+        ] {
+            assert!(is_secret_variable(name, "x"), "{name}");
+        }
+        for name in ["PATH", "NCCL_DEBUG", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "HOME"] {
+            assert!(!is_secret_variable(name, "x"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_a_secret_only_under_the_name_of_one() {
+        for name in ["PWD", "OLDPWD", "SSH_AUTH_SOCK", "HF_TOKEN_PATH", "XDG_SESSION_CLASS"] {
+            assert!(!is_secret_variable(name, "/work/x"), "{name}");
+        }
+        assert!(is_secret_variable("MY_SECRET", "/+aB3dE5gH7jK9"));
+        assert!(is_secret_variable("PWD", "hunter"));
+    }
+
+    #[test]
+    fn parameters_of_urls_tell_more() {
+        for name in ["sig", "X-Amz-Signature", "X-Goog-Signature", "key", "code", "access_token"] {
+            assert!(is_secret_parameter(name), "{name}");
+        }
+        for name in ["sv", "se", "X-Amz-Expires", "v", "page", "q"] {
+            assert!(!is_secret_parameter(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Texts that are known to stand for something private, found in every form.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::{Kind, forms};
+
+/// Fewest characters of a secret of letters or of digits alone that is looked for inside of words.
+const LEAST_INSIDE: usize = 8;
+
+/// Many texts, found in one search: the longest wins.
+#[derive(Default)]
+pub(super) struct Literals {
+    search: Option<AhoCorasick>,
+    /// What each text stands for, and whether it must be a word of its own.
+    kinds: Vec<(Kind, bool)>,
+}
+
+impl Literals {
+    /// A search for these.
+    pub(super) fn new(literals: impl IntoIterator<Item = (String, Kind)>) -> Self {
+        let mut known = BTreeMap::new();
+        for (text, kind) in literals {
+            let plain = text.len() < LEAST_INSIDE
+                && (text.bytes().all(|byte| byte.is_ascii_digit())
+                    || text.chars().all(char::is_alphabetic));
+            let alone = kind != Kind::Secret || plain;
+            for form in forms::of(&text, kind) {
+                known.entry(form.to_ascii_lowercase()).or_insert((kind, alone));
+            }
+        }
+        if known.is_empty() {
+            return Self::default();
+        }
+        let (texts, kinds): (Vec<String>, Vec<(Kind, bool)>) = known.into_iter().unzip();
+        let search = AhoCorasick::builder()
+            .ascii_case_insensitive(true)
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(texts)
+            .ok();
+        Self { search, kinds }
+    }
+
+    /// Every place where one stands: a place of files, or a name, or a short secret only as a word of
+    /// its own.
+    pub(super) fn find(&self, text: &str) -> Vec<(Range<usize>, Kind)> {
+        let mut found = Vec::new();
+        for it in self.search.iter().flat_map(|search| search.find_iter(text)) {
+            let (kind, alone) = self.kinds[it.pattern().as_usize()];
+            let (before, behind) = (&text[..it.start()], &text[it.end()..]);
+            let fits = match kind {
+                _ if !alone => true,
+                Kind::Secret | Kind::User | Kind::Host => is_word(before, behind),
+                _ => is_path(before, behind),
+            };
+            if fits {
+                found.push((it.range(), kind));
+            }
+        }
+        found
+    }
+}
+
+/// A directory ends where its name does: `/home/al` is not in `/home/alice`.
+fn is_path(before: &str, behind: &str) -> bool {
+    let in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    !before.ends_with(|c: char| c.is_alphanumeric()) && !behind.starts_with(in_name)
+}
+
+/// A name is a word of its own: `al` is not in `total`.
+fn is_word(before: &str, behind: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric();
+    // The end of a percent escape or of a JSON escape is a letter or a digit, and no part of a word.
+    let escaped = before.len() >= 3
+        && before.is_char_boundary(before.len() - 3)
+        && before[before.len() - 3..].starts_with('%');
+    (escaped || !before.ends_with(in_word)) && !behind.starts_with(in_word)
+}

@@ -1,0 +1,213 @@
+//! Planted secrets: none of them leaves, whatever its form and wherever it stands.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod bench;
+mod kept;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use bench::Bench;
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::string::string_regex;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::json;
+use table::{ROWS, Row};
+
+/// Where a secret is planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A variable of this name, whose value a rank said again in four forms.
+    Environment(&'static str),
+    /// A value of the DeepSpeed file at this pointer, which a rank said again in words of its own.
+    Config(&'static str),
+    /// What the engine says about itself, by this name.
+    Fact(&'static str),
+    /// The version of a package.
+    Version,
+    /// A line of a rank's standard error.
+    Log,
+    /// Several lines of it, with nothing else around them.
+    LogLines,
+    /// A line of a rank's standard output.
+    Stdout,
+    /// A rank's own account of a failure.
+    Message,
+    /// The recorded end of a rank's standard error.
+    Tail,
+    /// The smallest command that shows a finding.
+    Argument,
+    /// A variable that engines read, which is told with its value.
+    Variable(&'static str),
+    /// A line of a log that gives it away, and one of another that does not.
+    Known,
+    /// No secret but a name or a place, in a line of a rank's standard error.
+    NameInLog,
+    /// A name or a place in a rank's own account of a failure.
+    NameInMessage,
+    /// A name in a variable, which a rank said again.
+    NameVariable(&'static str),
+}
+
+impl Place {
+    /// Whether what stands here stays in what a user exports for herself.
+    fn is_name(self) -> bool {
+        matches!(self, Self::NameInLog | Self::NameInMessage | Self::NameVariable(_))
+    }
+}
+
+/// A row with the secret that was drawn for it.
+pub struct Planted {
+    row: &'static Row,
+    secret: String,
+    /// The text around it, with the secret in it.
+    text: String,
+    /// Parts of it of [`WINDOW`] characters that stand in no other secret of this form.
+    telling: Vec<String>,
+}
+
+impl Planted {
+    /// Whether it needs a run of its own: half of a key takes out what stands before or behind it.
+    fn is_alone(&self) -> bool {
+        let marks = ["BEGIN", "END"].map(|mark| self.row.text.contains(mark));
+        marks[0] != marks[1]
+    }
+}
+
+/// Characters that are looked for together, so that half of a secret is found, too.
+const WINDOW: usize = 10;
+
+/// Seed of all secrets; another one gives others.
+const SEED: &[u8; 32] = b"planted secrets of this campaign";
+
+/// Every row with its secret.
+fn planted() -> Vec<Planted> {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, SEED);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut draw = |pattern: &str| {
+        let strategy = string_regex(pattern).unwrap();
+        strategy.new_tree(&mut runner).unwrap().current()
+    };
+    let mut all = Vec::new();
+    for row in ROWS {
+        let (secret, other) = (draw(row.pattern), draw(row.pattern));
+        let windows = |text: &str| -> BTreeSet<String> {
+            let text: Vec<char> = bench::plain(text).chars().collect();
+            text.windows(WINDOW.min(text.len())).map(|part| part.iter().collect()).collect()
+        };
+        let telling = windows(&secret).difference(&windows(&other)).cloned().collect();
+        all.push(Planted { row, text: row.text.replace("{}", &secret), secret, telling });
+    }
+    all
+}
+
+/// Which of the planted secrets stand in any of these files, and where.
+fn found<'a>(
+    planted: impl Iterator<Item = &'a Planted>,
+    files: &[(String, String)],
+) -> BTreeMap<String, Vec<String>> {
+    let files: Vec<(&String, String)> =
+        files.iter().map(|(path, text)| (path, bench::plain(text))).collect();
+    let mut found = BTreeMap::new();
+    for it in planted {
+        let places: BTreeSet<&str> = files
+            .iter()
+            .filter(|(_, text)| it.telling.iter().any(|part| text.contains(part)))
+            .map(|(path, _)| path.as_str())
+            .collect();
+        if !places.is_empty() {
+            let Row { form, place, text, .. } = it.row;
+            let row = format!("{form}, {place:?}, `{text}`: {}", it.secret);
+            found.insert(row, places.into_iter().map(str::to_owned).collect());
+        }
+    }
+    found
+}
+
+#[test]
+fn no_planted_secret_leaves_in_a_report_or_in_any_exported_form() {
+    let all = planted();
+    assert!(all.len() >= 200, "{}", all.len());
+    for it in &all {
+        assert!(!it.telling.is_empty(), "{} tells nothing", it.row.text);
+    }
+    let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let together: Vec<&Planted> = all.iter().filter(|it| !it.is_alone()).collect();
+    let alone = all.iter().filter(|it| it.is_alone()).map(|it| vec![it]);
+    for group in std::iter::once(together).chain(alone) {
+        let bench = Bench::with(&group);
+        let secrets = group.iter().copied().filter(|it| !it.row.place.is_name());
+        let attached = found(group.iter().copied(), &bench.attachments());
+        for (row, places) in attached.into_iter().chain(found(secrets, &bench.exports())) {
+            left.entry(row).or_default().extend(places);
+        }
+    }
+    let rows: Vec<String> =
+        left.iter().map(|(row, places)| format!("{row} in {places:?}")).collect();
+    assert!(left.is_empty(), "{} of {} left:\n{}", left.len(), all.len(), rows.join("\n"));
+}
+
+#[test]
+fn a_run_keeps_no_secret_of_its_configuration_and_its_rank_gets_it_all_the_same() {
+    let bench = Bench::of("rank-dies", &[]);
+    let secret = "wholly unlikely word".replace(' ', "");
+    let config = json!({
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": true}, "zero_optimization": {"stage": 1},
+        "comet": {"enabled": false, "api_key": secret},
+    });
+    fs::write(bench.dir().join("ds.json"), config.to_string()).unwrap();
+    let rank = format!(
+        "echo started with {secret} >&2; echo the monitor has {secret}; \
+         env | grep -c {secret} > {}/seen-$RANK; exit 1",
+        bench.dir().display(),
+    );
+    let output = bench.zprobe(&[
+        "run",
+        "--engine",
+        "deepspeed",
+        "--deepspeed-config",
+        "ds.json",
+        "--out",
+        "out",
+        "--export-html",
+        "page.html",
+        "--rank-program",
+        "/bin/sh",
+        "--",
+        "-c",
+        &rank,
+    ]);
+    assert_eq!(output.status.code(), Some(3), "{}", bench::said(&output));
+    assert_eq!(fs::read_to_string(bench.dir().join("seen-0")).unwrap(), "1\n");
+    let page = fs::read_to_string(bench.dir().join("page.html")).unwrap();
+    let mut texts = vec![bench::said(&output), page];
+    for entry in fs::read_dir(bench.dir().join("out")).unwrap() {
+        texts.push(fs::read_to_string(entry.unwrap().path()).unwrap());
+    }
+    assert!(texts.len() > 6, "{}", texts.len());
+    for text in &texts {
+        assert!(!text.contains(&secret), "{text}");
+    }
+    let said = bench::said(&output);
+    assert!(said.contains("taken out of what was recorded; <secret> stands for each"), "{said}");
+}
+
+#[test]
+fn the_command_that_a_form_for_other_programs_tells_has_no_secrets() {
+    let bench = Bench::of("rank-dies", &[]);
+    for form in ["junit", "sarif", "github"] {
+        let output = bench.zprobe(&[
+            "diagnose",
+            ".zprobe/runs/run",
+            "--output-format",
+            form,
+            "--export-json",
+            "out.json?password=whollyunlikelyword",
+        ]);
+        let text = bench::said(&output);
+        assert!(!text.contains("whollyunlikelyword") && text.contains("secret"), "{form}: {text}");
+    }
+}
