@@ -4,10 +4,11 @@
 //! and ended like a host that was started cold, and nothing that it does can harm the next one.
 
 use std::cell::RefCell;
-use std::fs;
+use std::fs::DirBuilder;
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -91,7 +92,10 @@ impl Pool {
     ) -> Result<Self, LaunchError> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let deadline = Instant::now() + patience;
-        fs::create_dir_all(dir)
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
             .map_err(|cause| LaunchError::RunDir { path: dir.to_owned(), cause })?;
         let streams = Streams::create(LogOf::Pool, dir)?;
         adopt_orphans()?;

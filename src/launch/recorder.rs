@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::LaunchError;
+use crate::run_dir;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 
 /// The trace of a run, being written.
@@ -18,14 +19,14 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Starts the trace of run `run` in `run_dir`.
+    /// Starts the trace of run `run` in `dir`.
     pub(super) fn create(
-        run_dir: &Path,
+        dir: &Path,
         run: &'a str,
         observer: &'a mut dyn FnMut(&Record),
     ) -> Result<Self, LaunchError> {
-        let path = run_dir.join(TRACE_FILE);
-        let file = File::create(&path)
+        let path = dir.join(TRACE_FILE);
+        let file = run_dir::create(&path)
             .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
         Ok(Self { path, file: BufWriter::new(file), observer, run, next_seq: 0 })
     }
