@@ -24,6 +24,7 @@ pub use environment::Environment;
 
 use crate::report::{Repeats, Report};
 use crate::spec::{Command, Engine, named_enum};
+use crate::visible::Visible;
 use redact::{Kind, Private, Redactor};
 
 /// Most characters that GitHub takes as the text of an issue.
@@ -106,6 +107,8 @@ pub struct Attachment {
 /// What entries are made of: redacted, but for the environment.
 struct Material<'a> {
     report: Report,
+    /// The report for people.
+    shown: Visible<Report>,
     project: Project,
     command: Option<Command>,
     script: Result<String, String>,
@@ -127,6 +130,7 @@ impl Attachment {
         let unreadable = || format!("cannot read all of {}", run_dir.display());
         let report = redacted(source.report, &redactor)?;
         let material = Material {
+            shown: Visible::of(&report)?,
             project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
             command: command(&report),
             script: standalone::script(&report),

@@ -11,6 +11,7 @@ use super::{Material, Project};
 use crate::report::Verdict;
 use crate::report::render::markdown::{self, block, escaped};
 use crate::spec::Engine;
+use crate::visible;
 
 /// Why no command may lead to a run.
 pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
@@ -108,11 +109,11 @@ fn description(material: &Material<'_>) -> Vec<Part> {
                            nothing was wrong with its gradients:"
         }
     };
-    let mut text = format!("{first}\n\n{}", markdown::setup(report));
-    text += &markdown::findings(report);
-    text += &markdown::ranks(report);
+    let mut text = format!("{first}\n\n{}", markdown::setup(&material.shown));
+    text += &markdown::findings(&material.shown);
+    text += &markdown::ranks(&material.shown);
     let mut parts = vec![Part::Open(text)];
-    let weights = markdown::contributions(report);
+    let weights = markdown::contributions(&material.shown);
     if !weights.is_empty() {
         parts.push(Part::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
@@ -151,23 +152,23 @@ fn reproduction(material: &Material<'_>) -> Vec<Part> {
             };
             parts.push(Part::Open(format!(
                 "\nWith zprobe:{python}\n\n{}",
-                block("", &command.line())
+                block("", &visible::text(&command.line()))
             )));
             if let Some(config) = &command.deepspeed_config {
                 parts.push(Part::Fold {
                     title: super::CONFIG_FILE.to_owned(),
                     language: "json",
-                    content: serde_json::to_string_pretty(config).unwrap_or_default(),
+                    content: visible::json(config).unwrap_or_default(),
                     place: super::CONFIG_FILE.to_owned(),
                 });
             }
         }
         None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
     }
-    if let Some(smallest) = &material.report.minimised {
+    if let Some(smallest) = &material.shown.minimised {
         parts.push(Part::Open(format!(
             "\nThe smallest configuration that shows {}:\n\n{}",
-            smallest.code,
+            escaped(&smallest.code),
             block("", &smallest.command),
         )));
     }
@@ -191,7 +192,7 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str, material: &Mate
         Some(output) => Part::Fold {
             title: title.to_owned(),
             language: "text",
-            content: material.redactor.text(output),
+            content: visible::text(&material.redactor.text(output)).into_owned(),
             place: "environment.txt".to_owned(),
         },
         None => Part::Open(format!("Not collected: {otherwise}")),
@@ -202,13 +203,14 @@ fn system(material: &Material<'_>) -> String {
     let environment = material.environment;
     let fact = |wanted: &str| {
         let found = environment.facts.iter().find(|(name, _)| *name == wanted);
-        escaped(&material.redactor.text(found.map_or("not known", |(_, value)| value.as_str())))
+        let value = material.redactor.text(found.map_or("not known", |(_, value)| value.as_str()));
+        escaped(&visible::text(&value))
     };
     let gpus = match &environment.gpus {
         Ok(gpus) if gpus.is_empty() => "none; the ranks ran on the CPU".to_owned(),
         _ => format!("{}; the ranks of this run were on the CPU", fact("GPUs")),
     };
-    let versions = &material.report.run.versions;
+    let versions = &material.shown.run.versions;
     let version = |name: &str| versions.get(name).map_or("not known", String::as_str);
     let others: Vec<String> = versions
         .iter()
@@ -251,7 +253,7 @@ fn context(material: &Material<'_>) -> Vec<Part> {
     };
     let mut parts = Vec::new();
     if let Some(config) = &material.report.run.spec.deepspeed_config {
-        let text = serde_json::to_string_pretty(config).unwrap_or_default();
+        let text = visible::json(config).unwrap_or_default();
         parts.push(fold(
             "configuration that DeepSpeed was given",
             "json",
@@ -266,12 +268,13 @@ fn context(material: &Material<'_>) -> Vec<Part> {
         .map(|(name, value)| format!("{name}={value}\n"))
         .collect();
     if !variables.is_empty() {
-        let text = material.redactor.text(&variables);
+        let text = visible::text(&material.redactor.text(&variables)).into_owned();
         parts.push(fold("variables", "text", text, "environment.txt"));
     }
     if material.report.ranks.iter().any(|rank| !rank.finished) {
         for tail in &material.logs {
             let text = material.redactor.text(&tail.text);
+            let text = visible::text(&text);
             let lines: Vec<&str> = text.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
             let place = format!("run/{}", tail.name);
@@ -284,7 +287,7 @@ fn context(material: &Material<'_>) -> Vec<Part> {
     };
     parts.push(Part::Open(format!(
         "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.{alone}\n",
-        markdown::power(&material.report)
+        markdown::power(&material.shown)
     )));
     parts
 }

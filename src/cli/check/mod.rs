@@ -16,10 +16,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueHint;
 use zprobe::report::render::suite::SuiteFormat;
 use zprobe::report::suite::{Status, Suite};
+use zprobe::run_dir::Claim;
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
-use super::{ci, config, page, verbosity};
+use super::{ci, config, console, page, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -100,18 +101,20 @@ pub fn main(args: &Args) -> Result<u8> {
     let probes = select::probes(&args.probes)?;
     let tasks = select::tasks(&probes, args)?;
     if args.list {
-        super::print(&select::list(&tasks))?;
+        console::plain(&select::list(&tasks))?;
         return Ok(0);
     }
     let missing = engines::missing(tasks.iter().map(|task| task.engine), &args.python)?;
     refuse_missing(&missing, args)?;
     let out =
         args.out.clone().unwrap_or_else(|| Path::new(".zprobe/check").join(super::run::run_id()));
+    let claim = Claim::new(&out)?;
     let mut cases = run::run_all(&tasks, &missing, args, &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.apply(&mut cases, &args.baseline, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
         verbosity::say(format_args!("recorded in {}", out.display()));
+        claim.keep();
     }
     let mut suite = Suite::new(cases, notices, configuration(args)?, page);
     suite.seconds = start.elapsed().as_secs_f64();

@@ -14,8 +14,8 @@ use zprobe::trace::combined_digest;
 
 use super::Args;
 use super::plan::Plan;
-use crate::cli::verbosity;
 use crate::cli::workers::{Worker, progress, stop_on_signals};
+use crate::cli::{console, verbosity};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
         while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
-            line.set_message(configuration.label());
+            console::message(&line, &configuration.label());
             let dir = args
                 .keep
                 .as_deref()

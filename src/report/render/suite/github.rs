@@ -9,8 +9,9 @@ use super::text::summary;
 use crate::report::Severity;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, NoticeKind, Status, Suite};
+use crate::visible::Visible;
 
-pub(super) fn render(suite: &Suite) -> String {
+pub(super) fn render(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     for case in &suite.cases {
         match case.status {

@@ -6,10 +6,12 @@ use std::fmt::Write as _;
 use super::facts;
 use super::text::summary;
 use crate::report::render::concise::place;
+use crate::report::render::markdown::{block, code, escaped, escaped_html};
 use crate::report::suite::{Case, Status, Suite};
+use crate::visible::Visible;
 
 /// The suite as Markdown.
-pub fn render(suite: &Suite) -> String {
+pub(super) fn render(suite: &Visible<Suite>) -> String {
     let sign = if suite.exit_code == 0 { "✅" } else { "❌" };
     let mut text = format!("### {sign} zprobe check\n\n{}\n", escaped(&summary(suite)));
     let noted: Vec<&Case> = suite
@@ -24,9 +26,9 @@ pub fn render(suite: &Suite) -> String {
             let got = got.lines().next().unwrap_or_default();
             let _ = writeln!(
                 text,
-                "| {} | `{}` | {} | {} |",
+                "| {} | {} | {} | {} |",
                 case.status,
-                case.id(),
+                code(&case.id()),
                 escaped(&case.expected),
                 escaped(got),
             );
@@ -39,10 +41,9 @@ pub fn render(suite: &Suite) -> String {
     for notice in &suite.notices {
         let _ = writeln!(
             text,
-            "\n{} baseline entry, `{}:{}`: {}",
+            "\n{} baseline entry, {}: {}",
             notice.kind,
-            notice.file,
-            notice.line,
+            code(&format!("{}:{}", notice.file, notice.line)),
             escaped(&notice.message)
         );
     }
@@ -50,23 +51,29 @@ pub fn render(suite: &Suite) -> String {
 }
 
 fn details(text: &mut String, case: &Case) {
-    let id = case.id();
+    let id = escaped_html(&case.id());
     let _ = writeln!(text, "\n<details><summary><code>{id}</code></summary>\n");
     let _ = writeln!(text, "{}.\n", escaped(case.description.trim_end_matches('.')));
     for it in &case.findings {
         let (finding, place) = (&it.finding, place(&it.finding));
-        let _ = writeln!(text, "**{} {}** {}\n", finding.code, finding.name, escaped(&place));
+        let _ = writeln!(
+            text,
+            "**{} {}** {}\n",
+            escaped(&finding.code),
+            escaped(&finding.name),
+            escaped(&place)
+        );
         let _ = writeln!(text, "{}\n", escaped(&finding.message));
         for evidence in facts(finding) {
             let _ = writeln!(text, "- {}", escaped(&evidence));
         }
         if let Some(accepted) = &it.accepted {
             let reason = escaped(&accepted.reason);
-            let _ = writeln!(text, "- accepted until {}: {reason}", accepted.expires);
+            let _ = writeln!(text, "- accepted until {}: {reason}", escaped(&accepted.expires));
         }
         text.push('\n');
     }
-    let _ = writeln!(text, "```\n{}\n```\n\n</details>", case.command);
+    let _ = writeln!(text, "{}\n</details>", block("", &case.command));
 }
 
 fn skipped(text: &mut String, suite: &Suite) {
@@ -80,20 +87,4 @@ fn skipped(text: &mut String, suite: &Suite) {
     for (engine, reason) in reasons {
         let _ = writeln!(text, "\nSkipped what is of {engine}: {}", escaped(reason));
     }
-}
-
-/// Text that stands for itself: what a table, HTML or emphasis would take for its own is escaped.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '~' => escaped.extend(['\\', c]),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            '\n' | '\r' => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

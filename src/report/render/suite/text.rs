@@ -7,16 +7,17 @@ use anstyle::{AnsiColor, Style};
 
 use crate::report::render::full::{Page, finding_text};
 use crate::report::suite::{Case, Status, Suite};
-use crate::report::words::{amount, of_all};
+use crate::report::words::{amount, of_all, one_line};
+use crate::visible::Visible;
 
 /// A line for each case, and each that is not well with its evidence.
-pub(super) fn full(suite: &Suite, columns: usize) -> String {
+pub(super) fn full(suite: &Visible<Suite>, columns: usize) -> String {
     let mut page = Page::new(columns);
     let width = suite.cases.iter().map(|case| case.id().len()).max().unwrap_or(0);
     for case in suite.cases.iter().filter(|case| case.status != Status::Skipped) {
         let style = style(case.status);
         let status = label(case.status);
-        let (id, got, seconds) = (case.id(), first_line(case), case.seconds);
+        let (id, got, seconds) = (one_line(&case.id()), first_line(case), case.seconds);
         let lead = format!("{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  ");
         page.wrapped(&lead, "    ", got, Style::new());
     }
@@ -34,11 +35,12 @@ pub(super) fn full(suite: &Suite, columns: usize) -> String {
 }
 
 /// A line for each case that is not well, and one for all.
-pub(super) fn concise(suite: &Suite) -> String {
+pub(super) fn concise(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     for case in &suite.cases {
         if case.status.is_bad() {
-            let _ = writeln!(text, "{}: {}: {}", label(case.status), case.id(), first_line(case));
+            let line = format!("{}: {}: {}", label(case.status), case.id(), first_line(case));
+            text += &(one_line(&line) + "\n");
         }
     }
     text + &ending(suite)
@@ -53,14 +55,13 @@ fn ending(suite: &Suite) -> String {
         *skipped.entry((case.engine.to_string(), reason)).or_default() += 1;
     }
     for ((engine, reason), count) in skipped {
+        let reason = one_line(reason);
         let _ = writeln!(text, "skipped {} of {engine}: {reason}", amount(count, "probe"));
     }
     for notice in &suite.notices {
-        let _ = writeln!(
-            text,
-            "{} baseline entry: {}:{}: {}",
-            notice.kind, notice.file, notice.line, notice.message
-        );
+        let place = format!("{}:{}", notice.file, notice.line);
+        let line = format!("{} baseline entry: {place}: {}", notice.kind, notice.message);
+        text += &(one_line(&line) + "\n");
     }
     text + &summary(suite) + "\n"
 }
@@ -82,7 +83,7 @@ pub(super) fn summary(suite: &Suite) -> String {
 
 fn failure(page: &mut Page, case: &Case) {
     let style = style(case.status);
-    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     page.paragraph("", &case.description);
     page.paragraph("", &case.complaint());
     for it in &case.findings {
@@ -98,7 +99,7 @@ fn failure(page: &mut Page, case: &Case) {
 
 fn accepted(page: &mut Page, case: &Case) {
     let style = style(case.status);
-    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     for it in &case.findings {
         let finding = &it.finding;
         page.paragraph("", &format!("{} {}: {}", finding.code, finding.name, finding.message));
@@ -111,9 +112,9 @@ fn accepted(page: &mut Page, case: &Case) {
 
 /// How to see it by itself, and where it is recorded.
 fn again(page: &mut Page, case: &Case) {
-    let _ = writeln!(page, "  again: {}", case.command);
+    let _ = writeln!(page, "  again: {}", one_line(&case.command));
     if let Some(dir) = &case.run_dir {
-        let _ = writeln!(page, "  recorded in {}", dir.display());
+        let _ = writeln!(page, "  recorded in {}", one_line(&dir.to_string_lossy()));
     }
 }
 
