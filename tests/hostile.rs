@@ -570,3 +570,25 @@ fn an_attachment_has_no_live_markup_and_no_file_with_a_name_that_misleads() {
     }
     assert_eq!(looked_at, 2);
 }
+
+#[test]
+fn ranks_meet_where_no_other_machine_reaches_them() {
+    let place = Place::new();
+    let script = "#!/usr/bin/env python3\nimport os, socket, sys\n\
+        print('gloo on', os.environ['GLOO_SOCKET_IFNAME'], 'at', os.environ['MASTER_ADDR'], file=sys.stderr)\n\
+        if os.environ['RANK'] == '0':\n    \
+        store = socket.socket(fileno=int(os.environ['ZPROBE_STORE_FD']))\n    \
+        print('store at', store.getsockname()[0], file=sys.stderr)\n";
+    let program = place.dir.path().join("rank");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (own, told) in [(None, "lo"), (Some("eth7"), "eth7")] {
+        let variables: Vec<(&str, &str)> =
+            own.map(|name| ("GLOO_SOCKET_IFNAME", name)).into_iter().collect();
+        let output =
+            place.zprobe(&["run", "-v", "--no-config", "--rank-program", "./rank"], &variables);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("rank 1 | gloo on {told} at 127.0.0.1")), "{said}");
+        assert!(said.contains("rank 0 | store at 127.0.0.1"), "{said}");
+    }
+}

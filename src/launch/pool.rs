@@ -78,7 +78,7 @@ enum Answer {
 impl Pool {
     /// Starts `program` and waits until it has loaded its engine, for at most `patience`. Its
     /// output goes to `pool.stdout.log` and `pool.stderr.log` in `dir`, which is created when it
-    /// does not exist.
+    /// does not exist, and holds no such files yet.
     ///
     /// The program must know how to be a pool (see `docs/protocol.md`). Its hosts fork their ranks,
     /// whatever its [`Hosting`](super::Hosting) is otherwise.

@@ -270,12 +270,23 @@ fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> Str
 fn block_sign(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start().len();
     let rest = &line[start..];
-    if rest.starts_with(['#', '>', '+', '-', '=']) {
-        return Some(start);
+    if rest.trim_end() == "-" {
+        // Nothing is there, in the cell of a table.
+        return None;
     }
-    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let numbered = digits > 0 && rest[digits..].starts_with(['.', ')']);
-    numbered.then_some(start + digits)
+    let ends = |at: usize| rest[at..].chars().next().is_none_or(char::is_whitespace);
+    let run = |sign: fn(char) -> bool| rest.len() - rest.trim_start_matches(sign).len();
+    let digits = run(|c| c.is_ascii_digit());
+    if digits > 0 {
+        let numbered = rest[digits..].starts_with(['.', ')']) && ends(digits + 1);
+        return numbered.then_some(start + digits);
+    }
+    let is_rule = rest.chars().all(|c| c == '-' || c == '=' || c.is_whitespace());
+    let is_sign = rest.starts_with('>')
+        || rest.starts_with(['+', '-']) && ends(1)
+        || rest.starts_with('#') && ends(run(|c| c == '#'))
+        || is_rule && !rest.is_empty();
+    is_sign.then_some(start)
 }
 
 /// A block of code that no content ends early.
@@ -300,6 +311,15 @@ mod tests {
             "\\- !\\[x\\](https:<!-- -->//a.b) www<!-- -->.c.d GH<!-- -->-12 &#36;e&#36; \\&amp;"
         );
         assert_eq!(escaped("12. one\n# two"), "12\\. one # two");
+        for (text, meant) in [
+            ("-0.5 of 0.25", "-0.5 of 0.25"),
+            ("---", "\\---"),
+            ("## a", "\\## a"),
+            ("0.5", "0.5"),
+            ("> a", "\\> a"),
+        ] {
+            assert_eq!(escaped(text), meant);
+        }
         assert_eq!(
             escaped_html("</summary>@user & \"x\""),
             "&lt;/summary&gt;@<!-- -->user &amp; &quot;x&quot;"
