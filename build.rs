@@ -3,6 +3,8 @@
 //! Without the feature `native` there is nothing to do. With it, whatever concerns libtorch is said
 //! to the linker of that one program: `zprobe` itself never links libtorch.
 
+#![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "native")]

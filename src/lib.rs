@@ -23,6 +23,9 @@
 //! For `zprobe check`: [`probe`] holds what to run and what must come out, [`baseline`] what is accepted
 //! for the time being, and [`document`] reads the files in which people write that down.
 //!
+//! Throughout: [`visible`] makes text of strangers safe to be looked at, and [`run_dir`] makes and reads the
+//! files of a run.
+//!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
@@ -38,8 +41,11 @@ pub mod launch;
 pub mod minimise;
 pub mod native;
 pub mod probe;
+pub mod python;
 pub mod redact;
 pub mod report;
+pub mod run_dir;
 pub mod spec;
 pub mod trace;
+pub mod visible;
 pub mod zoo;

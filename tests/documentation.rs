@@ -180,7 +180,7 @@ fn the_readme_lists_every_exit_code_with_its_verdict() {
 
 #[test]
 fn files_that_pages_point_to_exist() {
-    let pages = ["README.md", "CONTRIBUTING.md", "docs/journey.md"];
+    let pages = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/journey.md"];
     for page in pages {
         let dir = Path::new(page).parent().unwrap();
         for target in read(page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

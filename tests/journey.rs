@@ -8,24 +8,30 @@ use std::path::{Path, PathBuf};
 
 /// Each module of the library, and the modules that it may use.
 const LIBRARY: &[(&str, &[&str])] = &[
+    ("visible", &[]),
+    ("run_dir", &[]),
+    ("python", &[]),
     ("spec", &[]),
-    ("trace", &["spec"]),
+    ("trace", &["spec", "run_dir"]),
     ("redact", &["spec", "trace"]),
-    ("launch", &["spec", "trace", "redact"]),
-    ("adapters", &["spec", "launch", "trace"]),
-    ("native", &["spec", "launch", "trace"]),
-    ("report", &["spec", "trace"]),
+    ("launch", &["spec", "trace", "redact", "run_dir"]),
+    ("adapters", &["spec", "launch", "trace", "run_dir"]),
+    ("native", &["spec", "launch", "trace", "run_dir", "python"]),
+    ("report", &["spec", "trace", "visible"]),
     ("environment", &[]),
     ("zoo", &["spec", "report", "environment"]),
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
-    ("doctor", &["spec"]),
+    ("doctor", &["spec", "python"]),
     ("document", &[]),
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
-    ("attachment", &["spec", "trace", "redact", "report", "doctor"]),
+    (
+        "attachment",
+        &["spec", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
+    ),
     ("minimise", &["spec"]),
-    ("compare", &["spec", "trace", "report"]),
+    ("compare", &["spec", "trace", "report", "visible"]),
 ];
 
 /// Each program, and the modules of the library that it may use.
@@ -52,9 +58,11 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "attachment",
             "minimise",
             "compare",
+            "visible",
+            "run_dir",
         ],
     ),
-    ("src/bin/zprobe-rank", &["spec", "trace"]),
+    ("src/bin/zprobe-rank", &["spec", "trace", "run_dir"]),
 ];
 
 /// A rank is the only program that links libtorch.

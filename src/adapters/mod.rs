@@ -7,11 +7,11 @@
 //!
 //! An adapter observes by wrapping and by hooks; it never changes what the engine computes.
 
-use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::launch::{Hosting, RankProgram};
+use crate::run_dir;
 use crate::spec::Engine;
 
 /// The rank program's files, by path: a Python package, and what starts it.
@@ -61,14 +61,14 @@ pub struct Unwritable {
     cause: io::Error,
 }
 
-/// Writes the rank program into `run_dir` and returns what starts it with `python`.
+/// Writes the rank program into the run directory `dir` and returns what starts it with `python`.
 ///
 /// It lies with the run, so that what the ranks did can be read, and run again, from there.
 ///
 /// # Errors
 /// When the run directory cannot be written.
-pub fn rank_program(python: &Path, run_dir: &Path) -> Result<RankProgram, Unwritable> {
-    program(python, run_dir, None)
+pub fn rank_program(python: &Path, dir: &Path) -> Result<RankProgram, Unwritable> {
+    program(python, dir, None)
 }
 
 /// The same as a pool for many runs of one engine, which it loads before the first.
@@ -87,11 +87,17 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
         let path = path.to_owned();
         |cause| Unwritable { path, cause }
     };
+    // Python looks for every module here first: nothing else may be in it.
+    run_dir::create_dir(&directory).map_err(unwritable(&directory))?;
     for (name, text) in FILES {
         let path = directory.join(name);
         let parent = path.parent().unwrap_or(&directory);
-        fs::create_dir_all(parent).map_err(unwritable(parent))?;
-        fs::write(&path, text).map_err(unwritable(&path))?;
+        if !run_dir::is_dir(parent) {
+            run_dir::create_dir(parent).map_err(unwritable(parent))?;
+        }
+        run_dir::create(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(unwritable(&path))?;
     }
     Ok(RankProgram {
         program: python.to_owned(),
@@ -107,6 +113,8 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -137,5 +137,5 @@ fn page(material: &Material) -> Result<String> {
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(crate::visible::json(value)?)
 }

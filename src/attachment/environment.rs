@@ -4,7 +4,7 @@
 //! what the ranks ran is in the report.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use process_control::{ChildExt as _, Control as _};
@@ -182,7 +182,7 @@ fn another(python: &Python, report: &Report) -> Option<String> {
 
 /// Standard output of an interpreter, or what became of it.
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
-    let asked = Command::new(interpreter)
+    let asked = crate::python::command(interpreter)
         .args(arguments)
         // Without a GPU DeepSpeed looks for a compiler first.
         .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))

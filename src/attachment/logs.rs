@@ -1,10 +1,11 @@
 //! The ends of the logs that a run left behind.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use crate::redact::Redactor;
+use crate::run_dir;
 
 /// Most bytes of one log, and of all of them.
 const MOST: u64 = 64 << 10;
@@ -31,22 +32,29 @@ impl Tail {
 ///
 /// # Errors
 /// When a log cannot be read.
-pub fn tails(run_dir: &Path) -> io::Result<Vec<Tail>> {
+pub fn tails(dir: &Path) -> io::Result<Vec<Tail>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(run_dir)? {
+    for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".log") && entry.metadata()?.len() > 0 {
+        // The names of all logs that a run writes are like that; others could mislead whoever unpacks them.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if !name.ends_with(".log") || !name.chars().all(plain) {
+            continue;
+        }
+        // Of the entry itself: a link is no log, and neither is a pipe.
+        let log = entry.metadata()?;
+        if log.is_file() && log.len() > 0 {
             names.push(name);
         }
     }
     names.sort();
     let most = MOST.min(MOST_OF_ALL / (names.len() as u64).max(1));
-    names.into_iter().map(|name| tail(run_dir, name, most)).collect()
+    names.into_iter().map(|name| tail(dir, name, most)).collect()
 }
 
-fn tail(run_dir: &Path, name: String, most: u64) -> io::Result<Tail> {
-    let mut file = File::open(run_dir.join(&name))?;
+fn tail(dir: &Path, name: String, most: u64) -> io::Result<Tail> {
+    let mut file = run_dir::open(&dir.join(&name))?;
     let length = file.metadata()?.len();
     let mut left_out = length.saturating_sub(most);
     file.seek(SeekFrom::Start(left_out))?;

@@ -24,6 +24,7 @@ pub use environment::Environment;
 use crate::redact::{Kind, Known, Private, Redactor};
 use crate::report::{Repeats, Report};
 use crate::spec::{Command, Engine, named_enum};
+use crate::visible::Visible;
 
 /// Most characters that GitHub takes as the text of an issue.
 pub const MOST_BODY: usize = 65_536;
@@ -102,6 +103,8 @@ pub struct Attachment {
 /// What entries are made of: all of it redacted.
 struct Material {
     report: Report,
+    /// The report for people.
+    shown: Visible<Report>,
     project: Project,
     command: Option<Command>,
     script: Result<String, String>,
@@ -129,6 +132,7 @@ impl Attachment {
         let redactor = Redactor::of_everything(source.private, &known);
         let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
+            shown: Visible::of(&report)?,
             project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
             command: command(&report),
             script: standalone::script(&report),

@@ -4,14 +4,14 @@
 //! that is left is shared out equally among the ranks, whose first buffers stay.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::redact::Redactor;
-use crate::trace::{Event, Record, TRACE_FILE};
+use crate::run_dir;
+use crate::trace::{Event, LONGEST_LINE, Record, TRACE_FILE};
 
 /// A trace that fits.
 #[derive(Debug, Default)]
@@ -52,24 +52,24 @@ struct Line {
     is_buffer: bool,
 }
 
-/// Shows every record of the trace of `run_dir` that can be read.
+/// Shows every record of the trace of the run directory `dir` that can be read.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn each_record(run_dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> {
-    each_line(&run_dir.join(TRACE_FILE), |text| {
+pub fn each_record(dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> {
+    each_line(&dir.join(TRACE_FILE), |text| {
         if let Ok(record) = serde_json::from_str(text) {
             each(&record);
         }
     })
 }
 
-/// Reads the trace of `run_dir`, of at most `most` bytes, and redacts it.
+/// Reads the trace of the run directory `dir`, of at most `most` bytes, and redacts it.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn cut(run_dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
-    let path = run_dir.join(TRACE_FILE);
+pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
+    let path = dir.join(TRACE_FILE);
     let mut lines = Vec::new();
     let mut whole = 0;
     each_line(&path, |text| {
@@ -146,9 +146,10 @@ fn redacted(line: &str, redactor: &Redactor) -> String {
 
 /// Every line that ends; the last one of a trace that was cut off while it was written does not.
 fn each_line(path: &Path, mut each: impl FnMut(&str)) -> io::Result<()> {
-    let mut reader = BufReader::new(File::open(path)?);
+    let mut reader = BufReader::new(run_dir::open(path)?);
     let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+    let most = LONGEST_LINE as u64;
+    while reader.by_ref().take(most).read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
         each(&String::from_utf8_lossy(&line));
         line.clear();
     }

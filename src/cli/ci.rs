@@ -5,8 +5,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use zprobe::report::render::suite::{SuiteFormat, markdown, render, render_within};
+use zprobe::report::render::suite::{SuiteFormat, render, render_within};
 use zprobe::report::suite::Suite;
+
+use super::console;
 
 /// Where GitHub Actions takes the summary of a job from.
 const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
@@ -52,11 +54,16 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 
 /// Prints a suite. Annotations of GitHub Actions go with a summary of the job, where it wants one.
 pub fn print(suite: &Suite, format: SuiteFormat) -> Result<()> {
-    super::print(&render_within(suite, format, super::columns())?)?;
+    let text = render_within(suite, format, super::columns())?;
+    match format {
+        SuiteFormat::Github => console::commands(&text)?,
+        _ => console::print(&text)?,
+    }
     if let (SuiteFormat::Github, Some(path)) = (format, std::env::var_os(SUMMARY)) {
         let path = PathBuf::from(path);
+        let summary = render(suite, SuiteFormat::Markdown)?;
         let file = OpenOptions::new().append(true).create(true).open(&path);
-        file.and_then(|mut file| file.write_all(markdown(suite).as_bytes()))
+        file.and_then(|mut file| file.write_all(summary.as_bytes()))
             .with_context(|| format!("{SUMMARY}: cannot write {}", path.display()))?;
     }
     Ok(())

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use bytesize::ByteSize;
 use clap::ArgGroup;
 
 use super::store::{self, RUNS, Recorded};
-use super::{report, verbosity};
+use super::{console, verbosity};
 
 /// Arguments of `zprobe clean`.
 #[derive(clap::Args)]
@@ -21,9 +22,9 @@ pub struct Args {
     #[arg(long, value_name = "N", group = "what")]
     keep: Option<usize>,
 
-    /// The oldest runs, until the others have no more bytes than this; with K, M or G for powers of 1024
-    #[arg(long, value_name = "SIZE", value_parser = report::size, group = "what")]
-    max_size: Option<u64>,
+    /// The oldest runs, until the others take no more than this: 500MB, 2GiB
+    #[arg(long, value_name = "SIZE", group = "what")]
+    max_size: Option<ByteSize>,
 
     /// Say what would be removed, and remove nothing
     #[arg(long)]
@@ -41,12 +42,16 @@ pub fn main(args: &Args) -> Result<u8> {
             run.remove()?;
         }
         (freed, removed) = (freed + run.bytes, removed + 1);
-        super::print(&format!("{}  {}\n", run.path.display(), store::size(run.bytes)))?;
+        console::plain(&format!(
+            "{}  {}\n",
+            run.path.display(),
+            ByteSize(run.bytes).display().si()
+        ))?;
     }
     let would = if args.dry_run { "would remove" } else { "removed" };
     verbosity::say(format_args!(
         "{would} {removed} of {count} recorded runs in {RUNS}, {}",
-        store::size(freed)
+        ByteSize(freed).display().si()
     ));
     Ok(0)
 }
@@ -59,7 +64,7 @@ fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
         bytes += run.bytes;
         args.older_than.is_none_or(|limit| age <= limit)
             && args.keep.is_none_or(|keep| *at < keep)
-            && args.max_size.is_none_or(|limit| bytes <= limit)
+            && args.max_size.is_none_or(|limit| bytes <= limit.0)
     };
     // Each of the three keeps only what is newer than all that it removes.
     let kept = runs.iter().cloned().enumerate().take_while(is_kept).count();

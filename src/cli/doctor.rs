@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, limits, surroundings};
 use zprobe::native;
+use zprobe::visible;
 
 use super::cuda::Cuda;
 
@@ -60,6 +61,7 @@ pub fn engine_lines(text: &mut String, machine: &Machine, python: &Result<Python
 pub fn lines(text: &mut String, checks: &[Check]) {
     let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
     for Check { subject, state, detail, advice } in checks {
+        let detail = visible::text(detail);
         let style = Style::new().fg_color(Some(match state {
             State::Ok => AnsiColor::Green.into(),
             State::Missing => AnsiColor::Yellow.into(),

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use zprobe::diagnose::rules;
 use zprobe::minimise::{Answer, Attempt, minimise};
 use zprobe::report::{Finding, Minimised, Report, Trial};
+use zprobe::run_dir;
 use zprobe::spec::{RunSpec, SpecRequest};
 use zprobe::trace::repeat_dir;
 
@@ -14,11 +15,14 @@ use super::diagnose::diagnosis;
 use super::limits::CANNOT_RUN;
 use super::run::{self, REPORT_FILE};
 use super::runner::Runner;
-use super::verbosity;
 use super::workers::{Scratch, progress};
+use super::{console, verbosity};
 
 /// What was found out, in the run directory.
 pub const MINIMISED_FILE: &str = "minimised.json";
+
+/// Most bytes of that file.
+const MOST_MINIMISED: u64 = 16 << 20;
 
 /// Where in the run directory the run with the smallest configuration is.
 const SMALLEST: &str = "smallest";
@@ -112,8 +116,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
         found => found?,
     };
     let path = run_dir.join(MINIMISED_FILE);
-    fs::write(&path, serde_json::to_string_pretty(&minimised)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+    run::write_new(&path, &serde_json::to_string_pretty(&minimised)?)
 }
 
 /// The smallest configuration from what was `asked` for on.
@@ -179,7 +182,7 @@ struct Trials {
 impl Trials {
     fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Answer> {
         self.made += 1;
-        self.line.set_message(change.to_owned());
+        console::message(&self.line, change);
         let dir = self.scratch.path().join(format!("trial-{}", self.made));
         for number in 0..self.repeats {
             let dir = if self.repeats == 1 { dir.clone() } else { repeat_dir(&dir, number) };
@@ -201,8 +204,8 @@ impl Trials {
         self.line.suspend(|| verbosity::say(format_args!("{change}: {said}")));
         if still {
             let _ = fs::remove_dir_all(&self.smallest);
-            fs::write(dir.join(REPORT_FILE), report.to_json()?)
-                .and_then(|()| fs::rename(&dir, &self.smallest))
+            run::write_new(&dir.join(REPORT_FILE), &report.to_json()?)?;
+            fs::rename(&dir, &self.smallest)
                 .with_context(|| format!("cannot write {}", self.smallest.display()))?;
         } else {
             let _ = fs::remove_dir_all(&dir);
@@ -212,9 +215,9 @@ impl Trials {
 }
 
 /// What an earlier search has found out about the run in this directory.
-pub fn recorded(run_dir: &Path) -> Result<Option<Minimised>> {
-    let path = run_dir.join(MINIMISED_FILE);
-    match fs::read_to_string(&path) {
+pub fn recorded(dir: &Path) -> Result<Option<Minimised>> {
+    let path = dir.join(MINIMISED_FILE);
+    match run_dir::read_text(&path, MOST_MINIMISED) {
         Ok(text) => Ok(Some(
             serde_json::from_str(&text)
                 .with_context(|| format!("cannot understand {}", path.display()))?,

@@ -6,6 +6,7 @@ mod clean;
 mod compare;
 mod completions;
 mod config;
+mod console;
 mod cuda;
 mod diagnose;
 mod doctor;
@@ -32,7 +33,6 @@ mod workers;
 mod zoo;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -40,10 +40,11 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use zprobe::diagnose::rules;
 use zprobe::launch::put_signals_right;
 use zprobe::report::Report;
-use zprobe::report::render::{WIDTH, html, render_within};
+use zprobe::report::render::{html, render_within};
 use zprobe::report::suite::Suite;
 use zprobe::trace::Trace;
 
+use self::console::{columns, print};
 use self::form::Form;
 use self::verbosity::Verbosity;
 
@@ -160,26 +161,6 @@ fn page(code: &str) -> Option<&'static str> {
     rules::find(code).map(|rule| rule.doc)
 }
 
-/// Columns for text on standard output: those of the terminal, or what `COLUMNS` says, but no more
-/// than reads well, and no fewer than tables take.
-fn columns() -> usize {
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let terminal = || {
-        terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0))
-    };
-    said.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
-}
-
-/// Writes to standard output, with colours where they are wanted.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = anstream::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever reads has seen enough (`| head`).
-        Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
-    }
-}
-
 /// Stack of the thread that does everything: as much as the main thread has by default, which is what
 /// the shell gives it (`ulimit -s`), and may be too little to say so.
 const STACK: usize = 8 << 20;
@@ -196,12 +177,18 @@ pub fn main() -> ExitCode {
 }
 
 fn run_command_line() -> ExitCode {
-    let result = put_signals_right().context("cannot set signals up").and_then(|()| command());
-    match result.and_then(perform) {
+    let ready = put_signals_right().context("cannot set signals up");
+    let done = match ready.and_then(|()| command()) {
+        Ok(command) => perform(command),
+        Err(error) => match error.downcast() {
+            Ok(usage) => return console::usage(&usage),
+            Err(error) => Err(error),
+        },
+    };
+    match done {
         Ok(code) => code.into(),
-        Err(err) => {
-            let style = anstyle::AnsiColor::Red.on_default().bold();
-            anstream::eprintln!("{style}error:{style:#} {err:#}");
+        Err(error) => {
+            console::error(&format!("{error:#}"));
             USAGE.into()
         }
     }
@@ -211,7 +198,7 @@ fn run_command_line() -> ExitCode {
 fn command() -> anyhow::Result<Command> {
     let line: Vec<OsString> = std::env::args_os().scan(true, dashed).collect();
     let matches = config::matches(Cli::command(), &line)?;
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|err| err.exit());
+    let cli = Cli::from_arg_matches(&matches)?;
     cli.verbosity.install();
     Ok(cli.command)
 }

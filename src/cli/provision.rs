@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use zprobe::environment::{Cache, Installer, Packages};
 
-use super::verbosity;
+use super::{console, verbosity};
 
 /// Arguments of `zprobe provision`.
 #[derive(clap::Args)]
@@ -30,7 +30,7 @@ pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
         if line.is_hidden() {
             verbosity::say(format_args!("{packages}: {step}"));
         } else {
-            line.set_message(format!("{packages}: {step}"));
+            console::message(&line, &format!("{packages}: {step}"));
         }
     })?;
     line.finish_and_clear();

@@ -7,8 +7,8 @@ use zprobe::spec::RunSpec;
 use zprobe::trace::repeat_dir;
 
 use super::runner::Runner;
-use super::verbosity;
 use super::workers::progress;
+use super::{console, verbosity};
 
 /// Makes `count` runs of `spec`, each in a directory of its own in `run_dir`, until the user
 /// interrupts one.
@@ -20,7 +20,7 @@ pub fn run(
     run_dir: &Path,
 ) -> Result<()> {
     let line = progress(count)?;
-    line.set_message("repeats");
+    console::message(&line, "repeats");
     for number in 0..count {
         let run_id = format!("{run_id}-{number}");
         let dir = repeat_dir(run_dir, number);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use bytesize::ByteSize;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
 };
@@ -14,7 +15,6 @@ use zprobe::redact::Private;
 use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::diagnose::diagnosis;
-
 use super::store::RUNS;
 use super::verbosity;
 
@@ -41,9 +41,9 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Most bytes of the trace, before compression; with K, M or G for powers of 1024
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
-    max_trace_size: u64,
+    /// Size of the trace at the most, before compression
+    #[arg(long, value_name = "SIZE", default_value = "16MB")]
+    max_trace_size: ByteSize,
 
     /// Interpreter or virtual environment that the engine ran in: adds its versions, collect_env and ds_report
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
@@ -69,7 +69,7 @@ pub fn main(args: &Args) -> Result<u8> {
         environment: &environment,
         private: &private,
         project: args.project,
-        max_trace_size: args.max_trace_size,
+        max_trace_size: args.max_trace_size.0,
         explain: super::page,
     })?;
     let zip = archive::zip(&attachment.entries)?;
@@ -146,34 +146,9 @@ fn newest(runs: &Path) -> Result<PathBuf> {
     newest.map(|(_, path)| path).context("no run")
 }
 
-/// `500K`, `16M`, `1G` or a number of bytes.
-pub fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" | "KIB" => 1 << 10,
-        "M" | "MB" | "MIB" => 1 << 20,
-        "G" | "GB" | "GIB" => 1 << 30,
-        _ => return Err("give bytes, or a number with K, M or G".to_owned()),
-    };
-    let count: u64 = digits.parse().map_err(|_| "give bytes, or a number with K, M or G")?;
-    count.checked_mul(unit).ok_or_else(|| "too large".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units_of_1024() {
-        assert_eq!(
-            ["7", "500K", "16m", "2GiB"].map(|text| size(text).unwrap()),
-            [7, 512_000, 16 << 20, 2 << 30]
-        );
-        for text in ["", "M", "-1", "1T", "99999999999G"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn the_newest_run_is_the_one_whose_trace_was_written_last() {

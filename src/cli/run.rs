@@ -5,6 +5,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::SystemTime;
@@ -17,6 +18,7 @@ use zprobe::launch::{Ended, Hosting, RankProgram};
 use zprobe::native;
 use zprobe::report::Report;
 use zprobe::report::words::amount;
+use zprobe::run_dir::Claim;
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
 use zprobe::spec::{
     BackendChoice, Dataflow, Device, DeviceChoice, Dtype, Engine, Fault, Gpus, Model, Optimizer,
@@ -226,7 +228,7 @@ fn make_room(keep: usize) {
             "removed the {} from {}, {}: --keep-runs {keep}",
             amount(removed.len(), "oldest run"),
             store::RUNS,
-            store::size(removed.iter().map(|run| run.bytes).sum()),
+            ByteSize(removed.iter().map(|run| run.bytes).sum()).display().si(),
         )),
         Err(error) => verbosity::say(format_args!("warning: old runs stay: {error:#}")),
     }
@@ -245,7 +247,8 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     }
     ensure!(
         !is_recorded(run_dir),
-        "{} holds a recorded run already; choose another directory with --out",
+        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
+         `zprobe clean`",
         run_dir.display(),
     );
     if args.rank_program.is_none() {
@@ -253,19 +256,30 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     }
     let repeats = args.repeats()?;
     args.refuse_what_cannot_run(&spec)?;
-    let _recording = store::Recording::start(run_dir)?;
-    match repeats {
+    claimed(run_dir, || match repeats {
         1 => {
             let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
             let mut progress = Progress::new(&spec, run_dir);
             runner.run(&spec, run_id, run_dir, &mut |record| progress.see(record))?;
+            report(run_dir)
         }
         count => {
             let runner = Runner::warm(args, &spec, cuda, run_dir)?;
             repeat::run(runner, &spec, count, run_id, run_dir)?;
+            report(run_dir)
         }
+    })
+}
+
+/// Does something in a run directory that nobody else records in meanwhile. What was not recorded leaves
+/// nothing behind.
+pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    let claim = Claim::new(run_dir)?;
+    let made = make();
+    if made.is_ok() || is_recorded(run_dir) {
+        claim.keep();
     }
-    report(run_dir)
+    made
 }
 
 /// Says which processes of a run are left, if any are.
@@ -276,12 +290,18 @@ pub fn warn_of_survivors(ended: &Ended) {
     }
 }
 
+/// Writes a file of a run directory, in place of one that an earlier part of the same command wrote.
+pub fn write_new(path: &Path, text: &str) -> Result<()> {
+    let _ = fs::remove_file(path);
+    zprobe::run_dir::create(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// The report on a recorded run, which it is written beside, and the trace that it is about.
 pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
     let (report, trace) = diagnosis(run_dir)?;
-    let path = run_dir.join(REPORT_FILE);
-    fs::write(&path, report.to_json()?)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    write_new(&run_dir.join(REPORT_FILE), &report.to_json()?)?;
     Ok((report, trace))
 }
 

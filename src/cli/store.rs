@@ -3,9 +3,8 @@
 //! Only what surely is a recorded run is ever removed: a directory, and no link to one, directly in
 //! `.zprobe/runs`, that holds a trace and that nobody writes.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -19,9 +18,6 @@ const ROOT: &str = ".zprobe";
 
 /// Where runs are recorded unless somebody says otherwise.
 pub const RUNS: &str = ".zprobe/runs";
-
-/// Ending of the file that says of the run beside it that it is being written.
-const LOCK: &str = "lock";
 
 /// The path of a new directory in `.zprobe`, which is made if it is not there.
 ///
@@ -47,60 +43,11 @@ fn make_root() -> Result<()> {
     })
 }
 
-/// A run in `.zprobe/runs` while it is written. The system gives the lock back when its process ends,
-/// however it does.
-pub struct Recording {
-    path: PathBuf,
-    _lock: File,
-}
-
-impl Recording {
-    /// Marks a run that is about to be recorded in `run_dir`, which need not be there. None for a run
-    /// outside of `.zprobe/runs`, where nothing is ever removed.
-    ///
-    /// # Errors
-    /// When the file beside it cannot be made, or somebody records there already.
-    pub fn start(run_dir: &Path) -> Result<Option<Self>> {
-        let absolute = std::path::absolute(run_dir)?;
-        if absolute.parent() != Some(&std::path::absolute(RUNS)?) {
-            return Ok(None);
-        }
-        make_root()?;
-        let path = lock_of(run_dir);
-        let open = || {
-            fs::create_dir_all(RUNS)?;
-            let mut options = OpenOptions::new();
-            let nofollow = nix::libc::O_NOFOLLOW;
-            options.write(true).create(true).truncate(false).custom_flags(nofollow).open(&path)
-        };
-        let lock = open().with_context(|| format!("cannot make {}", path.display()))?;
-        lock.try_lock().with_context(|| {
-            format!("{} is being recorded by another zprobe", run_dir.display())
-        })?;
-        Ok(Some(Self { path, _lock: lock }))
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn lock_of(run_dir: &Path) -> PathBuf {
-    let mut name = run_dir.file_name().unwrap_or_default().to_owned();
-    name.push(".");
-    name.push(LOCK);
-    run_dir.with_file_name(name)
-}
-
-/// Whether somebody records a run there. A lock that cannot be looked at counts as held.
+/// Whether somebody records a run there: whoever does holds a lock on the directory
+/// ([`zprobe::run_dir::Claim`]). One that cannot be looked at counts as held.
 fn is_being_written(run_dir: &Path) -> bool {
-    match File::open(lock_of(run_dir)) {
-        Ok(file) => match file.try_lock_shared() {
-            Ok(()) => false,
-            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
-        },
+    match File::open(run_dir) {
+        Ok(directory) => directory.try_lock_shared().is_err(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
@@ -136,8 +83,6 @@ impl Recorded {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.with_context(|| format!("cannot remove {}", self.path.display()))?,
         }
-        // Of a process that was killed.
-        let _ = fs::remove_file(lock_of(&self.path));
         Ok(())
     }
 }
@@ -210,20 +155,6 @@ pub fn retain(base: &Path, keep: usize) -> Result<Vec<Recorded>> {
     let surplus: Vec<Recorded> = own.skip(keep).collect();
     surplus.iter().try_for_each(Recorded::remove)?;
     Ok(surplus)
-}
-
-/// `64.0 MB`, in units of 1024.
-pub fn size(bytes: u64) -> String {
-    let units = ["KB", "MB", "GB", "TB"];
-    let mut size = bytes as f64;
-    let mut unit = "bytes";
-    for larger in units {
-        if size < 1024.0 {
-            break;
-        }
-        (size, unit) = (size / 1024.0, larger);
-    }
-    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use clap::builder::BoolishValueParser;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 
+use super::console;
+
 /// Flags of every command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Verbosity {
@@ -49,7 +51,7 @@ impl Verbosity {
 /// Tells people something that is neither data nor an error.
 pub fn say(text: impl Display) {
     if !Verbosity::get().quiet {
-        anstream::eprintln!("{text}");
+        console::note(&text.to_string());
     }
 }
 

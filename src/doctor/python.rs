@@ -1,7 +1,7 @@
 //! What an interpreter says about itself: the answer of `facts.py`.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use process_control::{ChildExt as _, Control as _};
@@ -157,7 +157,7 @@ fn answer<T: DeserializeOwned>(
 ) -> Result<T, NoAnswer> {
     let name = || python.display().to_string();
     let start = |cause| NoAnswer::Start { python: name(), cause };
-    let output = Command::new(python)
+    let output = crate::python::command(python)
         .args(["-c", script])
         .args(arguments)
         .env("OMP_NUM_THREADS", "1")

@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
-/// Longest line that is accepted, so that a program gone wild cannot exhaust the launcher's memory.
-pub(super) const LINE_LIMIT: usize = 256 << 20;
+use crate::trace::LONGEST_LINE;
 
 /// Pipe capacity asked for: lines hold whole buffers, and a rank should not wait for the launcher
 /// within one. The default limit of Linux for unprivileged processes.
@@ -51,7 +50,7 @@ impl Channel {
             buffer: Vec::new(),
             start: 0,
             searched: 0,
-            limit: LINE_LIMIT,
+            limit: LONGEST_LINE,
         };
         Ok((channel, sender))
     }

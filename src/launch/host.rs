@@ -10,7 +10,7 @@ use super::conversation::Conversation;
 use super::group::ProcessGroup;
 use super::pool::Handover;
 use super::sender::{Role, Sender};
-use super::spawn::{Streams, Variables, for_forking, spawn};
+use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
 use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
 use crate::spec::Plan;
 use crate::trace::contract::{self, LogOf};
@@ -18,6 +18,9 @@ use crate::trace::contract::{self, LogOf};
 /// Variables that say who the ranks of a run are, beside those of zprobe.
 pub(super) const OF_A_RUN: [&str; 4] =
     ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
+
+/// The interface that nobody else reaches, by Linux's name for it.
+const LOOPBACK: &str = "lo";
 
 /// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
 /// ranks is the only one, and the conversation with it comes last.
@@ -79,7 +82,7 @@ impl<'a> Hosts<'a> {
         let address =
             store.local_addr().map_err(LaunchError::system("the ranks' meeting point"))?;
         let world_size = launch.spec.world_size.to_string();
-        let variables = vec![
+        let mut variables = vec![
             (contract::RUN, Some(launch.run_id.into())),
             (contract::SPEC, Some(spec.into())),
             (contract::PARAMS, Some(params.into())),
@@ -89,6 +92,8 @@ impl<'a> Hosts<'a> {
             ("WORLD_SIZE", Some(world_size.clone().into())),
             ("LOCAL_WORLD_SIZE", Some(world_size.into())),
         ];
+        // Gloo listens where the name of the host leads to, which others may reach, too.
+        variables.extend(unless_set("GLOO_SOCKET_IFNAME", LOOPBACK));
         Ok(Self { run_dir, variables, store })
     }
 

@@ -1,8 +1,9 @@
 //! The end of a log.
 
-use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
+
+use crate::run_dir;
 
 /// Most bytes looked at, so that a rank that floods its standard error costs nothing.
 const BYTES: u64 = 4 << 10;
@@ -21,7 +22,7 @@ pub(super) fn log_tail(path: &Path) -> Option<String> {
 }
 
 fn last_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+    let mut file = run_dir::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
     let mut bytes = Vec::new();

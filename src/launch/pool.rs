@@ -4,10 +4,11 @@
 //! and ended like a host that was started cold, and nothing that it does can harm the next one.
 
 use std::cell::RefCell;
-use std::fs;
+use std::fs::DirBuilder;
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -78,7 +79,7 @@ enum Answer {
 impl Pool {
     /// Starts `program` and waits until it has loaded its engine, for at most `patience`. Its
     /// output goes to `pool.stdout.log` and `pool.stderr.log` in `dir`, which is created when it
-    /// does not exist.
+    /// does not exist, and holds no such files yet.
     ///
     /// The program must know how to be a pool (see `docs/protocol.md`). Its hosts fork their ranks,
     /// whatever its [`Hosting`](super::Hosting) is otherwise.
@@ -92,7 +93,10 @@ impl Pool {
     ) -> Result<Self, LaunchError> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let deadline = Instant::now() + patience;
-        fs::create_dir_all(dir)
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
             .map_err(|cause| LaunchError::RunDir { path: dir.to_owned(), cause })?;
         let streams = Streams::create(LogOf::Pool, dir)?;
         adopt_orphans()?;

@@ -10,6 +10,7 @@ use tempfile::NamedTempFile;
 use super::LaunchError;
 use super::selection::{Choice, Selection};
 use crate::redact::{Known, Private, Redactor};
+use crate::run_dir;
 use crate::spec::RunSpec;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 
@@ -27,15 +28,15 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Starts the trace of run `run` of `spec` in `run_dir`.
+    /// Starts the trace of run `run` of `spec` in `dir`.
     pub(super) fn create(
-        run_dir: &Path,
+        dir: &Path,
         run: &'a str,
         spec: &RunSpec,
         observer: &'a mut dyn FnMut(&Record),
     ) -> Result<Self, LaunchError> {
-        let path = run_dir.join(TRACE_FILE);
-        let file = File::create(&path)
+        let path = dir.join(TRACE_FILE);
+        let file = run_dir::create(&path)
             .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
         let mut known = Known::default();
         spec.deepspeed_config.iter().for_each(|config| known.json(config));

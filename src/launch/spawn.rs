@@ -19,6 +19,7 @@ use nix::unistd::{getpid, getppid};
 use super::group::ProcessGroup;
 use super::signals;
 use super::{LaunchError, RankProgram};
+use crate::run_dir;
 use crate::trace::contract::LogOf;
 
 /// Environment variables with their values. None: not set, even if the launcher has it.
@@ -34,7 +35,8 @@ impl Streams {
     /// New, empty logs in `dir`.
     pub(super) fn create(log: LogOf, dir: &Path) -> Result<Self, LaunchError> {
         let create = |path: &Path| {
-            File::create(path).map_err(|cause| LaunchError::RunDir { path: path.to_owned(), cause })
+            run_dir::create(path)
+                .map_err(|cause| LaunchError::RunDir { path: path.to_owned(), cause })
         };
         Ok(Self { stdout: create(&log.stdout(dir))?, stderr: create(&log.stderr(dir))? })
     }
@@ -97,7 +99,10 @@ pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)>
 }
 
 /// A variable for which the user's own value comes first.
-fn unless_set(name: &'static str, value: &str) -> Option<(&'static str, Option<OsString>)> {
+pub(super) fn unless_set(
+    name: &'static str,
+    value: &str,
+) -> Option<(&'static str, Option<OsString>)> {
     env::var_os(name).is_none().then(|| (name, Some(value.into())))
 }
 

@@ -1,6 +1,8 @@
 //! The run itself: waits for something to happen, records it, and knows when it is over.
 
 use std::collections::HashMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,10 @@ pub(super) fn run(
     launch: &Launch<'_>,
     observer: &mut dyn FnMut(&Record),
 ) -> Result<Ended, LaunchError> {
-    let run_dir = std::fs::create_dir_all(launch.run_dir)
+    let run_dir = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(launch.run_dir)
         .and_then(|()| launch.run_dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
     let mut recorder = Recorder::create(&run_dir, launch.run_id, launch.spec, observer)?;
@@ -37,10 +42,14 @@ pub(super) fn run(
         spec: Box::new(launch.spec.clone()),
         zprobe: env!("CARGO_PKG_VERSION").to_owned(),
     })?;
-    let trace = run_dir.join(TRACE_FILE);
+    let (trace, logs) = (run_dir.join(TRACE_FILE), run_dir.clone());
     let mut supervisor = Supervisor::start(launch, run_dir, recorder).inspect_err(|_| {
         // Nothing ran, so nothing was recorded; what stands in the way of this is in the error.
         let _ = std::fs::remove_file(&trace);
+        for log in (0..launch.spec.world_size).map(LogOf::Rank).chain([LogOf::Host]) {
+            let _ = std::fs::remove_file(log.stdout(&logs));
+            let _ = std::fs::remove_file(log.stderr(&logs));
+        }
     })?;
     match supervisor.watch(&signals) {
         Ok(()) => supervisor.end(),

@@ -1,7 +1,7 @@
 //! The libtorch that the user names for CUDA devices.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Prints where the package `torch` is, without the seconds that importing it takes.
 const FIND_TORCH: &str = "
@@ -54,7 +54,7 @@ impl Libtorch {
 /// The directory of the package `torch` of an interpreter.
 fn of_python(python: &Path) -> Result<PathBuf, String> {
     let name = python.display();
-    let output = Command::new(python)
+    let output = crate::python::command(python)
         .args(["-c", FIND_TORCH])
         .stdin(Stdio::null())
         .stderr(Stdio::null())

@@ -6,7 +6,6 @@
 mod gpus;
 mod libtorch;
 
-use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ pub use gpus::{driver_is_there, gpus};
 pub use libtorch::Libtorch;
 
 use crate::launch::{Hosting, RankProgram};
+use crate::run_dir;
 
 /// Directory inside a run directory for libraries under the names by which they are looked for.
 const LIBRARIES: &str = "libraries";
@@ -73,16 +73,16 @@ pub fn cuda_ranks(
     program: PathBuf,
     libtorch: &Libtorch,
     nccl: Option<&Path>,
-    run_dir: &Path,
+    dir: &Path,
 ) -> Result<RankProgram, NativeError> {
     let mut library_path = libtorch.library_path();
     if let Some(nccl) = nccl {
-        let directory = run_dir.join(LIBRARIES);
+        let directory = dir.join(LIBRARIES);
         let unwritable = |path: &Path| {
             let path = path.to_owned();
             |cause| NativeError::Unwritable { path, cause }
         };
-        fs::create_dir_all(&directory).map_err(unwritable(&directory))?;
+        run_dir::create_dir(&directory).map_err(unwritable(&directory))?;
         let link = directory.join(NCCL);
         symlink(nccl, &link).map_err(unwritable(&link))?;
         // Absolute, because ranks may change their directory.
@@ -93,6 +93,8 @@ pub fn cuda_ranks(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -533,8 +533,6 @@ impl Report {
     /// # Errors
     /// Never for reports that [`crate::diagnose`] builds.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
-        Ok(text)
+        crate::visible::json(self)
     }
 }

@@ -233,7 +233,7 @@ impl Suite {
     /// # Errors
     /// Never for suites that [`Suite::new`] makes.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
+        crate::visible::json(self)
     }
 }
 

@@ -103,6 +103,11 @@ pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     format!("[{}]", rows.join(", "))
 }
 
+/// A text that keeps to its line.
+pub fn one_line(text: &str) -> String {
+    text.replace('\n', " ")
+}
+
 /// The first few of many names.
 pub fn abridged(names: &[String]) -> String {
     const SHOWN: usize = 4;

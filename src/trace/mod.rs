@@ -22,5 +22,5 @@ pub use event::{
 };
 pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};
-pub use record::{PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
+pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};

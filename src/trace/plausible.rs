@@ -24,6 +24,10 @@ impl Event {
         match self {
             Event::Buffer { payload, .. } => fits_payload(payload),
             Event::Layout { segments, .. } => fits_segments(segments),
+            Event::HooksFired { fired, arrived, .. } => {
+                fits_counts(fired)?;
+                arrived.as_deref().map_or(Ok(()), fits_counts)
+            }
             Event::Model { params } => total(params.iter().map(|param| {
                 param.shape.iter().try_fold(1, |size: usize, side| size.checked_mul(*side))
             })),
@@ -59,6 +63,12 @@ fn fits_payload(payload: &Payload) -> Result<(), String> {
         Some(bytes) if bytes <= room => Ok(()),
         _ => Err(format!("{} elements in a buffer of {room} bytes", payload.numel)),
     }
+}
+
+/// Checks that counts can be added up.
+fn fits_counts(counts: &[u32]) -> Result<(), String> {
+    let sum = counts.iter().try_fold(0, |sum: u32, count| sum.checked_add(*count));
+    sum.map(drop).ok_or_else(|| "more gradients than any backward has".to_owned())
 }
 
 fn fits_segments(segments: &[Segment]) -> Result<(), String> {

@@ -1,13 +1,13 @@
 //! Records: events with their sender, order and time, one JSON object a line.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Contents, Event};
+use crate::run_dir;
 use crate::spec::RunSpec;
 
 /// Version of the record format. Events and fields are only ever added within a version.
@@ -15,6 +15,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Name of the trace inside a run directory.
 pub const TRACE_FILE: &str = "trace.jsonl";
+
+/// Most bytes of a line, so that neither a program gone wild nor a damaged file takes all memory.
+pub const LONGEST_LINE: usize = 256 << 20;
 
 /// One line of a trace, and of a rank's event channel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +55,16 @@ pub enum TraceError {
         path: PathBuf,
         /// The operating system's answer.
         cause: std::io::Error,
+    },
+    /// A line is longer than any record.
+    #[error(
+        "{path}, line {line}: longer than {LONGEST_LINE} bytes; the trace was damaged or edited"
+    )]
+    TooLong {
+        /// The trace.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
     },
     /// A line is no record.
     #[error("{path}, line {line}: not a trace record: {cause}")]
@@ -104,12 +117,16 @@ impl Trace {
     pub fn read(run_dir: &Path) -> Result<Self, TraceError> {
         let path = run_dir.join(TRACE_FILE);
         let unreadable = |cause| TraceError::Unreadable { path: path.clone(), cause };
-        let mut reader = BufReader::new(File::open(&path).map_err(unreadable)?);
+        let mut reader = BufReader::new(run_dir::open(&path).map_err(unreadable)?);
         let mut records: Vec<Record> = Vec::new();
         let (mut text, mut contents) = (Vec::new(), Contents::default());
         for line in 1.. {
             text.clear();
-            reader.read_until(b'\n', &mut text).map_err(unreadable)?;
+            let mut rest = reader.by_ref().take(LONGEST_LINE as u64 + 1);
+            rest.read_until(b'\n', &mut text).map_err(unreadable)?;
+            if text.len() > LONGEST_LINE {
+                return Err(TraceError::TooLong { path, line });
+            }
             if text.last() != Some(&b'\n') {
                 break;
             }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::TRACE_FILE;
+use crate::run_dir;
 
 /// How the names of their directories begin.
 const PREFIX: &str = "repeat-";
@@ -13,12 +14,13 @@ pub fn repeat_dir(run_dir: &Path, number: usize) -> PathBuf {
 }
 
 /// Directories that hold the traces of a run: those of its repeats, in order, or the run's own.
-pub fn trace_dirs(run_dir: &Path) -> Vec<PathBuf> {
-    let has_trace = |dir: &PathBuf| dir.join(TRACE_FILE).exists();
+pub fn trace_dirs(dir: &Path) -> Vec<PathBuf> {
+    // A link leads out of the run directory.
+    let has_trace = |dir: &PathBuf| run_dir::is_dir(dir) && dir.join(TRACE_FILE).exists();
     let number = |dir: &PathBuf| -> Option<usize> {
         dir.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()
     };
-    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut repeats: Vec<(usize, PathBuf)> = entries
         .map(|entry| entry.path())
         .filter(has_trace)
@@ -26,16 +28,16 @@ pub fn trace_dirs(run_dir: &Path) -> Vec<PathBuf> {
         .collect();
     repeats.sort();
     if repeats.is_empty() {
-        return vec![run_dir.to_owned()];
+        return vec![dir.to_owned()];
     }
     let mut dirs = Vec::new();
-    for (place, (number, dir)) in repeats.into_iter().enumerate() {
+    for (place, (number, repeat)) in repeats.into_iter().enumerate() {
         if number != place {
             // Later ones are there: whoever reads it will miss it.
-            dirs.push(repeat_dir(run_dir, place));
+            dirs.push(repeat_dir(dir, place));
             break;
         }
-        dirs.push(dir);
+        dirs.push(repeat);
     }
     dirs
 }

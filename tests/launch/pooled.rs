@@ -191,12 +191,13 @@ fn a_pool_that_dies_of_a_run_says_why() {
 #[test]
 fn a_pool_that_does_not_become_ready_is_an_error_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let fails = start("fails", dir.path(), PATIENCE).unwrap_err();
+    let fails = start("fails", &dir.path().join("fails"), PATIENCE).unwrap_err();
     assert_failure(&fails, &PoolFailure::Exited(1), "cannot import torch");
     let patience = Duration::from_millis(200);
-    let hangs = start("sleeps", dir.path(), patience).unwrap_err();
+    let hangs = start("sleeps", &dir.path().join("sleeps"), patience).unwrap_err();
     assert_failure(&hangs, &PoolFailure::NotReady(patience), "200ms");
-    let babbles = start("says-something-else", dir.path(), PATIENCE).unwrap_err();
+    let babbles = start("says-something-else", &dir.path().join("says-something-else"), PATIENCE)
+        .unwrap_err();
     assert_failure(&babbles, &PoolFailure::NotReady(PATIENCE), "ready");
     let missing = RankProgram {
         program: "/nowhere/pooled.py".into(),
@@ -204,7 +205,7 @@ fn a_pool_that_does_not_become_ready_is_an_error_and_leaves_nothing() {
         hosting: Hosting::Forked,
         library_path: vec![],
     };
-    let missing = Pool::start(&missing, dir.path(), PATIENCE).unwrap_err();
+    let missing = Pool::start(&missing, &dir.path().join("missing"), PATIENCE).unwrap_err();
     assert!(matches!(missing, LaunchError::Spawn { .. }), "{missing}");
 }
 

@@ -103,7 +103,7 @@ def _become_rank(environment, spec, rank, event_fds, listener, host_pid):
         listener = None
     for stream, number in [("stdout", 1), ("stderr", 2)]:
         path = os.path.join(environment["ZPROBE_RUN_DIR"], "rank-%d.%s.log" % (rank, stream))
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.dup2(log, number)
         os.close(log)
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)

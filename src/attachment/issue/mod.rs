@@ -11,6 +11,7 @@ use super::{Material, Project};
 use crate::report::Verdict;
 use crate::report::render::markdown::{self, block, escaped};
 use crate::spec::Engine;
+use crate::visible;
 
 /// Why no command may lead to a run.
 pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
@@ -106,11 +107,11 @@ fn description(material: &Material) -> Vec<Part> {
                            nothing was wrong with its gradients:"
         }
     };
-    let mut text = format!("{first}\n\n{}", markdown::setup(report));
-    text += &markdown::findings(report);
-    text += &markdown::ranks(report);
+    let mut text = format!("{first}\n\n{}", markdown::setup(&material.shown));
+    text += &markdown::findings(&material.shown);
+    text += &markdown::ranks(&material.shown);
     let mut parts = vec![Part::Open(text)];
-    let weights = markdown::contributions(report);
+    let weights = markdown::contributions(&material.shown);
     if !weights.is_empty() {
         parts.push(Part::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
@@ -149,23 +150,23 @@ fn reproduction(material: &Material) -> Vec<Part> {
             };
             parts.push(Part::Open(format!(
                 "\nWith zprobe:{python}\n\n{}",
-                block("", &command.line())
+                block("", &visible::text(&command.line()))
             )));
             if let Some(config) = &command.deepspeed_config {
                 parts.push(Part::Fold {
                     title: super::CONFIG_FILE.to_owned(),
                     language: "json",
-                    content: serde_json::to_string_pretty(config).unwrap_or_default(),
+                    content: visible::json(config).unwrap_or_default(),
                     place: super::CONFIG_FILE.to_owned(),
                 });
             }
         }
         None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
     }
-    if let Some(smallest) = &material.report.minimised {
+    if let Some(smallest) = &material.shown.minimised {
         parts.push(Part::Open(format!(
             "\nThe smallest configuration that shows {}:\n\n{}",
-            smallest.code,
+            escaped(&smallest.code),
             block("", &smallest.command),
         )));
     }
@@ -189,7 +190,7 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
         Some(output) => Part::Fold {
             title: title.to_owned(),
             language: "text",
-            content: output.to_owned(),
+            content: visible::text(output).into_owned(),
             place: "environment.txt".to_owned(),
         },
         None => Part::Open(format!("Not collected: {otherwise}")),
@@ -200,13 +201,13 @@ fn system(material: &Material) -> String {
     let environment = &material.environment;
     let fact = |wanted: &str| {
         let found = environment.facts.iter().find(|(name, _)| *name == wanted);
-        escaped(found.map_or("not known", |(_, value)| value.as_str()))
+        escaped(&visible::text(found.map_or("not known", |(_, value)| value.as_str())))
     };
     let gpus = match &environment.gpus {
         Ok(gpus) if gpus.is_empty() => "none; the ranks ran on the CPU".to_owned(),
         _ => format!("{}; the ranks of this run were on the CPU", fact("GPUs")),
     };
-    let versions = &material.report.run.versions;
+    let versions = &material.shown.run.versions;
     let version = |name: &str| versions.get(name).map_or("not known", String::as_str);
     let others: Vec<String> = versions
         .iter()
@@ -249,7 +250,7 @@ fn context(material: &Material) -> Vec<Part> {
     };
     let mut parts = Vec::new();
     if let Some(config) = &material.report.run.spec.deepspeed_config {
-        let text = serde_json::to_string_pretty(config).unwrap_or_default();
+        let text = visible::json(config).unwrap_or_default();
         parts.push(fold(
             "configuration that DeepSpeed was given",
             "json",
@@ -264,11 +265,13 @@ fn context(material: &Material) -> Vec<Part> {
         .map(|(name, value)| format!("{name}={value}\n"))
         .collect();
     if !variables.is_empty() {
-        parts.push(fold("variables", "text", variables, "environment.txt"));
+        let text = visible::text(&variables).into_owned();
+        parts.push(fold("variables", "text", text, "environment.txt"));
     }
     if material.report.ranks.iter().any(|rank| !rank.finished) {
         for tail in &material.logs {
-            let lines: Vec<&str> = tail.text.lines().collect();
+            let text = visible::text(&tail.text);
+            let lines: Vec<&str> = text.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
             let place = format!("run/{}", tail.name);
             parts.push(fold(&format!("end of {}", tail.name), "text", last, &place));
@@ -280,7 +283,7 @@ fn context(material: &Material) -> Vec<Part> {
     };
     parts.push(Part::Open(format!(
         "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.{alone}\n",
-        markdown::power(&material.report)
+        markdown::power(&material.shown)
     )));
     parts
 }

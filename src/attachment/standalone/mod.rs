@@ -3,6 +3,7 @@
 //! It is put together from the Python files beside this one: what all engines share, one engine, and
 //! the constants of the run. What zprobe does that a short script cannot is refused by name.
 
+mod python;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +11,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use self::python::{literal, loaded, truth};
 use crate::report::{Finding, Report};
 use crate::spec::{CommHook, Dtype, Engine, Model, Optimizer, Plan, RunSpec, Shape};
 
@@ -78,7 +80,7 @@ fn engine(spec: &RunSpec) -> Result<String, String> {
         }
         Engine::DeepSpeed => {
             let config = spec.deepspeed_config.as_ref().unwrap_or(&Value::Null);
-            let config = format!("CONFIG = {}", literal(config, 0));
+            let config = format!("CONFIG = {}", loaded(config));
             Ok(include_str!("deepspeed.py").replace("CONFIG = {}  #: config", &config))
         }
         Engine::Ddp => {
@@ -87,14 +89,14 @@ fn engine(spec: &RunSpec) -> Result<String, String> {
                 "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
                  static_graph={},\n    gradient_as_bucket_view={},\n)",
                 ddp.bucket_cap_mb,
-                python(ddp.find_unused_parameters),
-                python(ddp.static_graph),
-                python(ddp.gradient_as_bucket_view),
+                truth(ddp.find_unused_parameters),
+                truth(ddp.static_graph),
+                truth(ddp.gradient_as_bucket_view),
             );
             let hook = match ddp.comm_hook {
                 CommHook::None => "None",
-                CommHook::Fp16Compress => "\"fp16_compress_hook\"",
-                CommHook::Bf16Compress => "\"bf16_compress_hook\"",
+                CommHook::Fp16Compress => "'fp16_compress_hook'",
+                CommHook::Bf16Compress => "'bf16_compress_hook'",
             };
             Ok(include_str!("ddp.py")
                 .replace("OPTIONS = {}  #: options", &options)
@@ -103,7 +105,7 @@ fn engine(spec: &RunSpec) -> Result<String, String> {
         Engine::Fsdp2 => {
             let fsdp2 = spec.fsdp2.ok_or("the specification has no settings for FSDP2")?;
             let reduce = torch(spec.narrowest_comm_dtype());
-            let reshard = python(fsdp2.reshard_after_forward);
+            let reshard = truth(fsdp2.reshard_after_forward);
             Ok(include_str!("fsdp2.py")
                 .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
                 .replace("torch.float32  #: reduce_dtype", reduce)
@@ -188,10 +190,11 @@ fn head(report: &Report, spec: &RunSpec) -> String {
          torchrun --nproc-per-node {} standalone.py\n\n\
          runs {} steps on CPU ranks with gloo, and prints the weight of each microbatch of each rank in\n\
          what the inner optimizer consumes, and in the update of the parameters. The exit code is 1 if\n\
-         a weight is wrong. It needs torch and the engine alone. Seen with {}.\n\"\"\"\n",
+         a weight is wrong. It needs torch and the engine alone.\n\"\"\"\n\n\
+         # What it was seen with.\nSEEN_WITH = {}\n",
         spec.world_size,
         spec.steps,
-        versions.join(", "),
+        literal(&versions.join(", ")),
     )
 }
 
@@ -215,8 +218,8 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
     let plan = Plan::new(spec);
     for param in plan.params() {
         let shape: String = param.shape.iter().map(|side| format!("{side}, ")).collect();
-        let (shape, trained) = (shape.trim_end(), python(param.trainable));
-        let _ = writeln!(text, "    ({:?}, ({shape}), {trained}),", param.name);
+        let (shape, trained) = (shape.trim_end(), truth(param.trainable));
+        let _ = writeln!(text, "    ({}, ({shape}), {trained}),", literal(&param.name));
     }
     text += "]\n\n# Parameters that some microbatches do not use.\nUNUSED = {";
     for (shape, when) in [
@@ -226,7 +229,7 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
         (Shape::UnusedAlternating, "alternating"),
     ] {
         if let (true, Some(name)) = (spec.has_shape(shape), shape.param()) {
-            let _ = write!(text, "{name:?}: {when:?}, ");
+            let _ = write!(text, "{}: {}, ", literal(name), literal(when));
         }
     }
     let output = spec.shapes.iter().find_map(|shape| shape.name().strip_suffix("-output"));
@@ -236,12 +239,13 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
     let _ = write!(
         text,
         "}}\n\n# What forward returns, and the parts in which a microbatch's loss goes backward.\n\
-         OUTPUT, PARTS = {output:?}, {parts}\n\n\
+         OUTPUT, PARTS = {}, {parts}\n\n\
          # What roundings can make of a weight at most. None: the update cannot be read.\n\
          TOLERANCE, UPDATE_TOLERANCE = {:?}, {update}\n\n\
          # What the parameters are multiples of: the learning rate, so that an update is an integer too.\n\
          UNIT = {:?}\n\n\n\
          def make_optimizer(parameters):\n    return {}\n",
+        literal(output),
         tolerance.input,
         spec.optimizer.readable_lr().unwrap_or(UNIT),
         optimizer(spec.optimizer),
@@ -264,33 +268,5 @@ fn torch(dtype: Dtype) -> &'static str {
         Dtype::Bf16 => "torch.bfloat16",
         Dtype::Fp16 => "torch.float16",
         Dtype::Fp32 => "torch.float32",
-    }
-}
-
-fn python(value: bool) -> &'static str {
-    if value { "True" } else { "False" }
-}
-
-/// JSON as a literal of Python. Escapes of JSON strings mean the same there.
-fn literal(value: &Value, depth: usize) -> String {
-    let indent = "    ".repeat(depth + 1);
-    let lines = |open: char, items: Vec<String>, close: char| {
-        let items: String = items.iter().map(|item| format!("{indent}{item},\n")).collect();
-        format!("{open}\n{items}{}{close}", "    ".repeat(depth))
-    };
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(value) => python(*value).to_owned(),
-        Value::Number(_) | Value::String(_) => value.to_string(),
-        Value::Array(items) if items.is_empty() => "[]".to_owned(),
-        Value::Object(members) if members.is_empty() => "{}".to_owned(),
-        Value::Array(items) => {
-            lines('[', items.iter().map(|item| literal(item, depth + 1)).collect(), ']')
-        }
-        Value::Object(members) => {
-            let member =
-                |(key, item): (&String, &Value)| format!("{key:?}: {}", literal(item, depth + 1));
-            lines('{', members.iter().map(member).collect(), '}')
-        }
     }
 }

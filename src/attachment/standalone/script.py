@@ -1,6 +1,7 @@
 #: head
 import contextlib
 import itertools
+import json
 import os
 import sys
 

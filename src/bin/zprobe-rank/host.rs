@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdout, fork, getpid, getppid};
+use zprobe::run_dir;
 use zprobe::trace::contract::LogOf;
 use zprobe::trace::{Event, Outcome};
 
@@ -65,17 +66,17 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
 }
 
 /// Ties a freshly forked child's life to its host's, and sends its output to its own logs.
-fn become_rank(rank: usize, host: Pid, run_dir: &Path) -> Result<()> {
+fn become_rank(rank: usize, host: Pid, dir: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The signal comes only for a death from now on.
     if getppid() != host {
         bail!("the rank host died before its rank started");
     }
     let create = |path: PathBuf| {
-        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+        run_dir::create(&path).with_context(|| format!("cannot write {}", path.display()))
     };
     let log = LogOf::Rank(rank);
-    dup2_stdout(create(log.stdout(run_dir))?)?;
-    dup2_stderr(create(log.stderr(run_dir))?)?;
+    dup2_stdout(create(log.stdout(dir))?)?;
+    dup2_stderr(create(log.stderr(dir))?)?;
     Ok(())
 }

@@ -16,11 +16,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueHint;
 use zprobe::report::render::suite::SuiteFormat;
 use zprobe::report::suite::{Case, Status, Suite};
+use zprobe::run_dir::Claim;
 use zprobe::spec::Engine;
 
 use self::accept::Accepted;
 use super::interpreter::Python;
-use super::{ci, config, page, secrets, store, verbosity};
+use super::{ci, config, console, page, secrets, store, verbosity};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -94,18 +95,20 @@ pub fn main(args: &Args) -> Result<u8> {
     let probes = select::probes(&args.probes)?;
     let tasks = select::tasks(&probes, args)?;
     if args.list {
-        super::print(&select::list(&tasks))?;
+        console::plain(&select::list(&tasks))?;
         return Ok(0);
     }
     let python = args.python.choose().path;
     let absent = engines::Absent::look(&tasks, &python)?;
     refuse_missing(&absent.engines, args)?;
     let out = args.out.clone().map_or_else(|| store::place("check"), Ok)?;
+    let claim = Claim::new(&out)?;
     let mut cases = run::run_all(&tasks, &absent, args, (&python, &accepted), &out)?;
     let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
     let notices = accepted.finish(&mut cases, whole)?;
     if cases.iter().any(|case| case.run_dir.is_some()) {
         verbosity::say(format_args!("recorded in {}", out.display()));
+        claim.keep();
     }
     let unchecked = unchecked(&cases, args);
     let mut suite = Suite::new(cases, notices, configuration(args)?, page);

@@ -15,6 +15,7 @@ use super::Args;
 use super::accept::Accepted;
 use super::engines::Absent;
 use super::select::Task;
+use crate::cli::console;
 use crate::cli::limits::CANNOT_RUN;
 use crate::cli::store;
 use crate::cli::verbosity::{self, Verbosity};
@@ -38,7 +39,7 @@ pub fn run_all(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = tasks.get(at) else { return };
-            line.set_message(task.id());
+            console::message(&line, &task.id());
             let mut case = if let Some(reason) = absent.reason(task) {
                 not_started(task, args, Status::Skipped, &reason)
             } else if interrupted.load(Ordering::Relaxed) {
@@ -109,9 +110,9 @@ fn run_one(task: &Task<'_>, args: &Args, worker: &mut Worker<'_>, out: &Path, at
     if case.status.is_bad() && dir.exists() {
         case.run_dir = Some(dir);
     } else {
-        // Empty directories above it go with it.
+        // That of the engine goes with it when it is empty.
         let _ = fs::remove_dir_all(&dir);
-        let _ = dir.ancestors().skip(1).take(2).try_for_each(fs::remove_dir);
+        let _ = dir.ancestors().skip(1).take(1).try_for_each(fs::remove_dir);
     }
     case
 }

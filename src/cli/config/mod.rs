@@ -141,15 +141,14 @@ fn is_configurable(arg: &Arg) -> bool {
     !matches!(arg.get_id().as_str(), "config" | "no_config" | "help" | "rank_args")
 }
 
-/// Parses a command line, with a configuration file below it where the command has a section. Ends the
-/// process on a command line that is wrong, as clap does.
+/// Parses a command line, with a configuration file below it where the command has a section.
 ///
 /// # Errors
-/// When the file is wrong.
+/// When the file is wrong, or the command line, or it asks for help.
 pub fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches> {
-    let first = command.clone().get_matches_from(line);
+    let first = command.clone().try_get_matches_from(line)?;
     match found(&first)? {
-        Some(config) => Ok(config.layer(command)?.get_matches_from(line)),
+        Some(config) => Ok(config.layer(command)?.try_get_matches_from(line)?),
         None => Ok(first),
     }
 }

@@ -12,10 +12,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use zprobe::run_dir;
 use zprobe::spec::RunSpec;
 use zprobe::trace::{Event, Record};
 
 use self::standing::Standing;
+use super::console;
 use super::verbosity::{self, Verbosity};
 
 /// More ranks than this have one line together.
@@ -103,7 +105,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{bar:30}] {pos}/{len}") {
             head.set_style(style.progress_chars("=> "));
         }
-        head.set_message("backwards");
+        console::message(&head, "backwards");
         head.enable_steady_tick(Duration::from_millis(100));
         let world_size = spec.world_size;
         let shown = if world_size <= RANKS_SHOWN { world_size } else { 1 };
@@ -122,9 +124,10 @@ impl Live {
         self.head.set_position(standing.done());
         let Some(rank) = rank else { return };
         if self.world_size > RANKS_SHOWN {
-            self.ranks[0].set_message(format!("{} ranks: {}", self.world_size, standing.summary()));
+            let text = format!("{} ranks: {}", self.world_size, standing.summary());
+            console::message(&self.ranks[0], &text);
         } else if let Some(line) = self.ranks.get(rank) {
-            line.set_message(format!("rank {rank}  {}", standing.words(rank)));
+            console::message(line, &format!("rank {rank}  {}", standing.words(rank)));
         }
     }
 
@@ -146,15 +149,15 @@ struct Log {
 }
 
 impl Log {
-    fn new(run_dir: &Path, rank: usize) -> Self {
-        let path = run_dir.join(format!("rank-{rank}.stderr.log"));
+    fn new(dir: &Path, rank: usize) -> Self {
+        let path = dir.join(format!("rank-{rank}.stderr.log"));
         Self { rank, path, file: None, line: Vec::new() }
     }
 
     /// Prints the lines that are new.
     fn follow(&mut self) {
         if self.file.is_none() {
-            self.file = File::open(&self.path).ok().map(BufReader::new);
+            self.file = run_dir::open(&self.path).ok().map(BufReader::new);
         }
         let Some(file) = &mut self.file else { return };
         while file.read_until(b'\n', &mut self.line).is_ok_and(|read| read > 0)

@@ -19,8 +19,8 @@ use zprobe::report::suite::{self, Status};
 use zprobe::spec::Engine;
 
 use super::interpreter::{Chosen, Python};
-use super::verbosity;
 use super::workers::Scratch;
+use super::{console, verbosity};
 
 /// Arguments of `zprobe sweep`.
 #[derive(clap::Args)]
@@ -122,7 +122,7 @@ pub fn main(args: &Args) -> Result<u8> {
         let earlier = args.resume.as_ref().map(|path| earlier(path, args)).transpose()?;
         let plan = plan::Plan::new(args, earlier)?;
         if args.list {
-            super::print(&table::list(&plan, args.output_format)?)?;
+            console::plain(&table::list(&plan, args.output_format)?)?;
             return Ok(0);
         }
         verbosity::say(plan.summary());
@@ -134,7 +134,7 @@ pub fn main(args: &Args) -> Result<u8> {
         [one] => table::table(one, args.output_format)?,
         many => matrix::table(many, args.output_format)?,
     };
-    super::print(&text)?;
+    console::plain(&text)?;
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
     Ok(exit_code(rows.map(|row| row.outcome.ending)))
 }

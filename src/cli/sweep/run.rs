@@ -16,7 +16,7 @@ use super::Args;
 use super::plan::Plan;
 use crate::cli::limits::Limits;
 use crate::cli::workers::{Worker, progress, stop_on_signals};
-use crate::cli::{run, verbosity};
+use crate::cli::{console, run, verbosity};
 
 /// What was run.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Resul
         while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(configuration) = plan.chosen.get(at) else { return };
-            line.set_message(configuration.label());
+            console::message(&line, &configuration.label());
             let dir = args
                 .keep
                 .as_deref()

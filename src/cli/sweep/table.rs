@@ -128,7 +128,7 @@ fn refused(refused: &[Refused]) -> String {
 }
 
 pub fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(zprobe::visible::json(value)?)
 }
 
 /// A table with these columns.

@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use zprobe::environment::CACHE_VARIABLE;
 use zprobe::launch::stopping_signals;
 use zprobe::report::Report;
+use zprobe::run_dir;
 use zprobe::spec::Engine;
 
 use self::serve::{Reply, Task};
@@ -49,7 +50,7 @@ impl Scratch {
     /// Makes it.
     pub fn new(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
-        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        run_dir::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -69,8 +70,9 @@ impl Drop for Scratch {
 pub struct Worker<'a> {
     engine: Engine,
     python: &'a Path,
-    /// For its pool.
+    /// For its pools, each in a directory of its own.
     dir: PathBuf,
+    started: usize,
     process: Option<Process>,
 }
 
@@ -83,7 +85,7 @@ struct Process {
 impl<'a> Worker<'a> {
     /// A worker for runs of one engine, whose pool is in `dir`. Nothing is started yet.
     pub fn new(engine: Engine, python: &'a Path, dir: PathBuf) -> Self {
-        Self { engine, python, dir, process: None }
+        Self { engine, python, dir, started: 0, process: None }
     }
 
     /// The engine of its runs.
@@ -109,7 +111,11 @@ impl<'a> Worker<'a> {
     fn ask(&mut self, task: &Task) -> Result<Reply> {
         let process = match &mut self.process {
             Some(process) => process,
-            None => self.process.insert(start(self.engine, self.python, &self.dir)?),
+            None => {
+                let dir = self.dir.join(self.started.to_string());
+                self.started += 1;
+                self.process.insert(start(self.engine, self.python, &dir)?)
+            }
         };
         writeln!(process.tasks, "{}", serde_json::to_string(task)?)
             .context("the worker takes no task")?;

@@ -21,7 +21,9 @@ const ATTEMPTS: usize = 2;
 /// A pool, started when it is needed and again when it has died.
 pub struct Pooled {
     program: RankProgram,
+    /// For the logs of pools, each in a directory of its own.
     dir: PathBuf,
+    started: usize,
     pool: Option<Pool>,
     /// Pools that did not start since one did, and why the last of them did not.
     failed: (usize, String),
@@ -34,7 +36,13 @@ impl Pooled {
             Engine::Native => native::cpu_ranks(native::program()?),
             _ => adapters::pool_program(python, dir, engine)?,
         };
-        Ok(Self { program, dir: dir.to_owned(), pool: None, failed: (0, String::new()) })
+        Ok(Self {
+            program,
+            dir: dir.to_owned(),
+            started: 0,
+            pool: None,
+            failed: (0, String::new()),
+        })
     }
 
     /// Makes a run and leaves its trace in its directory. A run for which there was no pool is
@@ -80,7 +88,9 @@ impl Pooled {
         if *count == ATTEMPTS {
             bail!("no pool was started, because {ATTEMPTS} in a row did not: {reason}");
         }
-        match Pool::start(&self.program, &self.dir, PATIENCE) {
+        let dir = self.dir.join(self.started.to_string());
+        self.started += 1;
+        match Pool::start(&self.program, &dir, PATIENCE) {
             Ok(pool) => {
                 *count = 0;
                 Ok(pool)

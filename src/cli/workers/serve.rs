@@ -3,7 +3,7 @@
 //! It is a process of its own because the runs of a process take place one after the other. It ends
 //! when standard input does: when whoever started it is gone, too.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::BufRead as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zprobe::spec::Engine;
 
 use super::pooled::Pooled;
-use crate::cli::run;
+use crate::cli::{console, run};
 
 /// Arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]
@@ -53,9 +53,7 @@ pub fn main(args: &Args) -> Result<u8> {
     for line in std::io::stdin().lock().lines() {
         let task: Task = serde_json::from_str(&line?)?;
         let error = run(&mut pooled, &task).err().map(|error| format!("{error:#}"));
-        let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{}", serde_json::to_string(&Reply { error })?)?;
-        stdout.flush()?;
+        console::answer(&serde_json::to_string(&Reply { error })?)?;
     }
     Ok(0)
 }
@@ -63,6 +61,8 @@ pub fn main(args: &Args) -> Result<u8> {
 /// Makes a run and leaves its report in its directory.
 fn run(pooled: &mut Pooled, task: &Task) -> Result<()> {
     let spec = run::Args::parse(&task.arguments)?.spec(None)?;
-    pooled.run(&spec, &task.run_id, &task.dir, &mut |_| {})?;
-    run::report(&task.dir).map(drop)
+    run::claimed(&task.dir, || {
+        pooled.run(&spec, &task.run_id, &task.dir, &mut |_| {})?;
+        run::report(&task.dir).map(drop)
+    })
 }

@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar};
 use zprobe::environment::{Cache, Installer, Packages};
 
 use super::rows::Case;
-use crate::cli::verbosity;
+use crate::cli::{console, verbosity};
 
 /// The interpreter of each environment, or why there is none.
 pub type Environments<'a> = BTreeMap<&'a Packages, Result<PathBuf, String>>;
@@ -34,10 +34,7 @@ pub fn provide<'a>(
         });
         line.finish_and_clear();
         let python = python.map_err(|error| {
-            let _ = progress.println(format!("error: {error}"));
-            if progress.is_hidden() {
-                anstream::eprintln!("error: {error}");
-            }
+            progress.suspend(|| console::error(&error.to_string()));
             error.to_string()
         });
         environments.insert(packages, python);
@@ -50,6 +47,6 @@ pub fn say(progress: &MultiProgress, line: &ProgressBar, text: &str) {
     if progress.is_hidden() {
         verbosity::say(text);
     } else {
-        line.set_message(text.to_owned());
+        console::message(line, text);
     }
 }

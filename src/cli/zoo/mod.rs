@@ -8,11 +8,12 @@ mod table;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use zprobe::environment::Cache;
+use zprobe::run_dir::Claim;
 
-use super::verbosity;
+use super::{console, verbosity};
 
 /// Arguments of `zprobe zoo`.
 #[derive(clap::Args)]
@@ -61,17 +62,17 @@ pub fn main(args: &Args) -> Result<u8> {
     let rows = rows::chosen(&args.rows)?;
     let cases = rows::cases(&rows, &args.release)?;
     if args.list {
-        super::print(&table::list(&cases, args.output_format)?)?;
+        console::plain(&table::list(&cases, args.output_format)?)?;
         return Ok(0);
     }
 
     let out = args.out.clone().map_or_else(|| super::store::place("zoo"), Ok)?;
-    std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    Claim::new(&out)?.keep();
     let progress = verbosity::lines();
     let environments = environments::provide(&Cache::locate()?, &cases, &progress);
     let outcomes = run::run_all(&cases, &environments, &out, args, &progress)?;
     verbosity::say(format_args!("recorded in {}", out.display()));
-    super::print(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
+    console::plain(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
     ensure!(
         outcomes.iter().any(|outcome| outcome.skipped.is_none()),
         "nothing ran: no chosen row can be run here; the reasons are above"

@@ -1,6 +1,6 @@
 //! Makes the runs: each a `zprobe run` of its own, judged by the report that it leaves behind.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use indicatif::{MultiProgress, ProgressBar};
 use zprobe::environment::CACHE_VARIABLE;
 use zprobe::report::Report;
+use zprobe::run_dir;
 
 use super::environments::{Environments, say};
 use super::rows::Case;
@@ -141,11 +142,18 @@ fn run_one(
 
 /// Starts `zprobe run` and reads its report.
 fn child(case: &Case<'_>, python: Option<&PathBuf>, own: &Path, dir: &Path) -> Result<Report> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let file = |name: &str| {
-        let path = dir.join(name);
-        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    // Beside it: a run directory is the run's alone.
+    let log = |stream: &str| {
+        let mut path = dir.as_os_str().to_owned();
+        path.push(format!(".{stream}.log"));
+        PathBuf::from(path)
     };
+    let file = |stream: &str| {
+        let path = log(stream);
+        run_dir::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let parent = dir.parent().unwrap_or(dir);
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     let mut command = Command::new(own);
     command.args(["run", "--no-config", "--out"]).arg(dir);
     if let Some(python) = python {
@@ -160,13 +168,13 @@ fn child(case: &Case<'_>, python: Option<&PathBuf>, own: &Path, dir: &Path) -> R
     }
     let status = command
         .stdin(Stdio::null())
-        .stdout(file("zprobe.stdout.log")?)
-        .stderr(file("zprobe.stderr.log")?)
+        .stdout(file("stdout")?)
+        .stderr(file("stderr")?)
         .status()
         .with_context(|| format!("cannot start {}", own.display()))?;
     let path = dir.join("report.json");
     let Ok(text) = fs::read_to_string(&path) else {
-        let stderr = fs::read(dir.join("zprobe.stderr.log")).unwrap_or_default();
+        let stderr = fs::read(log("stderr")).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
         let words = stderr.lines().find(|line| line.starts_with("error:")).unwrap_or("no report");
         anyhow::bail!("{words} ({status})");

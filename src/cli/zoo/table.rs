@@ -93,7 +93,7 @@ fn case_json(case: &Case<'_>) -> Value {
 }
 
 fn to_json(values: Vec<Value>) -> Result<String> {
-    Ok(serde_json::to_string_pretty(&values)? + "\n")
+    Ok(zprobe::visible::json(&values)?)
 }
 
 fn table(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {

@@ -7,6 +7,7 @@ use self::page::Page;
 use super::{Comparison, Difference, Step};
 use crate::report::words::{amount, two_digits};
 use crate::spec::named_enum;
+use crate::visible::{self, Visible};
 
 named_enum! {
     /// Form of a comparison (`--output-format`).
@@ -29,10 +30,11 @@ const SHOWN: usize = 6;
 /// When JSON cannot be written, which no [`Comparison`] leads to.
 pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String> {
     let mut page = match form {
-        Form::Json => return Ok(serde_json::to_string_pretty(comparison)? + "\n"),
+        Form::Json => return visible::json(comparison),
         Form::Full => Page::plain(),
         Form::Markdown => Page::markdown(),
     };
+    let comparison = &*Visible::of(comparison)?;
     head(&mut page, comparison);
     for (title, rows) in [
         ("Settings that differ", &comparison.settings),

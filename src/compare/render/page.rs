@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::report::render::markdown::{block, escaped};
+use crate::report::words::one_line;
 
 /// A text that is written from top to bottom.
 pub struct Page {
@@ -33,7 +34,7 @@ impl Page {
         if self.is_markdown {
             let _ = writeln!(self.text, "## zprobe compare: {}\n", escaped(text));
         } else {
-            let _ = writeln!(self.text, "{text}");
+            let _ = writeln!(self.text, "{}", one_line(text));
         }
     }
 
@@ -51,7 +52,7 @@ impl Page {
         if self.is_markdown {
             let _ = writeln!(self.text, "- {}", escaped(text));
         } else {
-            let _ = writeln!(self.text, "  {text}");
+            let _ = writeln!(self.text, "  {}", one_line(text));
         }
     }
 

@@ -4,23 +4,25 @@ use std::fmt::Write as _;
 
 use super::Report;
 use crate::report::Finding;
+use crate::report::words::one_line;
+use crate::visible::Visible;
 
-pub(super) fn render(report: &Report) -> String {
-    let mut text = format!("{}: {}\n", report.verdict, super::full::headline(report));
+pub(super) fn render(report: &Visible<Report>) -> String {
+    let mut text = format!("{}: {}\n", report.verdict, one_line(&super::full::headline(report)));
     for finding in &report.findings {
         let place = place(finding);
         let separator = if place.is_empty() { "" } else { ": " };
-        let _ = writeln!(
-            text,
+        let line = format!(
             "{} {}: {place}{separator}{}{}",
             finding.code,
             finding.name,
             finding.message,
             known(finding),
         );
+        text += &(one_line(&line) + "\n");
     }
     if let Some(minimised) = &report.minimised {
-        let _ = writeln!(text, "smallest: {}", minimised.command);
+        let _ = writeln!(text, "smallest: {}", one_line(&minimised.command));
     }
     text
 }

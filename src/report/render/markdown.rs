@@ -8,6 +8,7 @@ use super::full::{self, weights};
 use crate::report::words::{matrix_text, weight_text};
 use crate::report::{Contribution, Finding, KnownBug};
 use crate::trace::{Outcome, Point};
+use crate::visible::Visible;
 
 /// More groups of weights than these are in `report.json` only.
 const GROUPS: usize = 6;
@@ -16,7 +17,7 @@ const GROUPS: usize = 6;
 const COLUMNS: usize = 24;
 
 /// The whole report.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &Visible<Report>) -> String {
     let mut text = format!(
         "## zprobe: {}, {}\n\n",
         report.verdict.name().to_uppercase(),
@@ -25,7 +26,8 @@ pub fn render(report: &Report) -> String {
     text += &setup(report);
     text += &findings(report);
     if let Some(minimised) = &report.minimised {
-        let _ = write!(text, "\nThe smallest configuration that shows {}:\n\n", minimised.code);
+        let code = escaped(&minimised.code);
+        let _ = write!(text, "\nThe smallest configuration that shows {code}:\n\n");
         text += &block("", &minimised.command);
     }
     text += &ranks(report);
@@ -35,13 +37,13 @@ pub fn render(report: &Report) -> String {
 }
 
 /// What was run, one line each.
-pub fn setup(report: &Report) -> String {
+pub fn setup(report: &Visible<Report>) -> String {
     let lines = full::setting(report).into_iter();
     lines.map(|line| format!("- {}\n", escaped(&line))).collect()
 }
 
 /// What is wrong, one root cause after the other.
-pub fn findings(report: &Report) -> String {
+pub fn findings(report: &Visible<Report>) -> String {
     report.findings.iter().map(finding).collect()
 }
 
@@ -49,13 +51,17 @@ fn finding(finding: &Finding) -> String {
     let Finding { code, name, message, .. } = finding;
     let place = concise::place(finding);
     let place = if place.is_empty() { place } else { format!(" ({})", escaped(&place)) };
-    let mut text = format!("\n**{code} {name}**{place}: {}\n\n", escaped(message));
+    let mut text =
+        format!("\n**{} {}**{place}: {}\n\n", escaped(code), escaped(name), escaped(message));
     for evidence in &finding.evidence {
         let _ = writeln!(text, "- {}", escaped(evidence));
     }
     for consequence in &finding.consequences {
-        let _ =
-            writeln!(text, "- follows, {}: {}", consequence.code, escaped(&consequence.message));
+        let _ = writeln!(
+            text,
+            "- follows, {}",
+            escaped(&format!("{}: {}", consequence.code, consequence.message))
+        );
     }
     for known in &finding.known {
         text += &known_bug(known);
@@ -69,18 +75,27 @@ fn known_bug(known: &KnownBug) -> String {
         Some(release) => format!("fixed in {release}"),
         None => "not fixed in any release that was tried".to_owned(),
     };
-    let title = escaped(&known.title);
-    let mut text = format!("- looks like a known bug: {title} ({}; {fixed})", known.affected);
-    // Addresses are links as they stand.
+    let bug = escaped(&format!("{} ({}; {fixed})", known.title, known.affected));
+    let mut text = format!("- looks like a known bug: {bug}");
     for link in &known.links {
-        let _ = write!(text, ", {link}");
+        text += ", ";
+        text += &address(link);
     }
     let _ = write!(text, "\n- what to do about it: {}\n", escaped(&known.workaround));
     text
 }
 
+/// An address, which is a link as it stands; anything else is text.
+fn address(link: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._/#".contains(c);
+    match link.strip_prefix("https://") {
+        Some(rest) if rest.chars().all(plain) => link.to_owned(),
+        _ => escaped(link),
+    }
+}
+
 /// What ranks did last that did not end well, with their last words.
-pub fn ranks(report: &Report) -> String {
+pub fn ranks(report: &Visible<Report>) -> String {
     let mut text = String::new();
     for rank in report.ranks.iter().filter(|rank| !rank.finished) {
         let outcome = match rank.outcome {
@@ -99,7 +114,7 @@ pub fn ranks(report: &Report) -> String {
 }
 
 /// Contribution weights, as tables: those that are wrong.
-pub fn contributions(report: &Report) -> String {
+pub fn contributions(report: &Visible<Report>) -> String {
     let mut text = String::new();
     let input = weights::entries(report, Point::OptimizerInput);
     for (point, what) in [
@@ -162,7 +177,7 @@ fn table(entry: &Contribution) -> String {
 }
 
 /// Versions, and what the engine says about itself.
-pub fn environment(report: &Report) -> String {
+pub fn environment(report: &Visible<Report>) -> String {
     let run = &report.run;
     let facts = run.versions.iter().chain(&run.engine_facts);
     let rows: String = facts
@@ -172,7 +187,7 @@ pub fn environment(report: &Report) -> String {
 }
 
 /// What the run could have seen, and what it did not exercise.
-pub fn power(report: &Report) -> String {
+pub fn power(report: &Visible<Report>) -> String {
     let mut text =
         format!("\nSmallest deviation that was visible: {}\n", escaped(&report.power.statement));
     for precision in &report.precision {
@@ -188,29 +203,90 @@ pub fn power(report: &Report) -> String {
     text
 }
 
-/// Text that means itself: no markup, no mention of a user, no link to an issue.
+/// What GitHub drops, so that the two sides of it are no mention, reference or address together.
+const BREAK: &str = "<!-- -->";
+
+/// Text that means itself in Markdown: no markup, no mention of a user, no link.
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    let mut characters = text.chars().peekable();
+    let mut escaped = apart(text, |c, before, next| match c {
+        '\\' | '`' | '*' | '<' | '|' | '~' | '[' | ']' | '&' => Some(format!("\\{c}")),
+        // Inside of a word it is a letter like others.
+        '_' if !(before.is_alphanumeric() && next.is_alphanumeric()) => Some("\\_".to_owned()),
+        // A backslash before it stands for something else in formulas.
+        '$' => Some("&#36;".to_owned()),
+        _ => None,
+    });
+    if let Some(at) = block_sign(&escaped) {
+        escaped.insert(at, '\\');
+    }
+    escaped
+}
+
+/// Text that means itself inside of an HTML element in Markdown.
+pub fn escaped_html(text: &str) -> String {
+    apart(text, |c, _, _| match c {
+        '&' => Some("&amp;".to_owned()),
+        '<' => Some("&lt;".to_owned()),
+        '>' => Some("&gt;".to_owned()),
+        '"' => Some("&quot;".to_owned()),
+        _ => None,
+    })
+}
+
+/// A few words as code, which end neither the code nor the cell of a table.
+pub fn code(text: &str) -> String {
+    format!("`{}`", text.replace('|', "¦").replace('`', "'").replace(['\n', '\r'], " "))
+}
+
+/// The text in one line, with what `escape` says of a character, given the ones before and after it, and
+/// with everything broken in two that GitHub makes a link of wherever it stands.
+fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> String {
+    let mut apart = String::with_capacity(text.len());
     let mut before = ' ';
-    while let Some(c) = characters.next() {
-        let next = characters.peek().copied().unwrap_or(' ');
+    for (at, c) in text.char_indices() {
+        let rest = &text[at + c.len_utf8()..];
+        let next = rest.chars().next().unwrap_or(' ');
+        let ends_with = |word: &str| {
+            let tail = at.checked_sub(word.len()).and_then(|start| text.get(start..at));
+            tail.is_some_and(|tail| tail.eq_ignore_ascii_case(word))
+        };
         match c {
-            '\n' | '\r' => escaped.push(' '),
-            '\\' | '`' | '*' | '<' | '|' | '~' => escaped.extend(['\\', c]),
-            // Inside of a word it is a letter like others.
-            '_' if !(before.is_alphanumeric() && next.is_alphanumeric()) => {
-                escaped.extend(['\\', c]);
-            }
-            '@' | '#' if next.is_alphanumeric() => {
-                escaped.push(c);
-                escaped.push_str("<!-- -->");
-            }
-            c => escaped.push(c),
+            '\n' | '\r' => apart.push(' '),
+            '@' | '#' if next.is_alphanumeric() => apart.extend([c.to_string().as_str(), BREAK]),
+            ':' if rest.starts_with("//") => apart.extend([":", BREAK]),
+            '.' if ends_with("www") => apart.extend([BREAK, "."]),
+            '-' if next.is_ascii_digit() && ends_with("gh") => apart.extend([BREAK, "-"]),
+            c => match escape(c, before, next) {
+                Some(escaped) => apart.push_str(&escaped),
+                None => apart.push(c),
+            },
         }
         before = c;
     }
-    escaped
+    apart
+}
+
+/// Where the sign stands by which the line would be a heading, an item, a quotation or a rule.
+fn block_sign(line: &str) -> Option<usize> {
+    let start = line.len() - line.trim_start().len();
+    let rest = &line[start..];
+    if rest.trim_end() == "-" {
+        // Nothing is there, in the cell of a table.
+        return None;
+    }
+    let ends = |at: usize| rest[at..].chars().next().is_none_or(char::is_whitespace);
+    let run = |sign: fn(char) -> bool| rest.len() - rest.trim_start_matches(sign).len();
+    let digits = run(|c| c.is_ascii_digit());
+    if digits > 0 {
+        let numbered = rest[digits..].starts_with(['.', ')']) && ends(digits + 1);
+        return numbered.then_some(start + digits);
+    }
+    let is_rule = rest.chars().all(|c| c == '-' || c == '=' || c.is_whitespace());
+    let is_sign = rest.starts_with('>')
+        || rest.starts_with(['+', '-']) && ends(1)
+        || rest.starts_with('#') && ends(run(|c| c == '#'))
+        || is_rule && !rest.is_empty();
+    is_sign.then_some(start)
 }
 
 /// A block of code that no content ends early.
@@ -229,6 +305,24 @@ mod tests {
         assert_eq!(
             escaped("a|b <c> *d* `e` __init__ fp32_groups, @user #12 # 3"),
             "a\\|b \\<c> \\*d\\* \\`e\\` \\_\\_init\\_\\_ fp32_groups, @<!-- -->user #<!-- -->12 # 3"
+        );
+        assert_eq!(
+            escaped("- ![x](https://a.b) www.c.d GH-12 $e$ &amp;"),
+            "\\- !\\[x\\](https:<!-- -->//a.b) www<!-- -->.c.d GH<!-- -->-12 &#36;e&#36; \\&amp;"
+        );
+        assert_eq!(escaped("12. one\n# two"), "12\\. one # two");
+        for (text, meant) in [
+            ("-0.5 of 0.25", "-0.5 of 0.25"),
+            ("---", "\\---"),
+            ("## a", "\\## a"),
+            ("0.5", "0.5"),
+            ("> a", "\\> a"),
+        ] {
+            assert_eq!(escaped(text), meant);
+        }
+        assert_eq!(
+            escaped_html("</summary>@user & \"x\""),
+            "&lt;/summary&gt;@<!-- -->user &amp; &quot;x&quot;"
         );
     }
 

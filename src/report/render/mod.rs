@@ -10,6 +10,7 @@ pub mod suite;
 pub use self::html::html;
 use super::Report;
 use crate::spec::named_enum;
+use crate::visible::Visible;
 
 named_enum! {
     /// Form of the report on standard output (`--output-format`).
@@ -28,7 +29,7 @@ named_enum! {
 /// Columns that every terminal has, and that lines for reading have at most.
 pub const WIDTH: usize = 80;
 
-/// Renders a report. Text may contain ANSI styles; print it through `anstream`.
+/// Renders a report. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
 ///
 /// # Errors
 /// When JSON cannot be written, which no report that [`crate::diagnose`] builds leads to.
@@ -42,10 +43,10 @@ pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
 /// As [`render`].
 pub fn render_within(report: &Report, format: Format, columns: usize) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Full => full::render(report, columns),
-        Format::Concise => concise::render(report),
+        Format::Full => full::render(&Visible::of(report)?, columns),
+        Format::Concise => concise::render(&Visible::of(report)?),
         Format::Json => json::render(report)?,
-        Format::Markdown => markdown::render(report),
+        Format::Markdown => markdown::render(&Visible::of(report)?),
     })
 }
 

@@ -14,11 +14,12 @@ pub(super) use self::setting::setting;
 pub(super) use self::text::Page;
 use self::text::{BOLD, DIM, verdict_style};
 use super::{Report, concise};
-use crate::report::words::{amount, by_rank};
+use crate::report::words::{amount, by_rank, one_line};
 use crate::report::{Ending, Finding, KnownBug, Minimised, Rank, Severity, Verdict};
 use crate::trace::Outcome;
+use crate::visible::Visible;
 
-pub(super) fn render(report: &Report, width: usize) -> String {
+pub(super) fn render(report: &Visible<Report>, width: usize) -> String {
     let mut page = Page::new(width);
     write(&mut page, report);
     page.into_text()
@@ -184,7 +185,7 @@ fn known_bug(page: &mut Page, known: &KnownBug) {
 
 /// What to type, and what led there. The command is not wrapped: it is there to be copied.
 fn smallest(page: &mut Page, minimised: &Minimised) {
-    let _ = writeln!(page, "  {BOLD}{}{BOLD:#}", minimised.command);
+    let _ = writeln!(page, "  {BOLD}{}{BOLD:#}", one_line(&minimised.command));
     for trial in &minimised.trials {
         let label = if trial.kept { "still: " } else { "gone: " };
         page.paragraph(label, &format!("{}: {}", trial.change, trial.said));

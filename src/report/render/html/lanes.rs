@@ -210,7 +210,8 @@ fn totals(lanes: &[Lane]) -> Totals {
     let few = lanes.len() <= super::RANKS_SHOWN;
     let sum = |lane: &Lane, phase: Option<Phase>| -> u64 {
         let of_phase = |span: &&crate::report::timeline::Span| span.what.map(|w| w.2) == phase;
-        lane.spans.iter().filter(of_phase).map(|span| span.to - span.from).sum()
+        let times = lane.spans.iter().filter(of_phase).map(|span| span.to - span.from);
+        times.fold(0, u64::saturating_add)
     };
     let mut rows = Vec::new();
     let mut row = |name: &'static str, mut times: Vec<u64>| {
@@ -227,7 +228,9 @@ fn totals(lanes: &[Lane]) -> Totals {
     for &phase in Phase::ALL {
         row(phase.name(), lanes.iter().map(|lane| sum(lane, Some(phase))).collect());
     }
-    let in_calls = |lane: &Lane| lane.calls.iter().map(|call| call.to - call.from).sum();
+    let in_calls = |lane: &Lane| {
+        lane.calls.iter().map(|call| call.to - call.from).fold(0, u64::saturating_add)
+    };
     row("in collectives (part of the above)", lanes.iter().map(in_calls).collect());
     let heads = if few {
         (0..lanes.len()).map(|rank| format!("rank {rank}")).collect()

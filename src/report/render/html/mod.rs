@@ -35,6 +35,7 @@ use self::weights::Weights;
 use super::full;
 use crate::report::{Report, Verdict, timeline::Timeline};
 use crate::trace::Trace;
+use crate::visible::Visible;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -70,8 +71,17 @@ struct Page<'a> {
 ///
 /// # Errors
 /// When the template cannot be filled in, which no report leads to.
-pub fn html<'a>(
-    report: &'a Report,
+pub fn html(
+    report: &Report,
+    trace: &Trace,
+    explain: &dyn Fn(&str) -> Option<&'static str>,
+) -> anyhow::Result<String> {
+    page(&Visible::of(report)?, trace, &|code| explain(code))
+}
+
+/// The page of a report in which nothing is hidden.
+fn page<'a>(
+    report: &'a Visible<Report>,
     trace: &Trace,
     explain: &dyn Fn(&str) -> Option<&'a str>,
 ) -> anyhow::Result<String> {

@@ -12,8 +12,8 @@ pub(super) struct RankGroup<'a> {
     pub members: Vec<usize>,
     pub label: String,
     pub outcome: String,
-    /// The end of standard error, without terminal codes.
-    pub stderr: Option<String>,
+    /// The end of standard error.
+    pub stderr: Option<&'a str>,
 }
 
 /// Every rank of a report.
@@ -37,7 +37,7 @@ pub(super) fn of(report: &Report) -> Vec<RankGroup<'_>> {
         .map(|(rank, members)| RankGroup {
             label: labels::ranks(&members, world_size),
             outcome: outcome(rank.outcome),
-            stderr: rank.stderr.as_ref().map(|text| anstream::adapter::strip_str(text).to_string()),
+            stderr: rank.stderr.as_deref(),
             members,
             rank,
         })

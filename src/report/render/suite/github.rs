@@ -10,8 +10,9 @@ use crate::report::Severity;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, NoticeKind, Status, Suite};
 use crate::report::words::amount;
+use crate::visible::Visible;
 
-pub(super) fn render(suite: &Suite) -> String {
+pub(super) fn render(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     if let Some(why) = &suite.unchecked {
         text += &command("error", None, "zprobe check", why);

@@ -11,8 +11,9 @@ use super::facts;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, Status, Suite};
 use crate::spec::Engine;
+use crate::visible::Visible;
 
-pub(super) fn render(suite: &Suite) -> anyhow::Result<String> {
+pub(super) fn render(suite: &Visible<Suite>) -> anyhow::Result<String> {
     let mut report = Report::new("zprobe");
     report.set_time(seconds(suite.seconds));
     for engine in Engine::ALL {

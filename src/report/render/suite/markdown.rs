@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 use super::text::summary;
 use super::{facts, in_short};
 use crate::report::render::concise::place;
+use crate::report::render::markdown::{block, code, escaped, escaped_html};
 use crate::report::suite::{Case, Status, Suite};
 use crate::report::words::amount;
+use crate::visible::Visible;
 
 /// The suite as Markdown.
-pub fn render(suite: &Suite) -> String {
+pub(super) fn render(suite: &Visible<Suite>) -> String {
     let sign = if suite.exit_code == 0 { "✅" } else { "❌" };
     let mut text = format!("### {sign} zprobe check\n\n");
     if let Some(why) = &suite.unchecked {
@@ -27,9 +29,9 @@ pub fn render(suite: &Suite) -> String {
         for case in &noted {
             let _ = writeln!(
                 text,
-                "| {} | `{}` | {} | {} |",
+                "| {} | {} | {} | {} |",
                 case.status,
-                case.id(),
+                code(&case.id()),
                 escaped(&case.expected),
                 escaped(&in_short(case)),
             );
@@ -49,10 +51,9 @@ pub fn render(suite: &Suite) -> String {
     for notice in &suite.notices {
         let _ = writeln!(
             text,
-            "\n{} baseline entry, `{}:{}`: {}",
+            "\n{} baseline entry, {}: {}",
             notice.kind,
-            notice.file,
-            notice.line,
+            code(&format!("{}:{}", notice.file, notice.line)),
             escaped(&notice.message)
         );
     }
@@ -61,25 +62,32 @@ pub fn render(suite: &Suite) -> String {
 
 /// Everything about a case; `others` have the same cause.
 fn details(text: &mut String, case: &Case, others: &[&Case]) {
-    let ids =
-        std::iter::once(&case).chain(others).map(|case| format!("<code>{}</code>", case.id()));
+    let ids = std::iter::once(&case)
+        .chain(others)
+        .map(|case| format!("<code>{}</code>", escaped_html(&case.id())));
     let ids = ids.collect::<Vec<_>>().join(", ");
     let _ = writeln!(text, "\n<details><summary>{ids}</summary>\n");
     let _ = writeln!(text, "{}.\n", escaped(case.description.trim_end_matches('.')));
     for it in &case.findings {
         let (finding, place) = (&it.finding, place(&it.finding));
-        let _ = writeln!(text, "**{} {}** {}\n", finding.code, finding.name, escaped(&place));
+        let _ = writeln!(
+            text,
+            "**{} {}** {}\n",
+            escaped(&finding.code),
+            escaped(&finding.name),
+            escaped(&place)
+        );
         let _ = writeln!(text, "{}\n", escaped(&finding.message));
         for evidence in facts(finding) {
             let _ = writeln!(text, "- {}", escaped(&evidence));
         }
         if let Some(accepted) = &it.accepted {
             let reason = escaped(&accepted.reason);
-            let _ = writeln!(text, "- accepted until {}: {reason}", accepted.expires);
+            let _ = writeln!(text, "- accepted until {}: {reason}", escaped(&accepted.expires));
         }
         text.push('\n');
     }
-    let _ = writeln!(text, "```\n{}\n```\n\n</details>", case.command);
+    let _ = writeln!(text, "{}\n</details>", block("", &case.command));
 }
 
 fn skipped(text: &mut String, suite: &Suite) {
@@ -88,20 +96,4 @@ fn skipped(text: &mut String, suite: &Suite) {
         let what = format!("{} of {engine}{names}: {reason}", amount(cases.len(), "probe"));
         let _ = writeln!(text, "\nSkipped {}", escaped(&what));
     }
-}
-
-/// Text that stands for itself: what a table, HTML or emphasis would take for its own is escaped.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '~' => escaped.extend(['\\', c]),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            '\n' | '\r' => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

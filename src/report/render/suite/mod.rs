@@ -11,8 +11,7 @@ use super::WIDTH;
 use crate::report::Finding;
 use crate::report::suite::{Case, CaseFinding, Suite};
 use crate::spec::named_enum;
-
-pub use markdown::render as markdown;
+use crate::visible::Visible;
 
 named_enum! {
     /// Form of the report on a suite.
@@ -40,7 +39,7 @@ impl SuiteFormat {
     pub const OF_A_RUN: [Self; 3] = [Self::Junit, Self::Github, Self::Sarif];
 }
 
-/// Renders a suite. Text may contain ANSI styles; print it through `anstream`.
+/// Renders a suite. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
 ///
 /// # Errors
 /// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
@@ -54,13 +53,14 @@ pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
 /// As [`render`].
 pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyhow::Result<String> {
     Ok(match format {
-        SuiteFormat::Full => text::full(suite, columns),
-        SuiteFormat::Concise => text::concise(suite),
+        SuiteFormat::Full => text::full(&Visible::of(suite)?, columns),
+        SuiteFormat::Concise => text::concise(&Visible::of(suite)?),
         SuiteFormat::Json => json::render(suite)?,
-        SuiteFormat::Markdown => markdown::render(suite),
-        SuiteFormat::Junit => junit::render(suite)?,
-        SuiteFormat::Github => github::render(suite),
-        SuiteFormat::Sarif => sarif::render(suite)?,
+        SuiteFormat::Markdown => markdown::render(&Visible::of(suite)?),
+        SuiteFormat::Junit => junit::render(&Visible::of(suite)?)?,
+        SuiteFormat::Github => github::render(&Visible::of(suite)?),
+        // The documentation of rules is zprobe's own.
+        SuiteFormat::Sarif => sarif::render(&Visible::of(suite)?, &suite.pages)?,
     })
 }
 

@@ -4,18 +4,24 @@
 //! where a finding was expected) is a notification of the tool, as is an entry of the baseline that has
 //! expired.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::facts;
 use crate::report::Severity;
 use crate::report::render::concise::place;
 use crate::report::suite::{Case, CaseFinding, NoticeKind, Suite};
+use crate::visible::Visible;
 
 /// Where the format is described, for programs.
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-pub(super) fn render(suite: &Suite) -> serde_json::Result<String> {
-    let rules = rules(suite);
+pub(super) fn render(
+    suite: &Visible<Suite>,
+    pages: &BTreeMap<String, &'static str>,
+) -> serde_json::Result<String> {
+    let rules = rules(suite, pages);
     let ids: Vec<&str> = rules.iter().filter_map(|rule| rule["id"].as_str()).collect();
     let cases = suite.cases.iter();
     let results: Vec<Value> = cases
@@ -41,11 +47,11 @@ pub(super) fn render(suite: &Suite) -> serde_json::Result<String> {
             "results": results,
         }],
     });
-    Ok(serde_json::to_string_pretty(&sarif)? + "\n")
+    crate::visible::json(&sarif)
 }
 
 /// Every rule that has a finding, by code, with its page.
-fn rules(suite: &Suite) -> Vec<Value> {
+fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     let findings = suite.cases.iter().flat_map(|case| &case.findings);
     let mut findings: Vec<_> = findings.map(|it| &it.finding).collect();
@@ -56,7 +62,7 @@ fn rules(suite: &Suite) -> Vec<Value> {
         rule.insert("id".into(), json!(finding.code));
         rule.insert("name".into(), json!(finding.name));
         rule.insert("defaultConfiguration".into(), json!({ "level": level(finding.severity) }));
-        if let Some(page) = suite.pages.get(&finding.code) {
+        if let Some(page) = pages.get(&finding.code) {
             let short = format!("{} {}", finding.code, finding.name);
             rule.insert("shortDescription".into(), json!({ "text": short }));
             rule.insert("fullDescription".into(), json!({ "text": meaning(page) }));
@@ -84,7 +90,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
         "ruleId": finding.code,
         "ruleIndex": rules.iter().position(|id| *id == finding.code),
         "level": level(finding.severity),
-        "message": { "text": text },
+        "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
         // The same finding in the same case is the same alert, whatever its message counts.
         "partialFingerprints": { "case/v1": format!("{}:{}", finding.code, case.id()) },
@@ -136,7 +142,7 @@ fn notifications(suite: &Suite) -> Vec<Value> {
         let text = format!("{}: {}", case.id(), case.complaint());
         json!({
             "level": "error",
-            "message": { "text": text },
+            "message": { "text": message(&text) },
             "locations": [location(file, 1, Some(case))],
         })
     });
@@ -147,7 +153,7 @@ fn notifications(suite: &Suite) -> Vec<Value> {
         };
         json!({
             "level": level,
-            "message": { "text": notice.message },
+            "message": { "text": message(&notice.message) },
             "locations": [location(&notice.file, notice.line, None)],
         })
     });
@@ -159,6 +165,11 @@ fn notifications(suite: &Suite) -> Vec<Value> {
         })
     });
     unchecked.chain(cases).chain(notices).collect()
+}
+
+/// A message in which nothing is a link: `[words](address)` is one.
+fn message(text: &str) -> String {
+    text.replace("](", "] (")
 }
 
 const fn level(severity: Severity) -> &'static str {

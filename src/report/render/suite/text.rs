@@ -8,10 +8,11 @@ use super::{first_line, in_short};
 use crate::report::Finding;
 use crate::report::render::full::{Page, finding_text};
 use crate::report::suite::{Case, Cause, Status, Suite};
-use crate::report::words::{amount, of_all};
+use crate::report::words::{amount, of_all, one_line};
+use crate::visible::Visible;
 
 /// A line for each case, and each that is not well with its evidence.
-pub(super) fn full(suite: &Suite, columns: usize) -> String {
+pub(super) fn full(suite: &Visible<Suite>, columns: usize) -> String {
     let mut page = Page::new(columns);
     if let Some(why) = &suite.unchecked {
         let loud = style(Status::Failed);
@@ -22,7 +23,7 @@ pub(super) fn full(suite: &Suite, columns: usize) -> String {
     for case in suite.cases.iter().filter(|case| case.status != Status::Skipped) {
         let style = style(case.status);
         let status = label(case.status);
-        let (id, got, seconds) = (case.id(), in_short(case), case.seconds);
+        let (id, got, seconds) = (one_line(&case.id()), in_short(case), case.seconds);
         let lead = format!("{style}{status:12}{style:#}  {seconds:6.2} s  {id:width$}  ");
         page.wrapped(&lead, "    ", &got, Style::new());
     }
@@ -40,14 +41,15 @@ pub(super) fn full(suite: &Suite, columns: usize) -> String {
 }
 
 /// A line for each case that is not well, and one for all.
-pub(super) fn concise(suite: &Suite) -> String {
+pub(super) fn concise(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     if let Some(why) = &suite.unchecked {
         let _ = writeln!(text, "NOT CHECKED: {why}");
     }
     for case in &suite.cases {
         if case.status.is_bad() {
-            let _ = writeln!(text, "{}: {}: {}", label(case.status), case.id(), first_line(case));
+            let line = format!("{}: {}: {}", label(case.status), case.id(), first_line(case));
+            text += &(one_line(&line) + "\n");
         }
     }
     text + &ending(suite)
@@ -59,14 +61,13 @@ fn ending(suite: &Suite) -> String {
     for ((engine, reason), cases) in suite.skips() {
         let count = amount(cases.len(), "probe");
         let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
-        let _ = writeln!(text, "skipped {count} of {engine}{names}: {reason}");
+        let line = format!("skipped {count} of {engine}{names}: {reason}");
+        text += &(one_line(&line) + "\n");
     }
     for notice in &suite.notices {
-        let _ = writeln!(
-            text,
-            "{} baseline entry: {}:{}: {}",
-            notice.kind, notice.file, notice.line, notice.message
-        );
+        let place = format!("{}:{}", notice.file, notice.line);
+        let line = format!("{} baseline entry: {place}: {}", notice.kind, notice.message);
+        text += &(one_line(&line) + "\n");
     }
     text + &summary(suite) + "\n"
 }
@@ -90,7 +91,7 @@ pub(super) fn summary(suite: &Suite) -> String {
 fn failure(page: &mut Page, cause: &Cause<'_>) {
     let case = cause.first;
     let style = style(case.status);
-    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     page.paragraph("", &case.description);
     if !cause.others.is_empty() {
         let others: Vec<String> = cause.others.iter().map(|case| case.id()).collect();
@@ -115,7 +116,7 @@ fn failure(page: &mut Page, cause: &Cause<'_>) {
 
 fn accepted(page: &mut Page, case: &Case) {
     let style = style(case.status);
-    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), case.id());
+    let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     for it in &case.findings {
         let finding = &it.finding;
         page.paragraph("", &format!("{} {}: {}", finding.code, finding.name, finding.message));
@@ -135,9 +136,9 @@ fn limit(page: &mut Page, finding: &Finding) {
 
 /// How to see it by itself, and where it is recorded.
 fn again(page: &mut Page, case: &Case) {
-    let _ = writeln!(page, "  again: {}", case.command);
+    let _ = writeln!(page, "  again: {}", one_line(&case.command));
     if let Some(dir) = &case.run_dir {
-        let _ = writeln!(page, "  recorded in {}", dir.display());
+        let _ = writeln!(page, "  recorded in {}", one_line(&dir.to_string_lossy()));
     }
 }
 

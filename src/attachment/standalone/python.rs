@@ -1,0 +1,32 @@
+//! Values as expressions of Python that are data whatever stands in them.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// A text as a literal: ASCII alone, so that nothing in it ends the literal, or its line.
+pub(super) fn literal(text: &str) -> String {
+    let mut literal = String::from("'");
+    for c in text.chars() {
+        let _ = match (c, u32::from(c)) {
+            ('\'' | '\\', _) => write!(literal, "\\{c}"),
+            (' '..='~', _) => write!(literal, "{c}"),
+            (_, code @ 0..=0xff) => write!(literal, "\\x{code:02x}"),
+            (_, code @ 0..=0xffff) => write!(literal, "\\u{code:04x}"),
+            (_, code) => write!(literal, "\\U{code:08x}"),
+        };
+    }
+    literal + "'"
+}
+
+/// An expression that reads a value from its JSON, a line of which is a line of the script.
+pub(super) fn loaded(value: &Value) -> String {
+    let document = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".to_owned());
+    let lines: String = document.lines().map(|line| format!("    {}\n", literal(line))).collect();
+    format!("json.loads(\n{lines})")
+}
+
+/// The word for a truth.
+pub(super) fn truth(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}

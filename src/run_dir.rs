@@ -1,0 +1,281 @@
+//! The files of a run directory: made new and for this user alone, and read without being led astray.
+//!
+//! Whoever can name a directory beforehand can put things into it: a module that Python would import, a
+//! link in whose place a file would be overwritten. So a run is recorded in a directory that is new, or
+//! empty and this user's, and each of its files is a new one. A directory of somebody else is only read,
+//! and only regular files of it, none of them behind a link.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use nix::unistd::geteuid;
+
+/// Rights of a run directory: nobody else's.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Rights of the files in it.
+const FILE_MODE: u32 = 0o600;
+
+/// Why nothing can be recorded in a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// There is something in it.
+    #[error(
+        "{0} is not empty; name a directory with --out that does not exist yet, or leave --out away"
+    )]
+    NotEmpty(PathBuf),
+    /// There is something else of this name, or a link.
+    #[error("{0} is a link, or no directory; name a directory with --out that does not exist yet")]
+    NoDirectory(PathBuf),
+    /// It is somebody else's.
+    #[error(
+        "{0} belongs to another user, who could change what is recorded; name a directory with --out \
+         that does not exist yet"
+    )]
+    Foreign(PathBuf),
+    /// Another run is being recorded there.
+    #[error("{0} is being written to by another zprobe; name another directory with --out")]
+    Busy(PathBuf),
+    /// The system refuses.
+    #[error("cannot create {path}: {cause}; choose another run directory with --out")]
+    System {
+        /// The directory.
+        path: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
+}
+
+/// A directory that one zprobe records in, and no other. Unless it is kept, what was put into it is gone
+/// with this, and so is the directory if it was made for it.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    /// Open, because a lock lasts as long. None where the file system has no locks.
+    lock: Option<File>,
+    is_new: bool,
+    is_kept: bool,
+}
+
+impl Claim {
+    /// Makes a directory, or takes one that is there, empty, and this user's.
+    ///
+    /// # Errors
+    /// When there is anything in its place that could lead astray, or another run is recorded there.
+    pub fn new(path: &Path) -> Result<Self, Unusable> {
+        let system = |cause| Unusable::System { path: path.to_owned(), cause };
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent).map_err(system)?;
+        }
+        let is_new = match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(system(error)),
+        };
+        // Trailing slashes and `.` would have a link followed.
+        let name: PathBuf = path.components().collect();
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&name)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP | libc::ENOTDIR) => Unusable::NoDirectory(path.to_owned()),
+                _ => system(error),
+            })?;
+        if directory.metadata().map_err(system)?.uid() != geteuid().as_raw() {
+            return Err(Unusable::Foreign(path.to_owned()));
+        }
+        let lock = match directory.try_lock() {
+            Ok(()) => Some(directory),
+            Err(fs::TryLockError::WouldBlock) => return Err(Unusable::Busy(path.to_owned())),
+            Err(fs::TryLockError::Error(_)) => None,
+        };
+        if !is_new {
+            let mode = fs::Permissions::from_mode(DIRECTORY_MODE);
+            match &lock {
+                Some(directory) => directory.set_permissions(mode),
+                None => fs::set_permissions(path, mode),
+            }
+            .map_err(system)?;
+            // Not before: nobody else can put anything into it from now on.
+            if fs::read_dir(path).map_err(system)?.next().is_some() {
+                return Err(Unusable::NotEmpty(path.to_owned()));
+            }
+        }
+        Ok(Self { path: path.to_owned(), lock, is_new, is_kept: false })
+    }
+
+    /// Leaves everything where it is.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        if self.is_new {
+            let _ = fs::remove_dir_all(&self.path);
+        } else if self.lock.is_some() {
+            // It was empty, and nobody else's since.
+            for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+                let _ = match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => fs::remove_dir_all(entry.path()),
+                    _ => fs::remove_file(entry.path()),
+                };
+            }
+        }
+    }
+}
+
+/// A new directory with those above it, for this user alone.
+///
+/// # Errors
+/// When there is something of this name already, or the system refuses.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.mode(DIRECTORY_MODE);
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        builder.recursive(true).create(parent)?;
+    }
+    builder.recursive(false).create(path)
+}
+
+/// A new file to write to, for this user alone.
+///
+/// # Errors
+/// When there is something of this name already, be it a link that leads nowhere, or the system refuses.
+pub fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
+/// A regular file, opened for reading. Nothing waits for a writer, as it would at a named pipe.
+///
+/// # Errors
+/// When it is a link or no regular file, or cannot be read.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => io::Error::other(
+                "it is a symbolic link, which could lead to any file of yours; put the file itself there",
+            ),
+            _ => error,
+        })?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    Ok(file)
+}
+
+/// The text of a regular file that has no more than so many bytes.
+///
+/// # Errors
+/// As [`open`], and when the file is larger or not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    open(path)?.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(text)
+}
+
+/// Whether a path is a directory itself, and no link to one.
+pub fn is_dir(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|it| it.is_dir())
+}
+
+/// Whether a path is a regular file itself, and no link to one.
+pub fn is_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|it| it.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_claimed_directory_is_new_or_empty_and_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        Claim::new(&path("a/new")).unwrap().keep();
+        assert_eq!(mode(&path("a/new")), 0o700);
+        fs::create_dir(path("empty")).unwrap();
+        fs::set_permissions(path("empty"), fs::Permissions::from_mode(0o777)).unwrap();
+        Claim::new(&path("empty")).unwrap().keep();
+        assert_eq!(mode(&path("empty")), 0o700);
+        fs::write(path("empty/json.py"), "").unwrap();
+        assert!(matches!(Claim::new(&path("empty")), Err(Unusable::NotEmpty(_))));
+        symlink(path("a/new"), path("link")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        for name in ["link", "link/", "link/.", "file"] {
+            assert!(matches!(Claim::new(&path(name)), Err(Unusable::NoDirectory(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn two_claims_to_one_directory_do_not_go_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        for make in [true, false] {
+            if !make {
+                fs::create_dir(&path).unwrap();
+            }
+            let claim = Claim::new(&path).unwrap();
+            assert!(matches!(Claim::new(&path), Err(Unusable::Busy(_))));
+            fs::write(path.join("left"), "").unwrap();
+            drop(claim);
+            assert_eq!((path.join("left").exists(), path.exists()), (false, !make));
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("link"), dir.path().join("target"));
+        symlink(&target, &link).unwrap();
+        assert_eq!(create(&link).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(create_dir(&link).is_err() && !target.exists());
+        assert_eq!(mode_of_new(&dir.path().join("new")), 0o600);
+    }
+
+    fn mode_of_new(path: &Path) -> u32 {
+        create(path).unwrap();
+        mode(path)
+    }
+
+    #[test]
+    fn only_regular_files_are_read_and_no_more_of_them_than_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        assert_eq!(read_text(&path("file"), 4).unwrap(), "text");
+        assert!(read_text(&path("file"), 3).unwrap_err().to_string().contains("more than 3"));
+        symlink(path("file"), path("link")).unwrap();
+        assert!(open(&path("link")).unwrap_err().to_string().contains("symbolic link"));
+        nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["fifo", "."] {
+            assert!(
+                open(&path(name)).unwrap_err().to_string().contains("no regular file"),
+                "{name}"
+            );
+        }
+        assert!(is_file(&path("file")) && !is_file(&path("link")) && is_dir(dir.path()));
+    }
+}
