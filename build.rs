@@ -17,7 +17,6 @@ fn main() {
 #[cfg(feature = "native")]
 mod native {
     use std::env;
-    use std::fs;
     use std::path::{Path, PathBuf};
 
     /// Where the sources of the shim are.
@@ -44,15 +43,14 @@ mod native {
         })
     }
 
-    /// Compiles every source of the shim into one static library.
+    /// Compiles the shim into a static library.
     fn compile(lib: &Path) -> Result<PathBuf, String> {
         let include = lib.with_file_name("include");
         let mut build = cc::Build::new();
         build
             .cpp(true)
             .std("c++17")
-            .files(sources()?)
-            .include(SHIM)
+            .file(Path::new(SHIM).join("all.cpp"))
             .include(Path::new(SHIM).join("gloo_stub"))
             .define("USE_C10D_GLOO", None)
             .define("_GLIBCXX_USE_CXX11_ABI", "1")
@@ -71,20 +69,6 @@ mod native {
         build.try_compile(LIBRARY).map_err(|error| format!("the C++ shim: {error}"))?;
         let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: cargo runs this program")?;
         Ok(Path::new(&out).join(format!("lib{LIBRARY}.a")))
-    }
-
-    /// The C++ files of the shim, in the same order each time.
-    fn sources() -> Result<Vec<PathBuf>, String> {
-        let failed = |error| format!("cannot read the shim's sources in {SHIM}: {error}");
-        let mut files = Vec::new();
-        for entry in fs::read_dir(SHIM).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "cpp") {
-                files.push(path);
-            }
-        }
-        files.sort();
-        Ok(files)
     }
 
     /// Links `zprobe-rank`, and the tests in it, with the shim and libtorch.

@@ -1,11 +1,14 @@
-//! Python environments, made by a program that stands in for uv or for venv and pip. Needs no
-//! network.
+//! Python environments, made by a program that stands in for uv or for venv and pip, and by the real
+//! ones from an index in a directory. Needs no network.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 
 use tempfile::TempDir;
@@ -152,4 +155,75 @@ fn a_tool_that_does_not_start_is_named() {
     let fixture = Fixture { installer: missing, ..fixture };
     let message = fixture.provide(DEEPSPEED).unwrap_err().to_string();
     assert!(message.contains("cannot start /does/not/exist/uv"), "{message}");
+}
+
+/// An index of one package, `harmless` 1.0, which says that the package has this hash.
+fn index(dir: &Path, sha256: impl Fn(&[u8]) -> String) -> String {
+    const FILE: &str = "harmless-1.0-py3-none-any.whl";
+    let mut wheel = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let info = "harmless-1.0.dist-info";
+    let metadata = "Metadata-Version: 2.1\nName: harmless\nVersion: 1.0\n";
+    let tags = "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n";
+    let names = ["harmless.py", "METADATA", "WHEEL", "RECORD"].map(|name| match name {
+        "harmless.py" => name.to_owned(),
+        _ => format!("{info}/{name}"),
+    });
+    let record = names.iter().map(|name| format!("{name},,\n")).collect::<String>();
+    for (name, text) in names.iter().zip(["", metadata, tags, &record]) {
+        wheel.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        wheel.write_all(text.as_bytes()).unwrap();
+    }
+    let wheel = wheel.finish().unwrap().into_inner();
+    let place = dir.join("harmless");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join(FILE), &wheel).unwrap();
+    let page = format!("<a href=\"{FILE}#sha256={}\">{FILE}</a>", sha256(&wheel));
+    fs::write(place.join("index.html"), format!("<!DOCTYPE html><html><body>{page}</body></html>"))
+        .unwrap();
+    format!("file://{}", dir.display())
+}
+
+/// Whether `zprobe provision harmless==1.0` succeeds with this index and this `PATH`, and what it says.
+fn provision(index: &str, path: &OsStr) -> (bool, String) {
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    command.args(["provision", "harmless==1.0"]).env("ZPROBE_CACHE_DIR", cache.path());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("PIP_") || text.starts_with("UV_") {
+            command.env_remove(name);
+        }
+    }
+    let no_cache = cache.path().join("downloads");
+    let output = command
+        .env("PATH", path)
+        .envs([("PIP_INDEX_URL", index), ("UV_DEFAULT_INDEX", index)])
+        .envs([("PIP_CONFIG_FILE", "/dev/null"), ("UV_NO_CONFIG", "1")])
+        .envs([("PIP_CACHE_DIR", &no_cache), ("UV_CACHE_DIR", &no_cache)])
+        .output()
+        .unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_package_that_is_not_what_its_index_says_is_not_installed() {
+    let pythons = ["3.11".to_owned(), "3.10".to_owned()];
+    if Installer::Pip.create(Path::new("unused"), &pythons).is_none() {
+        eprintln!("skipped: no Python 3.11 or 3.10 on PATH");
+        return;
+    }
+    // With pip alone, and with uv where there is one.
+    let path = std::env::var_os("PATH").unwrap();
+    let without_uv = std::env::split_paths(&path).filter(|place| !place.join("uv").exists());
+    for path in [std::env::join_paths(without_uv).unwrap(), path.clone()] {
+        let dir = tempfile::tempdir().unwrap();
+        let right = |wheel: &[u8]| {
+            use sha2::Digest as _;
+            sha2::Sha256::digest(wheel).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let (installed, said) = provision(&index(dir.path(), right), &path);
+        assert!(installed, "{said}");
+        let (installed, said) = provision(&index(dir.path(), |_| "0".repeat(64)), &path);
+        assert!(!installed && said.to_lowercase().contains("hash"), "{said}");
+    }
 }

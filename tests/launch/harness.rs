@@ -61,6 +61,21 @@ pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
     run_from(Source::Cold(program), spec, "")
 }
 
+/// A run of two ranks, of which `hung` never end, that ends because its timeout has run out on them.
+///
+/// A machine may take longer than that to start ranks: a run in which the timeout came before they had
+/// got to where they hang, or finish, shows nothing, and they get four times as long.
+pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
+    let arrived = |run: &Run| {
+        (0..2).all(|rank| {
+            let ready = matches!(run.said(rank).first(), Some(Event::RankReady { .. }));
+            ready && (hung.contains(&rank) || run.finished(rank))
+        })
+    };
+    let mut runs = [2, 8, 32, 128].into_iter().map(|timeout_s| run(&spec(2, timeout_s)));
+    runs.find(arrived).expect("two ranks start within two minutes")
+}
+
 /// `fixtures/ranks/rank.py` with these arguments over `pool`, which must be one of `pooled.py`.
 pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
     let run = run_from(Source::Warm(pool), spec, arguments);

@@ -16,7 +16,7 @@ use crate::harness::{fixture, processes_of};
 
 fn zprobe(run_dir: &Path, stdout: Stdio) -> Child {
     Command::new(env!("CARGO_BIN_EXE_zprobe"))
-        .args(["run", "--output-format", "concise", "--rank-program"])
+        .args(["run", "--timeout", "600", "--output-format", "concise", "--rank-program"])
         .arg(fixture("rank.py"))
         .arg("--out")
         .arg(run_dir)

@@ -3,15 +3,17 @@
 
 use zprobe::trace::{Event, Outcome, Violation};
 
-use crate::harness::{Run, for_each, ranks, run, run_program, spec};
+use crate::harness::{self, Run, for_each, ranks, run, run_program};
 
 /// SIGKILL.
 const KILLED: Outcome = Outcome::Signal(9);
 const EXITED: Outcome = Outcome::Code(0);
 
-/// Two ranks, with a timeout that is meant to run out.
-fn run_into_timeout(arguments: &str) -> Run {
-    run_program(&ranks(arguments), &spec(2, 2))
+/// Two ranks of which `hung` never end, over a timeout that runs out.
+fn run_into_timeout(arguments: &str, hung: &[usize]) -> Run {
+    let run = harness::run_into_timeout(hung, |spec| run_program(&ranks(arguments), spec));
+    assert_eq!(run.silent(), Some(hung), "{arguments}");
+    run
 }
 
 fn outcomes(run: &Run) -> [Outcome; 2] {
@@ -21,8 +23,7 @@ fn outcomes(run: &Run) -> [Outcome; 2] {
 #[test]
 fn hung_ranks_are_all_named() {
     for_each(["sleeps", "sleeps --forked"], |arguments| {
-        let run = run_into_timeout(arguments);
-        assert_eq!(run.silent(), Some(&[0, 1][..]), "{arguments}");
+        let run = run_into_timeout(arguments, &[0, 1]);
         assert_eq!(outcomes(&run), [Outcome::Reaped; 2], "{arguments}");
     });
 }
@@ -30,8 +31,7 @@ fn hung_ranks_are_all_named() {
 #[test]
 fn a_rank_that_finished_is_not_named_with_the_hung_one() {
     for_each(["sleeps --rank 1", "sleeps --rank 1 --forked"], |arguments| {
-        let run = run_into_timeout(arguments);
-        assert_eq!(run.silent(), Some(&[1][..]), "{arguments}");
+        let run = run_into_timeout(arguments, &[1]);
         assert_eq!(outcomes(&run), [EXITED, Outcome::Reaped], "{arguments}");
     });
 }
@@ -39,8 +39,7 @@ fn a_rank_that_finished_is_not_named_with_the_hung_one() {
 #[test]
 fn ranks_that_resist_are_ended_all_the_same() {
     for_each(["ignores-sigterm", "stops-itself --forked", "closes-channel"], |arguments| {
-        let run = run_into_timeout(arguments);
-        assert_eq!(run.silent(), Some(&[0, 1][..]), "{arguments}");
+        let run = run_into_timeout(arguments, &[0, 1]);
         assert_eq!(outcomes(&run), [Outcome::Reaped; 2], "{arguments}");
     });
 }
@@ -119,7 +118,7 @@ fn floods_of_output_go_to_the_logs_and_their_end_to_the_trace() {
     let run = run("floods-output");
     assert_eq!(outcomes(&run), [Outcome::Code(1); 2]);
     let tail = run.stderr(Some(0)).unwrap();
-    assert!(tail.ends_with("flood 199999") && tail.lines().count() <= 20, "{tail}");
+    assert!(tail.ends_with("flood 49999") && tail.lines().count() <= 20, "{tail}");
     let stdout = std::fs::metadata(run.dir.path().join("run/rank-1.stdout.log")).unwrap();
     assert!(stdout.len() > 1_000_000);
 }

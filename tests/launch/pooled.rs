@@ -10,7 +10,9 @@ use tempfile::TempDir;
 use zprobe::launch::{Hosting, Launch, LaunchError, Pool, PoolFailure, RankProgram, Source};
 use zprobe::trace::{Event, Outcome, Violation};
 
-use crate::harness::{Run, fixture, processes_of, ranks, run_over, run_program, spec};
+use crate::harness::{
+    Run, fixture, processes_of, ranks, run_into_timeout, run_over, run_program, spec,
+};
 
 /// Longer than any loaded machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,7 +86,8 @@ fn a_run_over_a_pool_leaves_the_trace_of_a_cold_one_and_a_pool_that_works() {
 fn hung_ranks_and_hosts_are_ended_and_the_pool_goes_on() {
     let (pool, _dir) = pool();
     for behaviour in ["sleeps", "ignores-sigterm", "stops-itself"] {
-        let run = run_over(&pool, &format!("{behaviour} --rank 1"), &spec(2, 2));
+        let arguments = format!("{behaviour} --rank 1");
+        let run = run_into_timeout(&[1], |spec| run_over(&pool, &arguments, spec));
         assert_eq!(run.silent(), Some(&[1][..]), "{behaviour}");
         assert_eq!([run.outcome(0), run.outcome(1)], [Outcome::Code(0), Outcome::Reaped]);
         assert_healthy(&pool, behaviour);

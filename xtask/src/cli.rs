@@ -43,10 +43,12 @@ pub enum Task {
 
     /// Check and test everything
     ///
-    /// In order: formatting, clippy and tests without libtorch, and of the HTML report in Chromium,
-    /// which root installs with apt-get if it is not there; then libtorch, clippy, the documentation, the release build and every test of the native engine; then a Python
-    /// environment with DeepSpeed, the tests of real engines, and rows of the zoo. Stops at the
-    /// first failure. Tests run under cargo-nextest where it is installed, else under `cargo test`.
+    /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities of
+    /// dependencies; libtorch, clippy of the native engine, the release build, the documentation and
+    /// every test; the tests of the HTML report in Chromium, which root installs with apt-get if it is
+    /// not there; a Python environment with DeepSpeed, the tests of real engines, and rows of the zoo.
+    /// Stops at the first failure, and says at the end what could not be checked. Tests run under
+    /// cargo-nextest where it is installed, else under `cargo test`.
     Test {
         /// Every seed, every configuration and every row of the zoo instead of those that stand for
         /// them (sets ZPROBE_TEST_FULL=1)

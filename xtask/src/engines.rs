@@ -1,7 +1,6 @@
 //! The Python environments in which real engines are tested.
 //!
-//! They are made by `zprobe provision`, with uv, which is installed below the target directory if
-//! it is not there.
+//! They are made by `zprobe provision`, with the uv of [`tools`].
 
 use std::env;
 use std::ffi::OsString;
@@ -10,7 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::workspace;
+use crate::host::Host;
+use crate::{tools, workspace};
 
 /// The release that the tests of engines run with.
 pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
@@ -30,13 +30,9 @@ impl Environments {
     /// Makes uv ready.
     pub fn prepare() -> Result<Self> {
         let target = workspace::target_dir()?;
-        let tools = target.join("tools");
-        if !tools.join("bin/uv").exists() {
-            run(Command::new("python3").args(["-m", "venv"]).arg(&tools))?;
-            run(Command::new(tools.join("bin/python")).args(["-m", "pip", "install", "-q", "uv"]))?;
-        }
+        let tools = tools::prepare(&Host::from_env(), &target)?;
         let inherited = env::var_os("PATH").unwrap_or_default();
-        let places = [tools.join("bin")].into_iter().chain(env::split_paths(&inherited));
+        let places = [tools].into_iter().chain(env::split_paths(&inherited));
         let path = env::join_paths(places).context("PATH cannot be extended")?;
         let cache = env::var_os("ZPROBE_CACHE_DIR").map_or(target.join("engines"), PathBuf::from);
         Ok(Self { cache, path })

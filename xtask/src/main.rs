@@ -5,6 +5,7 @@ mod bench;
 mod browser;
 mod cargo;
 mod cli;
+mod dependencies;
 mod engines;
 mod host;
 mod lattice;
@@ -13,6 +14,7 @@ mod page;
 mod provision;
 mod steps;
 mod tasks;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;

@@ -9,12 +9,13 @@ pub struct Steps {
     total: usize,
     done: usize,
     start: Instant,
+    skipped: Vec<String>,
 }
 
 impl Steps {
     /// Starts the clock.
     pub fn new(total: usize) -> Self {
-        Self { total, done: 0, start: Instant::now() }
+        Self { total, done: 0, start: Instant::now(), skipped: Vec::new() }
     }
 
     /// Performs the next step.
@@ -28,9 +29,18 @@ impl Steps {
         Ok(value)
     }
 
-    /// Says that everything went well.
+    /// Notes something that was not checked, and why; it is said again at the end.
+    pub fn skip(&mut self, reason: &str) {
+        eprintln!("skipped: {reason}");
+        self.skipped.push(reason.to_owned());
+    }
+
+    /// Says that everything went well, but for what was skipped.
     pub fn finish(self) {
         eprintln!("{} steps passed in {:.1} s", self.done, self.start.elapsed().as_secs_f64());
+        for reason in self.skipped {
+            eprintln!("skipped: {reason}");
+        }
     }
 }
 

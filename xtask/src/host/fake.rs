@@ -39,6 +39,11 @@ impl FakeHost {
         self
     }
 
+    /// The directory of the programs.
+    pub fn programs(&self) -> &Path {
+        self.bin.path()
+    }
+
     /// Sets `CXX`.
     pub fn with_cxx(mut self, cxx: &str) -> Self {
         self.host.cxx = Some(cxx.into());

@@ -6,7 +6,7 @@ use crate::cargo::{self, cargo};
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 
-/// What selects the native engine; in release always, so that torch-sys is compiled only once.
+/// What selects the native engine; in release always, so that nothing is compiled for two profiles.
 pub const NATIVE: &str = "--release --package zprobe --features native";
 
 /// Builds both programs in release.
@@ -21,6 +21,9 @@ pub fn launcher() -> Result<()> {
 }
 
 /// The release build, against a libtorch that is ready.
+///
+/// With the examples, because they take what tests take: for programs alone cargo selects other
+/// features of some dependencies, and the tests would compile those and zprobe once more.
 pub fn release(libtorch: &Libtorch) -> Result<()> {
-    cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins"))?))
+    cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins --examples"))?))
 }

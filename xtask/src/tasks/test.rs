@@ -1,69 +1,97 @@
 //! `cargo xtask test`
 
+use std::panic;
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::Result;
 
 use super::build::{self, NATIVE};
 use crate::browser;
 use crate::cargo::{self, cargo};
+use crate::dependencies::{self, Advisories};
 use crate::engines::Environments;
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
+use crate::{tools, workspace};
 
-/// Checks and tests everything, the quick steps first.
+/// What selects every package; compiled for one profile and one set of features.
+const EVERYTHING: &str = "--release --workspace --features zprobe/native";
+
+/// Checks and tests everything, the quick steps first. Downloads go on beside the steps before the
+/// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
     let mut steps = Steps::new(13);
-
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
-    steps.step("clippy, without libtorch", || {
-        cargo::run(cargo("clippy --workspace --all-targets -- -D warnings")?)
-    })?;
-    steps.step(&format!("tests without libtorch, with {}", runner.name()), || {
-        cargo::run(runner.tests("--workspace")?)?;
-        runner.doc_tests()
-    })?;
     let host = Host::from_env();
-    steps.step("Chromium", || browser::prepare(&host))?;
-    steps.step(&format!("tests of the HTML report in Chromium, with {}", runner.name()), || {
-        cargo::run(runner.ignored_tests("--test browser")?)
-    })?;
+    thread::scope(|scope| {
+        let libtorch = scope.spawn(|| Libtorch::locate(&host));
+        let tools = scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?));
 
-    let libtorch = steps.step("libtorch", || Libtorch::locate(&host))?;
-    steps.step("clippy, native", || {
-        let clippy = cargo(&format!("clippy {NATIVE} --all-targets -- -D warnings"))?;
-        cargo::run(libtorch.apply(clippy))
-    })?;
-    steps.step("documentation", || {
-        cargo::run(documentation("--package xtask")?)?;
-        cargo::run(libtorch.apply(documentation(NATIVE)?))
-    })?;
-    steps.step("release build", || build::release(&libtorch))?;
-    steps.step(&format!("native tests, with {}", runner.name()), || {
-        cargo::run(libtorch.apply(runner.tests(NATIVE)?))
-    })?;
-    let engines = Environments::prepare()?;
-    let python = steps.step("a Python environment with DeepSpeed", || engines.python())?;
-    steps.step(&format!("tests of real engines, with {}", runner.name()), || {
-        // Of the native engine's own tests only the comparison with others: the rest needs a GPU.
-        for selection in ["--test engines", "--test native every_engine_ends"] {
-            let mut tests = libtorch.apply(runner.ignored_tests(&format!("{NATIVE} {selection}"))?);
-            tests.env("ZPROBE_TEST_PYTHON", &python);
-            cargo::run(tests)?;
+        steps.step("clippy, without libtorch", || {
+            cargo::run(cargo("clippy --release --workspace --all-targets -- -D warnings")?)
+        })?;
+        let advisories = steps.step("licences, sources and advisories of dependencies", || {
+            dependencies::check(&host, &result_of(tools)?)
+        })?;
+        if advisories == Advisories::OutOfReach {
+            steps.skip("known vulnerabilities: the advisory database cannot be fetched from here");
         }
-        Ok(())
+        let libtorch = steps.step("libtorch", || result_of(libtorch))?;
+        steps.step("clippy, native", || {
+            // The programs and tests that the first clippy left out.
+            let targets = "--bin zprobe-rank --test native";
+            let clippy = cargo(&format!("clippy {NATIVE} {targets} -- -D warnings"))?;
+            cargo::run(libtorch.apply(clippy))
+        })?;
+        steps.step("release build", || build::release(&libtorch))?;
+        let engines = scope.spawn(|| {
+            let engines = Environments::prepare()?;
+            let python = engines.python()?;
+            Ok((engines, python))
+        });
+        steps.step("documentation", || cargo::run(libtorch.apply(documentation()?)))?;
+        steps.step(&format!("tests, with {}", runner.name()), || {
+            cargo::run(libtorch.apply(runner.tests(EVERYTHING)?))?;
+            runner.doc_tests(&libtorch)
+        })?;
+        steps.step("Chromium", || browser::prepare(&host))?;
+        steps.step(
+            &format!("tests of the HTML report in Chromium, with {}", runner.name()),
+            || {
+                let selection = format!("{EVERYTHING} --test browser");
+                cargo::run(libtorch.apply(runner.ignored_tests(&selection)?))
+            },
+        )?;
+        let (engines, python) =
+            steps.step("a Python environment with DeepSpeed", || result_of(engines))?;
+        steps.step(&format!("tests of real engines, with {}", runner.name()), || {
+            // Of the native engine's own tests only the comparison with others: the rest needs a GPU.
+            for selection in ["--test engines", "--test native every_engine_ends"] {
+                let tests = runner.ignored_tests(&format!("{EVERYTHING} {selection}"))?;
+                let mut tests = libtorch.apply(tests);
+                tests.env("ZPROBE_TEST_PYTHON", &python);
+                cargo::run(tests)?;
+            }
+            Ok(())
+        })?;
+        steps.step("known bugs of real releases", || engines.zoo(full))
     })?;
-    steps.step("known bugs of real releases", || engines.zoo(full))?;
 
     steps.finish();
     Ok(())
 }
 
-/// The command that documents a package, private items too, and fails on any warning.
-fn documentation(selection: &str) -> Result<Command> {
-    let mut command = cargo(&format!("doc --no-deps --document-private-items {selection}"))?;
+/// What came of work that went on beside other steps.
+fn result_of<T>(work: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    work.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+}
+
+/// The command that documents everything, private items too, and fails on any warning.
+fn documentation() -> Result<Command> {
+    let mut command = cargo(&format!("doc --no-deps --document-private-items {EVERYTHING}"))?;
     command.env("RUSTDOCFLAGS", "-D warnings");
     Ok(command)
 }
@@ -99,7 +127,11 @@ impl Runner {
     }
 
     /// Runs the examples in the documentation, which only nextest leaves out.
-    fn doc_tests(&self) -> Result<()> {
-        if self.nextest { cargo::run(cargo("test --workspace --doc")?) } else { Ok(()) }
+    fn doc_tests(&self, libtorch: &Libtorch) -> Result<()> {
+        if self.nextest {
+            cargo::run(libtorch.apply(cargo(&format!("test {EVERYTHING} --doc"))?))
+        } else {
+            Ok(())
+        }
     }
 }

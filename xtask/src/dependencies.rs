@@ -1,0 +1,93 @@
+//! What is compiled into zprobe: where it is from, under which licence, and what is known against it.
+//!
+//! `deny.toml` has the rules, cargo-deny judges.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::host::Host;
+use crate::workspace;
+
+/// The checks that need nothing but the crates themselves.
+const LOCAL: [&str; 3] = ["licenses", "sources", "bans"];
+
+/// Known vulnerabilities of dependencies: checked, or out of reach.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Advisories {
+    /// None applies.
+    Clean,
+    /// The database could not be fetched.
+    OutOfReach,
+}
+
+/// Checks licences and sources, and the advisories where their database can be had.
+///
+/// `tools` is the directory that cargo-deny is in.
+pub fn check(host: &Host, tools: &Path) -> Result<Advisories> {
+    judge(host, tools, &LOCAL)?;
+    // Fetched by itself, to tell a database that is out of reach from an advisory that applies.
+    let fetched = deny(host, tools, &["fetch", "db"]).status().context(NOT_STARTED)?;
+    if !fetched.success() {
+        eprintln!(
+            "warning: known vulnerabilities were not looked for: the database is out of reach"
+        );
+        return Ok(Advisories::OutOfReach);
+    }
+    judge(host, tools, &["advisories"])?;
+    Ok(Advisories::Clean)
+}
+
+/// What is wrong where cargo-deny cannot be started.
+const NOT_STARTED: &str = "cannot start cargo-deny";
+
+/// Has cargo-deny check all this.
+fn judge(host: &Host, tools: &Path, checks: &[&str]) -> Result<()> {
+    let args = [&["check"], checks].concat();
+    let status = deny(host, tools, &args).status().context(NOT_STARTED)?;
+    ensure!(
+        status.success(),
+        "cargo-deny refuses a dependency ({status}); what is wrong is said above, what is allowed \
+         stands in deny.toml"
+    );
+    Ok(())
+}
+
+/// A cargo-deny command on this workspace.
+fn deny(host: &Host, tools: &Path, args: &[&str]) -> Command {
+    eprintln!("$ cargo-deny {}", args.join(" "));
+    let mut command = host.command(tools.join("cargo-deny"));
+    command.args(args).current_dir(workspace::root());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    /// What comes of a cargo-deny that runs this script.
+    fn checked(script: &str) -> Result<Advisories> {
+        let host = FakeHost::new().with("cargo-deny", script);
+        check(&host, host.programs())
+    }
+
+    #[test]
+    fn a_licence_that_is_not_allowed_fails() {
+        let error = checked("case \"$*\" in *licenses*) exit 4;; esac").unwrap_err().to_string();
+        assert!(error.starts_with("cargo-deny refuses a dependency"), "{error}");
+    }
+
+    #[test]
+    fn a_known_vulnerability_fails() {
+        assert!(checked("case \"$*\" in *advisories*) exit 1;; esac").is_err());
+    }
+
+    #[test]
+    fn a_database_out_of_reach_is_told_from_a_clean_one() {
+        let without = checked("case \"$*\" in *fetch*|*advisories*) exit 1;; esac").unwrap();
+        assert_eq!(without, Advisories::OutOfReach);
+        assert_eq!(checked("").unwrap(), Advisories::Clean);
+    }
+}

@@ -1,0 +1,94 @@
+//! Programs that the tasks need and few machines have, installed below the target directory.
+//!
+//! They come as wheels by the user's pip, like libtorch: where that works, these do. pip takes
+//! nothing whose hash is not the one in `requirements.txt`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::host::Host;
+
+/// The programs' wheels, with their hashes.
+const REQUIREMENTS: &str = include_str!("requirements.txt");
+
+/// The mark of a complete installation; it holds what was installed.
+const STAMP: &str = "requirements.txt";
+
+/// Makes the programs ready, and returns the directory that they are in.
+pub fn prepare(host: &Host, target: &Path) -> Result<PathBuf> {
+    let home = target.join("tools");
+    let bin = home.join("bin");
+    let stamp = home.join(STAMP);
+    if fs::read(&stamp).is_ok_and(|text| text == REQUIREMENTS.as_bytes()) {
+        return Ok(bin);
+    }
+    match fs::remove_dir_all(&home) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", home.display()));
+        }
+        _ => {}
+    }
+    run(host.command("python3").args(["-m", "venv"]).arg(&home))?;
+    let wanted = home.join("wanted.txt");
+    let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    fs::write(&wanted, REQUIREMENTS).with_context(|| cannot_write(&wanted))?;
+    run(host
+        .command(bin.join("python"))
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+        .args(["--require-hashes", "--only-binary=:all:", "--requirement"])
+        .arg(&wanted))?;
+    fs::rename(&wanted, &stamp).with_context(|| cannot_write(&stamp))?;
+    Ok(bin)
+}
+
+/// Runs a command to its end.
+fn run(command: &mut Command) -> Result<()> {
+    let line = format!("{command:?}");
+    let status = command.status().with_context(|| {
+        format!("cannot start {line}: install python3 with venv and pip (Debian: python3-venv)")
+    })?;
+    ensure!(status.success(), "{line} failed ({status}); what is wrong is said above");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    /// A python3 whose venv holds a pip that notes what it was asked for, then ends with `code`.
+    fn python(code: u8) -> String {
+        format!(
+            "export PATH=$REAL_PATH; mkdir -p $3/bin\n\
+             printf '#!/bin/sh\\necho \"$@\" >> %s/asked\\nexit {code}\\n' $3 > $3/bin/python\n\
+             chmod +x $3/bin/python"
+        )
+    }
+
+    #[test]
+    fn tools_are_installed_once_and_only_with_the_hashes_that_they_must_have() {
+        let target = TempDir::new().unwrap();
+        let host = FakeHost::new().with("python3", &python(0));
+        let bin = prepare(&host, target.path()).unwrap();
+        assert_eq!(prepare(&FakeHost::new(), target.path()).unwrap(), bin);
+        let asked = fs::read_to_string(target.path().join("tools/asked")).unwrap();
+        assert_eq!(asked.lines().count(), 1, "{asked}");
+        assert!(asked.contains("--require-hashes"), "{asked}");
+        let pinned = REQUIREMENTS.lines().filter(|line| !line.starts_with('#'));
+        assert!(pinned.into_iter().all(|line| line.contains("==") && line.contains(" --hash=")));
+    }
+
+    #[test]
+    fn an_installation_that_failed_is_made_again() {
+        let target = TempDir::new().unwrap();
+        let error = prepare(&FakeHost::new().with("python3", &python(1)), target.path());
+        assert!(error.unwrap_err().to_string().contains("pip"));
+        prepare(&FakeHost::new().with("python3", &python(0)), target.path()).unwrap();
+    }
+}
