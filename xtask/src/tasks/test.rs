@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::build::{self, NATIVE};
 use crate::browser;
 use crate::cargo::{self, cargo};
+use crate::chaos;
 use crate::engines::Environments;
 use crate::host::Host;
 use crate::libtorch::Libtorch;
@@ -15,7 +16,7 @@ use crate::steps::Steps;
 /// Checks and tests everything, the quick steps first.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(13);
+    let mut steps = Steps::new(14);
 
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     steps.step("clippy, without libtorch", || {
@@ -41,6 +42,7 @@ pub fn test(full: bool) -> Result<()> {
         cargo::run(libtorch.apply(documentation(NATIVE)?))
     })?;
     steps.step("release build", || build::release(&libtorch))?;
+    steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
     steps.step(&format!("native tests, with {}", runner.name()), || {
         cargo::run(libtorch.apply(runner.tests(NATIVE)?))
     })?;
