@@ -15,7 +15,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("native", &["spec", "launch", "trace"]),
     ("report", &["spec", "trace"]),
     ("environment", &[]),
-    ("zoo", &["spec", "report", "environment"]),
+    ("zoo", &["spec", "report", "environment", "document"]),
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec"]),

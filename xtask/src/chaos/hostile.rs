@@ -234,38 +234,44 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
     Ok(Some(run))
 }
 
-/// Diagnoses the run in every form, as a terminal sees it.
+/// Diagnoses the run in every form, as a terminal and as others see it.
 fn every_form(case: &Case, run: &str) -> Result<()> {
-    for form in ["full", "concise", "json", "markdown", "junit", "github", "sarif"] {
+    for form in ["full", "concise", "markdown", "github"] {
         let call = case.zprobe(["diagnose", run, "--output-format", form])?;
-        let ended =
-            call.env("CLICOLOR_FORCE", "1").env("GITHUB_STEP_SUMMARY", "summary.md").ended()?;
+        let call = call.env("CLICOLOR_FORCE", "1").env("GITHUB_STEP_SUMMARY", "summary.md");
+        // What is exported is the same whatever is printed.
+        let exports = EXPORTS.map(|(kind, _)| format!("--export-{kind}=out.{kind}"));
+        let call = if form == "full" { call.args(exports) } else { call };
+        let ended = call.ended()?;
         ended.code()?;
         people(&ended.stderr)?;
-        let text = &ended.stdout;
-        match form {
-            _ if text.is_empty() => {}
-            "json" | "sarif" => markup::json(text)?,
-            "junit" => markup::xml(text)?,
-            "markdown" => markup::markdown(text)?,
-            _ => people(text)?,
-        }
-        if matches!(form, "markdown" | "junit") {
-            markup::terminal(text)?;
-        }
-        markup::log_of_a_ci(text).with_context(|| form)?;
-    }
-    let call = case.zprobe(["diagnose", run, "--export-html", "page.html"])?;
-    call.ended()?.code()?;
-    for (file, looks) in
-        [("page.html", markup::html as fn(&str) -> Result<()>), ("summary.md", markup::markdown)]
-    {
-        if let Ok(text) = fs::read_to_string(case.dir.join(file)) {
-            looks(&text).with_context(|| file)?;
+        people(&ended.stdout).with_context(|| form)?;
+        if form == "markdown" {
+            markup::markdown(&ended.stdout)?;
         }
     }
-    Ok(())
+    for (kind, looks) in EXPORTS {
+        // A trace that cannot be read has no report.
+        if let Ok(text) = fs::read_to_string(case.dir.join(format!("out.{kind}"))) {
+            looks(&text).with_context(|| format!("--export-{kind}"))?;
+        }
+    }
+    match fs::read_to_string(case.dir.join("summary.md")) {
+        Ok(text) => markup::markdown(&text).context("the summary of a job"),
+        Err(_) => Ok(()),
+    }
 }
+
+/// What somebody makes of a text.
+type Look = fn(&str) -> Result<()>;
+
+/// What is exported, and who reads it.
+const EXPORTS: [(&str, Look); 4] = [
+    ("json", markup::json),
+    ("sarif", markup::json),
+    ("junit", markup::xml),
+    ("html", markup::html),
+];
 
 /// The attachment, file by file.
 fn attachment(case: &Case, run: &str) -> Result<()> {
@@ -276,9 +282,9 @@ fn attachment(case: &Case, run: &str) -> Result<()> {
     if ended.code_of(&[0, 2])? == 2 {
         return Ok(());
     }
-    let unzip = case.call(Path::new("python3"));
-    let unzipped = unzip.args(["-m", "zipfile", "-e", "a.zip", "attachment"]).ended()?;
-    ensure!(unzipped.status.success(), "the attachment is no zip: {}", unzipped.stderr);
+    let python = case.call(Path::new("python3"));
+    let unpacked = python.args(["-c", markup::PYTHON, "a.zip", "attachment"]).ended()?;
+    ensure!(unpacked.status.success(), "{}", unpacked.stderr.trim_end());
     let dir = case.dir.join("attachment");
     for entry in fs::read_dir(&dir).context("no attachment")? {
         let path = entry?.path();
@@ -291,13 +297,6 @@ fn attachment(case: &Case, run: &str) -> Result<()> {
             Some(b"md") => markup::markdown(&text),
             Some(b"html") => markup::html(&text),
             Some(b"json") => markup::json(&text),
-            Some(b"py") => {
-                let python = case.call(Path::new("python3"));
-                let path = path.as_os_str();
-                let said = python.args(["-c".as_ref(), markup::PYTHON.as_ref(), path]).ended()?;
-                ensure!(said.status.success(), "{name}: {}", said.stderr.trim_end());
-                Ok(())
-            }
             _ => Ok(()),
         };
         looks.with_context(|| name)?;

@@ -3,7 +3,7 @@
 //! Each says whether a hostile string, which has [`MARK`] in it, became more than text.
 
 use anyhow::{Context as _, Result, ensure};
-use pulldown_cmark::{Event, Options, Parser, Tag};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use serde_json::Value;
 
 /// Part of every hostile string.
@@ -59,15 +59,18 @@ pub fn log_of_a_ci(text: &str) -> Result<()> {
 /// Markdown as GitHub renders it: no HTML, no link, no image, no heading with the string in it.
 pub fn markdown(text: &str) -> Result<()> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_GFM;
+    let mut code = false;
     for event in Parser::new_ext(text, options) {
         match event {
+            Event::Start(Tag::CodeBlock(_)) => code = true,
+            Event::End(TagEnd::CodeBlock) => code = false,
             Event::Html(html) | Event::InlineHtml(html) => {
                 ensure!(!html.contains(MARK), "HTML in Markdown: {html}");
             }
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                 ensure!(!dest_url.contains(MARK), "a link in Markdown: {dest_url}");
             }
-            Event::Text(text) => {
+            Event::Text(text) if !code => {
                 // Whom GitHub would tell of it. A bare address is a link to what it says, and loads nothing.
                 ensure!(!text.contains("@INJECTED"), "somebody is mentioned in Markdown: {text}");
             }
@@ -104,13 +107,16 @@ pub fn json(text: &str) -> Result<()> {
     serde_json::from_str::<Value>(text).map(drop).context("no JSON")
 }
 
-/// A program for Python that looks whether another is one, and has no name with [`MARK`] in it.
+/// A program for Python that unpacks an archive into a directory, and looks whether scripts in it are some, and
+/// have no name with [`MARK`] in them.
 pub const PYTHON: &str = "
-import ast, sys
-for node in ast.walk(ast.parse(open(sys.argv[1], encoding='utf-8').read())):
-    for name in ('id', 'attr', 'name', 'arg'):
-        if 'INJECTED' in str(getattr(node, name, '')):
-            sys.exit(f'code in Python, line {node.lineno}')
+import ast, pathlib, sys, zipfile
+zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])
+for script in pathlib.Path(sys.argv[2]).rglob('*.py'):
+    for node in ast.walk(ast.parse(script.read_text(encoding='utf-8'))):
+        for name in ('id', 'attr', 'name', 'arg'):
+            if 'INJECTED' in str(getattr(node, name, '')):
+                sys.exit(f'{script.name}: code in Python, line {node.lineno}')
 ";
 
 #[cfg(test)]
