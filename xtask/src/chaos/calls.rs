@@ -139,7 +139,8 @@ impl Ended {
             self.last_words(),
         );
         if code == 2 {
-            let errors = self.stderr.lines().filter(|line| line.starts_with("error:")).count();
+            let errors =
+                self.stderr.lines().filter(|line| unstyled(line).starts_with("error:")).count();
             ensure!(errors == 1, "exit code 2 with {errors} errors: {}", self.last_words());
         }
         Ok(code)
@@ -167,6 +168,14 @@ impl Ended {
         let chars: Vec<char> = self.stderr.trim_end().chars().collect();
         chars[chars.len().saturating_sub(200)..].iter().collect()
     }
+}
+
+/// A line without the colours that it begins with.
+fn unstyled(mut line: &str) -> &str {
+    while let Some((_, rest)) = line.strip_prefix("\u{1b}[").and_then(|it| it.split_once('m')) {
+        line = rest;
+    }
+    line
 }
 
 /// Fails if a log of a rank in `dir`, or anything else that was written there, has a panic in it.

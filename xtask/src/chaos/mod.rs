@@ -130,7 +130,11 @@ impl Options {
     /// Numbers of the cases of a campaign that are asked for.
     fn numbers(&self, campaign: &Campaign) -> Vec<usize> {
         let tried = if self.short { campaign.short } else { campaign.full };
-        let all = || (0..tried).map(|at| at * campaign.full / tried).collect();
+        let all = || {
+            // One of every so many, and not always the first: cases that are alike lie at equal distances.
+            let every = campaign.full / tried;
+            (0..tried).map(|at| at * every + at.wrapping_mul(2_654_435_761) % every).collect()
+        };
         let own: Vec<&Only> = self.only.iter().filter(|it| it.campaign == campaign.name).collect();
         match own.iter().map(|it| it.number).collect::<Option<Vec<usize>>>() {
             _ if self.only.is_empty() => all(),
