@@ -19,7 +19,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("native", &["spec", "launch", "trace", "run_dir", "python"]),
     ("report", &["spec", "trace", "visible"]),
     ("environment", &[]),
-    ("zoo", &["spec", "report", "environment"]),
+    ("zoo", &["spec", "report", "environment", "document"]),
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec", "python"]),

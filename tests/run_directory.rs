@@ -87,8 +87,8 @@ fn what_was_put_into_a_run_directory_is_not_run() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, MODULE).unwrap();
         for more in [&[][..], &["--repeat", "2"]] {
-            let args = ["run", "--no-config", "--engine", "ddp", "--out", out];
-            let said = place.refusal(&[&args[..], more].concat());
+            let args = run(out);
+            let said = place.refusal(&[&words(&args)[..], more].concat());
             assert!(said.contains("is not empty") && said.contains("--out"), "{said}");
         }
     }

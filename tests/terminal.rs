@@ -147,3 +147,15 @@ fn verbose_tells_what_every_rank_does_and_logs() {
         assert!(stderr.lines().any(|known| known == line), "{line}: {stderr}");
     }
 }
+
+#[test]
+fn a_word_that_is_not_unicode_stands_in_a_report_as_well_as_it_can() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join(std::ffi::OsStr::from_bytes(b"p\xffge.xml"));
+    let mut command = plain(env!("CARGO_BIN_EXE_zprobe"));
+    let output = command.args(diagnose()).arg("--export-junit").arg(&page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read_to_string(page).unwrap().contains("p\u{fffd}ge.xml"));
+}

@@ -133,7 +133,7 @@ fn rows_and_releases_that_do_not_exist_are_refused() {
         (&["zoo", "--release", "0.1.2"], "none of the chosen rows has it"),
         (&["zoo", "--jobs", "0"], "must be at least 1"),
         (&["zoo", "absent.toml"], "cannot read absent.toml"),
-        (&["zoo", "bad.toml"], "bad.toml: TOML parse error at line 2"),
+        (&["zoo", "bad.toml"], "bad.toml:2:1: no such key `titel`; did you mean `title`?"),
     ] {
         let output = place.zprobe(args);
         let stderr = text(&output.stderr);

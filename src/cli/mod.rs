@@ -133,7 +133,8 @@ impl Output {
     /// Prints the report on a recorded run, exports it, and turns its verdict into an exit code.
     fn hand_out(&self, report: &Report, trace: &Trace) -> anyhow::Result<u8> {
         let suite = || {
-            let words = std::env::args().skip(1);
+            // A word that is no Unicode is shown as well as it can be.
+            let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
             let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
             let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))

@@ -274,6 +274,7 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
 /// Does something in a run directory that nobody else records in meanwhile. What was not recorded leaves
 /// nothing behind.
 pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    store::prepare(run_dir)?;
     let claim = Claim::new(run_dir)?;
     let made = make();
     if made.is_ok() || is_recorded(run_dir) {

@@ -28,6 +28,15 @@ pub fn place(kind: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(kind).join(run_id()))
 }
 
+/// Makes `.zprobe` if a run is to be recorded in it.
+///
+/// # Errors
+/// When `.zprobe` cannot be made.
+pub fn prepare(run_dir: &Path) -> Result<()> {
+    let own = std::path::absolute(ROOT)?;
+    if std::path::absolute(run_dir)?.starts_with(own) { make_root() } else { Ok(()) }
+}
+
 /// Makes `.zprobe` such that git ignores it.
 fn make_root() -> Result<()> {
     let made = fs::create_dir_all(ROOT).and_then(|()| {

@@ -67,7 +67,7 @@ pub enum TraceError {
         line: usize,
     },
     /// A line is no record.
-    #[error("{path}, line {line}: not a trace record: {cause}")]
+    #[error("{path}, line {line}: not a trace record: {}", said(cause))]
     Malformed {
         /// The trace.
         path: PathBuf,
@@ -105,6 +105,16 @@ pub enum TraceError {
         /// The trace.
         path: PathBuf,
     },
+}
+
+/// What a parser says, in which it may repeat a text of the trace, up to what somebody reads.
+fn said(cause: &serde_json::Error) -> String {
+    const MOST: usize = 300;
+    let text = cause.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}… (column {})", &text[..end], cause.column()),
+        None => text,
+    }
 }
 
 impl Trace {
@@ -163,5 +173,20 @@ impl Trace {
     /// Events with their sender, in order.
     pub fn events(&self) -> impl Iterator<Item = (Option<usize>, &Event)> {
         self.records.iter().map(|record| (record.rank, &record.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_damaged_line_does_not_repeat_all_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!(r#"{{"v":1,"event":{{"type":"{}"}}}}"#, "x".repeat(1 << 20));
+        std::fs::write(dir.path().join(TRACE_FILE), line + "\n").unwrap();
+        let error = Trace::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("line 1: not a trace record: unknown variant `xxx"), "{error}");
+        assert!(error.len() < 1000, "{} bytes", error.len());
     }
 }

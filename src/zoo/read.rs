@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::{Expectation, Known, Release, Row};
+use crate::document::{Complaint, Document};
 use crate::environment::Packages;
 use crate::spec::Engine;
 
@@ -10,13 +11,8 @@ use crate::spec::Engine;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is no TOML, or has other keys or types.
-    #[error("{file}: {cause}")]
-    Syntax {
-        /// The file.
-        file: String,
-        /// What the parser says, with line and column.
-        cause: String,
-    },
+    #[error(transparent)]
+    Syntax(#[from] Complaint),
     /// A value is not what it has to be.
     #[error("{file}: {key}: {problem}")]
     Value {
@@ -73,10 +69,8 @@ impl Row {
     /// # Errors
     /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
-        let raw: File = toml::from_str(text).map_err(|cause| ReadError::Syntax {
-            file: file.to_owned(),
-            cause: cause.to_string().trim_end().to_owned(),
-        })?;
+        let document = Document { file: file.to_owned(), text: text.to_owned() };
+        let raw: File = document.read()?;
         raw.check(file).map_err(|(key, problem)| ReadError::Value {
             file: file.to_owned(),
             key,
@@ -230,6 +224,14 @@ mod tests {
         let matches = |text| row.releases[0].matches(text);
         assert!(matches("0.18.9") && matches("2.11.0") && matches("deepspeed==0.18.9"));
         assert!(!matches("0.18") && !matches("torch==0.18.9"));
+    }
+
+    #[test]
+    fn a_complaint_does_not_repeat_a_line_that_is_long() {
+        let long = format!("engine = \"deepspeed\"\nlong = \"{}\"", "x".repeat(1 << 20));
+        let complaint = complaint("engine = \"deepspeed\"", &long);
+        assert!(complaint.starts_with("zoo/leak.toml:6:1: no such key `long`"), "{complaint}");
+        assert!(complaint.len() < 1000, "{} bytes", complaint.len());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{accuracy, bench, lattice, tasks};
+use crate::{accuracy, bench, chaos, lattice, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -75,6 +75,13 @@ pub enum Task {
     /// is made of all that are there, and of docs/faults.md and docs/zoo.md.
     Accuracy(accuracy::Options),
 
+    /// Attack zprobe, and let machines fail it, from a seed
+    ///
+    /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces, wrong
+    /// configurations, secrets, hostile strings. Prints a table and a line for each case that zprobe did not
+    /// survive, with what makes it again. docs/reliability.md says what survival means.
+    Chaos(chaos::Options),
+
     /// Make libtorch ready, and print where it is
     ///
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
@@ -98,6 +105,7 @@ impl Task {
             Self::Bench(options) => tasks::bench(&options),
             Self::Lattice(options) => tasks::lattice(&options),
             Self::Accuracy(options) => tasks::accuracy(&options),
+            Self::Chaos(options) => tasks::chaos(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),
         }

@@ -4,6 +4,7 @@ mod accuracy;
 mod bench;
 mod browser;
 mod cargo;
+mod chaos;
 mod cli;
 mod dependencies;
 mod engines;
@@ -26,7 +27,8 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran;
     // 1, its "findings", is only for checks that failed.
-    let failure = if matches!(cli.task, cli::Task::Test { .. }) { 1 } else { 2 };
+    let checks = matches!(cli.task, cli::Task::Test { .. } | cli::Task::Chaos(_));
+    let failure = if checks { 1 } else { 2 };
     match cli.task.perform() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

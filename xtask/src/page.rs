@@ -39,7 +39,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accuracy, bench, lattice};
+    use crate::{accuracy, bench, chaos, lattice};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -61,6 +61,7 @@ mod tests {
             bench::SUITE_PAGE,
             lattice::PAGE,
             accuracy::PAGE,
+            chaos::PAGE,
         ];
         for page in pages {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();

@@ -35,7 +35,7 @@ fn a_script_has_the_settings_of_its_run_and_no_gap() {
     assert!(!text.contains("#:"), "a place that was not filled:\n{text}");
     for wanted in [
         "\"stage\": 2",
-        "\"device\": \"cpu\",",
+        "\"device\": \"cpu\"",
         "PARAMETER_DTYPE = torch.float16",
         "UNUSED = {'layers.0.mlp.weight': 'last', }",
         "OUTPUT, PARTS = 'tuple', [2, -1]",

@@ -162,7 +162,9 @@ fn found(matches: &ArgMatches) -> Result<Option<Config>> {
         config: matches.get_one::<PathBuf>("config").cloned(),
         no_config: matches.get_flag("no_config"),
     };
-    let dir = std::env::current_dir().with_context(|| format!("zprobe {name}: no directory"))?;
+    let dir = std::env::current_dir().with_context(|| {
+        format!("zprobe {name}: the working directory is gone; change to one that is there")
+    })?;
     choice.find(&dir)
 }
 

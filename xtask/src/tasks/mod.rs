@@ -3,6 +3,7 @@
 mod accuracy;
 mod bench;
 mod build;
+mod chaos;
 mod lattice;
 mod provision;
 mod record_traces;
@@ -12,6 +13,7 @@ mod test;
 pub use accuracy::accuracy;
 pub use bench::bench;
 pub use build::{build, launcher as build_launcher};
+pub use chaos::chaos;
 pub use lattice::lattice;
 pub use provision::provision;
 pub use record_traces::record_traces;

@@ -9,6 +9,7 @@ use anyhow::Result;
 use super::build::{self, NATIVE};
 use crate::browser;
 use crate::cargo::{self, cargo};
+use crate::chaos;
 use crate::dependencies::{self, Advisories};
 use crate::engines::Environments;
 use crate::host::Host;
@@ -23,7 +24,7 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(13);
+    let mut steps = Steps::new(14);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
@@ -47,6 +48,7 @@ pub fn test(full: bool) -> Result<()> {
             cargo::run(libtorch.apply(clippy))
         })?;
         steps.step("release build", || build::release(&libtorch))?;
+        steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
         let engines = scope.spawn(|| {
             let engines = Environments::prepare()?;
             let python = engines.python()?;

@@ -1,0 +1,63 @@
+//! The processes of a case, which are known by a variable that they inherit from the first of them.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Case;
+
+/// The variable.
+pub const MARK: &str = "CHAOS_CASE";
+
+/// How long a process may take to end once nobody wants it any more. Only ends what hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Case {
+    /// The processes of this case that are there now, in the order of their ids.
+    pub fn processes(&self) -> Vec<Pid> {
+        let wanted = format!("{MARK}={}", self.mark);
+        let mut found: Vec<Pid> = fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|pid: &i32| {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                environment.split(|byte| *byte == 0).any(|it| it == wanted.as_bytes())
+            })
+            .map(Pid::from_raw)
+            .collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Fails if a process of this case stays, which is ended then.
+    pub fn nothing_is_left(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let names: Vec<String> = left.iter().map(|pid| describe(*pid)).collect();
+                for pid in left {
+                    // It may have ended by itself in between.
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+                bail!("processes are left: {}", names.join("; "));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A process as its command line shows it.
+fn describe(pid: Pid) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned()
+}

@@ -1,0 +1,153 @@
+//! What programs make of a text that zprobe wrote: a terminal, GitHub, a Markdown renderer, a browser, Python.
+//!
+//! Each says whether a hostile string, which has [`MARK`] in it, became more than text.
+
+use anyhow::{Context as _, Result, ensure};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use serde_json::Value;
+
+/// Part of every hostile string.
+pub const MARK: &str = "INJECTED";
+
+/// A terminal: colours are zprobe's own, and there is nothing else that moves, hides or turns around.
+pub fn terminal(text: &str) -> Result<()> {
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| is_control(c) || is_invisible(c)) {
+        let sequence = &rest[at..];
+        let found = sequence.chars().next().context("a character vanished")?;
+        let after = style(sequence);
+        let shown: String = sequence.chars().take(20).collect();
+        ensure!(after.is_some(), "U+{:04X} reaches the terminal: {shown}", u32::from(found));
+        rest = after.unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// What follows an escape sequence for a colour or a style that zprobe uses.
+fn style(text: &str) -> Option<&str> {
+    let (parameters, after) = text.strip_prefix("\u{1b}[")?.split_once('m')?;
+    // Blinking and hidden text are nobody's style here.
+    let known =
+        |number: &str| number.is_empty() || matches!(number.parse(), Ok(0..=4 | 30..=39 | 90..=97));
+    parameters.split(';').all(known).then_some(after)
+}
+
+fn is_control(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+}
+
+/// Characters that turn text around, or are not seen.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A log of GitHub Actions or Azure Pipelines: no line is a command that the hostile string begins.
+pub fn log_of_a_ci(text: &str) -> Result<()> {
+    for line in text.split(['\n', '\r']) {
+        let line = line.trim_start();
+        // zprobe's own commands have the string behind their properties.
+        let own = ["::error title=", "::warning title=", "::notice title=", "::error file="];
+        let is_own = own.iter().any(|own| line.starts_with(own));
+        let is_command =
+            line.starts_with("::") || line.starts_with("##[") || line.starts_with("##vso[");
+        ensure!(!is_command || is_own || !line.contains(MARK), "a command for the CI: {line}");
+    }
+    Ok(())
+}
+
+/// Markdown as GitHub renders it: no HTML, no link, no image, no heading with the string in it.
+pub fn markdown(text: &str) -> Result<()> {
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_GFM;
+    let mut code = false;
+    for event in Parser::new_ext(text, options) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => code = true,
+            Event::End(TagEnd::CodeBlock) => code = false,
+            Event::Html(html) | Event::InlineHtml(html) => {
+                ensure!(!html.contains(MARK), "HTML in Markdown: {html}");
+            }
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                ensure!(!dest_url.contains(MARK), "a link in Markdown: {dest_url}");
+            }
+            Event::Text(text) if !code => {
+                // Whom GitHub would tell of it. A bare address is a link to what it says, and loads nothing.
+                ensure!(!text.contains("@INJECTED"), "somebody is mentioned in Markdown: {text}");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// HTML and XML: what begins a tag or ends an attribute stands there escaped.
+pub fn html(text: &str) -> Result<()> {
+    for opened in ["<img src=x onerror=INJECTED", "<script>INJECTED", "<b INJECTED", "<!--INJECTED"]
+    {
+        ensure!(!text.contains(opened), "a tag in HTML: {opened}");
+    }
+    Ok(())
+}
+
+/// XML: as HTML, and nothing that XML cannot hold.
+pub fn xml(text: &str) -> Result<()> {
+    html(text)?;
+    let forbidden = |c: char| {
+        is_control(c) && !('\u{7f}'..='\u{9f}').contains(&c) && c != '\r'
+            || matches!(c, '\u{fffe}' | '\u{ffff}')
+    };
+    let found = text.chars().find(|c| forbidden(*c));
+    ensure!(found.is_none(), "{found:?} in XML");
+    ensure!(!text.contains("]]>"), "the end of a CDATA section");
+    Ok(())
+}
+
+/// JSON, which is data whatever is in it.
+pub fn json(text: &str) -> Result<()> {
+    serde_json::from_str::<Value>(text).map(drop).context("no JSON")
+}
+
+/// A program for Python that unpacks an archive into a directory, and looks whether scripts in it are some, and
+/// have no name with [`MARK`] in them.
+pub const PYTHON: &str = "
+import ast, pathlib, sys, zipfile
+zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])
+for script in pathlib.Path(sys.argv[2]).rglob('*.py'):
+    for node in ast.walk(ast.parse(script.read_text(encoding='utf-8'))):
+        for name in ('id', 'attr', 'name', 'arg'):
+            if 'INJECTED' in str(getattr(node, name, '')):
+                sys.exit(f'{script.name}: code in Python, line {node.lineno}')
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_takes_colours_and_nothing_else() {
+        terminal("\u{1b}[1;31merror:\u{1b}[0m wörd\n\tx").unwrap();
+        for hostile in
+            ["\u{1b}]52;c;x\u{7}", "\u{1b}[2J", "\u{1b}[8m", "\u{9b}1m", "\u{202e}", "a\rb"]
+        {
+            assert!(terminal(hostile).is_err(), "{hostile:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_for_the_ci_is_one_only_at_the_start_of_a_line() {
+        log_of_a_ci("::error title=ZP101::about ::error::INJECTED\nx ::error::INJECTED").unwrap();
+        assert!(log_of_a_ci("a\n  ::error::INJECTED").is_err());
+        assert!(log_of_a_ci("a\r##[error]INJECTED").is_err());
+    }
+
+    #[test]
+    fn markdown_is_text_when_it_is_escaped_or_code() {
+        markdown("\\!\\[x\\](http://e.example/INJECTED)\n`<b INJECTED>`\n\n    <b INJECTED>")
+            .unwrap();
+        for hostile in
+            ["![x](http://e.example/INJECTED)", "<b INJECTED>", "[x]( javascript:INJECTED)"]
+        {
+            assert!(markdown(hostile).is_err(), "{hostile}");
+        }
+    }
+}
