@@ -19,11 +19,11 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("native", &["spec", "launch", "trace", "run_dir", "python"]),
     ("report", &["spec", "trace", "visible"]),
     ("environment", &[]),
+    ("document", &[]),
     ("zoo", &["spec", "report", "environment", "document"]),
     ("diagnose", &["spec", "trace", "report", "zoo"]),
     ("lattice", &["spec", "report"]),
     ("doctor", &["spec", "python"]),
-    ("document", &[]),
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
     (
