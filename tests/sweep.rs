@@ -99,7 +99,8 @@ fn what_the_machine_cannot_run_is_skipped_and_nothing_is_started_for_it() {
     let facts = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
         "deepspeed": {"value": "0.19.8"}, "deepspeed_fp16": {"value": false}}"#;
     let script = format!(
-        "#!/bin/sh\n[ \"$1\" = -c ] || exit 1\necho asked >> \"${{0%/*}}/asked\"\ncat <<'END'\n{facts}\nEND\n"
+        "#!/bin/sh\n[ \"$1\" = -c ] || exit 1\nshift 2\n\
+         case \"$*\" in *fp16*) echo asked >> \"${{0%/*}}/asked\";; esac\ncat <<'END'\n{facts}\nEND\n"
     );
     std::fs::write(&python, script).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -3,11 +3,7 @@
 //! What goes out here may hold text of strangers. So it is made visible on the way, and no line of it is a
 //! command to the CI that keeps it; only zprobe's own styles pass. `clippy.toml` forbids every other way.
 
-#![expect(
-    clippy::disallowed_macros,
-    clippy::disallowed_methods,
-    reason = "this is where they are allowed"
-)]
+#![expect(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -56,9 +52,15 @@ fn written(mut stdout: impl Write, text: &str) -> Result<()> {
     }
 }
 
+/// Writes to standard error. Where that cannot be written to, nobody is there to be told so.
+fn said(text: &str) {
+    let mut stderr = anstream::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
 /// Tells people something on standard error.
 pub fn note(text: &str) {
-    anstream::eprintln!("{}", visible::terminal(&visible::text(text)));
+    said(&format!("{}\n", visible::terminal(&visible::text(text))));
 }
 
 /// Says what keeps a command from its work.
@@ -66,7 +68,7 @@ pub fn error(text: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let text = format!("error: {}", visible::text(text));
     let text = visible::terminal(&text).replacen("error:", &format!("{style}error:{style:#}"), 1);
-    anstream::eprintln!("{text}");
+    said(&format!("{text}\n"));
 }
 
 /// Says what clap has to say, be it help or what is wrong with a command line.
@@ -74,7 +76,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render().ansi().to_string();
     let text = visible::terminal(&text);
     if error.use_stderr() {
-        anstream::eprint!("{text}");
+        said(&text);
         return USAGE.into();
     }
     match print(&text) {

@@ -27,6 +27,9 @@ pub enum Slip {
     },
 }
 
+/// Most microbatches of a step for each of which slips are looked for in short pieces.
+const MOST_PLACES: usize = 1 << 10;
+
 /// A buffer's step and rank: whose gradients are its own.
 #[derive(Clone, Copy)]
 pub struct Owner {
@@ -124,8 +127,10 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     };
     let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
+    // A slip is as long as a step: of longer ones than anybody trains with there are too many.
+    let places = if ga <= MOST_PLACES { ga } else { 0 };
     // Not averaged: from some microbatch on, which may be the first, and one alone.
-    for first in 0..ga {
+    for first in 0..places {
         let not = |is: &dyn Fn(usize) -> bool| {
             microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {
                 if is(m) { world_size } else { 1.0 }
@@ -138,7 +143,7 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
         made.extend([alike(&|_| factor), alike(&|_| 1.0 / factor)]);
     }
     for changed in [0.0, 2.0] {
-        for microbatch in 0..ga {
+        for microbatch in 0..places {
             made.push(alike(&|m| if m == microbatch { changed } else { 1.0 }));
             made.extend((0..world).map(|rank| Slip::One { rank, microbatch, factor: changed }));
         }
