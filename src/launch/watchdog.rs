@@ -5,7 +5,7 @@
 //! 1. **After a crash** (a rank ended abnormally), the other ranks have [`CRASH_GRACE`] to notice
 //!    and to say so. Silence means nothing in that time: they wait for a peer that is gone.
 //! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed
-//!    without an event from it. One that waits for another in a [`Meeting`] is not late, however long
+//!    without an event from it. One that waits for another in a [meeting](crate::trace::Meeting) is not late, however long
 //!    it waits; its time starts when everybody has come. The verdict waits until every rank that
 //!    does not wait is late, so that each that hangs has had a timeout of its own, whichever was
 //!    first. It does not wait for ranks that go on talking for longer than [`TALKERS`] timeouts more.

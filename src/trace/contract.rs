@@ -9,7 +9,7 @@ use crate::spec::RunSpec;
 /// Variable: id of the run, for [`Record::run`](crate::trace::Record::run).
 pub const RUN: &str = "ZPROBE_RUN";
 
-/// Variable: the [`RunSpec`](crate::spec::RunSpec) as JSON.
+/// Variable: the [`RunSpec`] as JSON.
 pub const SPEC: &str = "ZPROBE_SPEC";
 
 /// The parameters of the synthetic model, in flat order, as JSON: a list of
