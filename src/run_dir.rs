@@ -96,14 +96,17 @@ impl Claim {
             Err(fs::TryLockError::Error(_)) => None,
         };
         if !is_new {
-            let mode = fs::Permissions::from_mode(DIRECTORY_MODE);
-            match &lock {
-                Some(directory) => directory.set_permissions(mode),
-                None => fs::set_permissions(path, mode),
+            let is_empty = || Ok(fs::read_dir(path).map_err(system)?.next().is_none());
+            let before = fs::metadata(path).map_err(system)?.permissions();
+            // A directory that is refused stays as it is.
+            if !is_empty()? {
+                return Err(Unusable::NotEmpty(path.to_owned()));
             }
-            .map_err(system)?;
-            // Not before: nobody else can put anything into it from now on.
-            if fs::read_dir(path).map_err(system)?.next().is_some() {
+            let mode = fs::Permissions::from_mode(DIRECTORY_MODE);
+            fs::set_permissions(path, mode).map_err(system)?;
+            // Again: from now on nobody else can put anything into it.
+            if !is_empty()? {
+                fs::set_permissions(path, before).map_err(system)?;
                 return Err(Unusable::NotEmpty(path.to_owned()));
             }
         }
@@ -221,7 +224,9 @@ mod tests {
         Claim::new(&path("empty")).unwrap().keep();
         assert_eq!(mode(&path("empty")), 0o700);
         fs::write(path("empty/json.py"), "").unwrap();
+        fs::set_permissions(path("empty"), fs::Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(Claim::new(&path("empty")), Err(Unusable::NotEmpty(_))));
+        assert_eq!(mode(&path("empty")), 0o755, "what is refused is not changed");
         symlink(path("a/new"), path("link")).unwrap();
         fs::write(path("file"), "").unwrap();
         for name in ["link", "link/", "link/.", "file"] {

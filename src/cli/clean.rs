@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, group = "what")]
     older_than: Option<Duration>,
 
-    /// Runs beyond the newest N
+    /// Runs beyond the newest N, whatever their names; 0 removes all
     #[arg(long, value_name = "N", group = "what")]
     keep: Option<usize>,
 

@@ -73,7 +73,7 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one real sharded step per rank and diagnose it
+    /// Run real optimizer steps on every rank, and diagnose them
     Run(Box<run::Args>),
     /// Run every probe of a suite over warm ranks, for a CI
     Check(Box<check::Args>),

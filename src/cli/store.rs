@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use zprobe::trace::{TRACE_FILE, trace_dirs};
 
 use super::run::run_id;
@@ -33,12 +33,19 @@ pub fn place(kind: &str) -> Result<PathBuf> {
 /// # Errors
 /// When `.zprobe` cannot be made.
 pub fn prepare(run_dir: &Path) -> Result<()> {
-    let own = std::path::absolute(ROOT)?;
-    if std::path::absolute(run_dir)?.starts_with(own) { make_root() } else { Ok(()) }
+    let run_dir = std::path::absolute(run_dir)?;
+    for own in [ROOT, RUNS] {
+        ensure!(
+            run_dir != std::path::absolute(own)?,
+            "{own} holds the runs that are given no directory; name one below it, or another, with --out"
+        );
+    }
+    if run_dir.starts_with(std::path::absolute(ROOT)?) { make_root() } else { Ok(()) }
 }
 
 /// Makes `.zprobe` such that git ignores it.
 fn make_root() -> Result<()> {
+    are_there(Path::new(""))?;
     let made = fs::create_dir_all(ROOT).and_then(|()| {
         let ignore = Path::new(ROOT).join(".gitignore");
         match OpenOptions::new().write(true).create_new(true).open(ignore) {
@@ -50,6 +57,29 @@ fn make_root() -> Result<()> {
     made.with_context(|| {
         format!("cannot write into {ROOT}; run zprobe in another directory, or name one with --out")
     })
+}
+
+/// Whether the directory `base` has the directories of zprobe.
+///
+/// # Errors
+/// When there is something else in their place. A link, which a working directory may bring along,
+/// would have zprobe write and remove where nobody expects it.
+fn are_there(base: &Path) -> Result<bool> {
+    for dir in [base.join(ROOT), base.join(RUNS)] {
+        match fs::symlink_metadata(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", dir.display()));
+            }
+            Ok(it) if !it.is_dir() => bail!(
+                "{} is not a directory but a link or a file; nothing behind it is written or removed: \
+                 take it away, or name a directory with --out",
+                dir.display()
+            ),
+            Ok(_) => {}
+        }
+    }
+    Ok(true)
 }
 
 /// Whether somebody records a run there: whoever does holds a lock on the directory
@@ -101,18 +131,8 @@ impl Recorded {
 /// # Errors
 /// When a directory cannot be read, or is a link to another.
 pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
-    for dir in [base.join(ROOT), base.join(RUNS)] {
-        match fs::symlink_metadata(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", dir.display()));
-            }
-            Ok(it) if !it.is_dir() => bail!(
-                "{} is not a directory but a link or a file, and nothing behind it is removed",
-                dir.display()
-            ),
-            Ok(_) => {}
-        }
+    if !are_there(base)? {
+        return Ok(vec![]);
     }
     let runs = base.join(RUNS);
     let cannot = || format!("cannot read {}", runs.display());

@@ -10,7 +10,7 @@ use crate::report::words::{by_rank, counted, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Engine, Model, Plan, Shape};
+use crate::spec::{Dataflow, Engine, MOST_STEPS, Model, Plan, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
 
 /// What was run, and on what.
@@ -298,9 +298,13 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
     let mut missing = Vec::new();
     if let Some(steps) = &spec.recording.steps {
+        let why = if steps.len() < MOST_STEPS {
+            "the trace has no room for more (--trace-budget)".to_owned()
+        } else {
+            format!("no run records more than {MOST_STEPS}")
+        };
         missing.push(format!(
-            "{} of {} steps: {} were recorded; no run records more than that, nor more than the trace \
-             has room for (--trace-budget)",
+            "{} of {} steps: {} were recorded; {why}",
             spec.steps.saturating_sub(steps.len()),
             spec.steps,
             counted("step", steps),

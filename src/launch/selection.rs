@@ -111,19 +111,18 @@ impl Selection {
 
 /// Whether the trace does without an event of a rank that is where `rank` says.
 fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
-    let is_inside = match event {
-        // Ranks record no buffer that is not to be recorded; what they tell each other of those that
-        // are goes with them.
-        Event::Buffer { .. } => false,
-        Event::DigestsGathered { step, .. } => !spec.records_point(Point::Parameters, *step, None),
+    match event {
+        // Ranks record no buffer that is not to be recorded, and what they tell each other of buffers
+        // goes with them.
+        Event::Buffer { .. } => return false,
+        Event::DigestsGathered { step, .. } => {
+            return !spec.records_point(Point::Parameters, *step, None);
+        }
         // An overflow decides what the weights are from there on.
-        Event::LossScaled { overflow, .. } => !overflow,
-        Event::CollectiveEntered { .. } => true,
-        _ => event.moment().0.is_some(),
-    };
-    if let Event::DigestsGathered { .. } = event {
-        return is_inside;
+        Event::LossScaled { overflow: true, .. } => return false,
+        _ => {}
     }
+    let is_inside = matches!(event, Event::CollectiveEntered { .. }) || event.moment().0.is_some();
     let outside = rank.step.is_some_and(|step| !spec.records_step(step))
         || rank.microbatch.is_some_and(|microbatch| !spec.records_microbatch(microbatch));
     is_inside && outside

@@ -124,9 +124,10 @@ pub enum Invalid {
     },
     /// A trace that would be larger than it may be, with as much left out as can be.
     #[error(
-        "--trace-budget {}: the least that this run must record takes about {needed}; use \
-         --trace-budget {needed}, or fewer ranks, microbatches or --parameters",
-        .budget.display().si(), needed = .needed.display().si().to_string().replace(' ', "")
+        "--trace-budget {}: this run must be allowed {needed}; use --trace-budget {needed}, or fewer \
+         ranks, microbatches or --parameters",
+        .budget.display().si().to_string().replace(' ', ""),
+        needed = .needed.display().si().to_string().replace(' ', "")
     )]
     TraceBudget {
         /// What it may take.

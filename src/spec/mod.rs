@@ -37,6 +37,7 @@ pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
 pub use plan::Plan;
 pub use point::Point;
+pub(crate) use recording::MOST_STEPS;
 pub use recording::Recording;
 pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
 pub use shape::Shape;

@@ -31,7 +31,7 @@ const FEW: usize = 8;
 const FEWEST: usize = 2;
 
 /// The most steps that are recorded, whatever the budget: a report says something of each.
-const MOST_STEPS: usize = 64;
+pub(crate) const MOST_STEPS: usize = 64;
 
 /// Steps at the end of a long run that are recorded too.
 const LAST_STEPS: usize = 3;

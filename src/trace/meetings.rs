@@ -102,8 +102,10 @@ impl Meetings {
         let rank = &mut self.ranks[rank];
         rank.at = Meeting::of(event);
         // Whoever says anything has started, whether or not it said that it is ready.
-        let (line, place) = rank.at.unwrap_or(Meeting::Start).place();
-        rank.reached[line] = rank.reached[line].max(Some(place));
+        for meeting in [Some(Meeting::Start), rank.at].into_iter().flatten() {
+            let (line, place) = meeting.place();
+            rank.reached[line] = rank.reached[line].max(Some(place));
+        }
     }
 
     /// Takes note that `rank` is done, one way or the other: it comes to no meeting any more.
