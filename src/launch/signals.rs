@@ -20,6 +20,9 @@ const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// one does what it always did, at once, and so does one after the run.
 pub(super) struct Signals {
     interrupted: UnixStream,
+    /// Where every stopping signal is ignored nobody else holds the other end, and a closed one would
+    /// look like an interrupt.
+    _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
     act: Arc<AtomicBool>,
@@ -35,7 +38,8 @@ impl Signals {
         let (child, on_child) = UnixStream::pair()?;
         interrupted.set_nonblocking(true)?;
         child.set_nonblocking(true)?;
-        let mut signals = Self { interrupted, child, registered: Vec::new(), act };
+        let _on_interrupt = on_interrupt.try_clone()?;
+        let mut signals = Self { interrupted, _on_interrupt, child, registered: Vec::new(), act };
         for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
             let second = flag::register(signal, Arc::clone(&signals.act))?;

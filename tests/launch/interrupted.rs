@@ -77,7 +77,12 @@ fn an_interrupted_run_is_recorded_to_its_end_and_inconclusive() {
 fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new("bash");
-    command.args(["-c", r#"trap "" HUP INT; exec "$@""#, "bash", env!("CARGO_BIN_EXE_zprobe")]);
+    command.args([
+        "-c",
+        r#"trap "" HUP INT TERM; exec "$@""#,
+        "bash",
+        env!("CARGO_BIN_EXE_zprobe"),
+    ]);
     command.args(["run", "--output-format", "concise", "--rank-program"]);
     command.arg(fixture("rank.py")).arg("--out").arg(dir.path());
     // A third rank, which there is not, comes when this test says so.
@@ -88,6 +93,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     wait_for_ranks(dir.path());
     send(Signal::SIGHUP, &launcher);
     send(Signal::SIGINT, &launcher);
+    send(Signal::SIGTERM, &launcher);
     std::fs::write(dir.path().join("met-2"), "").unwrap();
     launcher.wait().unwrap();
     assert_eq!(seen(dir.path(), |event| *event == Event::Finished), 2);
