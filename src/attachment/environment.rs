@@ -115,7 +115,7 @@ impl Environment {
         }
     }
 
-    /// The same without what is private.
+    /// The environment without what is private.
     #[must_use]
     pub fn redacted(&self, redactor: &Redactor) -> Self {
         let text = |text: &String| redactor.text(text);

@@ -22,7 +22,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The same without what is private.
+    /// The tail without what is private.
     pub fn redacted(self, redactor: &Redactor) -> Self {
         Self { name: redactor.text(&self.name), text: redactor.text(&self.text), ..self }
     }

@@ -100,7 +100,7 @@ pub struct Attachment {
     pub redacted: BTreeMap<Kind, usize>,
 }
 
-/// What entries are made of: all of it redacted.
+/// The material of all entries, redacted.
 struct Material {
     report: Report,
     /// The report for people.

@@ -187,7 +187,7 @@ mod tests {
         dir
     }
 
-    /// What is chosen in `HERE/work/deep` with these variables, in which `HERE` is the place.
+    /// The interpreter that is chosen in `HERE/project/deep` with these variables, in which `HERE` is the place.
     fn chosen(
         place: &tempfile::TempDir,
         named: Option<&str>,
@@ -199,14 +199,14 @@ mod tests {
             let (_, value) = variables.iter().find(|(it, _)| *it == name)?;
             Some(value.replace("HERE", here).into())
         };
-        let dir = place.path().join("work/deep");
+        let dir = place.path().join("project/deep");
         choose(named.as_deref(), &variable, &dir).to_string().replace(here, "HERE")
     }
 
     const ALL: [&str; 6] = [
         "venv/bin/python",
         "conda/bin/python3",
-        "work/.venv/bin/python",
+        "project/.venv/bin/python",
         "usr/python3",
         "usr/python",
         "alone",
@@ -227,17 +227,17 @@ mod tests {
             (vec![conda, path], "HERE/conda/bin/python3 (chosen because CONDA_PREFIX=HERE/conda)"),
             (
                 vec![conda, base, path],
-                "HERE/work/.venv/bin/python (chosen because of HERE/work/.venv)",
+                "HERE/project/.venv/bin/python (chosen because of HERE/project/.venv)",
             ),
             (
                 vec![("VIRTUAL_ENV", "HERE/gone"), ("CONDA_PREFIX", ""), path],
-                "HERE/work/.venv/bin/python (chosen because of HERE/work/.venv)",
+                "HERE/project/.venv/bin/python (chosen because of HERE/project/.venv)",
             ),
         ];
         for (variables, expected) in found {
             assert_eq!(chosen(&place, None, &variables), expected, "{variables:?}");
         }
-        fs::remove_file(place.path().join("work/.venv/pyvenv.cfg")).unwrap();
+        fs::remove_file(place.path().join("project/.venv/pyvenv.cfg")).unwrap();
         assert_eq!(chosen(&place, None, &[path]), "HERE/usr/python3 (the first python3 on PATH)");
         fs::remove_file(place.path().join("usr/python3")).unwrap();
         assert_eq!(chosen(&place, None, &[path]), "HERE/usr/python (the first python on PATH)");
@@ -255,7 +255,7 @@ mod tests {
             ("HERE/alone", "HERE/alone"),
             ("HERE/gone", "HERE/gone"),
             // What has none is named where it should be.
-            ("HERE/work", "HERE/work/bin/python"),
+            ("HERE/project", "HERE/project/bin/python"),
             ("python3.12", "python3.12"),
         ] {
             let variables = [("VIRTUAL_ENV", "HERE/venv")];

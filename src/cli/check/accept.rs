@@ -43,7 +43,7 @@ pub struct Known {
     expires: Option<String>,
 }
 
-/// What is accepted, and what is about to be.
+/// Findings that are accepted, and those about to be.
 pub struct Accepted {
     baseline: Option<Baseline>,
     today: Date,
