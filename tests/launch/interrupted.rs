@@ -94,7 +94,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     send(Signal::SIGHUP, &launcher);
     send(Signal::SIGINT, &launcher);
     send(Signal::SIGTERM, &launcher);
-    std::fs::write(dir.path().join("met-2"), "").unwrap();
+    std::fs::write(dir.path().join("rank-2.here"), "").unwrap();
     launcher.wait().unwrap();
     assert_eq!(seen(dir.path(), |event| *event == Event::Finished), 2);
     assert_eq!(seen(dir.path(), |event| *event == Event::Interrupted), 0);
