@@ -1,8 +1,8 @@
 //! `zprobe-rank floor`: the least that any run on libtorch must do, as a measure for `zprobe run`.
 //!
 //! The ranks of a floor join a TCPStore and a Gloo group, issue the collectives of
-//! `zprobe run --stage 1 --ga 4` and leave. There is no model, no recorder and no agreement before
-//! the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
+//! `zprobe run --stage 1 --ga 4 --nproc-per-node RANKS` and leave. There is no model, no recorder and
+//! no agreement before the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,33 +22,37 @@ use crate::{complain, exit_now};
 /// How long a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `floor fork` is a host with its ranks, `floor rank RANK PORT` a single rank; rank 0's standard
-/// input is the listening socket of the TCPStore.
+/// `floor fork RANKS` is a host with its ranks, `floor rank RANKS RANK PORT` a single rank; rank 0's
+/// standard input is the listening socket of the TCPStore.
 pub fn main(args: &[String]) -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["fork"] => fork_ranks(),
-        ["rank", rank, port] => {
+        ["fork", ranks] => fork_ranks(&spec(ranks)?),
+        ["rank", ranks, rank, port] => {
             let rank = rank.parse().context("RANK is a number")?;
             let port = port.parse().context("PORT is a number")?;
             // A descriptor of its own: standard input stays what it is.
             let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
-            rank_main(rank, port, (rank == 0).then_some(listener))
+            rank_main(&spec(ranks)?, rank, port, (rank == 0).then_some(listener))
         }
-        _ => bail!("usage: zprobe-rank floor fork, or zprobe-rank floor rank RANK PORT"),
+        _ => {
+            bail!("usage: zprobe-rank floor fork RANKS, or zprobe-rank floor rank RANKS RANK PORT")
+        }
     }
 }
 
 /// Forks all ranks and waits for them.
-fn fork_ranks() -> Result<()> {
+fn fork_ranks(spec: &RunSpec) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
-    let ranks = 0..spec()?.world_size;
+    let ranks = 0..spec.world_size;
     for rank in ranks.clone() {
         // SAFETY: this process has one thread, so the child may do anything that the parent may.
         if let ForkResult::Child = unsafe { fork() }.context("cannot fork a rank")? {
             let listener = (rank == 0).then(|| OwnedFd::from(listener));
-            exit_now(rank_main(rank, port, listener).map_or_else(|err| complain(&err), |()| 0));
+            exit_now(
+                rank_main(spec, rank, port, listener).map_or_else(|err| complain(&err), |()| 0),
+            );
         }
     }
     drop(listener);
@@ -60,12 +64,11 @@ fn fork_ranks() -> Result<()> {
 }
 
 /// One rank, up to the end of its process.
-fn rank_main(rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
+fn rank_main(spec: &RunSpec, rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
     tch::set_num_threads(1);
-    let spec = spec()?;
     let store = Store::join(&Ipv4Addr::LOCALHOST.to_string(), port, listener, TIMEOUT)?;
     let gloo = Gloo::new(&store, rank, spec.world_size, TIMEOUT)?;
-    collectives(&spec, &gloo)?;
+    collectives(spec, &gloo)?;
     // The rank that hosts the store stays until everybody has left, as in every run.
     store.set(&format!("left/{rank}"), &[])?;
     if rank == 0 {
@@ -95,8 +98,9 @@ fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
 }
 
 /// The run whose collectives these are.
-fn spec() -> Result<RunSpec> {
+fn spec(ranks: &str) -> Result<RunSpec> {
     let request = SpecRequest {
+        world_size: Some(ranks.parse().context("RANKS is a number")?),
         stage: Some(1),
         gradient_accumulation_steps: Some(4),
         ..SpecRequest::default()

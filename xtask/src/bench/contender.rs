@@ -77,14 +77,14 @@ impl Contender {
     }
 
     /// The floor whose ranks are forked from one process that has loaded libtorch.
-    pub fn fork_floor(release: &Path, runs: usize) -> Self {
+    pub fn fork_floor(release: &Path, ranks: usize, runs: usize) -> Self {
         let rank = release.join("zprobe-rank");
         let floor = Self::new("floor: ranks forked", runs, move |_| {
             let mut command = Command::new(&rank);
-            command.args(["floor", "fork"]).env("OMP_NUM_THREADS", "1");
+            command.args(["floor", "fork", &ranks.to_string()]).env("OMP_NUM_THREADS", "1");
             Ok(command)
         });
-        Self { native_ranks: RANKS, ..floor }
+        Self { native_ranks: ranks, ..floor }
     }
 
     /// The floor whose ranks load libtorch each for itself.
@@ -102,7 +102,7 @@ impl Contender {
                 let mut listener = Some(OwnedFd::from(listener));
                 let rank = |rank: usize| {
                     let mut command = Command::new(&program);
-                    command.args(["floor", "rank", &rank.to_string(), &port]);
+                    command.args(["floor", "rank", &RANKS.to_string(), &rank.to_string(), &port]);
                     command.env("OMP_NUM_THREADS", "1");
                     // The first rank takes it.
                     command.stdin(listener.take().map_or_else(Stdio::null, Stdio::from));

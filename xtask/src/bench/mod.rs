@@ -141,7 +141,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     };
 
     let mut contenders = vec![
-        Contender::fork_floor(&release, options.runs),
+        Contender::fork_floor(&release, contender::RANKS, options.runs),
         Contender::exec_floor(&release, options.runs),
         Contender::run(&release, contender::RANKS, options.runs),
         Contender::version(&release, options.runs),

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use super::super::contender::Contender;
 use super::super::memory::Memory;
-use super::super::report::{mib, table as lined_up, time};
+use super::super::report::{mib, ratio, table as lined_up, time};
 use super::super::sample::Sample;
 use super::super::scratch::Scratch;
 use super::super::{in_turns, release_dir};
@@ -15,26 +15,31 @@ use super::super::{in_turns, release_dir};
 /// Numbers of ranks.
 const RANKS: [usize; 3] = [2, 8, 64];
 
-/// A number of ranks, and what they took.
+/// Figures of a number of ranks.
 pub struct ManyRanks {
     ranks: usize,
     times: Sample,
+    floor: Sample,
     trace_bytes: u64,
     memory: Memory,
 }
 
-/// Times all of them in turns, then watches their memory.
+/// Times each number of ranks in turns with the floor of as many, then watches their memory.
 pub fn measure(runs: usize, scratch: &Scratch) -> Result<Vec<ManyRanks>> {
     let release = release_dir()?;
-    let contenders = RANKS.map(|ranks| Contender::run(&release, ranks, runs));
-    let times = in_turns(&contenders, scratch)?;
-    let rows = contenders.iter().zip(RANKS).zip(times).map(|((contender, ranks), times)| {
-        let memory = Memory::measure(contender, runs, scratch)?;
+    let pairs = RANKS.map(|ranks| {
+        [Contender::run(&release, ranks, runs), Contender::fork_floor(&release, ranks, runs)]
+    });
+    let mut rows = Vec::new();
+    for (ranks, pair) in RANKS.into_iter().zip(pairs) {
+        let [times, floor] = <[Sample; 2]>::try_from(in_turns(&pair, scratch)?)
+            .map_err(|_| anyhow!("two contenders have two samples"))?;
+        let memory = Memory::measure(&pair[0], runs, scratch)?;
         let trace = scratch.dir().join("run/trace.jsonl");
         let trace_bytes = fs::metadata(trace).context("a run without a trace")?.len();
-        Ok(ManyRanks { ranks, times, trace_bytes, memory })
-    });
-    rows.collect()
+        rows.push(ManyRanks { ranks, times, floor, trace_bytes, memory });
+    }
+    Ok(rows)
 }
 
 /// One row for each number of ranks.
@@ -45,6 +50,8 @@ pub fn table(f: &mut fmt::Formatter<'_>, rows: &[ManyRanks]) -> fmt::Result {
             row.times.len().to_string(),
             time(row.times.median()),
             time(row.times.min()),
+            time(row.floor.median()),
+            ratio(row.times.median() / row.floor.median()),
             format!("{:.1} MB", row.trace_bytes as f64 / 1e6),
             mib(row.memory.peak_rss),
             mib(row.memory.pss),
@@ -57,6 +64,8 @@ pub fn table(f: &mut fmt::Formatter<'_>, rows: &[ManyRanks]) -> fmt::Result {
         "runs",
         "median",
         "min",
+        "floor",
+        "÷ floor",
         "trace",
         "peak RSS of a rank",
         "PSS of a rank",
