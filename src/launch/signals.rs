@@ -8,13 +8,93 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use signal_hook::{SigId, flag, low_level};
 
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// While it exists, a first SIGINT, SIGTERM or SIGHUP does not end the process. A second one does, at once.
+/// There may be several at a time.
+struct Deferral {
+    act: Arc<AtomicBool>,
+    registered: Vec<SigId>,
+}
+
+/// All deferrals that exist.
+static DEFERRALS: AtomicUsize = AtomicUsize::new(0);
+
+impl Deferral {
+    fn new() -> io::Result<Self> {
+        put_signals_right()?;
+        let act = act_by_default()?;
+        // A signal that came during another deferral is not forgotten.
+        if DEFERRALS.fetch_add(1, Ordering::SeqCst) == 0 {
+            act.store(false, Ordering::SeqCst);
+        }
+        let mut deferral = Self { act, registered: Vec::new() };
+        for &signal in stopping_signals() {
+            let second = flag::register(signal, Arc::clone(&deferral.act))?;
+            deferral.registered.push(second);
+        }
+        Ok(deferral)
+    }
+}
+
+impl Drop for Deferral {
+    fn drop(&mut self) {
+        forget(&mut self.registered);
+        if DEFERRALS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.act.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn forget(registered: &mut Vec<SigId>) {
+    for id in registered.drain(..) {
+        low_level::unregister(id);
+    }
+}
+
+/// The user's wish that no more runs are started, by SIGINT, SIGTERM or SIGHUP. While this exists, the
+/// first of these signals ends a run of this process, but not the process; a second one ends that at once.
+pub struct Stop {
+    wanted: Arc<AtomicBool>,
+    registered: Vec<SigId>,
+    _deferral: Deferral,
+}
+
+impl Stop {
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// When the operating system refuses it.
+    pub fn listen() -> io::Result<Self> {
+        let wanted = Arc::new(AtomicBool::new(false));
+        let mut stop = Self {
+            wanted,
+            registered: Vec::new(),
+            _deferral: Deferral::new()?,
+        };
+        for &signal in stopping_signals() {
+            stop.registered.push(flag::register(signal, Arc::clone(&stop.wanted))?);
+        }
+        Ok(stop)
+    }
+
+    /// True from the first signal on.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        forget(&mut self.registered);
+    }
+}
 
 /// While it exists, SIGINT, SIGTERM and SIGHUP are asked to stop the run instead of the process. A second
 /// one does what it always did, at once, and so does one after the run.
@@ -25,25 +105,24 @@ pub(super) struct Signals {
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
-    act: Arc<AtomicBool>,
+    _deferral: Deferral,
 }
 
 impl Signals {
     /// Starts listening.
     pub(super) fn listen() -> io::Result<Self> {
-        put_signals_right()?;
-        let act = act_by_default()?;
-        act.store(false, Ordering::SeqCst);
+        let deferral = Deferral::new()?;
         let (interrupted, on_interrupt) = UnixStream::pair()?;
         let (child, on_child) = UnixStream::pair()?;
         interrupted.set_nonblocking(true)?;
         child.set_nonblocking(true)?;
         let _on_interrupt = on_interrupt.try_clone()?;
-        let mut signals = Self { interrupted, _on_interrupt, child, registered: Vec::new(), act };
+        let registered = Vec::new();
+        let mut signals =
+            Self { interrupted, _on_interrupt, child, registered, _deferral: deferral };
         for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
-            let second = flag::register(signal, Arc::clone(&signals.act))?;
-            signals.registered.extend([pipe, second]);
+            signals.registered.push(pipe);
         }
         signals.registered.push(low_level::pipe::register(Signal::SIGCHLD as i32, on_child)?);
         Ok(signals)
@@ -68,16 +147,13 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for id in self.registered.drain(..) {
-            low_level::unregister(id);
-        }
-        self.act.store(true, Ordering::SeqCst);
+        forget(&mut self.registered);
     }
 }
 
 /// Signals that end a run: SIGINT, SIGTERM and SIGHUP, but for those that were ignored when this
 /// process started, which are to stay so (`nohup`, a job in the background of a script).
-pub fn stopping_signals() -> &'static [i32] {
+fn stopping_signals() -> &'static [i32] {
     static SIGNALS: OnceLock<Vec<i32>> = OnceLock::new();
     SIGNALS.get_or_init(|| {
         STOPPING.into_iter().filter(|signal| !is_ignored(*signal)).map(|it| it as i32).collect()

@@ -1,17 +1,20 @@
-//! What cannot be run on this machine: found out before a run, where an interpreter knows.
+//! Limits of this machine: found out before a run, where an interpreter knows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use zprobe::doctor::{Python, questions, refusal};
-use zprobe::spec::RunSpec;
+use anyhow::Result;
+
+use crate::doctor::{Machine, NoAnswer, Python, questions, refusal};
+use crate::native;
+use crate::spec::RunSpec;
 
 /// Time that an interpreter may take to answer: a busy machine takes minutes to import an engine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What precedes the reason.
+/// The words before the reason why a run cannot be made.
 pub const CANNOT_RUN: &str = "cannot run here";
 
 /// Interpreters and what they say: each is asked once, and only if a run depends on it.
@@ -40,4 +43,20 @@ impl Limits {
             .or_insert_with(|| Python::ask_about(questions, python, PATIENCE).ok());
         refusal(python.as_ref()?, spec)
     }
+}
+
+/// Looks at the machine and asks an interpreter.
+///
+/// # Errors
+/// When the operating system does not say where zprobe is.
+pub fn examine(python: &Path, patience: Duration) -> Result<(Machine, Result<Python, NoAnswer>)> {
+    Ok((machine()?, Python::ask(python, patience)))
+}
+
+/// Looks at the machine.
+///
+/// # Errors
+/// As [`examine`].
+pub fn machine() -> Result<Machine> {
+    Ok(Machine::look(native::place()?))
 }

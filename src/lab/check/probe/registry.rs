@@ -9,7 +9,7 @@ macro_rules! probes {
         /// Path and text of each file in `probes`, by name.
         pub const FILES: &[(&str, &str)] = &[$((
             concat!("probes/", $name, ".toml"),
-            include_str!(concat!("../../probes/", $name, ".toml")),
+            include_str!(concat!("../../../../probes/", $name, ".toml")),
         ),)*];
     };
 }

@@ -1,12 +1,12 @@
-//! Secrets, which nothing that is printed or exported tells.
+//! Secrets, which are in nothing that is printed or exported.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use zprobe::attachment::logs;
-use zprobe::redact::{Known, Private, Redactor};
-use zprobe::report::suite::Suite;
-use zprobe::trace::Trace;
+use crate::attachment::logs;
+use crate::redact::{Known, Private, Redactor};
+use crate::report::suite::Suite;
+use crate::trace::Trace;
 
 /// Takes out the secrets of this machine, and those that the trace and the logs of a run give away.
 ///

@@ -1,22 +1,25 @@
-//! CUDA for the native engine: what the command line looks for, and what it starts ranks with.
+//! CUDA for the native engine: the GPUs of this machine, and the ranks that run on them.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use zprobe::launch::RankProgram;
-use zprobe::native::{self, Libtorch};
-use zprobe::spec::{Backend, Gpus, RunSpec};
+use crate::launch::RankProgram;
+use crate::native::{self, Libtorch};
+use crate::spec::{Backend, Gpus, RunSpec};
 
-/// What there is of CUDA.
+/// The GPUs of this machine, and the software to use them.
 pub struct Cuda {
-    /// By the rank program.
+    /// The GPUs that the rank program sees.
     pub gpus: Gpus,
     program: PathBuf,
     libtorch: Result<Libtorch, String>,
 }
 
 impl Cuda {
-    /// Looks, with what `LIBTORCH` names, or the torch of an interpreter.
+    /// Looks for GPUs, with the libtorch that `LIBTORCH` names, or the torch of an interpreter.
+    ///
+    /// # Errors
+    /// When the native engine is not built.
     pub fn look(python: Option<&Path>) -> Result<Self> {
         let program = native::program()?;
         let named = std::env::var_os("LIBTORCH").filter(|path| !path.is_empty());
@@ -26,6 +29,9 @@ impl Cuda {
     }
 
     /// Ranks on the GPUs.
+    ///
+    /// # Errors
+    /// When no libtorch for CUDA was found, or the run directory cannot be written.
     pub fn ranks(&self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
         let libtorch =
             self.libtorch.as_ref().ok().context("a run on CUDA without a libtorch for it")?;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use zprobe::report::words::counted;
-use zprobe::spec::RunSpec;
-use zprobe::trace::{Event, Outcome, Phase, Record};
+use crate::report::words::counted;
+use crate::spec::RunSpec;
+use crate::trace::{Event, Outcome, Phase, Record};
 
 /// Where every rank of a run is.
 pub struct Standing {
@@ -92,7 +92,7 @@ impl Standing {
     }
 
     fn count(&self) -> String {
-        zprobe::report::words::amount(self.ranks.len(), "rank")
+        crate::report::words::amount(self.ranks.len(), "rank")
     }
 
     /// Backwards that every rank has begun.
@@ -138,7 +138,7 @@ impl Standing {
 mod tests {
     use std::path::Path;
 
-    use zprobe::trace::Trace;
+    use crate::trace::Trace;
 
     use super::*;
 

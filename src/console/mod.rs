@@ -1,21 +1,27 @@
-//! The one way out: everything that zprobe writes to standard output, standard error or a line of progress.
+//! The terminal: everything that zprobe writes to standard output, standard error or a line of progress.
 //!
-//! What goes out here may hold text of strangers. So it is made visible on the way, and no line of it is a
-//! command to the CI that keeps it; only zprobe's own styles pass. `clippy.toml` forbids every other way.
+//! Text of strangers may be in it. So it is made visible on the way, and no line of it is a command to the
+//! CI that keeps the log; only zprobe's own styles pass. `clippy.toml` forbids every other way out.
 
 #![expect(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
+mod progress;
+mod ranks;
+mod standing;
+mod verbosity;
+
+use std::fmt::Display;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use indicatif::ProgressBar;
-use zprobe::report::render::WIDTH;
-use zprobe::visible;
 
-use super::USAGE;
+pub use self::progress::Line;
+pub use self::ranks::RankProgress;
+pub use self::verbosity::Verbosity;
+use crate::report::render::WIDTH;
+use crate::visible;
 
-/// Columns for text on standard output: those of the terminal, or what `COLUMNS` says, but no more
+/// Columns for text on standard output: those of the terminal, or the number in `COLUMNS`, but no more
 /// than reads well, and no fewer than tables take.
 pub fn columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
@@ -25,28 +31,40 @@ pub fn columns() -> usize {
 }
 
 /// Writes a document to standard output, with zprobe's own styles where colours are wanted.
+///
+/// # Errors
+/// When standard output cannot be written to. A reader who has closed it has seen enough.
 pub fn print(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::terminal(text))
 }
 
-/// Writes a document without styles to standard output: what looks like one in it is somebody else's.
+/// Writes a document without styles to standard output: any style in it is somebody else's.
+///
+/// # Errors
+/// As [`print`].
 pub fn plain(text: &str) -> Result<()> {
     print(&visible::text(text))
 }
 
-/// Writes commands of a CI to standard output, which a renderer has made.
+/// Writes a renderer's commands to a CI to standard output.
+///
+/// # Errors
+/// As [`print`].
 pub fn commands(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::text(text))
 }
 
 /// Writes an answer to another zprobe, which reads standard output.
+///
+/// # Errors
+/// As [`print`].
 pub fn answer(line: &str) -> Result<()> {
     written(io::stdout().lock(), &format!("{line}\n"))
 }
 
 fn written(mut stdout: impl Write, text: &str) -> Result<()> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever reads has seen enough (`| head`).
+        // The reader has seen enough (`| head`).
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
@@ -58,12 +76,14 @@ fn said(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// Tells people something on standard error.
-pub fn note(text: &str) {
-    said(&format!("{}\n", visible::terminal(&visible::text(text))));
+/// Tells people on standard error something that is neither data nor an error; nothing with `--quiet`.
+pub fn say(text: impl Display) {
+    if !Verbosity::get().quiet {
+        said(&format!("{}\n", visible::terminal(&visible::text(&text.to_string()))));
+    }
 }
 
-/// Says what keeps a command from its work.
+/// Tells people on standard error why a command cannot do its work.
 pub fn error(text: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let text = format!("error: {}", visible::text(text));
@@ -71,21 +91,13 @@ pub fn error(text: &str) {
     said(&format!("{text}\n"));
 }
 
-/// Says what clap has to say, be it help or what is wrong with a command line.
-pub fn usage(error: &clap::Error) -> ExitCode {
-    let text = error.render().ansi().to_string();
-    let text = visible::terminal(&text);
+/// Shows clap's help, or clap's complaint about a command line. The result is true if help was wanted and
+/// shown.
+pub fn usage(error: &clap::Error) -> bool {
+    let text = visible::terminal(&error.render().ansi().to_string());
     if error.use_stderr() {
         said(&text);
-        return USAGE.into();
+        return false;
     }
-    match print(&text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => USAGE.into(),
-    }
-}
-
-/// Shows something in a line of progress.
-pub fn message(line: &ProgressBar, text: &str) {
-    line.set_message(visible::text(text).replace('\n', " "));
+    print(&text).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What zprobe leaves in the working directory: `.zprobe`, and the recorded runs in it.
+//! The files that zprobe leaves in the working directory: `.zprobe`, and the recorded runs in it.
 //!
 //! Only what surely is a recorded run is ever removed: a directory, and no link to one, directly in
 //! `.zprobe/runs`, that holds a trace and that nobody writes.
@@ -9,15 +9,21 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use zprobe::trace::{TRACE_FILE, trace_dirs};
-
-use super::run::run_id;
+use crate::run_dir::Claim;
+use crate::trace::{TRACE_FILE, is_recorded, trace_dirs};
 
 /// Where everything goes unless somebody says otherwise.
 const ROOT: &str = ".zprobe";
 
 /// Where runs are recorded unless somebody says otherwise.
 pub const RUNS: &str = ".zprobe/runs";
+
+/// A new name for a run: time and process id, unique on a machine, and sorted by time.
+pub fn run_id() -> String {
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    format!("{compact}-{}", std::process::id())
+}
 
 /// The path of a new directory in `.zprobe`, which is made if it is not there.
 ///
@@ -28,11 +34,23 @@ pub fn place(kind: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(kind).join(run_id()))
 }
 
-/// Makes `.zprobe` if a run is to be recorded in it.
+/// Records something in a run directory that nobody else records in meanwhile. A run that was not recorded
+/// leaves nothing behind.
 ///
 /// # Errors
-/// When `.zprobe` cannot be made.
-pub fn prepare(run_dir: &Path) -> Result<()> {
+/// Those of `make`, and when the directory cannot be used.
+pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    prepare(run_dir)?;
+    let claim = Claim::new(run_dir)?;
+    let made = make();
+    if made.is_ok() || is_recorded(run_dir) {
+        claim.keep();
+    }
+    made
+}
+
+/// Makes `.zprobe` if a run is to be recorded in it.
+fn prepare(run_dir: &Path) -> Result<()> {
     let run_dir = std::path::absolute(run_dir)?;
     for own in [ROOT, RUNS] {
         ensure!(
@@ -83,7 +101,7 @@ fn are_there(base: &Path) -> Result<bool> {
 }
 
 /// Whether somebody records a run there: whoever does holds a lock on the directory
-/// ([`zprobe::run_dir::Claim`]). One that cannot be looked at counts as held.
+/// ([`Claim`]). One that cannot be looked at counts as held.
 fn is_being_written(run_dir: &Path) -> bool {
     match File::open(run_dir) {
         Ok(directory) => directory.try_lock_shared().is_err(),

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use zprobe::adapters;
-use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
-use zprobe::native;
-use zprobe::spec::{Engine, RunSpec};
-use zprobe::trace::Record;
-
-use crate::cli::run;
+use crate::adapters;
+use crate::launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
+use crate::native;
+use crate::spec::{Engine, RunSpec};
+use crate::trace::Record;
 
 /// How long an engine may take to be imported: a busy machine takes a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,7 +51,7 @@ impl Pooled {
         run_id: &str,
         run_dir: &Path,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<()> {
+    ) -> Result<Ended> {
         let mut again = true;
         loop {
             let pool = match &self.pool {
@@ -65,10 +63,7 @@ impl Pooled {
             };
             let launch = Launch { run_id, spec, source: Source::Warm(pool), run_dir };
             match launch.run(observer) {
-                Ok(ended) => {
-                    run::warn_of_survivors(&ended);
-                    return Ok(());
-                }
+                Ok(ended) => return Ok(ended),
                 Err(LaunchError::Pool { .. }) if again => {
                     self.pool = None;
                     again = false;

@@ -1,35 +1,32 @@
-//! Progress on standard error while ranks run.
+//! Progress of the ranks of one run, on standard error.
 //!
 //! On a terminal: a line for the run and one for each rank, gone when the run is over. Elsewhere, in
 //! a log: a line for each milestone. With `--verbose`: all that ranks do and log, in lines. With
 //! `--quiet`: nothing.
 
-mod standing;
-
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use zprobe::run_dir;
-use zprobe::spec::RunSpec;
-use zprobe::trace::{Event, Record};
+use indicatif::{MultiProgress, ProgressBar};
 
-use self::standing::Standing;
-use super::console;
-use super::verbosity::{self, Verbosity};
+use super::progress::{line, lines, message, turn};
+use super::standing::Standing;
+use super::{Verbosity, say};
+use crate::run_dir;
+use crate::spec::RunSpec;
+use crate::trace::{Event, Record};
 
 /// More ranks than this have one line together.
 const RANKS_SHOWN: usize = 8;
 
-/// Progress of one run.
-pub struct Progress {
+/// Progress of the ranks of one run.
+pub struct RankProgress {
     standing: Standing,
     shown: Shown,
 }
 
-/// How it is shown.
+/// Ways to show the progress of ranks.
 enum Shown {
     Lines,
     Everything(Vec<Log>),
@@ -37,10 +34,10 @@ enum Shown {
     Nothing,
 }
 
-impl Progress {
+impl RankProgress {
     /// Begins to show the run that is recorded in `run_dir`.
     pub fn new(spec: &RunSpec, run_dir: &Path) -> Self {
-        let lines = MultiProgress::new();
+        let lines = lines();
         let flags = Verbosity::get();
         let shown = if flags.quiet {
             Shown::Nothing
@@ -59,7 +56,7 @@ impl Progress {
         let milestone = self.standing.see(record);
         match &mut self.shown {
             Shown::Nothing => {}
-            Shown::Lines => milestone.into_iter().for_each(verbosity::say),
+            Shown::Lines => milestone.into_iter().for_each(say),
             Shown::Everything(logs) => {
                 logs.iter_mut().for_each(Log::follow);
                 let moves = matches!(
@@ -70,16 +67,16 @@ impl Progress {
                         | Event::Finished
                 );
                 if let Some(rank) = record.rank.filter(|_| moves) {
-                    verbosity::say(format_args!("rank {rank}: {}", self.standing.words(rank)));
+                    say(format_args!("rank {rank}: {}", self.standing.words(rank)));
                 }
-                milestone.into_iter().for_each(verbosity::say);
+                milestone.into_iter().for_each(say);
             }
             Shown::Live(live) => live.show(&self.standing, record.rank),
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for RankProgress {
     fn drop(&mut self) {
         match &mut self.shown {
             Shown::Live(live) => live.clear(),
@@ -100,24 +97,15 @@ struct Live {
 
 impl Live {
     fn new(lines: MultiProgress, spec: &RunSpec) -> Self {
-        let backwards = (spec.steps * spec.gradient_accumulation_steps) as u64;
-        let head = lines.add(ProgressBar::new(backwards));
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{bar:30}] {pos}/{len}") {
-            head.set_style(style.progress_chars("=> "));
-        }
-        console::message(&head, "backwards");
-        head.enable_steady_tick(Duration::from_millis(100));
+        let backwards = spec.steps * spec.gradient_accumulation_steps;
+        let head = line(&lines, backwards, "{spinner} {msg} [{bar:30}] {pos}/{len}");
+        message(&head, "backwards");
+        turn(&head);
         let world_size = spec.world_size;
         let shown = if world_size <= RANKS_SHOWN { world_size } else { 1 };
-        let line = |_| {
-            let line = lines.add(ProgressBar::new_spinner());
-            // A wide message is cut at the edge of the terminal.
-            if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
-                line.set_style(style);
-            }
-            line
-        };
-        Self { ranks: (0..shown).map(line).collect(), lines, head, world_size }
+        // A wide message is cut at the edge of the terminal.
+        let ranks = (0..shown).map(|_| line(&lines, 0, "  {wide_msg}")).collect();
+        Self { ranks, lines, head, world_size }
     }
 
     fn show(&self, standing: &Standing, rank: Option<usize>) {
@@ -125,9 +113,9 @@ impl Live {
         let Some(rank) = rank else { return };
         if self.world_size > RANKS_SHOWN {
             let text = format!("{} ranks: {}", self.world_size, standing.summary());
-            console::message(&self.ranks[0], &text);
+            message(&self.ranks[0], &text);
         } else if let Some(line) = self.ranks.get(rank) {
-            console::message(line, &format!("rank {rank}  {}", standing.words(rank)));
+            message(line, &format!("rank {rank}  {}", standing.words(rank)));
         }
     }
 
@@ -164,7 +152,7 @@ impl Log {
             && self.line.ends_with(b"\n")
         {
             let text = String::from_utf8_lossy(self.line.trim_ascii_end());
-            verbosity::say(format_args!("rank {} | {text}", self.rank));
+            say(format_args!("rank {} | {text}", self.rank));
             self.line.clear();
         }
     }

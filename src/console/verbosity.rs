@@ -1,12 +1,8 @@
-//! How much is said on standard error, beside errors.
+//! Amount of text on standard error, beside errors.
 
-use std::fmt::Display;
 use std::sync::OnceLock;
 
 use clap::builder::BoolishValueParser;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
-
-use super::console;
 
 /// Flags of every command.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -46,30 +42,4 @@ impl Verbosity {
     pub fn get() -> Self {
         FLAGS.get().copied().unwrap_or_default()
     }
-}
-
-/// Tells people something that is neither data nor an error.
-pub fn say(text: impl Display) {
-    if !Verbosity::get().quiet {
-        console::note(&text.to_string());
-    }
-}
-
-/// A spinner, which nobody sees where nothing is to be said.
-pub fn spinner() -> ProgressBar {
-    lines().add(ProgressBar::new_spinner())
-}
-
-/// A bar of this length, which nobody sees where nothing is to be said.
-pub fn bar(length: u64) -> ProgressBar {
-    lines().add(ProgressBar::new(length))
-}
-
-/// Lines of progress, which nobody sees where nothing is to be said.
-pub fn lines() -> MultiProgress {
-    let lines = MultiProgress::new();
-    if Verbosity::get().quiet {
-        lines.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    lines
 }
