@@ -30,17 +30,15 @@
 
 pub mod adapters;
 pub mod attachment;
-pub mod baseline;
-pub mod compare;
+pub mod console;
 pub mod diagnose;
 pub mod doctor;
 pub mod document;
 pub mod environment;
+pub mod lab;
 pub mod lattice;
 pub mod launch;
-pub mod minimise;
 pub mod native;
-pub mod probe;
 pub mod python;
 pub mod redact;
 pub mod report;

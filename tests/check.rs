@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use zprobe::diagnose::rules;
-use zprobe::probe::registry;
+use zprobe::lab::check::probe::registry;
 use zprobe::report::suite::{NoticeKind, Status, Suite};
 use zprobe::spec::Engine;
 use zprobe::zoo::Expectation;

@@ -1,27 +1,20 @@
 //! `zprobe check`: every probe of a suite over warm ranks, and one answer for a CI.
-//!
-//! A case is a probe on one engine: a `zprobe run` with the arguments that the probe gives, over a pool,
-//! so that each engine is loaded once. An engine that cannot run here is left out, and said so.
 
-mod accept;
-mod engines;
-mod run;
-mod select;
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueHint;
-use zprobe::report::render::suite::SuiteFormat;
-use zprobe::report::suite::{Case, Status, Suite};
-use zprobe::run_dir::Claim;
+use clap::{Arg, Args as _, ValueHint};
+use zprobe::console;
+use zprobe::lab::check::accept::{Accepted, Writing};
+use zprobe::lab::check::probe::Probe;
+use zprobe::lab::check::select::{self, Choice};
+use zprobe::lab::check::{Check, refuse_nothing};
+use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
 
-use self::accept::Accepted;
 use super::interpreter::Python;
-use super::{ci, config, console, page, secrets, store, verbosity};
+use super::output::{Exports, page, print_suite, write};
+use super::{config, flags, run};
 
 /// Arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -66,18 +59,18 @@ pub struct Args {
     out: Option<PathBuf>,
 
     #[command(flatten)]
-    baseline: accept::Known,
+    baseline: Known,
 
     /// Form of the report on standard output
     #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
-    output_format: SuiteFormat,
+    output_format: Form,
 
     /// Also write the report as JSON to this file
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<PathBuf>,
 
     #[command(flatten)]
-    exports: ci::Exports,
+    exports: Exports,
 
     /// Exit with 0 whatever came of the cases; errors that kept anything from running still exit with 2
     #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
@@ -87,76 +80,80 @@ pub struct Args {
     config: config::Choice,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+/// Flags about known findings.
+#[derive(Debug, clap::Args)]
+struct Known {
+    /// Findings that are accepted for the time being [default: zprobe-baseline.toml, if it is there]
+    #[arg(long, value_name = "FILE", env = "ZPROBE_BASELINE", help_heading = "Known findings")]
+    baseline: Option<PathBuf>,
+
+    /// Accept what this suite finds: add entries for it to this file
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["reason", "expires"],
+        help_heading = "Known findings"
+    )]
+    write_baseline: Option<PathBuf>,
+
+    /// With --write-baseline: why
+    #[arg(long, value_name = "TEXT", requires = "write_baseline", help_heading = "Known findings")]
+    reason: Option<String>,
+
+    /// With --write-baseline: last day on which it is accepted, like 2026-12-31
+    #[arg(long, value_name = "DATE", requires = "write_baseline", help_heading = "Known findings")]
+    expires: Option<String>,
+}
+
+impl Known {
+    fn accepted(&self) -> Result<Accepted> {
+        let file = self.write_baseline.clone();
+        let writing = file.zip(self.reason.clone().zip(self.expires.clone()));
+        let writing = writing.map(|(file, (reason, expires))| Writing { file, reason, expires });
+        Accepted::read(self.baseline.as_deref(), writing)
+    }
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
-    let start = Instant::now();
-    let accepted = Accepted::read(&args.baseline)?;
-    let probes = select::probes(&args.probes)?;
-    let tasks = select::tasks(&probes, args)?;
+    let accepted = args.baseline.accepted()?;
+    let probes = select::probes(&args.probes, &settings)?;
+    let named = args.python.named();
+    let choice = Choice {
+        engines: &args.engine,
+        filter: &args.filter,
+        timeout: args.timeout,
+        python: named.as_deref(),
+    };
+    let tasks = select::tasks(&probes, &choice, &run::spec)?;
     if args.list {
         console::plain(&select::list(&tasks))?;
-        return Ok(0);
+        return Ok(Exit::Clean);
     }
-    let python = args.python.choose().path;
-    let absent = engines::Absent::look(&tasks, &python)?;
-    refuse_missing(&absent.engines, args)?;
-    let out = args.out.clone().map_or_else(|| store::place("check"), Ok)?;
-    let claim = Claim::new(&out)?;
-    let mut cases = run::run_all(&tasks, &absent, args, (&python, &accepted), &out)?;
-    let whole = args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty();
-    let notices = accepted.finish(&mut cases, whole)?;
-    if cases.iter().any(|case| case.run_dir.is_some()) {
-        verbosity::say(format_args!("recorded in {}", out.display()));
-        claim.keep();
-    }
-    let unchecked = unchecked(&cases, args);
-    let mut suite = Suite::new(cases, notices, configuration(args)?, page);
-    if let Some(why) = &unchecked {
-        suite = suite.without_answer(why.clone());
-    }
-    suite.seconds = start.elapsed().as_secs_f64();
-    let suite = secrets::without(suite)?;
-    ci::print(&suite, args.output_format)?;
+    let check = Check {
+        named: &args.engine,
+        python: &args.python.choose().path,
+        accepted: &accepted,
+        fail_fast: args.fail_fast,
+        jobs: args.jobs,
+        out: args.out.clone(),
+        is_whole: args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty(),
+        configuration: configuration(args)?,
+        page,
+    };
+    let suite = check.suite(&tasks)?;
+    print_suite(&suite, args.output_format)?;
     if let Some(path) = &args.export_json {
-        ci::write(path, &suite.to_json()?)?;
+        write(path, &suite.to_json()?)?;
     }
     args.exports.write(&suite)?;
-    let nothing_ran = !suite.cases.iter().any(|case| case.run_was_made());
-    if nothing_ran {
-        let reason = suite.cases.iter().find(|case| case.status == Status::NotRun);
-        let reason = reason.and_then(|case| case.reason.as_deref()).unwrap_or("see above");
-        bail!("nothing ran: {reason}");
-    }
-    if let Some(why) = unchecked.filter(|_| suite.exit_code == super::USAGE) {
+    refuse_nothing(&suite)?;
+    let exit = suite.exit();
+    if let (Exit::NothingRan, Some(why)) = (exit, suite.unchecked) {
         bail!(why);
     }
-    Ok(if args.exit_zero { 0 } else { suite.exit_code })
-}
-
-/// Why these cases are no answer about the engines that are meant: those that are named, or else any
-/// real one. zprobe's own says nothing about them.
-fn unchecked(cases: &[Case], args: &Args) -> Option<String> {
-    let was_run =
-        |engine: &Engine| cases.iter().any(|case| case.engine == *engine && case.run_was_made());
-    if args.engine.is_empty() {
-        let real = Engine::ALL.iter().filter(|engine| **engine != Engine::Native);
-        return real.clone().all(|engine| !was_run(engine)).then(|| {
-            "no real engine was checked: what was run is zprobe's own. Name the Python that has yours \
-             with --python; if zprobe's own is meant, say --engine native"
-                .to_owned()
-        });
-    }
-    let engine = args.engine.iter().find(|engine| !was_run(engine))?;
-    Some(format!("--engine {engine}: none of its probes was run"))
-}
-
-/// An engine that somebody has asked for has to be there.
-fn refuse_missing(missing: &BTreeMap<Engine, String>, args: &Args) -> Result<()> {
-    match missing.iter().find(|(engine, _)| args.engine.contains(engine)) {
-        Some((engine, reason)) => bail!("--engine {engine}: {reason}"),
-        None => Ok(()),
-    }
+    Ok(if args.exit_zero { Exit::Clean } else { exit })
 }
 
 /// The file that stands for probes which have none of their own, from the working directory.
@@ -165,4 +162,72 @@ fn configuration(args: &Args) -> Result<String> {
     let found = args.config.find(&dir)?;
     let path = found.map_or_else(|| PathBuf::from(config::FILE), |config| config.path);
     Ok(select::shown(&path, &dir))
+}
+
+/// The settings of a probe as arguments of `zprobe run`. Paths in them are meant from the directory `base`.
+fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
+    let command = run::Args::augment_args(clap::Command::new("zprobe run"));
+    let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
+    Ok(given.iter().flat_map(flags::Given::arguments).collect())
+}
+
+/// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
+/// out of it. The engine stands outside of the settings.
+fn is_setting(arg: &Arg) -> bool {
+    let of_the_run = ["Engine", "ZeRO", "DeepSpeed", "Native", "Data", "DDP", "FSDP2"];
+    let heading = arg.get_help_heading().is_some_and(|heading| of_the_run.contains(&heading));
+    let others = ["observe", "poison_memory"];
+    (heading && arg.get_id() != "engine") || others.contains(&arg.get_id().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use zprobe::document::Document;
+
+    use super::*;
+
+    #[test]
+    fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
+        let probes = select::probes(&[], &settings).unwrap();
+        let choice = Choice { engines: &[], filter: &[], timeout: 60, python: None };
+        let tasks = select::tasks(&probes, &choice, &run::spec);
+        let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
+        for task in &tasks {
+            assert_eq!((task.spec.engine, task.spec.world_size), (task.engine, 2), "{}", task.id());
+        }
+        let engines = probes.iter().map(|chosen| chosen.probe.engines.len());
+        assert_eq!(tasks.len(), engines.sum::<usize>());
+    }
+
+    #[test]
+    fn no_two_probes_of_the_standard_suite_make_the_same_run() {
+        let chosen = select::probes(&[], &settings).unwrap();
+        for (at, one) in chosen.iter().enumerate() {
+            for other in &chosen[..at] {
+                let same =
+                    one.arguments == other.arguments && one.probe.engines == other.probe.engines;
+                assert!(!same, "{} and {}", one.probe.name, other.probe.name);
+            }
+        }
+    }
+
+    #[test]
+    fn settings_of_a_probe_are_settings_of_a_run_and_not_of_its_report() {
+        let read = |text: &str| {
+            let document = Document { file: "ci/own.toml".to_owned(), text: text.to_owned() };
+            settings(&Probe::read(document).unwrap(), Path::new("ci"))
+        };
+        let own = read(
+            "description = 'Own'\n[run]\nstage = 2\nshape = ['tied', 'frozen']\noffload = 'cpu'\n\
+             overlap_comm = true\ndeepspeed-config = 'ds.json'\n",
+        );
+        let expected = "--deepspeed-config ci/ds.json --offload cpu --overlap-comm true --shape tied \
+                        --shape frozen --stage 2";
+        assert_eq!(own.unwrap().join(" "), expected);
+        for key in ["engine = 'ddp'", "out = 'x'", "output-format = 'json'", "python = 'python3'"] {
+            let error = read(&format!("description = 'Own'\n[run]\n{key}\n"));
+            let error = error.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with("ci/own.toml:3:1: no such key"), "{key}: {error}");
+        }
+    }
 }

@@ -10,13 +10,17 @@ use bytesize::ByteSize;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
 };
-use zprobe::doctor::{Machine, Python};
+use zprobe::console::{print, say};
+use zprobe::doctor::Python;
+use zprobe::lab::limits::{examine, machine};
+use zprobe::lab::recorded::diagnosis;
+use zprobe::lab::store::RUNS;
 use zprobe::redact::Private;
+use zprobe::report::{Exit, Report};
 use zprobe::trace::{TRACE_FILE, trace_dirs};
 
-use super::diagnose::diagnosis;
-use super::store::RUNS;
-use super::verbosity;
+use super::interpreter::inside;
+use super::output::page;
 
 /// Arguments of `zprobe report`.
 #[derive(clap::Args)]
@@ -54,7 +58,7 @@ pub struct Args {
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     let run_dir = match &args.run_dir {
         Some(dir) => dir.clone(),
         None => newest(Path::new(RUNS))?,
@@ -70,11 +74,11 @@ pub fn main(args: &Args) -> Result<u8> {
         private: &private,
         project: args.project,
         max_trace_size: args.max_trace_size.0,
-        explain: super::page,
+        explain: page,
     })?;
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
-        verbosity::say(format_args!(
+        say(format_args!(
             "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
              smaller --max-trace-size",
             zip.len(),
@@ -82,27 +86,26 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let summary = summary(&attachment, zip.len());
     if args.dry_run {
-        super::print(&summary)?;
-        return Ok(0);
+        print(&summary)?;
+        return Ok(Exit::Clean);
     }
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
     archive::write(&out, &zip, args.force)?;
-    verbosity::say(summary.trim_end());
-    super::print(&format!("{}\n", out.display()))?;
-    Ok(0)
+    say(summary.trim_end());
+    print(&format!("{}\n", out.display()))?;
+    Ok(Exit::Clean)
 }
 
 /// What the machine says, and the interpreter if one was named.
-fn look(args: &Args, report: &zprobe::report::Report, private: &Private) -> Result<Environment> {
-    let Some(interpreter) = args.python.as_deref().map(super::interpreter::inside) else {
-        let own = std::env::current_exe().context("cannot find the program that is running")?;
-        let machine = Machine::look(own.with_file_name("zprobe-rank"));
-        return Ok(Environment::new(&machine, None, report, private));
+fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
+    let Some(interpreter) = args.python.as_deref().map(inside) else {
+        return Ok(Environment::new(&machine()?, None, report, private));
     };
-    let (machine, python) = super::doctor::examine(&interpreter, args.timeout)?;
+    let patience = Duration::from_secs(args.timeout);
+    let (machine, python) = examine(&interpreter, patience)?;
     let python: Python = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
-    environment.ask_engines(&interpreter, &python, Duration::from_secs(args.timeout));
+    environment.ask_engines(&interpreter, &python, patience);
     Ok(environment)
 }
 

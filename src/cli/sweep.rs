@@ -1,26 +1,19 @@
 //! `zprobe sweep`: one engine of one Python over a lattice of configurations.
-//!
-//! Every configuration is a `zprobe run` with the arguments that its row shows, over a pool: the
-//! engine is imported once. The runs of a pool take place in a process of their own, the worker.
 
-mod matrix;
-mod plan;
-mod run;
-mod table;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum;
+use anyhow::{Result, bail, ensure};
+use zprobe::console;
+use zprobe::lab::sweep::plan::{Choice, Design, Plan};
+use zprobe::lab::sweep::{self, Runs, matrix, table};
 use zprobe::lattice::Part;
-use zprobe::lattice::outcome::{Ending, Sweep};
-use zprobe::report::suite::{self, Status};
+use zprobe::lattice::outcome::Sweep;
+use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
 
 use super::interpreter::{Chosen, Python};
-use super::workers::Scratch;
-use super::{console, verbosity};
+use super::{provision, run};
 
 /// Arguments of `zprobe sweep`.
 #[derive(clap::Args)]
@@ -101,34 +94,30 @@ pub struct Args {
     keep: Option<PathBuf>,
 
     /// Form of the table on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        value_parser = Form::among(Form::OF_A_TABLE),
+        env = "ZPROBE_OUTPUT_FORMAT"
+    )]
     output_format: Form,
 }
 
-/// Form of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// A table for people
-    Full,
-    /// Every row, for programs
-    Json,
-    /// A table for the documentation
-    Markdown,
-}
-
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let sweeps = if args.results.is_empty() {
-        let earlier = args.resume.as_ref().map(|path| earlier(path, args)).transpose()?;
-        let plan = plan::Plan::new(args, earlier)?;
+        let earlier = args.resume.as_ref();
+        let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
+        let plan = Plan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
         if args.list {
             console::plain(&table::list(&plan, args.output_format)?)?;
-            return Ok(0);
+            return Ok(Exit::Clean);
         }
-        verbosity::say(plan.summary());
-        vec![sweep(plan, args)?]
+        console::say(plan.summary());
+        vec![args.sweep(plan)?]
     } else {
-        args.results.iter().map(|path| read(path)).collect::<Result<_>>()?
+        args.results.iter().map(|path| sweep::read(path)).collect::<Result<_>>()?
     };
     let text = match sweeps.as_slice() {
         [one] => table::table(one, args.output_format)?,
@@ -136,75 +125,69 @@ pub fn main(args: &Args) -> Result<u8> {
     };
     console::plain(&text)?;
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
-    Ok(exit_code(rows.map(|row| row.outcome.ending)))
+    Ok(sweep::exit(rows.map(|row| row.outcome.ending)))
 }
 
-/// Runs what is planned.
-fn sweep(plan: plan::Plan, args: &Args) -> Result<Sweep> {
-    let python = match (args.package.as_slice(), args.python.named()) {
-        ([], _) => args.python.choose(),
-        (packages, None) => Chosen::provided(super::provision::interpreter(packages)?),
-        (_, Some(_)) => {
-            bail!("--package and --python both say which Python is meant; leave one of them out")
+impl Args {
+    /// The configurations that are asked for.
+    fn choice(&self) -> Choice<'_> {
+        let design = match self.random {
+            Some(number) => Design::Drawn { number, seed: self.seed },
+            None if self.full => Design::Product,
+            None => Design::Covering,
+        };
+        Choice {
+            engine: self.engine,
+            design,
+            parts: &self.part,
+            stages: &self.stage,
+            filter: &self.filter,
+            limit: self.limit,
         }
-    };
-    python.must_have(args.engine)?;
-    let scratch = Scratch::new(&super::store::place("sweep")?)?;
-    let done = run::run_all(&plan, args, &python.path, scratch.path())?;
-    let not_tried = plan.chosen.len() - done.rows.len();
-    Ok(plan.sweep(args, done, not_tried))
-}
+    }
 
-/// An earlier sweep that this one can go on with.
-fn earlier(path: &Path, args: &Args) -> Result<Sweep> {
-    let earlier = read(path)?;
-    ensure!(
-        (earlier.engine, earlier.steps) == (args.engine, args.steps),
-        "--resume {}: that sweep was of {} with {} steps; give the same --engine and --steps",
-        path.display(),
-        earlier.engine,
-        earlier.steps,
-    );
-    Ok(earlier)
-}
-
-/// What an earlier sweep has said.
-fn read(path: &Path) -> Result<Sweep> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is not what `zprobe sweep --output-format json` prints; make it anew",
-            path.display()
-        )
-    })
-}
-
-/// That of the worst ending. A configuration that could not be run is like one that crashed.
-fn exit_code(endings: impl Iterator<Item = Ending>) -> u8 {
-    suite::exit_code(endings.map(|ending| match ending {
-        Ending::Findings => Status::Failed,
-        Ending::Crashed | Ending::NotRun => Status::Crashed,
-        Ending::Inconclusive => Status::Inconclusive,
-        Ending::Clean => Status::Passed,
-        Ending::Skipped => Status::Skipped,
-    }))
+    /// Runs what is planned.
+    fn sweep(&self, plan: Plan) -> Result<Sweep> {
+        let python = match (self.package.as_slice(), self.python.named()) {
+            ([], _) => self.python.choose(),
+            (packages, None) => Chosen::provided(provision::interpreter(packages)?),
+            (_, Some(_)) => {
+                bail!(
+                    "--package and --python both say which Python is meant; leave one of them out"
+                )
+            }
+        };
+        python.must_have(self.engine)?;
+        let runs = Runs {
+            steps: self.steps,
+            timeout: self.timeout,
+            jobs: self.jobs,
+            time_limit: self.time_limit.map(Duration::from_secs),
+            confirm: self.confirm,
+            keep: self.keep.as_deref(),
+        };
+        runs.sweep(plan, python.path, &run::spec)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use zprobe::lattice::Lattice;
+
     use super::*;
 
     #[test]
-    fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
-        use Ending::{Clean, Crashed, Findings, Inconclusive, NotRun, Skipped};
-        let code = |endings: &[Ending]| exit_code(endings.iter().copied());
-        assert_eq!(code(&[Clean, Crashed, Findings, Inconclusive]), 1);
-        assert_eq!(code(&[Inconclusive, Crashed, Clean]), 3);
-        assert_eq!(code(&[NotRun, Clean]), 3);
-        assert_eq!(code(&[Clean, Inconclusive]), 4);
-        assert_eq!(code(&[Clean]), 0);
-        assert_eq!(code(&[Clean, Skipped]), 0);
-        assert_eq!(code(&[Skipped, Skipped]), 2, "nothing was run");
+    fn every_configuration_resolves_or_is_refused_by_the_spec_and_not_by_the_command_line() {
+        for &engine in Engine::ALL {
+            let lattice = Lattice::of(engine);
+            let bases = lattice.covering();
+            for configuration in bases.iter().chain(&lattice.product()) {
+                let arguments = configuration.arguments();
+                let parsed = run::Args::parse(&arguments);
+                assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.err().expect("an error"));
+            }
+            let resolved = bases.iter().filter(|it| run::spec(&it.arguments()).is_ok()).count();
+            assert!(2 * resolved > bases.len(), "{engine}: {resolved} of {}", bases.len());
+        }
     }
 }

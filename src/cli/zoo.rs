@@ -1,19 +1,14 @@
 //! `zprobe zoo`: known bugs of real releases, each tried on the releases that have it and on those
 //! that do not.
 
-mod environments;
-mod rows;
-mod run;
-mod table;
-
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
-use zprobe::environment::Cache;
-use zprobe::run_dir::Claim;
+use zprobe::console;
+use zprobe::lab::zoo::{self, Runs, rows, table};
+use zprobe::report::{Exit, Form};
 
-use super::{console, verbosity};
+use super::run;
 
 /// Arguments of `zprobe zoo`.
 #[derive(clap::Args)]
@@ -42,40 +37,26 @@ pub struct Args {
     out: Option<PathBuf>,
 
     /// Form of the table on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        value_parser = Form::among(Form::OF_A_TABLE),
+        env = "ZPROBE_OUTPUT_FORMAT"
+    )]
     output_format: Form,
 }
 
-/// Form of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// A table for people
-    Full,
-    /// An array, for programs
-    Json,
-    /// A table and the story of each bug, for docs/zoo.md
-    Markdown,
-}
-
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let rows = rows::chosen(&args.rows)?;
     let cases = rows::cases(&rows, &args.release)?;
     if args.list {
         console::plain(&table::list(&cases, args.output_format)?)?;
-        return Ok(0);
+        return Ok(Exit::Clean);
     }
-
-    let out = args.out.clone().map_or_else(|| super::store::place("zoo"), Ok)?;
-    Claim::new(&out)?.keep();
-    let progress = verbosity::lines();
-    let environments = environments::provide(&Cache::locate()?, &cases, &progress);
-    let outcomes = run::run_all(&cases, &environments, &out, args, &progress)?;
-    verbosity::say(format_args!("recorded in {}", out.display()));
+    let runs = Runs { jobs: args.jobs, fail_fast: args.fail_fast };
+    let outcomes = zoo::outcomes(&cases, runs, args.out.clone(), &run::order)?;
     console::plain(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
-    ensure!(
-        outcomes.iter().any(|outcome| outcome.skipped.is_none()),
-        "nothing ran: no chosen row can be run here; the reasons are above"
-    );
-    Ok(u8::from(outcomes.iter().any(run::Outcome::is_bad)))
+    zoo::exit(&outcomes)
 }

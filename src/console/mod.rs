@@ -94,7 +94,8 @@ pub fn error(text: &str) {
 /// Shows clap's help, or clap's complaint about a command line. The result is true if help was wanted and
 /// shown.
 pub fn usage(error: &clap::Error) -> bool {
-    let text = visible::terminal(&error.render().ansi().to_string());
+    let text = error.render().ansi().to_string();
+    let text = visible::terminal(&text);
     if error.use_stderr() {
         said(&text);
         return false;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use crate::launch::RankProgram;
 use crate::native::{self, Libtorch};
 use crate::spec::{Backend, Gpus, RunSpec};
+use anyhow::{Context as _, Result};
 
 /// The GPUs of this machine, and the software to use them.
 pub struct Cuda {

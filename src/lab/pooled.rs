@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
 use crate::adapters;
 use crate::launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
 use crate::native;
 use crate::spec::{Engine, RunSpec};
 use crate::trace::Record;
+use anyhow::{Context as _, Result, bail};
 
 /// How long an engine may take to be imported: a busy machine takes a minute.
 const PATIENCE: Duration = Duration::from_secs(300);

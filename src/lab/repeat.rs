@@ -23,8 +23,7 @@ pub fn all(
     for number in 0..order.repeats {
         let run_id = format!("{run_id}-{number}");
         let dir = repeat_dir(run_dir, number);
-        let made =
-            queue.job("repeats", || runner.run(&order.spec, &run_id, &dir, &mut |_| {}));
+        let made = queue.job("repeats", || runner.run(&order.spec, &run_id, &dir, &mut |_| {}));
         match made {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => break,

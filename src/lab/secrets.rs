@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
 use crate::attachment::logs;
 use crate::redact::{Known, Private, Redactor};
 use crate::report::suite::Suite;
 use crate::trace::Trace;
+use anyhow::{Context as _, Result};
 
 /// Takes out the secrets of this machine, and those that the trace and the logs of a run give away.
 ///

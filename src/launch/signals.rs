@@ -73,11 +73,7 @@ impl Stop {
     /// When the operating system refuses it.
     pub fn listen() -> io::Result<Self> {
         let wanted = Arc::new(AtomicBool::new(false));
-        let mut stop = Self {
-            wanted,
-            registered: Vec::new(),
-            _deferral: Deferral::new()?,
-        };
+        let mut stop = Self { wanted, registered: Vec::new(), _deferral: Deferral::new()? };
         for &signal in stopping_signals() {
             stop.registered.push(flag::register(signal, Arc::clone(&stop.wanted))?);
         }

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub(crate) mod blank;
+mod exit;
+mod form;
 mod precision;
 pub mod render;
 mod room;
@@ -17,6 +19,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::exit::Exit;
+pub use self::form::Form;
 pub use self::precision::Precision;
 use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
@@ -506,14 +510,9 @@ named_enum! {
 }
 
 impl Report {
-    /// The process exit code that goes with the verdict.
-    pub fn exit_code(&self) -> u8 {
-        match self.verdict {
-            Verdict::Clean => 0,
-            Verdict::Findings => 1,
-            Verdict::Crashed => 3,
-            Verdict::Inconclusive => 4,
-        }
+    /// The exit code that goes with the verdict.
+    pub fn exit(&self) -> Exit {
+        self.verdict.into()
     }
 
     /// Why the engine cannot run this configuration here, and what to do, if everything that was found is

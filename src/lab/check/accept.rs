@@ -7,41 +7,16 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use toml::value::Date;
-use zprobe::baseline::{self, Baseline, day};
-use zprobe::document::Document;
-use zprobe::report::suite::{Case, Notice};
 
-use crate::cli::verbosity;
+use super::baseline::{self, Baseline, day};
+use crate::console::say;
+use crate::document::Document;
+use crate::report::suite::{Case, Notice};
 
 /// What stands above the entries of a new baseline.
 const HEAD: &str = "\
 # Findings of `zprobe check` that are known, each with why it is accepted and until when.
 ";
-
-/// Flags about known findings.
-#[derive(Debug, clap::Args)]
-pub struct Known {
-    /// Findings that are accepted for the time being [default: zprobe-baseline.toml, if it is there]
-    #[arg(long, value_name = "FILE", env = "ZPROBE_BASELINE", help_heading = "Known findings")]
-    baseline: Option<PathBuf>,
-
-    /// Accept what this suite finds: add entries for it to this file
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires_all = ["reason", "expires"],
-        help_heading = "Known findings"
-    )]
-    write_baseline: Option<PathBuf>,
-
-    /// With --write-baseline: why
-    #[arg(long, value_name = "TEXT", requires = "write_baseline", help_heading = "Known findings")]
-    reason: Option<String>,
-
-    /// With --write-baseline: last day on which it is accepted, like 2026-12-31
-    #[arg(long, value_name = "DATE", requires = "write_baseline", help_heading = "Known findings")]
-    expires: Option<String>,
-}
 
 /// Findings that are accepted, and those about to be.
 pub struct Accepted {
@@ -51,63 +26,58 @@ pub struct Accepted {
 }
 
 /// Entries that are written for what a suite finds.
-struct Writing {
-    file: PathBuf,
-    reason: String,
-    expires: String,
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// The baseline that they are added to.
+    pub file: PathBuf,
+    /// The reason for which the findings are accepted.
+    pub reason: String,
+    /// The last day on which they are.
+    pub expires: String,
 }
 
 impl Writing {
     /// A baseline of what these cases need, as text and as it is read.
     fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
-        let text = baseline::entries(cases, &self.reason, &self.expires);
+        let text = baseline::entries(cases, self.reason.trim(), &self.expires);
         let document = Document { file: self.file.display().to_string(), text: text.clone() };
         Ok((text, Baseline::read(&document)?))
     }
 }
 
 impl Accepted {
-    /// Reads the baseline, and refuses what could not be written before anything is run.
-    pub fn read(args: &Known) -> Result<Self> {
+    /// Reads the baseline, by default the one in the working directory, and refuses entries that could not be
+    /// written before anything is run.
+    ///
+    /// # Errors
+    /// When the baseline cannot be read, or new entries cannot be written.
+    pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
         let today = today()?;
-        let baseline = match &args.baseline {
+        let baseline = match baseline {
             // The file that is about to be written is there from the second time on.
-            Some(path) if args.write_baseline.as_deref().is_some_and(|it| is_same(it, path)) => {
-                read(path)?
-            }
+            Some(path) if writing.as_ref().is_some_and(|it| is_same(&it.file, path)) => read(path)?,
             Some(path) => {
                 Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
             }
             None => read(Path::new(baseline::FILE))?.inspect(|_| {
-                verbosity::say(format_args!("note: accepted is what {} lists", baseline::FILE));
+                say(format_args!("note: accepted is what {} lists", baseline::FILE));
             }),
         };
-        if let Some(expires) = &args.expires {
+        if let Some(Writing { file, reason, expires }) = &writing {
             match day(expires) {
                 None => bail!("--expires {expires}: is no date; write a day like 2026-12-31"),
                 Some(day) => ensure!(day >= today, "--expires {expires}: that day is over"),
             }
-        }
-        if let Some(reason) = &args.reason {
             ensure!(!reason.trim().is_empty(), "--reason: is empty; say why this is accepted");
-        }
-        if let Some(path) = &args.write_baseline {
             // Entries are added to what can be read.
-            read(path)?;
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            read(file)?;
+            let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
             ensure!(
                 dir.is_none_or(Path::is_dir),
                 "--write-baseline {}: there is no such directory",
-                path.display()
+                file.display()
             );
         }
-        let writing =
-            args.write_baseline.as_ref().zip(args.reason.as_ref().zip(args.expires.as_ref()));
-        let writing = writing.map(|(file, (reason, expires))| Writing {
-            file: file.clone(),
-            reason: reason.trim().to_owned(),
-            expires: expires.clone(),
-        });
         Ok(Self { baseline, today, writing })
     }
 
@@ -141,7 +111,7 @@ impl Accepted {
                 append(&writing.file, &entries).with_context(|| format!("cannot write {path}"))?;
                 cases.iter_mut().for_each(|case| written.accept(case, self.today));
             }
-            verbosity::say(format_args!("{path}: {count} new"));
+            say(format_args!("{path}: {count} new"));
         }
         Ok(notices.unwrap_or_default())
     }

@@ -1,17 +1,16 @@
-//! Which engines can run here, and what of their settings.
+//! Engines and settings that cannot run here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use zprobe::doctor::{Check, State, engines, native};
-use zprobe::spec::Engine;
 
 use super::select::Task;
-use crate::cli::doctor::{examine, machine};
-use crate::cli::limits::{CANNOT_RUN, Limits, PATIENCE};
+use crate::doctor::{Check, State, engines, native};
+use crate::lab::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
+use crate::spec::Engine;
 
-/// What cannot be run here.
+/// Engines and settings that cannot run here.
 pub struct Absent {
     /// Engines that cannot run at all, each with why not and what to do.
     pub engines: BTreeMap<Engine, String>,
@@ -27,7 +26,7 @@ impl Absent {
         let (checks, limits) = if wanted.iter().all(|engine| *engine == Engine::Native) {
             (vec![native(&machine()?)], Limits::default())
         } else {
-            let (machine, answer) = examine(python, PATIENCE.as_secs())?;
+            let (machine, answer) = examine(python, PATIENCE)?;
             (engines(&machine, &answer), Limits::knowing(python, answer.ok()))
         };
         Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })

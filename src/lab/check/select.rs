@@ -1,23 +1,27 @@
-//! Which probes are run, on which engines.
+//! The cases of a suite: probes, and the engines that each is run on.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Arg, Args as _};
-use zprobe::document::{Document, nearest};
-use zprobe::probe::{Probe, registry};
-use zprobe::spec::{Engine, RunSpec};
 
-use crate::cli::{flags, run};
+use super::probe::{Probe, registry};
+use crate::document::{Document, nearest};
+use crate::lab::order::ReadSpec;
+use crate::spec::{Engine, RunSpec};
+
+/// Reads the settings of a probe as arguments of `zprobe run`. Paths in them are meant from this directory.
+pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
 
 /// A probe, where it is from, and the arguments that it gives to a run.
 pub struct Chosen {
+    /// The probe.
     pub probe: Probe,
     /// Its file from the working directory; none for those of zprobe.
     pub file: Option<String>,
-    arguments: Vec<String>,
+    /// The settings as arguments of `zprobe run`.
+    pub arguments: Vec<String>,
 }
 
 impl Chosen {
@@ -30,10 +34,14 @@ impl Chosen {
 
 /// A probe on one engine.
 pub struct Task<'a> {
+    /// The probe.
     pub chosen: &'a Chosen,
+    /// The engine.
     pub engine: Engine,
-    /// What is run.
+    /// The settings of the run.
     pub spec: RunSpec,
+    /// The command that makes the run by itself.
+    pub command: String,
 }
 
 impl Task<'_> {
@@ -41,26 +49,14 @@ impl Task<'_> {
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.chosen.probe.name)
     }
-
-    /// What follows `zprobe run`, apart from where and with which Python.
-    pub fn arguments(&self) -> Vec<String> {
-        self.chosen.arguments_on(self.engine)
-    }
-
-    /// What to type to run it by itself.
-    pub fn command(&self, python: Option<&Path>) -> String {
-        let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
-        words.extend(self.arguments());
-        if let Some(python) = python.filter(|_| self.engine != Engine::Native) {
-            words.extend(["--python".to_owned(), python.display().to_string()]);
-        }
-        // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
-        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
-    }
 }
 
 /// The probes that are named; without names, the standard suite.
-pub fn probes(names: &[String]) -> Result<Vec<Chosen>> {
+///
+/// # Errors
+/// When a name stands for nothing, or a probe cannot be read.
+pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chosen>> {
+    let chosen = |probe, file| chosen(probe, file, settings);
     let standard = registry::probes()?;
     if names.is_empty() {
         return standard.into_iter().map(|probe| chosen(probe, None)).collect();
@@ -69,7 +65,13 @@ pub fn probes(names: &[String]) -> Result<Vec<Chosen>> {
     let mut all: BTreeMap<String, Chosen> = BTreeMap::new();
     for name in names {
         let found = match files(name)? {
-            Some(files) => files.iter().map(|path| read(path, &dir)).collect::<Result<_>>()?,
+            Some(files) => {
+                let probes = files.iter().map(|path| {
+                    let (probe, file) = read(path, &dir)?;
+                    chosen(probe, Some(file))
+                });
+                probes.collect::<Result<_>>()?
+            }
             None => vec![chosen(one(name, &standard)?, None)?],
         };
         for it in found {
@@ -106,11 +108,12 @@ fn files(name: &str) -> Result<Option<Vec<PathBuf>>> {
     Ok(is_file.then(|| vec![path.to_owned()]))
 }
 
-fn read(path: &Path, dir: &Path) -> Result<Chosen> {
+/// Reads a probe, and says where it is from the directory `dir`.
+fn read(path: &Path, dir: &Path) -> Result<(Probe, String)> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let file = shown(path, dir);
-    chosen(Probe::read(Document { file: file.clone(), text })?, Some(file))
+    Ok((Probe::read(Document { file: file.clone(), text })?, file))
 }
 
 /// A path as it is seen from a directory.
@@ -132,51 +135,72 @@ fn one(name: &str, standard: &[Probe]) -> Result<Probe> {
     }
 }
 
-fn chosen(probe: Probe, file: Option<String>) -> Result<Chosen> {
-    let command = run::Args::augment_args(clap::Command::new("zprobe run"));
+fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Result<Chosen> {
     let base = file.as_deref().and_then(|file| Path::new(file).parent());
-    let base = base.unwrap_or(Path::new(""));
-    let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
-    let arguments = given.iter().flat_map(flags::Given::arguments).collect();
+    let arguments = settings(&probe, base.unwrap_or(Path::new("")))?;
     Ok(Chosen { probe, file, arguments })
 }
 
-/// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
-/// out of it. The engine stands outside of the settings.
-fn is_setting(arg: &Arg) -> bool {
-    let of_the_run = ["Engine", "ZeRO", "DeepSpeed", "Native", "Data", "DDP", "FSDP2"];
-    let heading = arg.get_help_heading().is_some_and(|heading| of_the_run.contains(&heading));
-    let others = ["observe", "poison_memory"];
-    (heading && arg.get_id() != "engine") || others.contains(&arg.get_id().as_str())
+/// Choice among the cases of probes.
+pub struct Choice<'a> {
+    /// Only on these engines; on all if none is named.
+    pub engines: &'a [Engine],
+    /// Only cases in whose words all of these are.
+    pub filter: &'a [String],
+    /// Seconds of silence after which a rank counts as hung.
+    pub timeout: u64,
+    /// The interpreter that commands name.
+    pub python: Option<&'a Path>,
 }
 
-/// What is run, engine by engine.
-pub fn tasks<'a>(probes: &'a [Chosen], args: &super::Args) -> Result<Vec<Task<'a>>> {
+/// The cases of these probes, engine by engine.
+///
+/// # Errors
+/// When no case is left, or `zprobe run` does not take one.
+pub fn tasks<'a>(
+    probes: &'a [Chosen],
+    choice: &Choice<'_>,
+    spec: &ReadSpec<'_>,
+) -> Result<Vec<Task<'a>>> {
     let mut pairs = Vec::new();
     for &engine in Engine::ALL {
-        if !args.engine.is_empty() && !args.engine.contains(&engine) {
+        if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
             continue;
         }
         let on_it = probes.iter().filter(|chosen| chosen.probe.engines.contains(&engine));
         pairs.extend(on_it.map(|chosen| (chosen, engine)));
     }
-    for engine in &args.engine {
+    for engine in choice.engines {
         ensure!(
             pairs.iter().any(|(_, on)| on == engine),
             "--engine {engine}: no probe is for this engine"
         );
     }
-    pairs.retain(|(chosen, engine)| wanted(chosen, *engine, &args.filter));
-    ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", args.filter.join(", "));
-    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine)).collect()
+    pairs.retain(|(chosen, engine)| wanted(chosen, *engine, choice.filter));
+    ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", choice.filter.join(", "));
+    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, spec)).collect()
 }
 
 /// A probe on an engine, if `zprobe run` takes it.
-fn task(chosen: &Chosen, engine: Engine) -> Result<Task<'_>> {
-    let spec = run::Args::parse(&chosen.arguments_on(engine))?.spec(None);
+fn task<'a>(
+    chosen: &'a Chosen,
+    engine: Engine,
+    choice: &Choice<'_>,
+    spec: &ReadSpec<'_>,
+) -> Result<Task<'a>> {
+    let mut arguments = chosen.arguments_on(engine);
+    let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
+    words.extend(arguments.iter().cloned());
+    if let Some(python) = choice.python.filter(|_| engine != Engine::Native) {
+        words.extend(["--python".to_owned(), python.display().to_string()]);
+    }
+    // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+    let command =
+        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
+    arguments.extend(["--timeout".to_owned(), choice.timeout.to_string()]);
     let file = &chosen.probe.document.file;
-    let spec = spec.with_context(|| format!("{file}, on the {engine} engine"))?;
-    Ok(Task { chosen, engine, spec })
+    let spec = spec(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
+    Ok(Task { chosen, engine, spec, command })
 }
 
 /// Whether the filters let it pass.
@@ -191,54 +215,8 @@ fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
 pub fn list(tasks: &[Task<'_>]) -> String {
     let width = tasks.iter().map(|task| task.id().len()).max().unwrap_or(0);
     let line = |task: &Task<'_>| {
-        format!("{:width$}  zprobe run {}\n", task.id(), task.arguments().join(" "))
+        let arguments = task.chosen.arguments_on(task.engine).join(" ");
+        format!("{:width$}  zprobe run {arguments}\n", task.id())
     };
     tasks.iter().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
-        for chosen in probes(&[]).unwrap() {
-            for &engine in &chosen.probe.engines {
-                let task = task(&chosen, engine).unwrap_or_else(|err| panic!("{err:#}"));
-                assert_eq!((task.spec.engine, task.spec.world_size), (engine, 2), "{}", task.id());
-            }
-        }
-    }
-
-    #[test]
-    fn no_two_probes_of_the_standard_suite_make_the_same_run() {
-        let chosen = probes(&[]).unwrap();
-        for (at, one) in chosen.iter().enumerate() {
-            for other in &chosen[..at] {
-                let same =
-                    one.arguments == other.arguments && one.probe.engines == other.probe.engines;
-                assert!(!same, "{} and {}", one.probe.name, other.probe.name);
-            }
-        }
-    }
-
-    #[test]
-    fn settings_of_a_probe_are_settings_of_a_run_and_not_of_its_report() {
-        let read = |text: &str| {
-            let document = Document { file: "ci/own.toml".to_owned(), text: text.to_owned() };
-            chosen(Probe::read(document).unwrap(), Some("ci/own.toml".to_owned()))
-        };
-        let own = read(
-            "description = 'Own'\n[run]\nstage = 2\nshape = ['tied', 'frozen']\noffload = 'cpu'\n\
-             overlap_comm = true\ndeepspeed-config = 'ds.json'\n",
-        );
-        let expected = "--deepspeed-config ci/ds.json --offload cpu --overlap-comm true --shape tied \
-                        --shape frozen --stage 2";
-        assert_eq!(own.unwrap().arguments.join(" "), expected);
-        for key in ["engine = 'ddp'", "out = 'x'", "output-format = 'json'", "python = 'python3'"] {
-            let error = read(&format!("description = 'Own'\n[run]\n{key}\n"));
-            let error = error.err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(error.starts_with("ci/own.toml:3:1: no such key"), "{key}: {error}");
-        }
-    }
 }

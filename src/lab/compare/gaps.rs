@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::NormGap;
 use crate::report::{Norms, Report};
 use crate::trace::{Event, ParamInfo, Payload, Point, Trace};
 
@@ -21,6 +20,19 @@ pub struct Gap {
     /// Norm of the difference, relative to the norm of the first buffer; none where that is 0, or
     /// either is not finite.
     pub relative: Option<f64>,
+}
+
+/// How far norms are apart at a point of the journey.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NormGap {
+    /// Point of the gradient's journey.
+    pub point: Point,
+    /// Norms of the same moment and rank that both have.
+    pub compared: usize,
+    /// Those that are not equal.
+    pub differing: usize,
+    /// Largest difference, relative to the first's.
+    pub largest: f64,
 }
 
 impl Gap {

@@ -7,14 +7,12 @@
 //! that can be taken away or made smaller alone leaves it as it is. Whether it still happens is
 //! for the caller to find out; nothing is run here.
 
-mod reductions;
-
 use std::collections::HashMap;
 
 use crate::spec::{RunSpec, SpecRequest};
 
-pub use self::reductions::Reduction;
-use self::reductions::{left_out, smaller};
+pub use super::reductions::Reduction;
+use super::reductions::{self, left_out, smaller};
 
 /// What came of trying a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +168,3 @@ impl Search<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

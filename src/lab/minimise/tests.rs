@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 
 use super::reductions::{NUMBERS, left_out, smaller};
-use super::*;
-use crate::spec::{Dtype, Offload, Shape, SpecRequest};
+use super::search::*;
+use crate::spec::{Dtype, Offload, RunSpec, Shape, SpecRequest};
 
 fn resolve(request: &SpecRequest) -> Option<RunSpec> {
     request.clone().resolve().ok()

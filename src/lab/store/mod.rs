@@ -8,9 +8,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail, ensure};
 use crate::run_dir::Claim;
 use crate::trace::{TRACE_FILE, is_recorded, trace_dirs};
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// Where everything goes unless somebody says otherwise.
 const ROOT: &str = ".zprobe";

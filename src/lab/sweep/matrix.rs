@@ -4,19 +4,23 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::lattice::Configuration;
+use crate::lattice::group::group;
+use crate::lattice::outcome::{Ending, Outcome, Sweep};
+use crate::report::Form;
+use crate::report::words::amount;
 use anyhow::Result;
-use zprobe::lattice::Configuration;
-use zprobe::lattice::group::group;
-use zprobe::lattice::outcome::{Ending, Outcome, Sweep};
-use zprobe::report::words::amount;
 
-use super::Form;
-use super::table::{code, example, grid, to_json, with};
+use super::table::{code, example, with};
+use crate::lab::table::{grid, to_json};
 
 /// What stands for a configuration that a sweep did not try.
 const NOT_TRIED: &str = "–";
 
 /// The table; sweeps of the same versions share a column.
+///
+/// # Errors
+/// When JSON cannot be written, which no sweep leads to.
 pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&sweeps);
@@ -97,9 +101,9 @@ impl Quotes {
 
 #[cfg(test)]
 mod tests {
-    use zprobe::lattice::Lattice;
-    use zprobe::lattice::outcome::Row;
-    use zprobe::spec::Engine;
+    use crate::lattice::Lattice;
+    use crate::lattice::outcome::Row;
+    use crate::spec::Engine;
 
     use super::*;
 

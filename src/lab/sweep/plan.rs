@@ -1,19 +1,54 @@
-//! Which configurations are run, and which are left out and why.
+//! The plan of a sweep: configurations that are run, and those that are left out, with the reason.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, ensure};
-use zprobe::lattice::outcome::{Ending, Refused, Sweep};
-use zprobe::lattice::{Configuration, Lattice};
-use zprobe::report::words::amount;
 
-use super::run::Done;
-use crate::cli::{run, verbosity};
+use crate::console::say;
+use crate::lab::order::ReadSpec;
+use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
+use crate::lattice::{Configuration, Lattice, Part};
+use crate::report::words::amount;
+use crate::spec::Engine;
 
-/// What is going to be run.
+/// Choice among the configurations of an engine.
+#[derive(Debug)]
+pub struct Choice<'a> {
+    /// The engine.
+    pub engine: Engine,
+    /// The source of configurations.
+    pub design: Design,
+    /// Only these parts of the design; all if none is named.
+    pub parts: &'a [Part],
+    /// Only these ZeRO stages; all if none is named.
+    pub stages: &'a [u8],
+    /// Only configurations in whose words all of these are.
+    pub filter: &'a [String],
+    /// At most this many.
+    pub limit: Option<usize>,
+}
+
+/// The source of the configurations of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// Every value of every axis, and pairs of these.
+    Covering,
+    /// The whole product of a smaller grid.
+    Product,
+    /// Drawn by chance from all axes.
+    Drawn {
+        /// Number of configurations.
+        number: usize,
+        /// Seed of the draw.
+        seed: u64,
+    },
+}
+
+/// The configurations of a sweep.
 #[derive(Debug)]
 pub struct Plan {
-    /// In this order.
+    engine: Engine,
+    /// The configurations that are run, in this order.
     pub chosen: Vec<Configuration>,
     /// The place of every configuration that was thought of, by its arguments.
     order: HashMap<Vec<String>, usize>,
@@ -28,9 +63,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What these arguments ask for, without what an earlier sweep has run; what it could not run is
-    /// tried again.
-    pub fn new(args: &super::Args, mut earlier: Option<Sweep>) -> Result<Self> {
+    /// The plan for a choice, without the configurations that an earlier sweep has run; those that it could
+    /// not run are tried again.
+    ///
+    /// # Errors
+    /// When no configuration is left to run.
+    pub fn new(
+        choice: &Choice<'_>,
+        mut earlier: Option<Sweep>,
+        spec: &ReadSpec<'_>,
+    ) -> Result<Self> {
         if let Some(sweep) = &mut earlier {
             sweep
                 .rows
@@ -39,6 +81,7 @@ impl Plan {
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
         let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
         let mut plan = Self {
+            engine: choice.engine,
             chosen: vec![],
             order: HashMap::new(),
             earlier,
@@ -46,8 +89,11 @@ impl Plan {
             filtered: 0,
             beyond: 0,
         };
-        let mut wanted_yet = args.random;
-        for configuration in design(args) {
+        let mut wanted_yet = match choice.design {
+            Design::Drawn { number, .. } => Some(number),
+            Design::Covering | Design::Product => None,
+        };
+        for configuration in configurations(choice) {
             if wanted_yet == Some(0) {
                 break;
             }
@@ -56,15 +102,15 @@ impl Plan {
             if plan.order.insert(arguments.clone(), place).is_some() {
                 continue;
             }
-            if !wanted(&configuration, args) {
+            if !wanted(&configuration, choice) {
                 plan.filtered += 1;
                 continue;
-            } else if let Err(reason) = resolves(&configuration) {
+            } else if let Err(reason) = resolves(&configuration, spec) {
                 plan.refuse(reason, &configuration);
                 continue;
             } else if has_run.contains(&arguments) {
                 // It counts, and is not run again.
-            } else if args.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
+            } else if choice.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
                 plan.beyond += 1;
             } else {
                 plan.chosen.push(configuration);
@@ -75,23 +121,27 @@ impl Plan {
             !plan.chosen.is_empty() || !has_run.is_empty(),
             "no configuration of the {} engine is left to run; `zprobe sweep --engine {} --list` \
              shows them all",
-            args.engine,
-            args.engine,
+            choice.engine,
+            choice.engine,
         );
         Ok(plan)
     }
 
-    /// What was run, together with what had been run before; in the order of the design. With other
-    /// versions what was run before does not count.
-    pub fn sweep(self, args: &super::Args, done: Done, not_tried: usize) -> Sweep {
-        let mut rows = done.rows;
-        let mut versions = done.versions;
+    /// The rows of this sweep and of the earlier one, in the order of the design. Rows of an earlier sweep with
+    /// other versions are left out.
+    pub(super) fn sweep(
+        self,
+        steps: usize,
+        mut rows: Vec<Row>,
+        mut versions: BTreeMap<String, String>,
+    ) -> Sweep {
+        let not_tried = self.chosen.len() - rows.len();
         if let Some(earlier) = self.earlier {
             if versions.is_empty() || versions == earlier.versions {
                 versions = earlier.versions;
                 rows.extend(earlier.rows);
             } else {
-                verbosity::say(format_args!(
+                say(format_args!(
                     "warning: the earlier sweep ran {:?} and this one {versions:?}; its {} are left \
                      out",
                     earlier.versions,
@@ -100,8 +150,7 @@ impl Plan {
             }
         }
         rows.sort_by_key(|row| self.order.get(&row.configuration.arguments()).copied());
-        let (engine, steps) = (args.engine, args.steps);
-        Sweep { engine, versions, steps, refused: self.refused, not_tried, rows }
+        Sweep { engine: self.engine, versions, steps, refused: self.refused, not_tried, rows }
     }
 
     fn refuse(&mut self, reason: String, configuration: &Configuration) {
@@ -134,14 +183,14 @@ impl Plan {
     }
 }
 
-/// What is thought of, in order. Of a draw no end: so many that filters which let nothing pass are
+/// The configurations of a design, in order. A draw has so many that filters which let nothing pass are
 /// found out.
-fn design(args: &super::Args) -> Box<dyn Iterator<Item = Configuration>> {
-    let lattice = Lattice::of(args.engine);
-    match args.random {
-        Some(number) => Box::new(lattice.drawn(args.seed).take(DRAWS * number)),
-        None if args.full => Box::new(lattice.product().into_iter()),
-        None => Box::new(lattice.covering().into_iter()),
+fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>> {
+    let lattice = Lattice::of(choice.engine);
+    match choice.design {
+        Design::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
+        Design::Product => Box::new(lattice.product().into_iter()),
+        Design::Covering => Box::new(lattice.covering().into_iter()),
     }
 }
 
@@ -149,42 +198,19 @@ fn design(args: &super::Args) -> Box<dyn Iterator<Item = Configuration>> {
 const DRAWS: usize = 1000;
 
 /// Whether the filters let it pass.
-fn wanted(configuration: &Configuration, args: &super::Args) -> bool {
+fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
     let arguments = configuration.arguments();
     let (label, words) = (configuration.label(), arguments.join(" "));
     let of_stage = |stage: &u8| {
         let wanted = ["--stage".to_owned(), stage.to_string()];
         arguments.windows(2).any(|pair| pair == wanted)
     };
-    (args.part.is_empty() || args.part.contains(&configuration.part))
-        && (args.stage.is_empty() || args.stage.iter().any(of_stage))
-        && args.filter.iter().all(|text| label.contains(text) || words.contains(text))
+    (choice.parts.is_empty() || choice.parts.contains(&configuration.part))
+        && (choice.stages.is_empty() || choice.stages.iter().any(of_stage))
+        && choice.filter.iter().all(|text| label.contains(text) || words.contains(text))
 }
 
-/// Why `zprobe run` refuses it, if it does.
-fn resolves(configuration: &Configuration) -> Result<(), String> {
-    let parsed = run::Args::parse(&configuration.arguments()).map_err(|err| err.to_string())?;
-    parsed.spec(None).map(drop).map_err(|err| format!("{err:#}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use zprobe::spec::Engine;
-
-    use super::*;
-
-    #[test]
-    fn every_configuration_resolves_or_is_refused_by_the_spec_and_not_by_the_command_line() {
-        for &engine in Engine::ALL {
-            let lattice = Lattice::of(engine);
-            let bases = lattice.covering();
-            for configuration in bases.iter().chain(&lattice.product()) {
-                let arguments = configuration.arguments();
-                let parsed = run::Args::parse(&arguments);
-                assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.err().expect("an error"));
-            }
-            let resolved = bases.iter().filter(|it| resolves(it).is_ok()).count();
-            assert!(2 * resolved > bases.len(), "{engine}: {resolved} of {}", bases.len());
-        }
-    }
+/// The reason why `zprobe run` refuses a configuration, if it does.
+fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
+    spec(&configuration.arguments()).map(drop).map_err(|err| format!("{err:#}"))
 }

@@ -1,82 +1,73 @@
-//! Has every configuration run by a worker, `--jobs` of them side by side.
+//! The runs of a sweep, and the rows that come of them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use zprobe::lattice::Configuration;
-use zprobe::lattice::outcome::{Ending, Outcome, Row};
-use zprobe::trace::combined_digest;
 
-use super::Args;
 use super::plan::Plan;
-use crate::cli::limits::Limits;
-use crate::cli::workers::{Worker, progress, stop_on_signals};
-use crate::cli::{console, run, verbosity};
+use crate::lab::limits::Limits;
+use crate::lab::order::{Order, Ranks, ReadSpec};
+use crate::lab::queue::Queue;
+use crate::lab::scratch::Scratch;
+use crate::lab::store;
+use crate::lab::worker::Worker;
+use crate::lattice::Configuration;
+use crate::lattice::outcome::{Ending, Outcome, Row, Sweep};
+use crate::trace::combined_digest;
 
-/// What was run.
-#[derive(Debug, Default)]
-pub struct Done {
-    /// Versions of what ran.
-    pub versions: Versions,
-    /// In the order of the plan.
-    pub rows: Vec<Row>,
+/// Runs of a sweep.
+pub struct Runs<'a> {
+    /// Optimizer steps of each run.
+    pub steps: usize,
+    /// Seconds of silence after which a rank counts as hung.
+    pub timeout: u64,
+    /// Pools side by side.
+    pub jobs: usize,
+    /// Time after which no run is started.
+    pub time_limit: Option<Duration>,
+    /// Run what is not clean once more.
+    pub confirm: bool,
+    /// Directory for the runs that are not clean; none keeps nothing.
+    pub keep: Option<&'a Path>,
 }
 
-type Versions = BTreeMap<String, String>;
-
-/// Runs the plan's configurations. Those that were not started, because time was up or the user
-/// wanted it to end, have no row.
-pub fn run_all(plan: &Plan, args: &Args, python: &Path, scratch: &Path) -> Result<Done> {
-    let stopped = stop_on_signals()?;
-    let line = progress(plan.chosen.len())?;
-    let start = Instant::now();
-    let limit = args.time_limit.map(Duration::from_secs);
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
-    let limits = Limits::default();
-    let work = |job: usize| {
-        let worker = Worker::new(args.engine, python, scratch.join(format!("pool-{job}")));
-        let mut job = Job { args, python, limits: &limits, worker };
-        while !stopped.load(Ordering::Relaxed) && limit.is_none_or(|it| start.elapsed() < it) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(configuration) = plan.chosen.get(at) else { return };
-            console::message(&line, &configuration.label());
-            let dir = args
-                .keep
-                .as_deref()
-                .unwrap_or(scratch)
-                .join(file_name(&configuration.arguments()[2..]));
-            let (row, versions) = job.try_one(configuration, dir, at);
-            line.inc(1);
-            if row.outcome.ending != Ending::Clean {
-                let words = [&row.label, row.outcome.words().as_str()].join(": ");
-                let own = row.outcome.own_words().unwrap_or_default();
-                line.suspend(|| verbosity::say(format_args!("{words} {own}")));
-            }
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, row, versions));
-        }
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        for job in 0..args.jobs.min(plan.chosen.len()) {
-            scope.spawn(move || work(job));
-        }
-    });
-    line.finish_and_clear();
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(at, ..)| *at);
-    let mut done = Done::default();
-    for (_, row, versions) in results {
-        done.rows.push(row);
-        done.versions.extend(versions);
+impl Runs<'_> {
+    /// Runs the plan's configurations with this interpreter. Those that were not started, because time was up
+    /// or the user wanted it to end, have no row.
+    ///
+    /// # Errors
+    /// When there is no place for the runs.
+    pub fn sweep(&self, plan: Plan, python: PathBuf, spec: &ReadSpec<'_>) -> Result<Sweep> {
+        let scratch = Scratch::new(&store::place("sweep")?)?;
+        let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);
+        let bench = Bench { runs: self, spec, limits: Limits::default(), python };
+        let worker = |number| Worker::new(scratch.path().join(format!("pool-{number}")));
+        let results = queue.all(
+            &plan.chosen,
+            (self.jobs, worker),
+            |_, configuration| configuration.label(),
+            |worker, at, configuration| {
+                let place = self.keep.unwrap_or(scratch.path());
+                let dir = place.join(file_name(&configuration.arguments()[2..]));
+                let (row, versions) = bench.try_one(worker, configuration, dir, at);
+                if row.outcome.ending != Ending::Clean {
+                    let own = row.outcome.own_words().unwrap_or_default();
+                    queue.say(format_args!("{}: {} {own}", row.label, row.outcome.words()));
+                }
+                (row, versions)
+            },
+        );
+        drop(queue);
+        let (rows, versions): (Vec<Row>, Vec<Versions>) = results.into_iter().flatten().unzip();
+        Ok(plan.sweep(self.steps, rows, versions.into_iter().flatten().collect()))
     }
-    Ok(done)
 }
+
+/// Versions of what ran.
+type Versions = BTreeMap<String, String>;
 
 /// Most bytes of a name that is told in words; file systems take 255.
 const MOST_NAME: usize = 200;
@@ -94,30 +85,31 @@ fn file_name(words: &[String]) -> String {
 }
 
 /// Runs configurations, each as often as it takes.
-struct Job<'a> {
-    args: &'a Args,
-    python: &'a Path,
-    limits: &'a Limits,
-    worker: Worker<'a>,
+struct Bench<'a> {
+    runs: &'a Runs<'a>,
+    spec: &'a ReadSpec<'a>,
+    limits: Limits,
+    python: PathBuf,
 }
 
-impl Job<'_> {
+impl Bench<'_> {
     /// Whatever keeps a configuration from running is its outcome, and not an error.
     fn try_one(
-        &mut self,
+        &self,
+        worker: &mut Worker,
         configuration: &Configuration,
         dir: PathBuf,
         number: usize,
     ) -> (Row, Versions) {
         let start = Instant::now();
-        let (mut outcome, versions) = self.outcome(configuration, &dir, number);
+        let (mut outcome, versions) = self.outcome(worker, configuration, &dir, number);
         let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
-        if self.args.confirm && !good {
+        if self.runs.confirm && !good {
             let second = dir.with_extension("again");
-            outcome.confirm(&self.outcome(configuration, &second, number).0);
+            outcome.confirm(&self.outcome(worker, configuration, &second, number).0);
             let _ = fs::remove_dir_all(&second);
         }
-        let kept = self.args.keep.is_some() && !good;
+        let kept = self.runs.keep.is_some() && !good;
         if !kept {
             let _ = fs::remove_dir_all(&dir);
         }
@@ -132,17 +124,29 @@ impl Job<'_> {
         (row, versions)
     }
 
-    fn outcome(&mut self, it: &Configuration, dir: &Path, number: usize) -> (Outcome, Versions) {
+    fn outcome(
+        &self,
+        worker: &mut Worker,
+        it: &Configuration,
+        dir: &Path,
+        number: usize,
+    ) -> (Outcome, Versions) {
         let mut arguments = it.arguments();
-        let spec = run::Args::parse(&arguments).ok().and_then(|args| args.spec(None).ok());
-        if let Some(reason) = spec.and_then(|spec| self.limits.refusal(&spec, self.python)) {
+        arguments.extend(["--steps".to_owned(), self.runs.steps.to_string()]);
+        arguments.extend(["--timeout".to_owned(), self.runs.timeout.to_string()]);
+        let not_run =
+            |error: anyhow::Error| (Outcome::not_run(&format!("{error:#}")), Versions::new());
+        let spec = match (self.spec)(&arguments) {
+            Ok(spec) => spec,
+            Err(error) => return not_run(error),
+        };
+        if let Some(reason) = self.limits.refusal(&spec, &self.python) {
             return (Outcome::skipped(&reason), Versions::new());
         }
-        arguments.extend(["--steps".to_owned(), self.args.steps.to_string()]);
-        arguments.extend(["--timeout".to_owned(), self.args.timeout.to_string()]);
-        match self.worker.report(arguments, dir, number) {
+        let order = Order { spec, ranks: Ranks::Engine(self.python.clone()), repeats: 1 };
+        match worker.warm(order, dir, number) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
-            Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),
+            Err(error) => not_run(error),
         }
     }
 }

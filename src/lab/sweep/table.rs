@@ -2,20 +2,23 @@
 
 use std::fmt::Write as _;
 
+use crate::lattice::group::{Class, group};
+use crate::lattice::outcome::{Ending, Outcome, Refused, Sweep};
+use crate::report::Form;
+use crate::report::words::amount;
 use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
-use zprobe::lattice::group::{Class, group};
-use zprobe::lattice::outcome::{Ending, Outcome, Refused, Sweep};
-use zprobe::report::words::amount;
 
-use super::Form;
 use super::plan::Plan;
+use crate::lab::table::{grid, to_json};
 
 /// How many ways to come to an outcome a cell lists.
 const LISTED: usize = 16;
 
-/// What would be run.
+/// The configurations that would be run.
+///
+/// # Errors
+/// When JSON cannot be written, which no plan leads to.
 pub fn list(plan: &Plan, form: Form) -> Result<String> {
     if form == Form::Json {
         let rows: Vec<Value> = plan
@@ -30,7 +33,11 @@ pub fn list(plan: &Plan, form: Form) -> Result<String> {
     Ok(table + &refused(&plan.refused) + &plan.summary() + "\n")
 }
 
-/// What was run, and what came of it: equal outcomes in one line for each kind of configuration.
+/// The configurations that were run, and their outcomes: equal ones in one line for each kind of
+/// configuration.
+///
+/// # Errors
+/// When JSON cannot be written, which no sweep leads to.
 pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(sweep);
@@ -125,21 +132,4 @@ fn refused(refused: &[Refused]) -> String {
         let _ = writeln!(text, "{count} left out, like `{example}`: {reason}");
     }
     text
-}
-
-pub fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    Ok(zprobe::visible::json(value)?)
-}
-
-/// A table with these columns.
-pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    if form == Form::Markdown {
-        table.load_style(presets::ASCII_MARKDOWN);
-    } else {
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    }
-    table.set_header(head).add_rows(rows);
-    let lines = table.to_string();
-    lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -1,17 +1,18 @@
-//! Which rows and releases are tried.
+//! The cases of the zoo: rows, and the releases that each is tried on.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use zprobe::document::nearest;
-use zprobe::zoo::{Release, Row, registry};
+
+use crate::document::nearest;
+use crate::zoo::{Release, Row, registry};
 
 /// One run to make: a row on one of its releases.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
-    /// What is tried.
+    /// The bug.
     pub row: &'a Row,
-    /// Where.
+    /// The release that it is tried on.
     pub release: &'a Release,
     /// Number of the release in its row.
     pub number: usize,
@@ -30,6 +31,9 @@ impl Case<'_> {
 }
 
 /// The rows with these names; `.toml` files are read; without names, all that zprobe has.
+///
+/// # Errors
+/// When there is no such row, or a file cannot be read.
 pub fn chosen(names: &[String]) -> Result<Vec<Row>> {
     if names.is_empty() {
         return Ok(registry::rows().to_vec());
@@ -53,6 +57,9 @@ fn one(name: &str) -> Result<Row> {
 }
 
 /// Every release of every row, or those that one of `only` matches.
+///
+/// # Errors
+/// When one of `only` matches none.
 pub fn cases<'a>(rows: &'a [Row], only: &[String]) -> Result<Vec<Case<'a>>> {
     let all = || {
         rows.iter().flat_map(|row| {

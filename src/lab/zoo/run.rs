@@ -1,116 +1,133 @@
-//! Makes the runs: each a `zprobe run` of its own, judged by the report that it leaves behind.
+//! The runs of the zoo, each judged by its report, and their outcomes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use indicatif::{MultiProgress, ProgressBar};
-use zprobe::environment::CACHE_VARIABLE;
-use zprobe::report::Report;
-use zprobe::run_dir;
+use anyhow::Result;
 
-use super::environments::{Environments, say};
+use super::environments::Environments;
 use super::rows::Case;
-use crate::cli::limits::{CANNOT_RUN, Limits};
-use crate::cli::{run, verbosity};
+use crate::lab::limits::{CANNOT_RUN, Limits};
+use crate::lab::order::{Order, Ranks, Read};
+use crate::lab::queue::{NotStarted, Queue};
+use crate::lab::worker::Worker;
+use crate::report::{Ending, Exit};
 
-/// How a case ended.
+/// The end of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What the run said, or why there was none.
     pub got: String,
-    /// Whether that was expected.
+    /// True if that was expected.
     pub ok: bool,
-    /// Why it cannot be run here, if that is so: then there is nothing to expect.
+    /// The reason why it cannot be run here, if that is so: then there is nothing to expect.
     pub skipped: Option<String>,
-    /// Where it is recorded, if it was started.
+    /// The reason why it was not started, though it could be, if that is so.
+    pub not_tried: Option<NotStarted>,
+    /// True if the user has interrupted it, or the queue before it was started.
+    pub interrupted: bool,
+    /// The directory in which it is recorded, if it was started.
     pub dir: Option<PathBuf>,
 }
 
 impl Outcome {
     /// There was no run, though there could be one.
     fn without_run(got: String) -> Self {
-        Self { got, ok: false, skipped: None, dir: None }
+        Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
     }
 
-    /// It cannot be run on this machine.
+    /// This machine cannot run it.
     fn skipped(reason: String) -> Self {
-        Self { got: "skipped".to_owned(), ok: false, skipped: Some(reason), dir: None }
+        Self { skipped: Some(reason), ..Self::without_run("skipped".to_owned()) }
+    }
+
+    /// The queue was over before it was started.
+    fn not_tried(reason: NotStarted) -> Self {
+        let interrupted = reason == NotStarted::Interrupted;
+        let outcome = Self::without_run("not tried".to_owned());
+        Self { not_tried: Some(reason), interrupted, ..outcome }
     }
 
     /// In a word, whether it is as it should be.
     pub fn word(&self) -> &'static str {
-        match (&self.skipped, self.ok) {
-            (Some(_), _) => "skipped",
-            (None, true) => "yes",
-            (None, false) => "NO",
+        if self.skipped.is_some() {
+            "skipped"
+        } else if self.ok {
+            "yes"
+        } else if self.interrupted || self.not_tried.is_some() {
+            "-"
+        } else {
+            "NO"
         }
     }
 
-    /// Whether it is not as it should be.
-    pub fn is_bad(&self) -> bool {
-        !self.ok && self.skipped.is_none()
+    /// The exit code of an experiment with this outcome alone.
+    pub fn exit(&self) -> Exit {
+        if self.ok || self.skipped.is_some() {
+            Exit::Clean
+        } else if self.interrupted {
+            Exit::Inconclusive
+        } else {
+            Exit::Findings
+        }
+    }
+
+    /// The outcome in words, for people who may wait for hours.
+    fn words(&self) -> String {
+        match &self.skipped {
+            Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
+            None if self.interrupted => self.got.clone(),
+            None if self.ok => format!("{}, as expected", self.got),
+            None => format!("{}, NOT as expected", self.got),
+        }
     }
 }
 
-/// Runs all cases, `--jobs` at a time, and returns their outcomes in the same order.
-pub fn run_all(
-    cases: &[Case<'_>],
-    environments: &Environments<'_>,
-    out: &Path,
-    args: &super::Args,
-    progress: &MultiProgress,
-) -> Result<Vec<Outcome>> {
-    let own = std::env::current_exe().context("cannot find the program that is running")?;
-    let line = progress.add(ProgressBar::new_spinner());
-    line.enable_steady_tick(Duration::from_millis(100));
-    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let outcomes = Mutex::new(vec![None; cases.len()]);
-    let limits = Limits::default();
-    let work = || {
-        while !stopped.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(case) = cases.get(at) else { return };
-            let label = format!("{} on {}", case.row.name, case.release.label());
-            say(progress, &line, &format!("[{}/{}] {label}", at + 1, cases.len()));
-            let outcome = run_one(case, environments, &limits, &own, out);
-            // What is known stays known, even if the user stops here.
-            let said = match &outcome.skipped {
-                Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
-                None if outcome.ok => format!("{}, as expected", outcome.got),
-                None => format!("{}, NOT as expected", outcome.got),
-            };
-            progress.suspend(|| verbosity::say(format_args!("{label}: {said}")));
-            if args.fail_fast && outcome.is_bad() {
-                stopped.store(true, Ordering::Relaxed);
-            }
-            if let Ok(mut outcomes) = outcomes.lock() {
-                outcomes[at] = Some(outcome);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..args.jobs.min(cases.len()) {
-            scope.spawn(work);
-        }
-    });
-    line.finish_and_clear();
-    let outcomes = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let not_tried = || Outcome::without_run("not tried".to_owned());
-    Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(not_tried)).collect())
+/// Runs of the zoo.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// Runs side by side.
+    pub jobs: usize,
+    /// Start nothing after the first run that is not as expected.
+    pub fail_fast: bool,
+}
+
+impl Runs {
+    /// Runs all cases, and returns their outcomes in the same order.
+    pub(super) fn all(
+        self,
+        cases: &[Case<'_>],
+        environments: &Environments<'_>,
+        out: &Path,
+        read: &Read<'_>,
+    ) -> Result<Vec<Outcome>> {
+        let queue = Queue::new(cases.len())?.fail_fast(self.fail_fast).announcing();
+        let limits = Limits::default();
+        let label = |case: &Case<'_>| format!("{} on {}", case.row.name, case.release.label());
+        let outcomes = queue.all(
+            cases,
+            (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
+            |_, case| label(case),
+            |worker, at, case| {
+                let outcome = run(case, environments, &limits, read, worker, (out, at));
+                queue.say(format_args!("{}: {}", label(case), outcome.words()));
+                if outcome.exit() == Exit::Findings {
+                    queue.fail();
+                }
+                outcome
+            },
+        );
+        Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(Outcome::not_tried)).collect())
+    }
 }
 
 /// Runs a case. Whatever keeps it from running is its outcome, and not an error.
-fn run_one(
+fn run(
     case: &Case<'_>,
     environments: &Environments<'_>,
     limits: &Limits,
-    own: &Path,
-    out: &Path,
+    read: &Read<'_>,
+    worker: &mut Worker,
+    (out, at): (&Path, usize),
 ) -> Outcome {
     let python = match environments.get(&case.release.packages) {
         None => None,
@@ -120,64 +137,35 @@ fn run_one(
             return Outcome::without_run(format!("no environment: {first}"));
         }
     };
-    let arguments: Vec<&str> = case.row.arguments(case.release).collect();
-    let spec = run::Args::parse(&arguments).ok().and_then(|args| args.spec(None).ok());
-    let refusal = python.zip(spec).and_then(|(python, spec)| limits.refusal(&spec, python));
+    let did_not_run =
+        |error: anyhow::Error| Outcome::without_run(format!("did not run: {error:#}"));
+    let arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
+    let order = match read(&arguments) {
+        Ok(order) => order,
+        Err(error) => return did_not_run(error),
+    };
+    let order = match (order.ranks, python) {
+        (Ranks::Engine(_), Some(python)) => Order { ranks: Ranks::Engine(python.clone()), ..order },
+        (ranks, _) => Order { ranks, ..order },
+    };
+    let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
     if let Some(reason) = refusal {
         return Outcome::skipped(reason);
     }
     let dir = out.join(&case.row.name).join(case.file_name());
-    let (got, ok) = match child(case, python, own, &dir) {
+    let outcome = match worker.cold(order, &dir, at) {
         Ok(report) => {
             let judgement = case.row.judge(case.release, &report);
-            if let Some(reason) = report.limit().filter(|_| !judgement.ok) {
-                return Outcome { dir: Some(dir), ..Outcome::skipped(reason) };
+            match report.limit().filter(|_| !judgement.ok) {
+                Some(reason) => Outcome::skipped(reason),
+                None if report.run.ending == Ending::Interrupted => {
+                    let outcome = Outcome::without_run("interrupted".to_owned());
+                    Outcome { interrupted: true, ..outcome }
+                }
+                None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
             }
-            (judgement.got, judgement.ok)
         }
-        Err(error) => (format!("did not run: {error:#}"), false),
+        Err(error) => did_not_run(error),
     };
-    Outcome { got, ok, skipped: None, dir: Some(dir) }
-}
-
-/// Starts `zprobe run` and reads its report.
-fn child(case: &Case<'_>, python: Option<&PathBuf>, own: &Path, dir: &Path) -> Result<Report> {
-    // Beside it: a run directory is the run's alone.
-    let log = |stream: &str| {
-        let mut path = dir.as_os_str().to_owned();
-        path.push(format!(".{stream}.log"));
-        PathBuf::from(path)
-    };
-    let file = |stream: &str| {
-        let path = log(stream);
-        run_dir::create(&path).with_context(|| format!("cannot write {}", path.display()))
-    };
-    let parent = dir.parent().unwrap_or(dir);
-    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-    let mut command = Command::new(own);
-    command.args(["run", "--no-config", "--out"]).arg(dir);
-    if let Some(python) = python {
-        command.arg("--python").arg(python);
-    }
-    command.args(case.row.arguments(case.release));
-    // A row is run as it is written, whatever the user has set for runs of his own.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
-            command.env_remove(name);
-        }
-    }
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(file("stdout")?)
-        .stderr(file("stderr")?)
-        .status()
-        .with_context(|| format!("cannot start {}", own.display()))?;
-    let path = dir.join("report.json");
-    let Ok(text) = fs::read_to_string(&path) else {
-        let stderr = fs::read(log("stderr")).unwrap_or_default();
-        let stderr = String::from_utf8_lossy(&stderr).into_owned();
-        let words = stderr.lines().find(|line| line.starts_with("error:")).unwrap_or("no report");
-        anyhow::bail!("{words} ({status})");
-    };
-    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+    Outcome { dir: Some(dir), ..outcome }
 }

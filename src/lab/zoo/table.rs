@@ -4,48 +4,50 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
-use zprobe::report::words::amount;
-use zprobe::zoo::Row;
 
-use super::Form;
 use super::rows::Case;
 use super::run::Outcome;
-use crate::cli::limits::CANNOT_RUN;
+use crate::lab::limits::CANNOT_RUN;
+use crate::lab::queue::NotStarted;
+use crate::lab::table::{grid, to_json};
+use crate::report::Form;
+use crate::report::words::amount;
+use crate::zoo::Row;
 
-/// What would be tried.
+/// The cases that would be tried.
+///
+/// # Errors
+/// When JSON cannot be written, which no case leads to.
 pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
-    match form {
-        Form::Json => to_json(cases.iter().map(case_json).collect()),
-        Form::Full | Form::Markdown => {
-            let head = ["row", "release", "expected"];
-            Ok(table(form, &head, cases.iter().map(|case| case_cells(case).to_vec())))
-        }
+    if form == Form::Json {
+        return to_json(&cases.iter().map(case_json).collect::<Vec<_>>());
     }
+    let head = ["row", "release", "expected"];
+    Ok(grid(form, &head, cases.iter().map(|case| case_cells(case).to_vec())))
 }
 
-/// What was tried, and what came of it.
+/// The cases that were tried, and their outcomes.
+///
+/// # Errors
+/// When JSON cannot be written, which no outcome leads to.
 pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<String> {
     let both = || cases.iter().zip(outcomes);
     if form == Form::Json {
-        return to_json(
-            both()
-                .map(|(case, outcome)| {
-                    let mut object = case_json(case);
-                    object["got"] = json!(outcome.got);
-                    // Neither as expected nor not.
-                    let ok = outcome.skipped.is_none().then_some(outcome.ok);
-                    object["ok"] = json!(ok);
-                    object["skipped"] = json!(outcome.skipped);
-                    object["run_dir"] = json!(outcome.dir);
-                    object
-                })
-                .collect(),
-        );
+        let objects = both().map(|(case, outcome)| {
+            let mut object = case_json(case);
+            object["got"] = json!(outcome.got);
+            // Neither as expected nor not.
+            let ok = outcome.skipped.is_none().then_some(outcome.ok);
+            object["ok"] = json!(ok);
+            object["skipped"] = json!(outcome.skipped);
+            object["run_dir"] = json!(outcome.dir);
+            object
+        });
+        return to_json(&objects.collect::<Vec<_>>());
     }
     let head = ["row", "release", "expected", "got", "ok"];
-    let mut text = table(
+    let mut text = grid(
         form,
         &head,
         both().map(|(case, outcome)| {
@@ -62,8 +64,19 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
         stories(&mut text, cases);
     } else {
         let expected = outcomes.iter().filter(|outcome| outcome.ok).count();
-        let made = outcomes.iter().filter(|outcome| outcome.skipped.is_none()).count();
-        let _ = writeln!(text, "{expected} of {made} as expected");
+        let not_tried: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.not_tried).collect();
+        let skipped = outcomes.iter().filter(|outcome| outcome.skipped.is_some()).count();
+        let made = outcomes.len() - skipped - not_tried.len();
+        let _ = write!(text, "{expected} of {made} as expected");
+        if let Some(reason) = not_tried.first() {
+            let why = match reason {
+                NotStarted::Interrupted => "interrupted",
+                NotStarted::AfterFailure => "--fail-fast",
+                NotStarted::TimeIsUp => "time was up",
+            };
+            let _ = write!(text, ", {} not tried: {why}", not_tried.len());
+        }
+        text.push('\n');
     }
     Ok(text)
 }
@@ -90,22 +103,6 @@ fn case_json(case: &Case<'_>) -> Value {
         "run": case.row.arguments(case.release).collect::<Vec<_>>(),
         "expected": case.release.expect.to_string(),
     })
-}
-
-fn to_json(values: Vec<Value>) -> Result<String> {
-    Ok(zprobe::visible::json(&values)?)
-}
-
-fn table(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    if form == Form::Markdown {
-        table.load_style(presets::ASCII_MARKDOWN);
-    } else {
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    }
-    table.set_header(head).add_rows(rows);
-    let lines = table.to_string();
-    lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 /// The story of each row, below the table.

@@ -5,34 +5,22 @@ mod plot;
 
 use self::page::Page;
 use super::{Comparison, Difference, Step};
+use crate::report::Form;
 use crate::report::words::{amount, two_digits};
-use crate::spec::named_enum;
 use crate::visible::{self, Visible};
-
-named_enum! {
-    /// Form of a comparison (`--output-format`).
-    pub enum Form {
-        /// Tables and plots, for reading.
-        Full = "full",
-        /// The same, for issues and pull requests.
-        Markdown = "markdown",
-        /// Everything, for programs; `schema/compare.v1.schema.json`.
-        Json = "json",
-    }
-}
 
 /// Weights of so many buffers are shown.
 const SHOWN: usize = 6;
 
-/// Renders a comparison.
+/// Renders a comparison in one of [`Form::OF_A_TABLE`].
 ///
 /// # Errors
 /// When JSON cannot be written, which no [`Comparison`] leads to.
 pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String> {
     let mut page = match form {
         Form::Json => return visible::json(comparison),
-        Form::Full => Page::plain(),
         Form::Markdown => Page::markdown(),
+        _ => Page::plain(),
     };
     let comparison = &*Visible::of(comparison)?;
     head(&mut page, comparison);

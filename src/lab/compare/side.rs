@@ -1,0 +1,86 @@
+//! The two runs of a comparison.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::console::say;
+use crate::lab::cuda::Cuda;
+use crate::lab::limits::CANNOT_RUN;
+use crate::lab::order::Order;
+use crate::lab::queue::Queue;
+use crate::lab::recorded::diagnosis;
+use crate::lab::run::record;
+use crate::lab::store::run_id;
+use crate::report::Report;
+use crate::trace::Trace;
+
+/// One of the two runs.
+#[derive(Debug)]
+pub struct Side {
+    /// The name of the run.
+    pub name: String,
+    /// The report on the run.
+    pub report: Report,
+    /// The trace, where that is at hand: a report alone has no parameters.
+    pub trace: Option<Trace>,
+}
+
+impl Side {
+    /// A recorded run, or a report alone.
+    ///
+    /// # Errors
+    /// When there is neither.
+    pub fn recorded(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        if path.is_dir() {
+            let (report, trace) = diagnosis(path)?;
+            return Ok(Self { name, report, trace: Some(trace) });
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let report: Report = serde_json::from_str(&text).with_context(|| {
+            format!("{name} is no report.json; give a run directory or the report.json of one")
+        })?;
+        Ok(Self { name, report, trace: None })
+    }
+}
+
+/// A run that is to be made for a comparison.
+pub struct Wanted {
+    /// Its flags, as they were typed.
+    pub flags: String,
+    /// The run.
+    pub order: Order,
+    /// The GPUs that it may run on.
+    pub cuda: Option<Cuda>,
+}
+
+/// Makes both runs, in `a` and `b` in the directory `out`.
+///
+/// # Errors
+/// When one of them cannot be made here, or the user has interrupted one.
+pub fn made(a: Wanted, b: Wanted, out: &Path) -> Result<(Side, Side)> {
+    let queue = Queue::unseen()?;
+    let side = |Wanted { flags, order, cuda }: Wanted, name: &str| {
+        let dir = out.join(name);
+        let record = || record(&order, cuda, &format!("{}-{name}", run_id()), &dir);
+        let made = queue.job(name, record);
+        let (report, trace) = made.map_err(|reason| {
+            anyhow!(
+                "--{name}: {reason}; nothing was compared, and what was run is in {}",
+                out.display()
+            )
+        })??;
+        let name = if flags.is_empty() { name.to_owned() } else { flags };
+        Ok::<_, anyhow::Error>(Side { name, report, trace: Some(trace) })
+    };
+    let sides = (side(a, "a")?, side(b, "b")?);
+    say(format_args!("recorded in {}", out.display()));
+    for (name, side) in [("--a", &sides.0), ("--b", &sides.1)] {
+        if let Some(reason) = side.report.limit() {
+            bail!("{name} \"{}\": {CANNOT_RUN}: {reason}; nothing was compared", side.name);
+        }
+    }
+    Ok(sides)
+}
