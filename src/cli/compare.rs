@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use zprobe::console;
 use zprobe::lab::compare::render::render;
-use zprobe::lab::compare::{Comparison, Side, Wanted, made};
+use zprobe::lab::compare::{Comparison, Side, made};
+use zprobe::lab::order::Order;
 use zprobe::lab::store;
 use zprobe::report::{Exit, Form};
 
@@ -60,9 +61,9 @@ pub fn main(args: &Args) -> Result<Exit> {
         ([a, b], None, None) => (Side::recorded(a)?, Side::recorded(b)?),
         ([], Some(a), Some(b)) => {
             // Both are understood before one of them is run.
-            let (a, b) = (wanted("--a", a, &args.both)?, wanted("--b", b, &args.both)?);
+            let (one, two) = (order("--a", a, &args.both)?, order("--b", b, &args.both)?);
             let out = args.out.clone().map_or_else(|| store::place("compare"), Ok)?;
-            made(a, b, &out)?
+            made((a, &one), (b, &two), &out)?
         }
         _ => bail!(
             "nothing to compare: give two run directories, or --a and --b with the flags of two runs"
@@ -74,7 +75,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 /// The run of one side: its flags, with those of both.
-fn wanted(name: &str, flags: &str, both: &[String]) -> Result<Wanted> {
+fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     let said = || format!("{name} \"{flags}\"");
     let words = shlex::split(flags);
     let mut words = words.with_context(|| format!("{}: a quotation does not end", said()))?;
@@ -87,7 +88,7 @@ fn wanted(name: &str, flags: &str, both: &[String]) -> Result<Wanted> {
         "{}: --minimise is for `zprobe run`; nothing is minimised here",
         said()
     );
-    let (order, cuda) = args.order().with_context(said)?;
+    let order = args.order().with_context(said)?;
     order.refuse_what_cannot_run().with_context(said)?;
-    Ok(Wanted { flags: flags.to_owned(), order, cuda })
+    Ok(order)
 }

@@ -198,11 +198,11 @@ pub struct Args {
 pub fn main(args: Args) -> Result<Exit> {
     let run_id = run_id();
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
-    let (order, cuda) = args.order()?;
-    let (mut report, mut trace) = record(&order, cuda, &run_id, &run_dir)?;
+    let order = args.order()?;
+    let (mut report, mut trace) = record(&order, &run_id, &run_dir)?;
     if args.minimises() {
         // The findings are known, whatever becomes of the search.
-        if let Err(error) = args.minimise(&order, &report, &run_dir) {
+        if let Err(error) = args.minimise(order, &report, &run_dir) {
             say(format_args!("warning: the search came to no end: {error:#}"));
         }
         (report, trace) = recorded::report(&run_dir)?;
@@ -234,7 +234,7 @@ fn make_room(keep: usize) {
 pub fn order(arguments: &[String]) -> Result<Order> {
     let args = Args::parse(arguments)?;
     ensure!(!args.minimises(), "--minimise is for `zprobe run`; nothing is minimised here");
-    Ok(Order { spec: args.spec(None)?, ranks: args.ranks(), repeats: args.repeats()? })
+    Ok(Order { spec: args.spec(None)?, ranks: args.ranks(None), repeats: args.repeats()? })
 }
 
 /// The settings that these arguments alone ask for, on the CPU.
@@ -250,8 +250,8 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
-    /// The run that is asked for on this machine, and the GPUs that it may run on.
-    pub fn order(&self) -> Result<(Order, Option<Cuda>)> {
+    /// The run that is asked for on this machine. Repeats are over warm ranks.
+    pub fn order(&self) -> Result<Order> {
         refuse_nested_launch()?;
         let cuda = self.look_for_gpus()?;
         let spec = self.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
@@ -264,19 +264,22 @@ impl Args {
         if self.rank_program.is_none() {
             self.python.choose().must_have(spec.engine)?;
         }
-        Ok((Order { spec, ranks: self.ranks(), repeats: self.repeats()? }, cuda))
+        let ranks = self.ranks(cuda.filter(|_| spec.device == Device::Cuda));
+        let order = Order { spec, ranks, repeats: self.repeats()? };
+        Ok(if order.repeats == 1 { order } else { order.warm() })
     }
 
-    /// The program of `--rank-program`, or the interpreter that has the real engine under test.
-    fn ranks(&self) -> Ranks {
-        match &self.rank_program {
-            Some(program) => Ranks::Program(RankProgram {
+    /// The program of `--rank-program`, or else the engine's own ranks, on GPUs if there are any for it.
+    fn ranks(&self, cuda: Option<Cuda>) -> Ranks {
+        match (&self.rank_program, cuda) {
+            (Some(program), _) => Ranks::Program(RankProgram {
                 program: program.clone(),
                 args: self.rank_args.clone(),
                 hosting: Hosting::OnePerRank,
                 library_path: Vec::new(),
             }),
-            None => Ranks::Engine(self.python.choose().path),
+            (None, Some(cuda)) => Ranks::Cuda(cuda),
+            (None, None) => Ranks::Cold(self.python.choose().path),
         }
     }
 
@@ -293,7 +296,7 @@ impl Args {
     }
 
     /// Looks for the smallest configuration, and leaves what it has found in the run directory.
-    fn minimise(&self, order: &Order, report: &Report, run_dir: &Path) -> Result<()> {
+    fn minimise(&self, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
         let cuda = self.look_for_gpus()?;
         let question = Question {
             code: self.minimise.minimise.as_deref().unwrap_or_default(),
@@ -302,7 +305,7 @@ impl Args {
             file: self.deepspeed_config.as_deref(),
             command: &|arguments, with_file| self.command(arguments, with_file),
         };
-        search(question, order, cuda, report, run_dir)
+        search(question, order, report, run_dir)
     }
 
     /// What is typed for a run with these arguments in place of one's own, in the same surroundings;

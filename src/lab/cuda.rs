@@ -8,6 +8,7 @@ use crate::spec::{Backend, Gpus, RunSpec};
 use anyhow::{Context as _, Result};
 
 /// The GPUs of this machine, and the software to use them.
+#[derive(Clone, Debug)]
 pub struct Cuda {
     /// The GPUs that the rank program sees.
     pub gpus: Gpus,

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::cuda::Cuda;
 use super::limits::{CANNOT_RUN, Limits};
 use crate::launch::RankProgram;
 use crate::spec::RunSpec;
 
 /// A run that is to be made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The settings of the run.
     pub spec: RunSpec,
@@ -21,22 +22,36 @@ pub struct Order {
 }
 
 /// The source of the ranks of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ranks {
-    /// The engine's own ranks, with this interpreter for those that are Python.
-    Engine(PathBuf),
-    /// The user's own program.
+    /// The user's own program, started for each run.
     Program(RankProgram),
+    /// The native engine on GPUs, started for each run; no other process makes such runs.
+    #[serde(skip)]
+    Cuda(Cuda),
+    /// The engine, started for each run, with this interpreter if it is Python.
+    Cold(PathBuf),
+    /// A pool that has loaded the engine, with this interpreter if it is Python.
+    Warm(PathBuf),
 }
 
 impl Order {
+    /// The same run over ranks that stay warm, where there are such.
+    #[must_use]
+    pub fn warm(self) -> Self {
+        match self.ranks {
+            Ranks::Cold(python) => Self { ranks: Ranks::Warm(python), ..self },
+            ranks => Self { ranks, ..self },
+        }
+    }
+
     /// Refuses a run that this machine cannot make.
     ///
     /// # Errors
     /// With the reason, in one line.
     pub fn refuse_what_cannot_run(&self) -> Result<()> {
         // What another program can run is its own business.
-        if let Ranks::Engine(python) = &self.ranks
+        if let Ranks::Cold(python) | Ranks::Warm(python) = &self.ranks
             && let Some(reason) = Limits::default().refusal(&self.spec, python)
         {
             bail!("{CANNOT_RUN}: {reason}");

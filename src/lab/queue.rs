@@ -48,17 +48,11 @@ impl Display for NotStarted {
 
 impl Queue {
     /// A queue for so many jobs, none of which is started yet.
-    ///
-    /// # Errors
-    /// When the operating system does not let zprobe listen to signals.
     pub fn new(jobs: usize) -> Result<Self> {
         Self::with(Line::counter(jobs), jobs)
     }
 
     /// A queue that shows no progress.
-    ///
-    /// # Errors
-    /// As [`Queue::new`].
     pub fn unseen() -> Result<Self> {
         Self::with(Line::hidden(), 0)
     }
@@ -116,9 +110,6 @@ impl Queue {
     }
 
     /// Does a job on this thread, unless the queue is over.
-    ///
-    /// # Errors
-    /// The reason why the job was not started.
     pub fn job<R>(&self, label: &str, work: impl FnOnce() -> R) -> Result<R, NotStarted> {
         if let Some(reason) = self.over() {
             return Err(reason);

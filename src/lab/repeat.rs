@@ -10,9 +10,6 @@ use super::runner::Runner;
 use crate::trace::repeat_dir;
 
 /// Makes all repeats of a run, each in a directory of its own in `run_dir`, until the user interrupts one.
-///
-/// # Errors
-/// When the first of them was not made.
 pub fn all(
     runner: &mut Runner,
     order: &Order,

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::cuda::Cuda;
 use super::order::Order;
 use super::queue::Queue;
 use super::recorded::report;
@@ -19,12 +18,7 @@ use crate::trace::{Trace, is_recorded};
 ///
 /// # Errors
 /// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
-pub fn record(
-    order: &Order,
-    cuda: Option<Cuda>,
-    run_id: &str,
-    run_dir: &Path,
-) -> Result<(Report, Trace)> {
+pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
     ensure!(
         !is_recorded(run_dir),
         "{} holds a recorded run already; choose another directory with --out, or remove that one with \
@@ -33,12 +27,11 @@ pub fn record(
     );
     order.refuse_what_cannot_run()?;
     claimed(run_dir, || {
+        let mut runner = Runner::new(order, run_dir)?;
         if order.repeats == 1 {
-            let mut runner = Runner::cold(order, cuda, run_dir)?;
             let mut progress = RankProgress::new(&order.spec, run_dir);
             runner.run(&order.spec, run_id, run_dir, &mut |record| progress.see(record))?;
         } else {
-            let mut runner = Runner::warm(order, cuda, run_dir)?;
             repeat::all(&mut runner, order, run_id, run_dir, &Queue::new(order.repeats)?)?;
         }
         report(run_dir)

@@ -12,7 +12,7 @@ use crate::adapters;
 use crate::console::say;
 use crate::launch::{Ended, Launch, RankProgram, Source};
 use crate::native;
-use crate::spec::{Device, Engine, RunSpec};
+use crate::spec::{Engine, RunSpec};
 use crate::trace::{Event, Record};
 
 /// Makes one run after the other.
@@ -26,46 +26,22 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// A runner for a single run; the files that its ranks are started from are in `dir`.
-    ///
-    /// # Errors
-    /// When there is no program for the ranks, or `dir` cannot be written.
-    pub fn cold(order: &Order, cuda: Option<Cuda>, dir: &Path) -> Result<Self> {
-        Self::new(order, cuda, |python| {
-            Ok(Self::Cold(match order.spec.engine {
-                Engine::Native => native::cpu_ranks(native::program()?),
-                _ => adapters::rank_program(python, dir)?,
-            }))
+    /// A runner for this order. The files that its ranks are started from are in `dir`.
+    pub fn new(order: &Order, dir: &Path) -> Result<Self> {
+        let engine = order.spec.engine;
+        Ok(match &order.ranks {
+            Ranks::Program(program) => Self::Cold(program.clone()),
+            Ranks::Cuda(cuda) => Self::Cuda(cuda.clone()),
+            Ranks::Cold(_) if engine == Engine::Native => {
+                Self::Cold(native::cpu_ranks(native::program()?))
+            }
+            Ranks::Cold(python) => Self::Cold(adapters::rank_program(python, dir)?),
+            Ranks::Warm(python) => Self::Warm(Pooled::new(engine, python, &dir.join("pool"))?),
         })
-    }
-
-    /// A runner for runs like this one, over ranks that stay warm where there are such; the pool's own files
-    /// are in `dir`.
-    ///
-    /// # Errors
-    /// As [`Runner::cold`].
-    pub fn warm(order: &Order, cuda: Option<Cuda>, dir: &Path) -> Result<Self> {
-        let pool = |python: &Path| Pooled::new(order.spec.engine, python, &dir.join("pool"));
-        Self::new(order, cuda, |python| Ok(Self::Warm(pool(python)?)))
-    }
-
-    fn new(
-        order: &Order,
-        cuda: Option<Cuda>,
-        on_cpu: impl FnOnce(&Path) -> Result<Self>,
-    ) -> Result<Self> {
-        match (&order.ranks, cuda.filter(|_| order.spec.device == Device::Cuda)) {
-            (Ranks::Program(program), _) => Ok(Self::Cold(program.clone())),
-            (Ranks::Engine(_), Some(cuda)) => Ok(Self::Cuda(cuda)),
-            (Ranks::Engine(python), None) => on_cpu(python),
-        }
     }
 
     /// Makes a run and leaves its trace in `run_dir`. The result is false if the user has interrupted the
     /// run.
-    ///
-    /// # Errors
-    /// When there was nothing to watch.
     pub fn run(
         &mut self,
         spec: &RunSpec,

@@ -12,9 +12,6 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes the directory.
-    ///
-    /// # Errors
-    /// When it cannot be made, or is there already.
     pub fn new(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
         run_dir::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;

@@ -20,9 +20,6 @@ pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) 
 }
 
 /// A document for programs.
-///
-/// # Errors
-/// When it has no form in JSON.
 pub fn to_json(value: &impl serde::Serialize) -> Result<String> {
     Ok(visible::json(value)?)
 }

@@ -32,8 +32,6 @@ struct Task {
     run_id: String,
     dir: PathBuf,
     order: Order,
-    /// Over a pool that stays for the next run, and not over ranks that are started for this one.
-    warm: bool,
 }
 
 /// A line of a worker's standard output, for each line of its standard input. The report is in the run
@@ -64,27 +62,15 @@ impl Worker {
         Self { dir, started: 0, process: None }
     }
 
-    /// Makes a run over a pool, in `dir`, which is emptied before; `number` tells its id from those of the
-    /// other runs of this process.
+    /// Makes a run in `dir`, which is emptied before; `number` tells its id from those of the other runs of
+    /// this process.
     ///
     /// # Errors
     /// When there is no report.
-    pub fn warm(&mut self, order: Order, dir: &Path, number: usize) -> Result<Report> {
-        self.report(order, dir, number, true)
-    }
-
-    /// The same over ranks that are started for this run.
-    ///
-    /// # Errors
-    /// When there is no report.
-    pub fn cold(&mut self, order: Order, dir: &Path, number: usize) -> Result<Report> {
-        self.report(order, dir, number, false)
-    }
-
-    fn report(&mut self, order: Order, dir: &Path, number: usize, warm: bool) -> Result<Report> {
+    pub fn report(&mut self, order: Order, dir: &Path, number: usize) -> Result<Report> {
         let _ = fs::remove_dir_all(dir);
         let run_id = format!("{}-{number}", run_id());
-        let task = Task { run_id, dir: std::path::absolute(dir)?, order, warm };
+        let task = Task { run_id, dir: std::path::absolute(dir)?, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         if let Some(error) = reply.error {
             anyhow::bail!("{error}");
@@ -165,20 +151,21 @@ pub fn serve(dir: &Path) -> Result<()> {
 struct Bench {
     dir: PathBuf,
     pools: usize,
-    /// The pool of the last run that was warm, and the runs that it is for.
-    warm: Option<((Engine, Ranks), Runner)>,
+    /// The pool of the last run that was warm, with its engine and interpreter.
+    warm: Option<((Engine, PathBuf), Runner)>,
 }
 
 impl Bench {
     /// Makes a run and leaves its report in its directory.
-    fn make(&mut self, Task { run_id, dir, order, warm }: &Task) -> Result<()> {
+    fn make(&mut self, Task { run_id, dir, order }: &Task) -> Result<()> {
         claimed(dir, || {
             let mut cold;
-            let runner = if *warm {
-                self.runner(order)?
-            } else {
-                cold = Runner::cold(order, None, dir)?;
-                &mut cold
+            let runner = match &order.ranks {
+                Ranks::Warm(python) => self.warm(order, python)?,
+                _ => {
+                    cold = Runner::new(order, dir)?;
+                    &mut cold
+                }
             };
             if order.repeats == 1 {
                 runner.run(&order.spec, run_id, dir, &mut |_| {})?;
@@ -191,15 +178,14 @@ impl Bench {
 
     /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
     /// come engine by engine.
-    fn runner(&mut self, order: &Order) -> Result<&mut Runner> {
-        let wanted = (order.spec.engine, order.ranks.clone());
+    fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner> {
+        let wanted = (order.spec.engine, python.to_owned());
         let own = self.warm.take().filter(|(has, _)| *has == wanted);
         let own = match own {
             Some(own) => own,
             None => {
                 self.pools += 1;
-                let dir = self.dir.join(self.pools.to_string());
-                (wanted, Runner::warm(order, None, &dir)?)
+                (wanted, Runner::new(order, &self.dir.join(self.pools.to_string()))?)
             }
         };
         Ok(&mut self.warm.insert(own).1)

@@ -88,8 +88,8 @@ fn words(case: &Case) -> Option<String> {
 fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path, at: usize) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
-    let (spec, ranks) = (task.spec.clone(), Ranks::Engine(python.to_owned()));
-    let mut case = match worker.warm(Order { spec, ranks, repeats: 1 }, &dir, at) {
+    let (spec, ranks) = (task.spec.clone(), Ranks::Warm(python.to_owned()));
+    let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir, at) {
         Ok(report) => judged(task, &report),
         Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),
     };

@@ -7,4 +7,4 @@ mod side;
 
 pub use self::comparison::{Comparison, Difference, Findings, Pair, Step, Weights};
 pub use self::gaps::{Gap, NormGap};
-pub use self::side::{Side, Wanted, made};
+pub use self::side::{Side, made};

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::console::say;
-use crate::lab::cuda::Cuda;
 use crate::lab::limits::CANNOT_RUN;
 use crate::lab::order::Order;
 use crate::lab::queue::Queue;
@@ -46,34 +45,22 @@ impl Side {
     }
 }
 
-/// A run that is to be made for a comparison.
-pub struct Wanted {
-    /// Its flags, as they were typed.
-    pub flags: String,
-    /// The run.
-    pub order: Order,
-    /// The GPUs that it may run on.
-    pub cuda: Option<Cuda>,
-}
-
-/// Makes both runs, in `a` and `b` in the directory `out`.
+/// Makes two runs, each named by its flags, in `a` and `b` in the directory `out`.
 ///
 /// # Errors
 /// When one of them cannot be made here, or the user has interrupted one.
-pub fn made(a: Wanted, b: Wanted, out: &Path) -> Result<(Side, Side)> {
+pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
     let queue = Queue::unseen()?;
-    let side = |Wanted { flags, order, cuda }: Wanted, name: &str| {
-        let dir = out.join(name);
-        let record = || record(&order, cuda, &format!("{}-{name}", run_id()), &dir);
-        let made = queue.job(name, record);
-        let (report, trace) = made.map_err(|reason| {
+    let side = |(flags, order): (&str, &Order), name: &str| {
+        let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name));
+        let (report, trace) = queue.job(name, record).map_err(|reason| {
             anyhow!(
                 "--{name}: {reason}; nothing was compared, and what was run is in {}",
                 out.display()
             )
         })??;
-        let name = if flags.is_empty() { name.to_owned() } else { flags };
-        Ok::<_, anyhow::Error>(Side { name, report, trace: Some(trace) })
+        let name = if flags.is_empty() { name } else { flags };
+        Ok::<_, anyhow::Error>(Side { name: name.to_owned(), report, trace: Some(trace) })
     };
     let sides = (side(a, "a")?, side(b, "b")?);
     say(format_args!("recorded in {}", out.display()));

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use self::search::{Answer, Attempt, minimise};
-use super::cuda::Cuda;
 use super::limits::CANNOT_RUN;
 use super::order::Order;
 use super::queue::Queue;
@@ -59,13 +58,7 @@ fn kind(finding: &Finding) -> (String, Option<String>) {
 ///
 /// # Errors
 /// When a run cannot be made, or something cannot be written.
-pub fn search(
-    question: Question<'_>,
-    order: &Order,
-    cuda: Option<Cuda>,
-    report: &Report,
-    run_dir: &Path,
-) -> Result<()> {
+pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
     let code = question.code;
     let found = &report.findings;
     let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
@@ -85,8 +78,9 @@ pub fn search(
         return Ok(());
     }
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
+    let order = order.warm();
     let mut trials = Trials {
-        runner: Runner::warm(order, cuda, scratch.path())?,
+        runner: Runner::new(&order, scratch.path())?,
         wanted: kind(wanted),
         repeats: order.repeats,
         smallest: run_dir.join(SMALLEST),

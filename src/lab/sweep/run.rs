@@ -143,8 +143,8 @@ impl Bench<'_> {
         if let Some(reason) = self.limits.refusal(&spec, &self.python) {
             return (Outcome::skipped(&reason), Versions::new());
         }
-        let order = Order { spec, ranks: Ranks::Engine(self.python.clone()), repeats: 1 };
-        match worker.warm(order, dir, number) {
+        let order = Order { spec, ranks: Ranks::Warm(self.python.clone()), repeats: 1 };
+        match worker.report(order, dir, number) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => not_run(error),
         }

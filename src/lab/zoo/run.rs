@@ -145,7 +145,7 @@ fn run(
         Err(error) => return did_not_run(error),
     };
     let order = match (order.ranks, python) {
-        (Ranks::Engine(_), Some(python)) => Order { ranks: Ranks::Engine(python.clone()), ..order },
+        (Ranks::Cold(_), Some(python)) => Order { ranks: Ranks::Cold(python.clone()), ..order },
         (ranks, _) => Order { ranks, ..order },
     };
     let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
@@ -153,7 +153,7 @@ fn run(
         return Outcome::skipped(reason);
     }
     let dir = out.join(&case.row.name).join(case.file_name());
-    let outcome = match worker.cold(order, &dir, at) {
+    let outcome = match worker.report(order, &dir, at) {
         Ok(report) => {
             let judgement = case.row.judge(case.release, &report);
             match report.limit().filter(|_| !judgement.ok) {
