@@ -5,6 +5,7 @@
 
 mod decisions;
 mod hung;
+mod independent;
 mod journey;
 mod many_ranks;
 mod repeated;
