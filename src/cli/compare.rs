@@ -14,12 +14,21 @@ use zprobe::report::{Exit, Form};
 use super::run;
 use super::words::dashed;
 
+/// The words for each exit code of a comparison.
+const EXIT_CODES: [&str; 5] = [
+    "the same",
+    "different",
+    "usage or set-up error",
+    "one of the runs crashed or hung",
+    "one of the runs is inconclusive",
+];
+
 /// Arguments of `zprobe compare`.
 #[derive(clap::Args)]
 #[command(
     override_usage = "zprobe compare [OPTIONS] A B\n       \
                       zprobe compare [OPTIONS] --a FLAGS --b FLAGS [-- FLAGS OF BOTH]",
-    after_help = Exit::help(Exit::of_a_comparison)
+    after_help = Exit::help(EXIT_CODES)
 )]
 pub struct Args {
     /// Two run directories, or two files that hold their report.json

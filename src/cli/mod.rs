@@ -34,7 +34,7 @@ use zprobe::report::Exit;
 /// Did every (rank, microbatch) gradient reach the optimizer exactly once, with the right weight,
 /// in the right place, on every rank?
 #[derive(Parser)]
-#[command(name = "zprobe", version, after_help = Exit::help(Exit::of_a_run))]
+#[command(name = "zprobe", version, after_help = Exit::help(EXIT_CODES))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,6 +42,15 @@ struct Cli {
     #[command(flatten)]
     verbosity: Verbosity,
 }
+
+/// The words for each exit code of a run.
+const EXIT_CODES: [&str; 5] = [
+    "clean",
+    "findings",
+    "usage or set-up error, nothing ran",
+    "the engine under test crashed or hung",
+    "inconclusive",
+];
 
 #[derive(Subcommand)]
 enum Command {

@@ -57,6 +57,17 @@ pub fn write_new(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The report that a run has left in its directory.
+///
+/// # Errors
+/// When there is none, or it cannot be understood.
+pub fn reported(run_dir: &Path) -> Result<Report> {
+    let path = run_dir.join(REPORT_FILE);
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+}
+
 /// The end of an earlier search for the smallest configuration that still shows a finding of this run.
 fn minimised(dir: &Path) -> Result<Option<Minimised>> {
     let path = dir.join(MINIMISED_FILE);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::order::{Order, Ranks};
 use super::queue::Queue;
-use super::recorded::{REPORT_FILE, report};
+use super::recorded::{report, reported};
 use super::repeat;
 use super::runner::Runner;
 use super::store::{claimed, run_id};
@@ -75,10 +75,7 @@ impl Worker {
         if let Some(error) = reply.error {
             anyhow::bail!("{error}");
         }
-        let path = dir.join(REPORT_FILE);
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+        reported(dir)
     }
 
     fn ask(&mut self, task: &Task) -> Result<Reply> {

@@ -10,6 +10,7 @@ mod form;
 mod precision;
 pub mod render;
 mod room;
+mod rule_code;
 pub mod suite;
 pub mod timeline;
 pub mod words;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::exit::Exit;
 pub use self::form::Form;
 pub use self::precision::Precision;
+pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
 
@@ -110,6 +112,16 @@ named_enum! {
     }
 }
 
+impl Verdict {
+    /// The verdict on several runs together: findings weigh more than crashes, these more than doubt,
+    /// because each hides the next. None on no runs.
+    pub fn worst(verdicts: impl IntoIterator<Item = Self>) -> Option<Self> {
+        const ASCENDING: [Verdict; 4] =
+            [Verdict::Clean, Verdict::Inconclusive, Verdict::Crashed, Verdict::Findings];
+        verdicts.into_iter().max_by_key(|verdict| ASCENDING.iter().position(|it| it == verdict))
+    }
+}
+
 /// What was run, and on what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
@@ -156,7 +168,7 @@ named_enum! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Rule code, for example `ZP101`. Never reused for anything else.
-    pub code: String,
+    pub code: RuleCode,
     /// Rule name, for example `boundary-leak`.
     pub name: String,
     /// How bad it is.
@@ -245,7 +257,7 @@ pub struct KnownBug {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Consequence {
     /// Code of the rule that saw it.
-    pub code: String,
+    pub code: RuleCode,
     /// What it saw.
     pub message: String,
 }
@@ -381,7 +393,7 @@ pub struct Flush {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Minimised {
     /// Code of the finding.
-    pub code: String,
+    pub code: RuleCode,
     /// What to type for it.
     pub command: String,
     /// Whether everything that could be taken from it was tried; otherwise the runs were used up.

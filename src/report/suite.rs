@@ -140,12 +140,7 @@ pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
     if none && !statuses.is_empty() {
         return Exit::NothingRan;
     }
-    Exit::worst(statuses.into_iter().map(|status| match status {
-        Status::Failed => Exit::Findings,
-        Status::Crashed | Status::NotRun => Exit::Crashed,
-        Status::Inconclusive => Exit::Inconclusive,
-        Status::Passed | Status::Accepted | Status::Skipped => Exit::Clean,
-    }))
+    Verdict::worst(statuses.into_iter().map(Status::verdict)).map_or(Exit::Clean, Exit::from)
 }
 
 impl Suite {
@@ -158,7 +153,7 @@ impl Suite {
         page: impl Fn(&str) -> Option<&'static str>,
     ) -> Self {
         let codes = cases.iter().flat_map(|case| &case.findings).map(|it| &it.finding.code);
-        let pages = codes.filter_map(|code| Some((code.clone(), page(code)?))).collect();
+        let pages = codes.filter_map(|code| Some((code.to_string(), page(code)?))).collect();
         let exit_code = exit(cases.iter().map(|case| case.status)).code();
         let seconds = cases.iter().map(|case| case.seconds).sum();
         let (schema, unchecked) = (Schema::CURRENT, None);
@@ -246,6 +241,16 @@ impl Status {
             Verdict::Findings => Self::Failed,
             Verdict::Crashed => Self::Crashed,
             Verdict::Inconclusive => Self::Inconclusive,
+        }
+    }
+
+    /// The verdict that says as much of a suite.
+    const fn verdict(self) -> Verdict {
+        match self {
+            Self::Passed | Self::Accepted | Self::Skipped => Verdict::Clean,
+            Self::Failed => Verdict::Findings,
+            Self::Crashed | Self::NotRun => Verdict::Crashed,
+            Self::Inconclusive => Verdict::Inconclusive,
         }
     }
 

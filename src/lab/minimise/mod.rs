@@ -20,7 +20,7 @@ use super::scratch::Scratch;
 use super::store::run_id;
 use crate::console::say;
 use crate::diagnose::rules;
-use crate::report::{Finding, Minimised, Report, Trial};
+use crate::report::{Finding, Minimised, Report, RuleCode, Trial};
 use crate::spec::deepspeed::DeepSpeedConfig;
 use crate::spec::{RunSpec, SpecRequest};
 use crate::trace::repeat_dir;
@@ -47,10 +47,10 @@ pub struct Question<'a> {
 
 /// The features in which a finding must be the same to be the same: its code, and of a crash the words of the
 /// engine, but for numbers.
-fn kind(finding: &Finding) -> (String, Option<String>) {
+fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
     let words = || finding.message.chars().filter(|c| !c.is_ascii_digit()).collect();
-    let is_crash = rules::is_crash(&finding.code);
-    (finding.code.clone(), is_crash.then(words))
+    let is_crash = rules::is_crash(finding.code);
+    (finding.code, is_crash.then(words))
 }
 
 /// Looks for the smallest configuration, from that of the run in `run_dir` on, and leaves what it has found
@@ -89,7 +89,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
         interrupted: false,
         queue: Queue::new(question.limit)?,
     };
-    let found = look(question, &wanted.code, &mut trials);
+    let found = look(question, wanted.code, &mut trials);
     if found.is_err() && trials.interrupted {
         trials.queue.say("note: interrupted before the smallest configuration was found");
         return Ok(());
@@ -98,7 +98,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
 }
 
 /// The smallest configuration from what was asked for on.
-fn look(question: Question<'_>, code: &str, trials: &mut Trials) -> Result<Minimised> {
+fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
     let Question { limit, flags, file, command, .. } = question;
     let fill = |request: &mut SpecRequest| match file {
         Some(path) => DeepSpeedConfig::read(path)?.apply(request).map_err(anyhow::Error::from),
@@ -131,7 +131,7 @@ fn look(question: Question<'_>, code: &str, trials: &mut Trials) -> Result<Minim
         minimise(start, &resolve, limit, &mut ask)?
     };
     Ok(Minimised {
-        code: code.to_owned(),
+        code,
         command: command(smallest.request.arguments(), keeps_file)?,
         complete: smallest.complete,
         trials: without_file.into_iter().chain(smallest.attempts).map(trial).collect(),
@@ -145,7 +145,7 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
 /// Runs of candidates.
 struct Trials {
     runner: Runner,
-    wanted: (String, Option<String>),
+    wanted: (RuleCode, Option<String>),
     repeats: usize,
     /// The place of the last run that still shows the finding.
     smallest: PathBuf,

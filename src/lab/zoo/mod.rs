@@ -15,7 +15,7 @@ use super::order::Read;
 use super::store;
 use crate::console::say;
 use crate::environment::Cache;
-use crate::report::Exit;
+use crate::report::{Exit, Verdict};
 use crate::run_dir::Claim;
 
 /// Tries all cases, in `out` or a new directory, and returns their outcomes in the same order.
@@ -45,5 +45,5 @@ pub fn exit(outcomes: &[Outcome]) -> Result<Exit> {
         outcomes.iter().any(|outcome| outcome.skipped.is_none()),
         "nothing ran: no chosen row can be run here; the reasons are above"
     );
-    Ok(Exit::worst(outcomes.iter().map(Outcome::exit)))
+    Ok(Verdict::worst(outcomes.iter().map(Outcome::verdict)).map_or(Exit::Clean, Exit::from))
 }

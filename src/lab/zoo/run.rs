@@ -10,7 +10,7 @@ use crate::lab::limits::{CANNOT_RUN, Limits};
 use crate::lab::order::{Order, Ranks, Read};
 use crate::lab::queue::{NotStarted, Queue};
 use crate::lab::worker::Worker;
-use crate::report::{Ending, Exit};
+use crate::report::{Ending, Verdict};
 
 /// The end of a case.
 #[derive(Clone, Debug)]
@@ -60,14 +60,14 @@ impl Outcome {
         }
     }
 
-    /// The exit code of an experiment with this outcome alone.
-    pub fn exit(&self) -> Exit {
+    /// The verdict on an experiment with this outcome alone.
+    pub fn verdict(&self) -> Verdict {
         if self.ok || self.skipped.is_some() {
-            Exit::Clean
+            Verdict::Clean
         } else if self.interrupted {
-            Exit::Inconclusive
+            Verdict::Inconclusive
         } else {
-            Exit::Findings
+            Verdict::Findings
         }
     }
 
@@ -110,7 +110,7 @@ impl Runs {
             |worker, at, case| {
                 let outcome = run(case, environments, &limits, read, worker, (out, at));
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
-                if outcome.exit() == Exit::Findings {
+                if outcome.verdict() == Verdict::Findings {
                     queue.fail();
                 }
                 outcome

@@ -55,14 +55,14 @@ fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     let findings = suite.cases.iter().flat_map(|case| &case.findings);
     let mut findings: Vec<_> = findings.map(|it| &it.finding).collect();
-    findings.sort_by(|a, b| a.code.cmp(&b.code));
+    findings.sort_by_key(|finding| finding.code);
     findings.dedup_by(|a, b| a.code == b.code);
     for finding in findings {
         let mut rule = Map::new();
         rule.insert("id".into(), json!(finding.code));
         rule.insert("name".into(), json!(finding.name));
         rule.insert("defaultConfiguration".into(), json!({ "level": level(finding.severity) }));
-        if let Some(page) = pages.get(&finding.code) {
+        if let Some(page) = pages.get(&*finding.code) {
             let short = format!("{} {}", finding.code, finding.name);
             rule.insert("shortDescription".into(), json!({ "text": short }));
             rule.insert("fullDescription".into(), json!({ "text": meaning(page) }));
@@ -88,7 +88,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     }
     let mut result = json!({
         "ruleId": finding.code,
-        "ruleIndex": rules.iter().position(|id| *id == finding.code),
+        "ruleIndex": rules.iter().position(|id| finding.code == *id),
         "level": level(finding.severity),
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
