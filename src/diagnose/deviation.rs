@@ -11,7 +11,8 @@ use crate::report::words::matrix_text;
 use crate::spec::{Observation, RunSpec};
 use crate::trace::Point;
 
-use super::decode::{Decoded, NOISE_SHARE, largest};
+use super::bounds;
+use super::decode::{Decoded, largest};
 use super::observed::Observed;
 
 /// One pattern of wrong weights in one step.
@@ -74,15 +75,11 @@ impl Pattern {
     /// Whether both are the same slip: a scale is rounded a little differently in every sum.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < SCALE_NOISE,
+            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
             _ => self == other,
         }
     }
 }
-
-/// Relative noise of a wrong scale: well above a bf16 rounding (2⁻⁸), well below the difference
-/// between two accumulation steps or world sizes that anybody mixes up.
-pub const SCALE_NOISE: f64 = 1.0 / 64.0;
 
 /// A place on the journey of a step's gradient.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,7 +206,7 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     if let Some(pattern) = pattern(spec, decoded, entry) {
         patterns.push(pattern);
     }
-    let noise = entry.tolerance.max(NOISE_SHARE * largest_deviation(entry));
+    let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
         // What is missing was not lost but taken from the step before.
@@ -234,7 +231,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
     let used = |rank: usize, m: usize| entry.expected[rank][m] != 0.0;
     let deviation = largest_deviation(entry);
-    if entry.residual > entry.tolerance.max(NOISE_SHARE * deviation) {
+    if entry.residual > entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation) {
         return Some(Pattern::Unexplained);
     }
     let mut gradients = Vec::new();
@@ -289,7 +286,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         wanted.map(|&(rank, m, _)| (rank, m)).collect()
     };
     let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
-    let slack = entry.tolerance.max(NOISE_SHARE * deviation);
+    let slack = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation);
     let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
     if uniform && !is(first, 0.0) {
         return Some(Pattern::Scaled(first));

@@ -5,6 +5,7 @@
 //! findings, and [`causes`] hangs consequences under their root. The live run and
 //! `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read from disk.
 
+pub mod bounds;
 pub mod causes;
 pub mod decode;
 pub mod deviation;

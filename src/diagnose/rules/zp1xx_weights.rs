@@ -1,8 +1,9 @@
 //! ZP1xx: patterns of wrong weights in what the optimizers consumed.
 
 use super::super::Case;
+use super::super::bounds;
 use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Pattern, SCALE_NOISE, missing};
+use super::super::deviation::{Deviation, Pattern, missing};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Finding, RuleCode};
@@ -185,7 +186,7 @@ fn likely(case: &Case<'_>, step: usize, factor: f64) -> String {
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = spec.world_size as f64;
     let ga = spec.gradient_accumulation_steps as f64;
-    let close = |candidate: f64| (factor / candidate - 1.0).abs() < SCALE_NOISE;
+    let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
     let slips: Vec<&str> = [
         (1.0 / ga, "divided by the accumulation steps twice"),
         (ga, "not divided by the accumulation steps"),
