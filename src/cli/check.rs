@@ -13,7 +13,7 @@ use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
 
 use super::interpreter::Python;
-use super::output::{Exports, page, print_suite, write};
+use super::output::{Exports, print_suite, write};
 use super::{config, flags, run};
 
 /// Arguments of `zprobe check`.
@@ -140,7 +140,6 @@ pub fn main(args: &Args) -> Result<Exit> {
         out: args.out.clone(),
         is_whole: args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty(),
         configuration: configuration(args)?,
-        page,
     };
     let suite = check.suite(&tasks)?;
     print_suite(&suite, args.output_format)?;

@@ -31,33 +31,21 @@ pub fn columns() -> usize {
 }
 
 /// Writes a document to standard output, with zprobe's own styles where colours are wanted.
-///
-/// # Errors
-/// When standard output cannot be written to. A reader who has closed it has seen enough.
 pub fn print(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::terminal(text))
 }
 
 /// Writes a document without styles to standard output: any style in it is somebody else's.
-///
-/// # Errors
-/// As [`print`].
 pub fn plain(text: &str) -> Result<()> {
     print(&visible::text(text))
 }
 
 /// Writes a renderer's commands to a CI to standard output.
-///
-/// # Errors
-/// As [`print`].
 pub fn commands(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::text(text))
 }
 
 /// Writes an answer to another zprobe, which reads standard output.
-///
-/// # Errors
-/// As [`print`].
 pub fn answer(line: &str) -> Result<()> {
     written(io::stdout().lock(), &format!("{line}\n"))
 }

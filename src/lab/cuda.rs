@@ -18,9 +18,6 @@ pub struct Cuda {
 
 impl Cuda {
     /// Looks for GPUs, with the libtorch that `LIBTORCH` names, or the torch of an interpreter.
-    ///
-    /// # Errors
-    /// When the native engine is not built.
     pub fn look(python: Option<&Path>) -> Result<Self> {
         let program = native::program()?;
         let named = std::env::var_os("LIBTORCH").filter(|path| !path.is_empty());
@@ -30,9 +27,6 @@ impl Cuda {
     }
 
     /// Ranks on the GPUs.
-    ///
-    /// # Errors
-    /// When no libtorch for CUDA was found, or the run directory cannot be written.
     pub fn ranks(&self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
         let libtorch =
             self.libtorch.as_ref().ok().context("a run on CUDA without a libtorch for it")?;

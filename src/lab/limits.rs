@@ -46,17 +46,11 @@ impl Limits {
 }
 
 /// Looks at the machine and asks an interpreter.
-///
-/// # Errors
-/// When the operating system does not say where zprobe is.
 pub fn examine(python: &Path, patience: Duration) -> Result<(Machine, Result<Python, NoAnswer>)> {
     Ok((machine()?, Python::ask(python, patience)))
 }
 
 /// Looks at the machine.
-///
-/// # Errors
-/// As [`examine`].
 pub fn machine() -> Result<Machine> {
     Ok(Machine::look(native::place()?))
 }

@@ -25,9 +25,6 @@ const MOST_MINIMISED: u64 = 16 << 20;
 
 /// The report on a recorded run, with the smallest configuration if that was looked for, and the
 /// trace that it is about: of repeats, that of the one that is shown.
-///
-/// # Errors
-/// When a file of the run cannot be read, or secrets cannot be kept out.
 pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
     let (report, trace) = of_traces(&trace_dirs(run_dir))?;
     let minimised = minimised(run_dir)?;
@@ -37,9 +34,6 @@ pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
 }
 
 /// The report on a recorded run, which is written beside the trace, and the trace that it is about.
-///
-/// # Errors
-/// As [`diagnosis`], and when the report cannot be written.
 pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
     let (report, trace) = diagnosis(run_dir)?;
     write_new(&run_dir.join(REPORT_FILE), &report.to_json()?)?;
@@ -47,9 +41,6 @@ pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
 }
 
 /// Writes a file of a run directory, in place of one that an earlier part of the same command wrote.
-///
-/// # Errors
-/// When it cannot be written.
 pub fn write_new(path: &Path, text: &str) -> Result<()> {
     let _ = fs::remove_file(path);
     run_dir::create(path)
@@ -58,9 +49,6 @@ pub fn write_new(path: &Path, text: &str) -> Result<()> {
 }
 
 /// The report that a run has left in its directory.
-///
-/// # Errors
-/// When there is none, or it cannot be understood.
 pub fn reported(run_dir: &Path) -> Result<Report> {
     let path = run_dir.join(REPORT_FILE);
     let text =

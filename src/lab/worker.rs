@@ -64,9 +64,6 @@ impl Worker {
 
     /// Makes a run in `dir`, which is emptied before; `number` tells its id from those of the other runs of
     /// this process.
-    ///
-    /// # Errors
-    /// When there is no report.
     pub fn report(&mut self, order: Order, dir: &Path, number: usize) -> Result<Report> {
         let _ = fs::remove_dir_all(dir);
         let run_id = format!("{}-{number}", run_id());
@@ -131,9 +128,6 @@ fn start(dir: &Path) -> Result<Process> {
 }
 
 /// Does a worker's work in this process, until standard input ends. The files of its pools are in `dir`.
-///
-/// # Errors
-/// When standard input holds no task, or standard output takes no answer.
 pub fn serve(dir: &Path) -> Result<()> {
     let mut bench = Bench { dir: dir.to_owned(), pools: 0, warm: None };
     for line in std::io::stdin().lock().lines() {

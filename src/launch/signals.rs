@@ -16,55 +16,16 @@ use signal_hook::{SigId, flag, low_level};
 
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// While it exists, a first SIGINT, SIGTERM or SIGHUP does not end the process. A second one does, at once.
-/// There may be several at a time.
-struct Deferral {
+/// The user's wish to stop, by SIGINT, SIGTERM or SIGHUP. While this exists, the first of these signals does not end
+/// the process, and a second one does, at once. There may be several at a time.
+pub struct Stop {
+    wanted: Arc<AtomicBool>,
     act: Arc<AtomicBool>,
     registered: Vec<SigId>,
 }
 
-/// All deferrals that exist.
-static DEFERRALS: AtomicUsize = AtomicUsize::new(0);
-
-impl Deferral {
-    fn new() -> io::Result<Self> {
-        put_signals_right()?;
-        let act = act_by_default()?;
-        // A signal that came during another deferral is not forgotten.
-        if DEFERRALS.fetch_add(1, Ordering::SeqCst) == 0 {
-            act.store(false, Ordering::SeqCst);
-        }
-        let mut deferral = Self { act, registered: Vec::new() };
-        for &signal in stopping_signals() {
-            let second = flag::register(signal, Arc::clone(&deferral.act))?;
-            deferral.registered.push(second);
-        }
-        Ok(deferral)
-    }
-}
-
-impl Drop for Deferral {
-    fn drop(&mut self) {
-        forget(&mut self.registered);
-        if DEFERRALS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.act.store(true, Ordering::SeqCst);
-        }
-    }
-}
-
-fn forget(registered: &mut Vec<SigId>) {
-    for id in registered.drain(..) {
-        low_level::unregister(id);
-    }
-}
-
-/// The user's wish that no more runs are started, by SIGINT, SIGTERM or SIGHUP. While this exists, the
-/// first of these signals ends a run of this process, but not the process; a second one ends that at once.
-pub struct Stop {
-    wanted: Arc<AtomicBool>,
-    registered: Vec<SigId>,
-    _deferral: Deferral,
-}
+/// Number of [`Stop`]s that exist.
+static STOPS: AtomicUsize = AtomicUsize::new(0);
 
 impl Stop {
     /// Starts listening.
@@ -72,10 +33,17 @@ impl Stop {
     /// # Errors
     /// When the operating system refuses it.
     pub fn listen() -> io::Result<Self> {
-        let wanted = Arc::new(AtomicBool::new(false));
-        let mut stop = Self { wanted, registered: Vec::new(), _deferral: Deferral::new()? };
+        put_signals_right()?;
+        let act = act_by_default()?;
+        // A signal that came while there was another one is not forgotten.
+        if STOPS.fetch_add(1, Ordering::SeqCst) == 0 {
+            act.store(false, Ordering::SeqCst);
+        }
+        let mut stop = Self { wanted: Arc::default(), act, registered: Vec::new() };
         for &signal in stopping_signals() {
-            stop.registered.push(flag::register(signal, Arc::clone(&stop.wanted))?);
+            for flag in [&stop.wanted, &stop.act] {
+                stop.registered.push(flag::register(signal, Arc::clone(flag))?);
+            }
         }
         Ok(stop)
     }
@@ -89,6 +57,15 @@ impl Stop {
 impl Drop for Stop {
     fn drop(&mut self) {
         forget(&mut self.registered);
+        if STOPS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.act.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn forget(registered: &mut Vec<SigId>) {
+    for id in registered.drain(..) {
+        low_level::unregister(id);
     }
 }
 
@@ -101,21 +78,20 @@ pub(super) struct Signals {
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
-    _deferral: Deferral,
+    _stop: Stop,
 }
 
 impl Signals {
     /// Starts listening.
     pub(super) fn listen() -> io::Result<Self> {
-        let deferral = Deferral::new()?;
+        let stop = Stop::listen()?;
         let (interrupted, on_interrupt) = UnixStream::pair()?;
         let (child, on_child) = UnixStream::pair()?;
         interrupted.set_nonblocking(true)?;
         child.set_nonblocking(true)?;
         let _on_interrupt = on_interrupt.try_clone()?;
         let registered = Vec::new();
-        let mut signals =
-            Self { interrupted, _on_interrupt, child, registered, _deferral: deferral };
+        let mut signals = Self { interrupted, _on_interrupt, child, registered, _stop: stop };
         for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
             signals.registered.push(pipe);

@@ -48,9 +48,6 @@ impl Writing {
 impl Accepted {
     /// Reads the baseline, by default the one in the working directory, and refuses entries that could not be
     /// written before anything is run.
-    ///
-    /// # Errors
-    /// When the baseline cannot be read, or new entries cannot be written.
     pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
         let today = today()?;
         let baseline = match baseline {

@@ -21,6 +21,7 @@ use self::engines::Absent;
 use self::select::Task;
 use super::{secrets, store};
 use crate::console::say;
+use crate::diagnose::rules;
 use crate::report::suite::{Case, Status, Suite};
 use crate::run_dir::Claim;
 use crate::spec::Engine;
@@ -43,15 +44,10 @@ pub struct Check<'a> {
     pub is_whole: bool,
     /// File that stands for probes which have none of their own.
     pub configuration: String,
-    /// The documentation of a rule.
-    pub page: fn(&str) -> Option<&'static str>,
 }
 
 impl Check<'_> {
     /// Runs all cases that can be run here.
-    ///
-    /// # Errors
-    /// When a named engine is not there, or nothing can be recorded.
     pub fn suite(self, tasks: &[Task<'_>]) -> Result<Suite> {
         let start = Instant::now();
         let absent = Absent::look(tasks, self.python)?;
@@ -65,7 +61,8 @@ impl Check<'_> {
             claim.keep();
         }
         let unchecked = self.unchecked(&cases);
-        let mut suite = Suite::new(cases, notices, self.configuration, self.page);
+        let page = |code: &str| rules::find(code).map(|rule| rule.doc);
+        let mut suite = Suite::new(cases, notices, self.configuration, page);
         if let Some(why) = unchecked {
             suite = suite.without_answer(why);
         }
@@ -101,9 +98,6 @@ impl Check<'_> {
 }
 
 /// Refuses to give a verdict on a suite of which nothing was run.
-///
-/// # Errors
-/// With the reason why nothing was.
 pub fn refuse_nothing(suite: &Suite) -> Result<()> {
     if !suite.cases.iter().any(Case::run_was_made) {
         let reason = suite.cases.iter().find(|case| case.status == Status::NotRun);

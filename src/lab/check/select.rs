@@ -52,9 +52,6 @@ impl Task<'_> {
 }
 
 /// The probes that are named; without names, the standard suite.
-///
-/// # Errors
-/// When a name stands for nothing, or a probe cannot be read.
 pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chosen>> {
     let chosen = |probe, file| chosen(probe, file, settings);
     let standard = registry::probes()?;
@@ -154,9 +151,6 @@ pub struct Choice<'a> {
 }
 
 /// The cases of these probes, engine by engine.
-///
-/// # Errors
-/// When no case is left, or `zprobe run` does not take one.
 pub fn tasks<'a>(
     probes: &'a [Chosen],
     choice: &Choice<'_>,

@@ -28,9 +28,6 @@ pub struct Side {
 
 impl Side {
     /// A recorded run, or a report alone.
-    ///
-    /// # Errors
-    /// When there is neither.
     pub fn recorded(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         if path.is_dir() {
@@ -46,9 +43,6 @@ impl Side {
 }
 
 /// Makes two runs, each named by its flags, in `a` and `b` in the directory `out`.
-///
-/// # Errors
-/// When one of them cannot be made here, or the user has interrupted one.
 pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
     let queue = Queue::unseen()?;
     let side = |(flags, order): (&str, &Order), name: &str| {

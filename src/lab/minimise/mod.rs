@@ -55,9 +55,6 @@ fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
 
 /// Looks for the smallest configuration, from that of the run in `run_dir` on, and leaves what it has found
 /// there.
-///
-/// # Errors
-/// When a run cannot be made, or something cannot be written.
 pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
     let code = question.code;
     let found = &report.findings;

@@ -18,9 +18,6 @@ use crate::lab::table::{grid, to_json};
 const NOT_TRIED: &str = "–";
 
 /// The table; sweeps of the same versions share a column.
-///
-/// # Errors
-/// When JSON cannot be written, which no sweep leads to.
 pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&sweeps);

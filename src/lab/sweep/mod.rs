@@ -20,9 +20,6 @@ use crate::report::suite::{self, Status};
 use crate::spec::Engine;
 
 /// An earlier sweep that one of `engine`, with so many steps, can go on with.
-///
-/// # Errors
-/// When it was another one, or cannot be read.
 pub fn earlier(path: &Path, engine: Engine, steps: usize) -> Result<Sweep> {
     let earlier = read(path)?;
     ensure!(
@@ -36,9 +33,6 @@ pub fn earlier(path: &Path, engine: Engine, steps: usize) -> Result<Sweep> {
 }
 
 /// An earlier sweep, as it was printed in JSON.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn read(path: &Path) -> Result<Sweep> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -65,9 +65,6 @@ pub struct Plan {
 impl Plan {
     /// The plan for a choice, without the configurations that an earlier sweep has run; those that it could
     /// not run are tried again.
-    ///
-    /// # Errors
-    /// When no configuration is left to run.
     pub fn new(
         choice: &Choice<'_>,
         mut earlier: Option<Sweep>,

@@ -37,9 +37,6 @@ pub struct Runs<'a> {
 impl Runs<'_> {
     /// Runs the plan's configurations with this interpreter. Those that were not started, because time was up
     /// or the user wanted it to end, have no row.
-    ///
-    /// # Errors
-    /// When there is no place for the runs.
     pub fn sweep(&self, plan: Plan, python: PathBuf, spec: &ReadSpec<'_>) -> Result<Sweep> {
         let scratch = Scratch::new(&store::place("sweep")?)?;
         let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);

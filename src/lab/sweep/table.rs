@@ -16,9 +16,6 @@ use crate::lab::table::{grid, to_json};
 const LISTED: usize = 16;
 
 /// The configurations that would be run.
-///
-/// # Errors
-/// When JSON cannot be written, which no plan leads to.
 pub fn list(plan: &Plan, form: Form) -> Result<String> {
     if form == Form::Json {
         let rows: Vec<Value> = plan
@@ -35,9 +32,6 @@ pub fn list(plan: &Plan, form: Form) -> Result<String> {
 
 /// The configurations that were run, and their outcomes: equal ones in one line for each kind of
 /// configuration.
-///
-/// # Errors
-/// When JSON cannot be written, which no sweep leads to.
 pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(sweep);

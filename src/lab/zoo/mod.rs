@@ -19,9 +19,6 @@ use crate::report::{Exit, Verdict};
 use crate::run_dir::Claim;
 
 /// Tries all cases, in `out` or a new directory, and returns their outcomes in the same order.
-///
-/// # Errors
-/// When there is no place for environments or runs.
 pub fn outcomes(
     cases: &[Case<'_>],
     runs: Runs,
@@ -37,9 +34,6 @@ pub fn outcomes(
 }
 
 /// The exit code for these outcomes.
-///
-/// # Errors
-/// When nothing could be run here.
 pub fn exit(outcomes: &[Outcome]) -> Result<Exit> {
     ensure!(
         outcomes.iter().any(|outcome| outcome.skipped.is_none()),

@@ -31,9 +31,6 @@ impl Case<'_> {
 }
 
 /// The rows with these names; `.toml` files are read; without names, all that zprobe has.
-///
-/// # Errors
-/// When there is no such row, or a file cannot be read.
 pub fn chosen(names: &[String]) -> Result<Vec<Row>> {
     if names.is_empty() {
         return Ok(registry::rows().to_vec());
@@ -57,9 +54,6 @@ fn one(name: &str) -> Result<Row> {
 }
 
 /// Every release of every row, or those that one of `only` matches.
-///
-/// # Errors
-/// When one of `only` matches none.
 pub fn cases<'a>(rows: &'a [Row], only: &[String]) -> Result<Vec<Case<'a>>> {
     let all = || {
         rows.iter().flat_map(|row| {

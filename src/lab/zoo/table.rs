@@ -16,9 +16,6 @@ use crate::report::words::amount;
 use crate::zoo::Row;
 
 /// The cases that would be tried.
-///
-/// # Errors
-/// When JSON cannot be written, which no case leads to.
 pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&cases.iter().map(case_json).collect::<Vec<_>>());
@@ -28,9 +25,6 @@ pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
 }
 
 /// The cases that were tried, and their outcomes.
-///
-/// # Errors
-/// When JSON cannot be written, which no outcome leads to.
 pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<String> {
     let both = || cases.iter().zip(outcomes);
     if form == Form::Json {
