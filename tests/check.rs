@@ -134,7 +134,7 @@ fn every_file_of_the_standard_suite_is_registered() {
         .collect();
     let registered: BTreeSet<String> =
         registry::FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
-    assert_eq!(files, registered, "src/probe/registry.rs has another list");
+    assert_eq!(files, registered, "src/lab/check/probe/registry.rs has another list");
 }
 
 #[test]

@@ -123,7 +123,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let choice = Choice {
         engines: &args.engine,
         filter: &args.filter,
-        timeout: args.timeout,
+        timeout: vec!["--timeout".to_owned(), args.timeout.to_string()],
         python: named.as_deref(),
     };
     let tasks = select::tasks(&probes, &choice, &run::spec)?;
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
         let probes = select::probes(&[], &settings).unwrap();
-        let choice = Choice { engines: &[], filter: &[], timeout: 60, python: None };
+        let choice = Choice { engines: &[], filter: &[], timeout: vec![], python: None };
         let tasks = select::tasks(&probes, &choice, &run::spec);
         let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
         for task in &tasks {

@@ -160,7 +160,7 @@ impl Args {
         python.must_have(self.engine)?;
         let runs = Runs {
             steps: self.steps,
-            timeout: self.timeout,
+            timeout: vec!["--timeout".to_owned(), self.timeout.to_string()],
             jobs: self.jobs,
             time_limit: self.time_limit.map(Duration::from_secs),
             confirm: self.confirm,

@@ -144,8 +144,8 @@ pub struct Choice<'a> {
     pub engines: &'a [Engine],
     /// Only cases in whose words all of these are.
     pub filter: &'a [String],
-    /// Seconds of silence after which a rank counts as hung.
-    pub timeout: u64,
+    /// Arguments that say after how much silence a rank counts as hung.
+    pub timeout: Vec<String>,
     /// The interpreter that commands name.
     pub python: Option<&'a Path>,
 }
@@ -191,7 +191,7 @@ fn task<'a>(
     // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
     let command =
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
-    arguments.extend(["--timeout".to_owned(), choice.timeout.to_string()]);
+    arguments.extend(choice.timeout.iter().cloned());
     let file = &chosen.probe.document.file;
     let spec = spec(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
     Ok(Task { chosen, engine, spec, command })

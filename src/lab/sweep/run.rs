@@ -22,8 +22,8 @@ use crate::trace::combined_digest;
 pub struct Runs<'a> {
     /// Optimizer steps of each run.
     pub steps: usize,
-    /// Seconds of silence after which a rank counts as hung.
-    pub timeout: u64,
+    /// Arguments that say after how much silence a rank counts as hung.
+    pub timeout: Vec<String>,
     /// Pools side by side.
     pub jobs: usize,
     /// Time after which no run is started.
@@ -130,7 +130,7 @@ impl Bench<'_> {
     ) -> (Outcome, Versions) {
         let mut arguments = it.arguments();
         arguments.extend(["--steps".to_owned(), self.runs.steps.to_string()]);
-        arguments.extend(["--timeout".to_owned(), self.runs.timeout.to_string()]);
+        arguments.extend(self.runs.timeout.iter().cloned());
         let not_run =
             |error: anyhow::Error| (Outcome::not_run(&format!("{error:#}")), Versions::new());
         let spec = match (self.spec)(&arguments) {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::environments::Environments;
 use super::rows::Case;
 use crate::lab::limits::{CANNOT_RUN, Limits};
-use crate::lab::order::{Order, Ranks, Read};
+use crate::lab::order::{Ranks, Read};
 use crate::lab::queue::{NotStarted, Queue};
 use crate::lab::worker::Worker;
 use crate::report::{Ending, Verdict};
@@ -140,14 +140,13 @@ fn run(
     let did_not_run =
         |error: anyhow::Error| Outcome::without_run(format!("did not run: {error:#}"));
     let arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
-    let order = match read(&arguments) {
+    let mut order = match read(&arguments) {
         Ok(order) => order,
         Err(error) => return did_not_run(error),
     };
-    let order = match (order.ranks, python) {
-        (Ranks::Cold(_), Some(python)) => Order { ranks: Ranks::Cold(python.clone()), ..order },
-        (ranks, _) => Order { ranks, ..order },
-    };
+    if let (Ranks::Cold(own), Some(python)) = (&mut order.ranks, python) {
+        own.clone_from(python);
+    }
     let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
     if let Some(reason) = refusal {
         return Outcome::skipped(reason);
