@@ -1,5 +1,7 @@
 //! Why a request cannot be run.
 
+use std::fmt;
+
 use bytesize::ByteSize;
 
 use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
@@ -15,7 +17,7 @@ pub enum Invalid {
         /// The engine.
         engine: Engine,
         /// What to do instead.
-        advice: &'static str,
+        advice: String,
     },
     /// No such ZeRO stage.
     #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
@@ -157,5 +159,31 @@ impl Invalid {
     /// Two things that do not go together.
     pub(super) fn contradiction(asked: impl Into<String>, reason: &'static str) -> Self {
         Self::Contradiction { asked: asked.into(), reason }
+    }
+}
+
+/// Everything that is wrong with a request, at once.
+#[derive(Debug, Default, PartialEq)]
+pub struct Refusal(Vec<Invalid>);
+
+impl Refusal {
+    /// Nothing, or everything that is wrong.
+    pub(super) fn into_result(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    /// Adds what is wrong, if anything is.
+    pub(super) fn add(&mut self, checked: impl IntoProblems) {
+        checked.into_problems(&mut self.0);
+    }
+
+    /// The problems; at least one.
+    pub fn problems(&self) -> &[Invalid] {
+        &self.0
+    }
+
+    /// The whole in one line.
+    pub fn line(&self) -> String {
+        self.0.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; and ")
     }
 }
