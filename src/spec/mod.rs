@@ -21,6 +21,7 @@ pub mod plan;
 mod point;
 mod recording;
 mod request;
+pub mod settings;
 mod shape;
 mod usage;
 mod validate;
@@ -30,16 +31,17 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use command::{Command, Flag};
+pub use command::Command;
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use fault::Fault;
-pub use invalid::Invalid;
+pub use invalid::{Invalid, Refusal};
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;
 pub use recording::Recording;
-pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
+pub use request::DEFAULT_WORLD_SIZE;
+pub use settings::SpecRequest;
 pub use shape::Shape;
 pub use usage::Usage;
 

@@ -333,7 +333,7 @@ mod tests {
             ..SpecRequest::default()
         };
         let refusal = request.resolve().expect_err("it has no room");
-        let Invalid::TraceBudget { needed, .. } = refusal else { panic!("{refusal}") };
+        let [Invalid::TraceBudget { needed, .. }] = refusal.problems() else { panic!("{refusal}") };
         let said = needed.display().si().to_string().parse();
         let request =
             SpecRequest { trace_budget: said.ok(), steps: Some(100), ..SpecRequest::default() };

@@ -3,6 +3,7 @@
 use super::super::Report;
 use crate::report::NotObserved;
 use crate::report::words::{amount, weight_text};
+use crate::spec::settings::ALL;
 use crate::spec::{Device, Dtype, Engine, Offload, RunSpec};
 use crate::trace::UNSET_MEMORY;
 
@@ -88,13 +89,7 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.dtype == Dtype::Fp16 && spec.engine.scales_loss() {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
-    for (name, asked) in [
-        ("overlap_comm", spec.overlap_comm),
-        ("contiguous_gradients", spec.contiguous_gradients),
-        ("reduce_scatter", spec.reduce_scatter),
-        ("immediate_grad_update", spec.immediate_grad_update),
-    ] {
-        settings.extend(asked.map(|on| format!("{name} {on}")));
-    }
+    let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));
+    settings.extend(asked.map(|(name, value)| format!("{name} {value}")));
     settings
 }
