@@ -79,7 +79,7 @@ pub fn all_said(request: &SpecRequest) -> Vec<Reduction> {
 }
 
 fn said(request: &SpecRequest, wanted: impl Fn(Role) -> bool) -> impl Iterator<Item = Reduction> {
-    settings::ALL.iter().filter(move |it| wanted(it.reduction())).filter_map(|setting| {
+    settings::ALL.iter().filter(move |it| wanted(it.describe().reduction)).filter_map(|setting| {
         let value = setting.text(request)?;
         Some(Reduction {
             words: format!("without {} {value}", setting.flag()),

@@ -54,7 +54,8 @@ impl RunSpec {
             .flatten()
             .find(|(request, config)| resolves(request, config.as_ref(), self))?;
         let request = shortened(request, config.as_ref(), self);
-        let (first, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|it| it.is_always_said());
+        let (first, others): (Vec<_>, Vec<_>) =
+            ALL.iter().partition(|it| it.describe().always_said);
         let words = |settings: &[&&dyn Setting]| -> Vec<String> {
             settings.iter().flat_map(|setting| said(**setting, &request)).collect()
         };
@@ -131,7 +132,7 @@ fn resolves(request: &SpecRequest, config: Option<&Value>, spec: &RunSpec) -> bo
 
 /// The request without what goes without saying.
 fn shortened(mut request: SpecRequest, config: Option<&Value>, spec: &RunSpec) -> SpecRequest {
-    for setting in ALL.iter().filter(|setting| !setting.is_always_said()) {
+    for setting in ALL.iter().filter(|setting| !setting.describe().always_said) {
         let mut shorter = request.clone();
         setting.clear(&mut shorter);
         if setting.is_set(&request) && resolves(&shorter, config, spec) {

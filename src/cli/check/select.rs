@@ -145,7 +145,8 @@ fn chosen(probe: Probe, file: Option<String>) -> Result<Chosen> {
 /// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
 /// out of it.
 fn is_setting(arg: &Arg) -> bool {
-    let mut settings = settings::ALL.iter().filter(|setting| setting.is_about() == About::What);
+    let mut settings =
+        settings::ALL.iter().filter(|setting| setting.describe().about == About::What);
     let id = arg.get_id().as_str();
     id == "deepspeed_config" || settings.any(|setting| setting.id() == id)
 }

@@ -10,40 +10,60 @@ use crate::spec::{Engine, Invalid, RunSpec};
 
 /// A row of the table. `S` is the field of [`SpecRequest`].
 pub struct Row<S: Slot> {
-    flag: &'static str,
-    help: &'static str,
-    slot: fn(&SpecRequest) -> &S,
-    slot_mut: fn(&mut SpecRequest) -> &mut S,
-    alias: Option<&'static str>,
-    heading: &'static str,
-    placeholder: Option<&'static str>,
-    engines: &'static [Engine],
-    advice: Option<&'static str>,
-    harmless: fn(&S::Item) -> bool,
-    default: Option<fn(Engine) -> S::Item>,
-    default_words: Option<&'static str>,
-    check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
-    words: Option<Words>,
-    key: Key<S::Item>,
-    said: fn(&RunSpec) -> S,
-    is_always_said: bool,
-    reduction: Reduction,
-    is_about: About,
+    /// The flag, with the dashes.
+    pub(super) flag: &'static str,
+    /// The line of the help.
+    pub(super) help: &'static str,
+    /// The field of a request.
+    pub(super) slot: fn(&SpecRequest) -> &S,
+    /// The same, to be changed.
+    pub(super) slot_mut: fn(&mut SpecRequest) -> &mut S,
+    /// Another long name of the flag; empty for none.
+    pub(super) alias: &'static str,
+    /// The section of the help.
+    pub(super) heading: &'static str,
+    /// What stands for a value in the help; empty for the flag's name.
+    pub(super) placeholder: &'static str,
+    /// The engines that have the setting.
+    pub(super) engines: &'static [Engine],
+    /// What to do instead with another engine; empty for the choice of one that has it.
+    pub(super) advice: &'static str,
+    /// The values that every engine takes.
+    pub(super) harmless: fn(&S::Item) -> bool,
+    /// The default, where it depends on nothing but the engine.
+    pub(super) default: Option<fn(Engine) -> S::Item>,
+    /// The default in words, where a value does not say it.
+    pub(super) default_words: &'static str,
+    /// Refuses what is a value for no engine.
+    pub(super) check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
+    /// Reads the words of the command line, where not all of them are values.
+    pub(super) words: Option<Words>,
+    /// The place in a DeepSpeed file.
+    pub(super) key: Key<S::Item>,
+    /// The value in a complete specification; that of DeepSpeed has it in its configuration, where
+    /// that has a key for it.
+    pub(super) said: fn(&RunSpec) -> S,
+    /// Whether the command that repeats a run says it even where it is the default.
+    pub(super) always_said: bool,
+    /// What the search for the smallest configuration does with it.
+    pub(super) reduction: Reduction,
+    /// What it is about.
+    pub(super) about: About,
 }
 
 /// Reads a word of the command line into a request.
-type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
+pub(super) type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
 
 /// Puts a value into a DeepSpeed file.
-type Write<T> = fn(&mut Map<String, Json>, &T);
+pub(super) type Write<T> = fn(&mut Map<String, Json>, &T);
 
 /// Where a DeepSpeed file has a setting.
-enum Key<T> {
+pub(super) enum Key<T> {
     /// Nowhere.
     None,
-    /// At this dotted path.
+    /// At this dotted path, which says it of a run of DeepSpeed.
     At(&'static str),
-    /// At this dotted path; what a flag says of it stands in the specification, too.
+    /// At this dotted path; the specification has it only if a flag asked for it.
     AskedAt(&'static str),
     /// At this path, always: whoever asks for the rest of a file asks for this.
     AlwaysAt(&'static str),
@@ -85,121 +105,28 @@ impl<S: Slot> Row<S> {
             help,
             slot,
             slot_mut,
-            alias: None,
+            alias: "",
             heading: "Run",
-            placeholder: None,
+            placeholder: "",
             engines: Engine::ALL,
-            advice: None,
+            advice: "",
             harmless: |_| false,
             default: None,
-            default_words: None,
+            default_words: "",
             check: |_, _| Ok(()),
             words: None,
             key: Key::None,
             said: |_| S::default(),
-            is_always_said: false,
+            always_said: false,
             reduction: Reduction::LeaveOut,
-            is_about: About::What,
+            about: About::What,
         }
-    }
-
-    /// Its other flag.
-    pub(super) const fn alias(self, flag: &'static str) -> Self {
-        Self { alias: Some(flag), ..self }
-    }
-
-    /// The section of the help in which it stands.
-    pub(super) const fn heading(self, heading: &'static str) -> Self {
-        Self { heading, ..self }
-    }
-
-    /// What stands for its value in the help, if not its name.
-    pub(super) const fn placeholder(self, placeholder: &'static str) -> Self {
-        Self { placeholder: Some(placeholder), ..self }
-    }
-
-    /// The engines that have it.
-    pub(super) const fn engines(self, engines: &'static [Engine]) -> Self {
-        Self { engines, ..self }
-    }
-
-    /// What to do instead where the engine does not have it, if not to choose another engine.
-    pub(super) const fn advice(self, advice: &'static str) -> Self {
-        Self { advice: Some(advice), ..self }
-    }
-
-    /// Values that every engine takes.
-    pub(super) const fn harmless(self, harmless: fn(&S::Item) -> bool) -> Self {
-        Self { harmless, ..self }
-    }
-
-    /// The default, engine by engine.
-    pub(super) const fn default(self, default: fn(Engine) -> S::Item) -> Self {
-        Self { default: Some(default), ..self }
-    }
-
-    /// The default in words, where it depends on more than the engine.
-    pub(super) const fn default_words(self, words: &'static str) -> Self {
-        Self { default_words: Some(words), ..self }
-    }
-
-    /// Refuses values that no engine takes.
-    pub(super) const fn check(
-        self,
-        check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
-    ) -> Self {
-        Self { check, ..self }
-    }
-
-    /// Reads a word of the command line, where not every word is a value.
-    pub(super) const fn words(self, words: Words) -> Self {
-        Self { words: Some(words), ..self }
-    }
-
-    /// Its dotted path in a DeepSpeed file.
-    pub(super) const fn key(self, path: &'static str) -> Self {
-        Self { key: Key::At(path), ..self }
-    }
-
-    /// Its dotted path in a DeepSpeed file; the specification has it only if a flag asked for it.
-    pub(super) const fn asked_key(self, path: &'static str) -> Self {
-        Self { key: Key::AskedAt(path), ..self }
-    }
-
-    /// Its path in a DeepSpeed file, in which it always stands.
-    pub(super) const fn constant_key(self, path: &'static str) -> Self {
-        Self { key: Key::AlwaysAt(path), ..self }
-    }
-
-    /// What puts it into a DeepSpeed file where that takes more than one key, and those.
-    pub(super) const fn written(self, (keys, write): (&'static str, Write<S::Item>)) -> Self {
-        Self { key: Key::Written(keys, write), ..self }
-    }
-
-    /// Its value in a complete specification.
-    pub(super) const fn said(self, said: fn(&RunSpec) -> S) -> Self {
-        Self { said, ..self }
-    }
-
-    /// The command that repeats a run says it even where it is the default.
-    pub(super) const fn always_said(self) -> Self {
-        Self { is_always_said: true, ..self }
-    }
-
-    /// What becomes of it in the search for the smallest configuration.
-    pub(super) const fn reduction(self, reduction: Reduction) -> Self {
-        Self { reduction, ..self }
-    }
-
-    /// It is about how a run is made.
-    pub(super) const fn how(self) -> Self {
-        Self { is_about: About::How, ..self }
     }
 
     /// The default in words: those of the engine that most have, and of others what differs.
     fn default_in_words(&self) -> Option<String> {
-        if let Some(words) = self.default_words {
-            return Some(words.to_owned());
+        if !self.default_words.is_empty() {
+            return Some(self.default_words.to_owned());
         }
         let default = self.default?;
         let word = |engine: Engine| default(engine).word();
@@ -225,15 +152,15 @@ impl<S: Slot> Row<S> {
 
     fn refuses(&self, engine: Engine) -> Invalid {
         let advice = match (self.advice, self.engines) {
-            (Some(advice), _) => advice.to_owned(),
-            (None, [only]) => format!("use --engine {only}"),
-            (None, _) => "choose another with --engine".to_owned(),
+            ("", [only]) => format!("use --engine {only}"),
+            ("", _) => "choose another with --engine".to_owned(),
+            (advice, _) => advice.to_owned(),
         };
         Invalid::NotOfThisEngine { flag: self.flag, engine, advice }
     }
 }
 
-/// A setting in words.
+/// A setting in words, and its part in what is made of settings.
 #[derive(Debug)]
 pub struct Description {
     /// Its flag, with the dashes.
@@ -248,6 +175,12 @@ pub struct Description {
     pub engines: &'static [Engine],
     /// Where a DeepSpeed file has it.
     pub key: Option<&'static str>,
+    /// Whether the command that repeats a run says it even where it is the default.
+    pub always_said: bool,
+    /// What the search for the smallest configuration does with it.
+    pub reduction: Reduction,
+    /// What it is about.
+    pub about: About,
 }
 
 /// A setting, whatever the type of its value.
@@ -305,15 +238,6 @@ pub trait Setting: Sync {
 
     /// Its last name in a DeepSpeed file, and its value where a flag asked for it there.
     fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)>;
-
-    /// Whether the command that repeats a run says it even where it is the default.
-    fn is_always_said(&self) -> bool;
-
-    /// What becomes of it in the search for the smallest configuration.
-    fn reduction(&self) -> Reduction;
-
-    /// What it is about.
-    fn is_about(&self) -> About;
 }
 
 impl<S: Slot> Setting for Row<S> {
@@ -333,23 +257,25 @@ impl<S: Slot> Setting for Row<S> {
                 Key::At(path) | Key::AskedAt(path) | Key::AlwaysAt(path) => Some(path),
                 Key::Written(keys, _) => Some(keys),
             },
+            always_said: self.always_said,
+            reduction: self.reduction,
+            about: self.about,
         }
     }
 
     fn arg(&self) -> Arg {
         let Description { variable, help, default, .. } = self.describe();
         let default = default.map(|words| format!(" [default: {words}]")).unwrap_or_default();
-        let placeholder = self.placeholder.map_or_else(|| self.id().to_uppercase(), str::to_owned);
         let arg = Arg::new(self.id())
             .long(self.flag.trim_start_matches('-'))
-            .value_name(placeholder)
+            .visible_aliases(Some(self.alias).filter(|alias| !alias.is_empty()))
+            .value_name(match self.placeholder {
+                "" => self.id().to_uppercase(),
+                placeholder => placeholder.to_owned(),
+            })
             .help(format!("{help}{default}"))
             .env(variable)
             .help_heading(self.heading);
-        let arg = match self.alias {
-            Some(alias) => arg.visible_alias(alias),
-            None => arg,
-        };
         if self.words.is_some() { arg } else { S::arg(arg) }
     }
 
@@ -389,22 +315,26 @@ impl<S: Slot> Setting for Row<S> {
     }
 
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest) {
-        let is_there = match self.key {
+        let value = match self.key {
+            _ if !self.engines.contains(&spec.engine) => S::default(),
             Key::At(path) | Key::AskedAt(path) if spec.engine == Engine::DeepSpeed => {
-                configured(spec, path).is_some()
+                configured(spec, path).map_or_else(S::default, S::of_json)
             }
-            _ => true,
+            _ => (self.said)(spec),
         };
-        if self.engines.contains(&spec.engine) && is_there {
-            *(self.slot_mut)(request) = (self.said)(spec);
-        }
+        *(self.slot_mut)(request) = value;
         if self.text(request).is_none() {
             self.clear(request);
         }
     }
 
     fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest) {
-        if !matches!(self.key, Key::At(_) | Key::Written(..)) {
+        let by_flag = match self.key {
+            Key::None | Key::AlwaysAt(_) => true,
+            Key::AskedAt(_) => !(self.said)(spec).values().is_empty(),
+            Key::At(_) | Key::Written(..) => false,
+        };
+        if by_flag {
             self.ask(spec, request);
         }
     }
@@ -428,18 +358,6 @@ impl<S: Slot> Setting for Row<S> {
         let Key::AskedAt(path) = self.key else { return None };
         let name = path.rsplit('.').next()?;
         Some((name, (self.said)(spec).values().first()?.word()?))
-    }
-
-    fn is_always_said(&self) -> bool {
-        self.is_always_said
-    }
-
-    fn reduction(&self) -> Reduction {
-        self.reduction
-    }
-
-    fn is_about(&self) -> About {
-        self.is_about
     }
 }
 

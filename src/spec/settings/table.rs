@@ -6,8 +6,9 @@ use std::thread::available_parallelism;
 use bytesize::ByteSize;
 use serde_json::Value as Json;
 
+use super::row::About::How;
 use super::row::Reduction::{Keep, KeepAlways};
-use super::row::{Row, Setting, configured};
+use super::row::{Key, Row, Setting, configured};
 use super::value::Slot;
 use crate::spec::deepspeed::{write_dtype, write_loss_scale};
 use crate::spec::engines::MIB;
@@ -28,11 +29,11 @@ const FSDP2: &[Engine] = &[Engine::Fsdp2];
 
 /// Declares the settings. A row begins with its line of the help, its flag, its field and the type of
 /// that; `= |engine| …` is a default that depends on nothing but the engine. What stands in the braces
-/// are the functions of [`Row`] by name.
+/// are the fields of [`Row`].
 macro_rules! settings {
     ($(
         $(#[doc = $help:literal])+
-        $flag:literal $name:ident: $slot:ty $(= $default:expr)? , { $($what:ident $(: $value:expr)?),* $(,)? }
+        $flag:literal $name:ident: $slot:ty $(= $default:expr)? , { $($what:ident: $value:expr),* $(,)? }
     )+) => {
         /// What was asked for on the command line, in the environment and in files. A value that
         /// nobody gave is `None`.
@@ -54,12 +55,16 @@ macro_rules! settings {
 
         /// The table.
         pub(in crate::spec) static TABLE: Table = Table {
-            $($name: Row::<$slot>::new(
-                $flag,
-                concat!($($help),+),
-                |request| &request.$name,
-                |request| &mut request.$name,
-            )$(.default($default))?$(.$what($($value)?))*,)+
+            $($name: Row {
+                $(default: Some($default),)?
+                $($what: $value,)*
+                ..Row::<$slot>::new(
+                    $flag,
+                    concat!($($help),+),
+                    |request| &request.$name,
+                    |request| &mut request.$name,
+                )
+            },)+
         };
 
         /// Every setting, in the order in which people type them. What decides over a default stands
@@ -95,7 +100,7 @@ impl SpecRequest {
 settings! {
     /// Engine under test
     "--engine" engine: Option<Engine> = |_| Engine::Native, {
-        heading: "Engine", always_said, reduction: Keep, how,
+        heading: "Engine", always_said: true, reduction: Keep, about: How,
         said: |spec| Some(spec.engine),
     }
 
@@ -105,18 +110,18 @@ settings! {
         Engine::Ddp => 0,
         Engine::Fsdp2 => 3,
     }, {
-        heading: "Engine", placeholder: "0|1|2|3", engines: ZERO, always_said,
+        heading: "Engine", placeholder: "0|1|2|3", engines: ZERO, always_said: true,
         check: |_, stage| if *stage > 3 { Err(Invalid::NoSuchStage(*stage)) } else { Ok(()) },
-        key: "zero_optimization.stage",
+        key: Key::At("zero_optimization.stage"),
         said: |spec| Some(spec.stage),
     }
 
     /// Microbatches per optimizer step (gradient accumulation steps)
     "--ga" gradient_accumulation_steps: Option<usize> = |_| 4, {
         heading: "Engine", placeholder: "N", alias: "gradient-accumulation-steps",
-        always_said, reduction: Keep,
+        always_said: true, reduction: Keep,
         check: up_to::<MOST, _>,
-        constant_key: "gradient_accumulation_steps",
+        key: Key::AlwaysAt("gradient_accumulation_steps"),
         said: |spec| Some(spec.gradient_accumulation_steps),
     }
 
@@ -124,7 +129,7 @@ settings! {
     "--nproc-per-node" world_size: Option<usize>, {
         heading: "Engine", placeholder: "N|gpu|cpu", reduction: Keep,
         default_words: "on CUDA one per GPU, otherwise 2",
-        words: ranks,
+        words: Some(ranks),
         check: up_to::<MOST, _>,
         said: |spec| Some(spec.world_size),
     }
@@ -142,7 +147,7 @@ settings! {
     /// Dtype of the model
     "--dtype" dtype: Option<Dtype> = |_| Dtype::Bf16, {
         heading: "Engine",
-        written: ("bf16.enabled, fp16.enabled", write_dtype),
+        key: Key::Written("bf16.enabled, fp16.enabled", write_dtype),
         said: |spec| Some(spec.dtype),
     }
 
@@ -151,7 +156,7 @@ settings! {
         heading: "Engine", placeholder: "DTYPE", engines: ZERO,
         advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
         default_words: "fp32; ddp: that of the model",
-        key: "data_types.grad_accum_dtype",
+        key: Key::At("data_types.grad_accum_dtype"),
         said: |spec| Some(spec.grad_accum_dtype),
     }
 
@@ -160,7 +165,7 @@ settings! {
         heading: "Engine", placeholder: "DTYPE",
         engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
         default_words: "that of the buffer that is reduced",
-        key: "communication_data_type",
+        key: Key::At("communication_data_type"),
         said: |spec| spec.comm_dtype,
     }
 
@@ -169,7 +174,7 @@ settings! {
         heading: "Engine", placeholder: "N", engines: ZERO,
         default_words: "small enough that buckets fill",
         check: up_to::<ANY, _>,
-        key: "zero_optimization.reduce_bucket_size",
+        key: Key::At("zero_optimization.reduce_bucket_size"),
         // The accumulator has no bucket, and is given none.
         said: |spec| (spec.dataflow != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
     }
@@ -177,28 +182,28 @@ settings! {
     /// Overlap reduction with backward
     "--overlap-comm" overlap_comm: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "false, stage 3: true",
-        asked_key: "zero_optimization.overlap_comm",
+        key: Key::AskedAt("zero_optimization.overlap_comm"),
         said: |spec| spec.overlap_comm,
     }
 
     /// Copy gradients to a contiguous buffer as they are produced
     "--contiguous-gradients" contiguous_gradients: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
-        asked_key: "zero_optimization.contiguous_gradients",
+        key: Key::AskedAt("zero_optimization.contiguous_gradients"),
         said: |spec| spec.contiguous_gradients,
     }
 
     /// Reduce-scatter gradients instead of all-reducing them
     "--reduce-scatter" reduce_scatter: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
-        asked_key: "zero_optimization.reduce_scatter",
+        key: Key::AskedAt("zero_optimization.reduce_scatter"),
         said: |spec| spec.reduce_scatter,
     }
 
     /// Fill BF16_Optimizer's accumulator from hooks
     "--immediate-grad-update" immediate_grad_update: Option<bool>, {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
-        asked_key: "bf16.immediate_grad_update",
+        key: Key::AskedAt("bf16.immediate_grad_update"),
         said: |spec| spec.immediate_grad_update,
     }
 
@@ -219,7 +224,7 @@ settings! {
     /// Where optimizer states live
     "--offload" offload: Option<Offload> = |_| Offload::None, {
         heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
-        key: "zero_optimization.offload_optimizer.device",
+        key: Key::At("zero_optimization.offload_optimizer.device"),
         said: |spec| Some(spec.offload),
     }
 
@@ -233,7 +238,7 @@ settings! {
     "--gradient-clipping" gradient_clipping: Option<f64> = |_| 0.0, {
         heading: "Engine", placeholder: "NORM",
         check: norm,
-        key: "gradient_clipping",
+        key: Key::At("gradient_clipping"),
         said: |spec| Some(spec.gradient_clipping),
     }
 
@@ -241,7 +246,7 @@ settings! {
     "--loss-scale" loss_scale: Option<LossScale> = |_| LossScale::DEFAULT, {
         heading: "ZeRO", placeholder: "SCALE|dynamic", engines: ZERO,
         default_words: "dynamic, from 2^6",
-        written: ("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
+        key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
             let is_there = spec.engine == Engine::Native || configured(spec, "fp16").is_some();
             is_there.then_some(spec.loss_scale)
@@ -325,7 +330,7 @@ settings! {
     "--micro-batch-size" micro_batch_size: Option<usize> = |_| 4, {
         heading: "Data", placeholder: "N",
         check: up_to::<MOST, _>,
-        constant_key: "train_micro_batch_size_per_gpu",
+        key: Key::AlwaysAt("train_micro_batch_size_per_gpu"),
         said: |spec| Some(spec.micro_batch_size),
     }
 
@@ -351,14 +356,14 @@ settings! {
     /// Seconds of silence after which a rank counts as hung
     // A real engine is imported first, which a busy machine can take a minute for.
     "--timeout" timeout_s: Option<u64> = |engine| if engine == Engine::Native { 60 } else { 180 }, {
-        placeholder: "SECS", reduction: Keep, how,
+        placeholder: "SECS", reduction: Keep, about: How,
         check: up_to::<1_000_000, _>,
         said: |spec| Some(spec.timeout_s),
     }
 
     /// Size of the trace: what has no room is left out of a long or wide run, and the report says so
     "--trace-budget" trace_budget: Option<ByteSize> = |_| ByteSize(DEFAULT_BUDGET), {
-        placeholder: "SIZE", default_words: "50MB", how,
+        placeholder: "SIZE", default_words: "50MB", about: How,
         said: |spec| Some(ByteSize(spec.recording.budget)),
     }
 }

@@ -165,6 +165,9 @@ pub trait Slot: Clone + Default + 'static {
     /// The slot as a command line fills it.
     fn of(matches: &ArgMatches, id: &str) -> Self;
 
+    /// The slot as a DeepSpeed file fills it.
+    fn of_json(json: &Json) -> Self;
+
     /// The values that were asked for; empty where the setting is left open.
     fn values(&self) -> &[Self::Item];
 }
@@ -184,6 +187,10 @@ impl<T: Value> Slot for Option<T> {
         matches.get_one(id).cloned()
     }
 
+    fn of_json(json: &Json) -> Self {
+        T::of_json(json)
+    }
+
     fn values(&self) -> &[T] {
         self.as_slice()
     }
@@ -199,6 +206,10 @@ impl<T: Value> Slot for Vec<T> {
 
     fn of(matches: &ArgMatches, id: &str) -> Self {
         matches.get_many(id).into_iter().flatten().cloned().collect()
+    }
+
+    fn of_json(json: &Json) -> Self {
+        T::of_json(json).into_iter().collect()
     }
 
     fn values(&self) -> &[T] {
