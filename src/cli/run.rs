@@ -142,7 +142,7 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
         run_dir.display(),
     );
     if args.rank_program.is_none() {
-        args.python.choose().must_have(spec.engine)?;
+        args.python.choose().must_have(spec.engine())?;
     }
     let repeats = args.repeats()?;
     args.refuse_what_cannot_run(&spec)?;

@@ -76,7 +76,7 @@ impl RunSpec {
 
     /// A DeepSpeed file, and the flags that go with it; none for engines that read no such file.
     fn as_file(&self) -> Option<(SpecRequest, Option<Value>)> {
-        let (request, mut config) = match (self.engine, &self.deepspeed_config) {
+        let (request, mut config) = match (self.engine(), self.deepspeed_config()) {
             (Engine::DeepSpeed, Some(Value::Object(passed_on))) => {
                 let mut request = SpecRequest::default();
                 ALL.iter().for_each(|setting| setting.ask_beside_file(self, &mut request));

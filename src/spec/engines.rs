@@ -1,6 +1,8 @@
 //! What each engine has, and what it leaves no room for.
 
-use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecRequest};
+use super::{
+    Dataflow, Dtype, Engine, Flow, Invalid, NativeOptions, Offload, RunSpec, Shape, SpecRequest,
+};
 
 /// Bytes in a MiB.
 pub(super) const MIB: f64 = 1_048_576.0;
@@ -38,14 +40,27 @@ impl SpecRequest {
 
     /// Settings of the native engine, with DeepSpeed's defaults (`DeepSpeedZeroConfig` in
     /// `runtime/zero/config.py`).
-    pub(super) fn fill_native(&self, spec: &mut RunSpec) -> Vec<Invalid> {
+    pub(super) fn native(&self, stage: u8, dataflow: Option<Dataflow>) -> NativeOptions {
         let asked = self.or_default(Engine::Native);
-        spec.allgather_bucket_size = Some(asked.allgather_bucket_size());
-        spec.parameter_groups = Some(asked.parameter_groups());
-        if spec.dataflow == Some(Dataflow::IpgBucket) {
-            spec.overlap_comm = Some(self.overlap_comm.unwrap_or(spec.stage == 3));
-            spec.contiguous_gradients = Some(self.contiguous_gradients.unwrap_or(true));
-            spec.reduce_scatter = Some(self.reduce_scatter.unwrap_or(true));
+        let flow = match dataflow {
+            Some(Dataflow::IpgBucket) => Flow::IpgBucket {
+                overlap_comm: self.overlap_comm.unwrap_or(stage == 3),
+                contiguous_gradients: self.contiguous_gradients.unwrap_or(true),
+                reduce_scatter: self.reduce_scatter.unwrap_or(true),
+            },
+            _ => Flow::Accumulator,
+        };
+        NativeOptions {
+            flow,
+            allgather_bucket_size: asked.allgather_bucket_size(),
+            parameter_groups: asked.parameter_groups(),
+            inject: self.inject,
+        }
+    }
+
+    /// Refuses what does not go together with the accumulator dataflow.
+    pub(super) fn check_native(&self, spec: &RunSpec) -> Vec<Invalid> {
+        if spec.dataflow() != Some(Dataflow::Accumulator) {
             return Vec::new();
         }
         let no_buckets = "the accumulator dataflow has no buckets; use --dataflow ipg-bucket";
@@ -56,9 +71,9 @@ impl SpecRequest {
                 "--dataflow accumulator --offload cpu",
                 "gradients are offloaded from buckets; use --dataflow ipg-bucket",
             ),
-            (spec.overlap_comm.is_some(), "--overlap-comm", no_buckets),
-            (spec.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
-            (spec.reduce_scatter.is_some(), "--reduce-scatter", no_buckets),
+            (self.overlap_comm.is_some(), "--overlap-comm", no_buckets),
+            (self.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
+            (self.reduce_scatter.is_some(), "--reduce-scatter", no_buckets),
             (self.reduce_bucket_size.is_some(), "--reduce-bucket-size", no_buckets),
         ];
         let unfit = rows.into_iter().filter(|(unfit, _, _)| *unfit);
@@ -103,7 +118,7 @@ pub(super) fn check_accumulation(
 pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let has = |shape| spec.has_shape(shape);
     let one_backward = spec.gradient_accumulation_steps == 1 && !has(Shape::SeveralBackwards);
-    let native = spec.engine == Engine::Native;
+    let native = spec.engine() == Engine::Native;
     let handed_the_loss =
         "the native engine is handed the loss itself; choose another with --engine";
     let rows = [
@@ -111,21 +126,21 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
         (Shape::DictOutput, native, handed_the_loss),
         (
             Shape::Bypass,
-            spec.engine == Engine::Fsdp2,
+            spec.engine() == Engine::Fsdp2,
             "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
         ),
         (
             Shape::Bypass,
-            spec.engine == Engine::DeepSpeed && spec.stage == 3,
+            spec.engine() == Engine::DeepSpeed && spec.stage == 3,
             "beside the forward, stage 3's parameters are empty; use --stage 2",
         ),
         (
             Shape::PenaltyBackward,
-            !native && (spec.engine != Engine::DeepSpeed || spec.stage == 3),
+            !native && (spec.engine() != Engine::DeepSpeed || spec.stage == 3),
             "DDP and FSDP2 reduce in what their forward prepares, and stage 3's parameters are \
              empty beside it; use --engine deepspeed with --stage 0, 1 or 2",
         ),
-        (Shape::LateNoSync, spec.engine != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
+        (Shape::LateNoSync, spec.engine() != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
         (
             Shape::LateNoSync,
             one_backward,
@@ -133,7 +148,7 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
         ),
         (
             Shape::Experts,
-            spec.engine != Engine::DeepSpeed,
+            spec.engine() != Engine::DeepSpeed,
             "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
         ),
         (
@@ -157,7 +172,7 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
 /// Refuses settings of DDP that contradict what it is used for.
 pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
     let mut problems = Vec::new();
-    if !spec.ddp.is_some_and(|ddp| ddp.static_graph) {
+    if !spec.ddp().is_some_and(|ddp| ddp.static_graph) {
         return problems;
     }
     if spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards) {

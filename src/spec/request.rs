@@ -6,8 +6,8 @@ use super::recording::CODE_STEPS;
 use super::settings;
 use super::validate::{check_exactness, check_fault, check_shapes};
 use super::{
-    Backend, Dataflow, DdpOptions, Device, Dtype, Engine, Fsdp2Options, Model, Optimizer, Plan,
-    Recording, Refusal, RunSpec, SpecRequest, deepspeed,
+    Backend, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine, EngineSettings,
+    Fsdp2Options, Model, Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -54,8 +54,32 @@ impl SpecRequest {
         shapes.sort_unstable();
         shapes.dedup();
         let steps = asked.steps();
+        let settings = match engine {
+            Engine::Native => EngineSettings::Native(self.native(stage, dataflow)),
+            Engine::DeepSpeed => EngineSettings::DeepSpeed(DeepSpeedOptions {
+                // Set below: it follows from the rest.
+                config: None,
+                overlap_comm: self.overlap_comm,
+                contiguous_gradients: self.contiguous_gradients,
+                reduce_scatter: self.reduce_scatter,
+                immediate_grad_update: self.immediate_grad_update,
+            }),
+            Engine::Ddp => EngineSettings::Ddp(DdpOptions {
+                // Set below: how large a bucket should be follows from the model.
+                bucket_cap_mb: self.bucket_cap_mb.unwrap_or_default(),
+                find_unused_parameters: self
+                    .find_unused_parameters
+                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+                static_graph: asked.static_graph(),
+                gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+                comm_hook: asked.comm_hook(),
+            }),
+            Engine::Fsdp2 => EngineSettings::Fsdp2(Fsdp2Options {
+                reshard_after_forward: asked.reshard_after_forward(),
+            }),
+        };
         let mut spec = RunSpec {
-            engine,
+            settings,
             stage,
             world_size,
             device,
@@ -66,22 +90,11 @@ impl SpecRequest {
             dtype,
             grad_accum_dtype,
             comm_dtype,
-            dataflow,
             // Set below: how large a bucket should be follows from the model.
             reduce_bucket_size: 1,
             offload: asked.offload(),
-            allgather_bucket_size: None,
-            parameter_groups: None,
-            overlap_comm: self.overlap_comm,
-            contiguous_gradients: self.contiguous_gradients,
-            reduce_scatter: self.reduce_scatter,
-            immediate_grad_update: self.immediate_grad_update,
             gradient_clipping: asked.gradient_clipping(),
             loss_scale: asked.loss_scale(),
-            ddp: None,
-            fsdp2: (engine == Engine::Fsdp2)
-                .then(|| Fsdp2Options { reshard_after_forward: asked.reshard_after_forward() }),
-            deepspeed_config: None,
             observe: asked.observe(),
             poison_memory: asked.poison_memory(),
             model,
@@ -96,26 +109,19 @@ impl SpecRequest {
                 Model::Mlp => Optimizer::ADAMW,
             }),
             seed: asked.seed(),
-            inject: self.inject,
             timeout_s: asked.timeout_s(),
             recording: Recording::within(asked.trace_budget().0),
         };
-        if engine == Engine::Native {
-            refusal.extend(self.fill_native(&mut spec));
-        }
+        refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);
         spec.reduce_bucket_size = self.reduce_bucket_size.unwrap_or(default_bucket);
-        spec.ddp = (engine == Engine::Ddp).then(|| DdpOptions {
-            bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
-            find_unused_parameters: self
-                .find_unused_parameters
-                .unwrap_or_else(|| spec.shapes.iter().any(|shape| shape.leaves_unused())),
-            static_graph: asked.static_graph(),
-            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
-            comm_hook: asked.comm_hook(),
-        });
-        if engine == Engine::DeepSpeed {
-            spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
+        let config = deepspeed::complete(file, &self, &spec);
+        match &mut spec.settings {
+            EngineSettings::DeepSpeed(options) => options.config = Some(config),
+            EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
+                options.bucket_cap_mb = default_bucket as f64 * 4.0 / MIB;
+            }
+            _ => {}
         }
         refusal.extend(check_exactness(&spec, &self));
         refusal.extend(check_shapes(&spec));

@@ -206,7 +206,12 @@ mod tests {
         for chosen in probes(&[]).unwrap() {
             for &engine in &chosen.probe.engines {
                 let task = task(&chosen, engine).unwrap_or_else(|err| panic!("{err:#}"));
-                assert_eq!((task.spec.engine, task.spec.world_size), (engine, 2), "{}", task.id());
+                assert_eq!(
+                    (task.spec.engine(), task.spec.world_size),
+                    (engine, 2),
+                    "{}",
+                    task.id()
+                );
             }
         }
     }

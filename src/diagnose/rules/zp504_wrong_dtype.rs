@@ -26,7 +26,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         return vec![finding];
     }
     // Real engines have their own ways with dtypes, which their settings do not say in full.
-    if case.observed.spec.engine != Engine::Native {
+    if case.observed.spec.engine() != Engine::Native {
         return Vec::new();
     }
     [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten().collect()

@@ -127,7 +127,7 @@ mod tests {
             file.apply(&mut request).expect("a file that can be run");
         }
         let spec = request.resolve().expect("a valid request");
-        spec.deepspeed_config.expect("a configuration for DeepSpeed")
+        spec.deepspeed_config().expect("a configuration for DeepSpeed").clone()
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let mut request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
         DeepSpeedConfig::parse(text, "ds.json").unwrap().apply(&mut request).unwrap();
         let spec = request.resolve().unwrap();
-        let config = spec.deepspeed_config.unwrap();
+        let config = spec.deepspeed_config().unwrap();
         assert_eq!(config["zero_optimization"]["sub_group_size"], 7);
         assert_eq!(spec.stage, 2);
     }

@@ -316,8 +316,8 @@ impl<S: Slot> Setting for Row<S> {
 
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest) {
         let value = match self.key {
-            _ if !self.engines.contains(&spec.engine) => S::default(),
-            Key::At(path) | Key::AskedAt(path) if spec.engine == Engine::DeepSpeed => {
+            _ if !self.engines.contains(&spec.engine()) => S::default(),
+            Key::At(path) | Key::AskedAt(path) if spec.engine() == Engine::DeepSpeed => {
                 configured(spec, path).map_or_else(S::default, S::of_json)
             }
             _ => (self.said)(spec),
@@ -364,5 +364,5 @@ impl<S: Slot> Setting for Row<S> {
 /// The value at a dotted path of the configuration that DeepSpeed is given.
 pub(super) fn configured<'a>(spec: &'a RunSpec, path: &str) -> Option<&'a Json> {
     let pointer = format!("/{}", path.replace('.', "/"));
-    spec.deepspeed_config.as_ref()?.pointer(&pointer)
+    spec.deepspeed_config()?.pointer(&pointer)
 }

@@ -101,7 +101,7 @@ settings! {
     /// Engine under test
     "--engine" engine: Option<Engine> = |_| Engine::Native, {
         heading: "Engine", always_said: true, reduction: Keep, about: How,
-        said: |spec| Some(spec.engine),
+        said: |spec| Some(spec.engine()),
     }
 
     /// ZeRO stage
@@ -176,49 +176,49 @@ settings! {
         check: up_to::<ANY, _>,
         key: Key::At("zero_optimization.reduce_bucket_size"),
         // The accumulator has no bucket, and is given none.
-        said: |spec| (spec.dataflow != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
+        said: |spec| (spec.dataflow() != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
     }
 
     /// Overlap reduction with backward
     "--overlap-comm" overlap_comm: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "false, stage 3: true",
         key: Key::AskedAt("zero_optimization.overlap_comm"),
-        said: |spec| spec.overlap_comm,
+        said: |spec| spec.overlap_comm(),
     }
 
     /// Copy gradients to a contiguous buffer as they are produced
     "--contiguous-gradients" contiguous_gradients: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
         key: Key::AskedAt("zero_optimization.contiguous_gradients"),
-        said: |spec| spec.contiguous_gradients,
+        said: |spec| spec.contiguous_gradients(),
     }
 
     /// Reduce-scatter gradients instead of all-reducing them
     "--reduce-scatter" reduce_scatter: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
         key: Key::AskedAt("zero_optimization.reduce_scatter"),
-        said: |spec| spec.reduce_scatter,
+        said: |spec| spec.reduce_scatter(),
     }
 
     /// Fill BF16_Optimizer's accumulator from hooks
     "--immediate-grad-update" immediate_grad_update: Option<bool>, {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
         key: Key::AskedAt("bf16.immediate_grad_update"),
-        said: |spec| spec.immediate_grad_update,
+        said: |spec| spec.immediate_grad_update(),
     }
 
     /// Most elements that one all-gather of parameters returns
     "--allgather-bucket-size" allgather_bucket_size: Option<usize> = |_| 500_000_000, {
         heading: "Native", placeholder: "N", engines: NATIVE,
         check: up_to::<ANY, _>,
-        said: |spec| spec.allgather_bucket_size,
+        said: |spec| spec.allgather_bucket_size(),
     }
 
     /// Parameter groups: 1, or 2 to part what is decayed from what is not
     "--parameter-groups" parameter_groups: Option<usize> = |_| 1, {
         heading: "Native", placeholder: "N", engines: NATIVE,
         check: up_to::<2, _>,
-        said: |spec| spec.parameter_groups,
+        said: |spec| spec.parameter_groups(),
     }
 
     /// Where optimizer states live
@@ -231,7 +231,7 @@ settings! {
     /// Where the native engine's gradients wait
     "--dataflow" dataflow: Option<Dataflow>, {
         heading: "Engine", engines: NATIVE, default_words: "as DeepSpeed chooses for these dtypes",
-        said: |spec| spec.dataflow,
+        said: |spec| spec.dataflow(),
     }
 
     /// Largest global norm of the gradient before it is scaled down; 0 does not clip
@@ -248,7 +248,7 @@ settings! {
         default_words: "dynamic, from 2^6",
         key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
-            let is_there = spec.engine == Engine::Native || configured(spec, "fp16").is_some();
+            let is_there = spec.engine() == Engine::Native || configured(spec, "fp16").is_some();
             is_there.then_some(spec.loss_scale)
         },
     }
@@ -258,37 +258,37 @@ settings! {
         heading: "DDP", placeholder: "MIB", engines: DDP,
         default_words: "small enough that buckets fill",
         check: capacity,
-        said: |spec| Some(spec.ddp?.bucket_cap_mb),
+        said: |spec| Some(spec.ddp()?.bucket_cap_mb),
     }
 
     /// Look for parameters that a loss does not reach
     "--find-unused-parameters" find_unused_parameters: Option<bool>, {
         heading: "DDP", engines: DDP, default_words: "true if a shape leaves some",
-        said: |spec| Some(spec.ddp?.find_unused_parameters),
+        said: |spec| Some(spec.ddp()?.find_unused_parameters),
     }
 
     /// Promise that the graph is the same in every step
     "--static-graph" static_graph: Option<bool> = |_| false, {
         heading: "DDP", engines: DDP,
-        said: |spec| Some(spec.ddp?.static_graph),
+        said: |spec| Some(spec.ddp()?.static_graph),
     }
 
     /// Make gradients views of the buckets
     "--gradient-as-bucket-view" gradient_as_bucket_view: Option<bool> = |_| false, {
         heading: "DDP", engines: DDP,
-        said: |spec| Some(spec.ddp?.gradient_as_bucket_view),
+        said: |spec| Some(spec.ddp()?.gradient_as_bucket_view),
     }
 
     /// Communication hook
     "--comm-hook" comm_hook: Option<CommHook> = |_| CommHook::None, {
         heading: "DDP", engines: DDP,
-        said: |spec| Some(spec.ddp?.comm_hook),
+        said: |spec| Some(spec.ddp()?.comm_hook),
     }
 
     /// Free parameters between forward and backward
     "--reshard-after-forward" reshard_after_forward: Option<bool> = |_| true, {
         heading: "FSDP2", engines: FSDP2,
-        said: |spec| Some(spec.fsdp2?.reshard_after_forward),
+        said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
     }
 
     /// How much of the engine is observed: everything, or only the parameters after each step
@@ -350,7 +350,7 @@ settings! {
     /// Give the native engine a fault (`zprobe list faults`)
     "--inject" inject: Option<Fault>, {
         heading: "Data", placeholder: "FAULT", engines: NATIVE, reduction: Keep,
-        said: |spec| spec.inject,
+        said: |spec| spec.inject(),
     }
 
     /// Seconds of silence after which a rank counts as hung
