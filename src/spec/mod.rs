@@ -43,7 +43,7 @@ pub use options::{
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;
-pub use recording::Recording;
+pub use recording::{LARGEST_WHOLE, Recording};
 pub use request::DEFAULT_WORLD_SIZE;
 pub use settings::SpecRequest;
 pub use shape::Shape;
