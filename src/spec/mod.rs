@@ -37,7 +37,7 @@ pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, No
 pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    CommHook, DdpOptions, DeepSpeedOptions, EngineSettings, Flow, Fsdp2Options, LossScale,
+    Buckets, CommHook, DdpOptions, DeepSpeedOptions, EngineSettings, Flow, Fsdp2Options, LossScale,
     NativeOptions, Observation, Offload,
 };
 pub use plan::Plan;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Dataflow, Dtype, Engine, Fault, RunSpec, named_enum};
+use super::{Dataflow, Dtype, Engine, Fault, RunSpec, Shape, SpecRequest, named_enum};
 
 /// The engine under test, with the settings that it alone has.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,14 +38,18 @@ pub enum Flow {
     /// [`Dataflow::Accumulator`]
     Accumulator,
     /// [`Dataflow::IpgBucket`]
-    IpgBucket {
-        /// Whether reduction overlaps backward.
-        overlap_comm: bool,
-        /// Whether gradients are copied to a contiguous buffer as they are produced.
-        contiguous_gradients: bool,
-        /// Whether gradients are reduce-scattered instead of all-reduced.
-        reduce_scatter: bool,
-    },
+    IpgBucket(Buckets),
+}
+
+/// Settings of IPG buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// Whether reduction overlaps backward.
+    pub overlap_comm: bool,
+    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    pub contiguous_gradients: bool,
+    /// Whether gradients are reduce-scattered instead of all-reduced.
+    pub reduce_scatter: bool,
 }
 
 /// Settings of DeepSpeed. All but the configuration are what flags asked for in it.
@@ -62,6 +66,54 @@ pub struct DeepSpeedOptions {
     pub reduce_scatter: Option<bool>,
     /// `bf16.immediate_grad_update`
     pub immediate_grad_update: Option<bool>,
+}
+
+impl EngineSettings {
+    /// The settings that were asked for, with the defaults of the engine. What depends on the whole of a
+    /// specification is left open: DeepSpeed's configuration, and the default size of DDP's buckets.
+    pub(super) fn of(
+        request: &SpecRequest,
+        (engine, stage): (Engine, u8),
+        dataflow: Option<Dataflow>,
+        shapes: &[Shape],
+    ) -> Self {
+        let asked = request.or_default(engine);
+        match engine {
+            // With DeepSpeed's defaults (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+            Engine::Native => Self::Native(NativeOptions {
+                flow: match dataflow {
+                    Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
+                        overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
+                        contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
+                        reduce_scatter: request.reduce_scatter.unwrap_or(true),
+                    }),
+                    _ => Flow::Accumulator,
+                },
+                allgather_bucket_size: asked.allgather_bucket_size(),
+                parameter_groups: asked.parameter_groups(),
+                inject: request.inject,
+            }),
+            Engine::DeepSpeed => Self::DeepSpeed(DeepSpeedOptions {
+                config: None,
+                overlap_comm: request.overlap_comm,
+                contiguous_gradients: request.contiguous_gradients,
+                reduce_scatter: request.reduce_scatter,
+                immediate_grad_update: request.immediate_grad_update,
+            }),
+            Engine::Ddp => Self::Ddp(DdpOptions {
+                bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
+                find_unused_parameters: request
+                    .find_unused_parameters
+                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+                static_graph: asked.static_graph(),
+                gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+                comm_hook: asked.comm_hook(),
+            }),
+            Engine::Fsdp2 => {
+                Self::Fsdp2(Fsdp2Options { reshard_after_forward: asked.reshard_after_forward() })
+            }
+        }
+    }
 }
 
 impl RunSpec {
@@ -95,6 +147,10 @@ impl RunSpec {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
+    fn buckets(&self) -> Option<Buckets> {
+        if let Flow::IpgBucket(buckets) = self.native()?.flow { Some(buckets) } else { None }
+    }
+
     /// What the real DeepSpeed is configured with; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
@@ -105,7 +161,7 @@ impl RunSpec {
     pub fn dataflow(&self) -> Option<Dataflow> {
         Some(match self.native()?.flow {
             Flow::Accumulator => Dataflow::Accumulator,
-            Flow::IpgBucket { .. } => Dataflow::IpgBucket,
+            Flow::IpgBucket(_) => Dataflow::IpgBucket,
         })
     }
 
@@ -127,35 +183,20 @@ impl RunSpec {
     /// Whether reduction overlaps backward; this and the next three are none where that is left to the
     /// engine, or has no meaning there.
     pub fn overlap_comm(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { overlap_comm, .. },
-                ..
-            }) => Some(*overlap_comm),
-            _ => self.deepspeed()?.overlap_comm,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
+        buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
     /// Whether gradients are copied to a contiguous buffer as they are produced.
     pub fn contiguous_gradients(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { contiguous_gradients, .. },
-                ..
-            }) => Some(*contiguous_gradients),
-            _ => self.deepspeed()?.contiguous_gradients,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
+        buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
     /// Whether gradients are reduce-scattered instead of all-reduced.
     pub fn reduce_scatter(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { reduce_scatter, .. },
-                ..
-            }) => Some(*reduce_scatter),
-            _ => self.deepspeed()?.reduce_scatter,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
+        buckets.or_else(|| self.deepspeed()?.reduce_scatter)
     }
 
     /// Whether `BF16_Optimizer` fills its accumulator from hooks.

@@ -6,8 +6,8 @@ use super::recording::CODE_STEPS;
 use super::settings;
 use super::validate::{check_exactness, check_fault, check_shapes};
 use super::{
-    Backend, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine, EngineSettings,
-    Fsdp2Options, Model, Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, deepspeed,
+    Backend, Dataflow, Device, Dtype, Engine, EngineSettings, Model, Optimizer, Plan, Recording,
+    Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -54,30 +54,7 @@ impl SpecRequest {
         shapes.sort_unstable();
         shapes.dedup();
         let steps = asked.steps();
-        let settings = match engine {
-            Engine::Native => EngineSettings::Native(self.native(stage, dataflow)),
-            Engine::DeepSpeed => EngineSettings::DeepSpeed(DeepSpeedOptions {
-                // Set below: it follows from the rest.
-                config: None,
-                overlap_comm: self.overlap_comm,
-                contiguous_gradients: self.contiguous_gradients,
-                reduce_scatter: self.reduce_scatter,
-                immediate_grad_update: self.immediate_grad_update,
-            }),
-            Engine::Ddp => EngineSettings::Ddp(DdpOptions {
-                // Set below: how large a bucket should be follows from the model.
-                bucket_cap_mb: self.bucket_cap_mb.unwrap_or_default(),
-                find_unused_parameters: self
-                    .find_unused_parameters
-                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
-                static_graph: asked.static_graph(),
-                gradient_as_bucket_view: asked.gradient_as_bucket_view(),
-                comm_hook: asked.comm_hook(),
-            }),
-            Engine::Fsdp2 => EngineSettings::Fsdp2(Fsdp2Options {
-                reshard_after_forward: asked.reshard_after_forward(),
-            }),
-        };
+        let settings = EngineSettings::of(&self, (engine, stage), dataflow, &shapes);
         let mut spec = RunSpec {
             settings,
             stage,
@@ -115,9 +92,10 @@ impl SpecRequest {
         refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);
         spec.reduce_bucket_size = self.reduce_bucket_size.unwrap_or(default_bucket);
-        let config = deepspeed::complete(file, &self, &spec);
+        let is_deepspeed = engine == Engine::DeepSpeed;
+        let config = is_deepspeed.then(|| deepspeed::complete(file, &self, &spec));
         match &mut spec.settings {
-            EngineSettings::DeepSpeed(options) => options.config = Some(config),
+            EngineSettings::DeepSpeed(options) => options.config = config,
             EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
                 options.bucket_cap_mb = default_bucket as f64 * 4.0 / MIB;
             }
