@@ -11,6 +11,7 @@ use zprobe::lab::check::select::{self, Choice};
 use zprobe::lab::check::{Check, refuse_nothing};
 use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
+use zprobe::spec::settings::{ALL, About, Timeout};
 
 use super::interpreter::Python;
 use super::output::{Exports, print_suite, write};
@@ -46,9 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
-    /// Seconds of silence after which a rank counts as hung
-    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
-    timeout: u64,
+    #[command(flatten)]
+    timeout: Timeout,
 
     /// Only list what would be run
     #[arg(long)]
@@ -116,14 +116,13 @@ impl Known {
 
 pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
-    ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;
     let named = args.python.named();
     let choice = Choice {
         engines: &args.engine,
         filter: &args.filter,
-        timeout: vec!["--timeout".to_owned(), args.timeout.to_string()],
+        timeout: args.timeout.arguments(),
         python: named.as_deref(),
     };
     let tasks = select::tasks(&probes, &choice, &run::spec)?;
@@ -171,12 +170,11 @@ fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
 }
 
 /// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
-/// out of it. The engine stands outside of the settings.
+/// out of it.
 fn is_setting(arg: &Arg) -> bool {
-    let of_the_run = ["Engine", "ZeRO", "DeepSpeed", "Native", "Data", "DDP", "FSDP2"];
-    let heading = arg.get_help_heading().is_some_and(|heading| of_the_run.contains(&heading));
-    let others = ["observe", "poison_memory"];
-    (heading && arg.get_id() != "engine") || others.contains(&arg.get_id().as_str())
+    let mut settings = ALL.iter().filter(|setting| setting.describe().about == About::What);
+    let id = arg.get_id().as_str();
+    id == "deepspeed_config" || settings.any(|setting| setting.id() == id)
 }
 
 #[cfg(test)]
@@ -192,7 +190,12 @@ mod tests {
         let tasks = select::tasks(&probes, &choice, &run::spec);
         let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
         for task in &tasks {
-            assert_eq!((task.spec.engine, task.spec.world_size), (task.engine, 2), "{}", task.id());
+            assert_eq!(
+                (task.spec.engine(), task.spec.world_size),
+                (task.engine, 2),
+                "{}",
+                task.id()
+            );
         }
         let engines = probes.iter().map(|chosen| chosen.probe.engines.len());
         assert_eq!(tasks.len(), engines.sum::<usize>());

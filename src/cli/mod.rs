@@ -17,7 +17,6 @@ mod output;
 mod provision;
 mod report;
 mod run;
-mod settings;
 mod sweep;
 mod words;
 mod worker;

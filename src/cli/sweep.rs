@@ -11,6 +11,7 @@ use zprobe::lattice::Part;
 use zprobe::lattice::outcome::Sweep;
 use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
+use zprobe::spec::settings::Timeout;
 
 use super::interpreter::{Chosen, Python};
 use super::{provision, run};
@@ -69,9 +70,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     steps: usize,
 
-    /// Seconds of silence after which a rank counts as hung
-    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
-    timeout: u64,
+    #[command(flatten)]
+    timeout: Timeout,
 
     /// Pools side by side
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
@@ -160,7 +160,7 @@ impl Args {
         python.must_have(self.engine)?;
         let runs = Runs {
             steps: self.steps,
-            timeout: vec!["--timeout".to_owned(), self.timeout.to_string()],
+            timeout: self.timeout.arguments(),
             jobs: self.jobs,
             time_limit: self.time_limit.map(Duration::from_secs),
             confirm: self.confirm,

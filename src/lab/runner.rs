@@ -28,7 +28,7 @@ pub enum Runner {
 impl Runner {
     /// A runner for this order. The files that its ranks are started from are in `dir`.
     pub fn new(order: &Order, dir: &Path) -> Result<Self> {
-        let engine = order.spec.engine;
+        let engine = order.spec.engine();
         Ok(match &order.ranks {
             Ranks::Program(program) => Self::Cold(program.clone()),
             Ranks::Cuda(cuda) => Self::Cuda(cuda.clone()),

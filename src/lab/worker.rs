@@ -170,7 +170,7 @@ impl Bench {
     /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
     /// come engine by engine.
     fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner> {
-        let wanted = (order.spec.engine, python.to_owned());
+        let wanted = (order.spec.engine(), python.to_owned());
         let own = self.warm.take().filter(|(has, _)| *has == wanted);
         let own = match own {
             Some(own) => own,

@@ -9,7 +9,7 @@ use crate::lab::order::ReadSpec;
 use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
 use crate::lattice::{Configuration, Lattice, Part};
 use crate::report::words::amount;
-use crate::spec::Engine;
+use crate::spec::{Engine, Refusal};
 
 /// Choice among the configurations of an engine.
 #[derive(Debug)]
@@ -209,5 +209,9 @@ fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
 
 /// The reason why `zprobe run` refuses a configuration, if it does.
 fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
-    spec(&configuration.arguments()).map(drop).map_err(|err| format!("{err:#}"))
+    let resolved = spec(&configuration.arguments()).map(drop);
+    resolved.map_err(|err| match err.downcast_ref::<Refusal>() {
+        Some(refusal) => refusal.line(),
+        None => format!("{err:#}"),
+    })
 }
