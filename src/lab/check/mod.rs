@@ -3,9 +3,9 @@
 //! A case is a probe on one engine: a run with the arguments of the probe, over a pool, so that each engine
 //! is loaded once. An engine that cannot run here is left out, and said so.
 
+mod absent;
 pub mod accept;
 pub mod baseline;
-mod engines;
 pub mod probe;
 mod run;
 pub mod select;
@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use self::absent::Absent;
 use self::accept::Accepted;
-use self::engines::Absent;
 use self::select::Task;
 use super::{secrets, store};
 use crate::console::say;

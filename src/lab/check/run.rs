@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::Check;
-use super::engines::Absent;
+use super::absent::Absent;
 use super::select::Task;
 use crate::console::Verbosity;
 use crate::lab::limits::CANNOT_RUN;
