@@ -303,11 +303,13 @@ fn standalone(args: &str) -> (i32, String) {
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn the_rank_programs_own_tests_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = TempDir::new().expect("a temporary directory");
+    zprobe::adapters::rank_program(&python(), dir.path()).expect("the rank program is written");
     let expected = tempfile::NamedTempFile::new().expect("a temporary file");
     serde_json::to_writer(&expected, &codes()).expect("the codes are written");
     let output = Command::new(python())
         .args(["-B", "-m", "unittest", "discover", "--start-directory", "tests/python"])
-        .env("PYTHONPATH", root.join("src/adapters"))
+        .env("PYTHONPATH", dir.path().join("rank-program"))
         .env("ZPROBE_TEST_CODES", expected.path())
         .current_dir(root)
         .output()

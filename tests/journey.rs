@@ -6,29 +6,32 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use zprobe::spec::Engine;
+
 /// Each module of the library, and the modules that it may use.
 const LIBRARY: &[(&str, &[&str])] = &[
     ("visible", &[]),
     ("run_dir", &[]),
     ("python", &[]),
     ("spec", &[]),
+    ("engines", &["spec"]),
     ("trace", &["spec", "run_dir"]),
     ("redact", &["spec", "trace"]),
     ("launch", &["spec", "trace", "redact", "run_dir"]),
-    ("adapters", &["spec", "launch", "trace", "run_dir"]),
+    ("adapters", &["spec", "engines", "launch", "trace", "run_dir"]),
     ("native", &["spec", "launch", "trace", "run_dir", "python"]),
-    ("report", &["spec", "trace", "visible"]),
+    ("report", &["spec", "engines", "trace", "visible"]),
     ("environment", &[]),
     ("document", &[]),
     ("zoo", &["spec", "report", "environment", "document"]),
-    ("diagnose", &["spec", "trace", "report", "zoo"]),
-    ("lattice", &["spec", "report"]),
-    ("doctor", &["spec", "python"]),
+    ("diagnose", &["spec", "engines", "trace", "report", "zoo"]),
+    ("lattice", &["spec", "engines", "report"]),
+    ("doctor", &["spec", "engines", "python"]),
     ("probe", &["spec", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
     (
         "attachment",
-        &["spec", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
+        &["spec", "engines", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
     ),
     ("minimise", &["spec"]),
     ("compare", &["spec", "trace", "report", "visible"]),
@@ -41,6 +44,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
         "src/cli",
         &[
             "spec",
+            "engines",
             "launch",
             "adapters",
             "native",
@@ -171,6 +175,23 @@ fn used_by_library(source: &Source, depth: usize) -> Vec<String> {
         }
     }
     used
+}
+
+#[test]
+fn engines_are_named_in_the_language_and_in_their_rooms_alone() {
+    let elsewhere = |source: &&Source| {
+        let at_home =
+            ["src/spec/", "src/engines/"].iter().any(|room| source.path.starts_with(room));
+        !at_home && !source.path.ends_with("tests.rs")
+    };
+    for source in sources().iter().filter(elsewhere) {
+        let code = source.code.split("\nmod tests {").next().unwrap_or_default();
+        for engine in Engine::ALL {
+            let name = format!("Engine::{engine:?}");
+            let path = &source.path;
+            assert!(!code.contains(&name), "{path} goes by {name}: ask engines::of, or its traits");
+        }
+    }
 }
 
 #[test]

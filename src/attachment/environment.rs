@@ -10,6 +10,7 @@ use std::time::Duration;
 use process_control::{ChildExt as _, Control as _};
 
 use crate::doctor::{Attempt, Machine, Python};
+use crate::engines::{self, Package};
 use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
@@ -44,7 +45,7 @@ const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; c
 /// What is known of the machine and of the interpreter.
 pub struct Environment {
     /// Names and values, in order.
-    pub facts: Vec<(&'static str, String)>,
+    pub facts: Vec<(String, String)>,
     /// Variables that matter.
     pub variables: Vec<(String, String)>,
     /// Whether this is a container.
@@ -71,27 +72,27 @@ impl Environment {
             Ok(gpus) => gpus.join(", "),
             Err(problem) => problem.clone(),
         };
-        let mut facts = vec![
+        let mut facts = Vec::from(named([
             ("system", say(&machine.system)),
             ("kernel", say(&machine.kernel)),
             ("container", if machine.container { "yes" } else { "no" }.to_owned()),
             ("cores", say(&machine.cores.map(|cores| cores.to_string()))),
             ("GPUs", gpus),
             ("GPU driver", machine.driver_version.clone().unwrap_or_else(|| "none".to_owned())),
-        ];
+        ]));
         if let Some(python) = python {
-            facts.push(("interpreter", python.version.clone()));
-            for (name, fact) in [
-                ("torch, now", &python.torch),
-                ("CUDA of torch", &python.cuda),
-                ("NCCL of torch", &python.nccl),
-                ("DeepSpeed, now", &python.deepspeed),
-            ] {
-                facts.push((name, said(fact)));
-            }
-            facts.push(("backends", said_list(&python.backends)));
-            facts.push(("GPUs that torch can use", said_list(&python.gpus)));
-            facts.extend(another(python, report).map(|other| ("note", other)));
+            facts.push(("interpreter".to_owned(), python.version.clone()));
+            let now = engines::packages().map(|package| {
+                (format!("{}, now", package.title), said(&python.version(&package)))
+            });
+            facts.extend(now);
+            facts.extend(named([
+                ("CUDA of torch", said(&python.cuda)),
+                ("NCCL of torch", said(&python.nccl)),
+                ("backends", said_list(&python.backends)),
+                ("GPUs that torch can use", said_list(&python.gpus)),
+            ]));
+            facts.extend(another(python, report).map(|other| ("note".to_owned(), other)));
         }
         let is_relevant = |name: &str| RELEVANT.iter().any(|begin| name.starts_with(begin));
         let relevant = |(name, _): &&(String, String)| is_relevant(name);
@@ -110,7 +111,7 @@ impl Environment {
     /// Runs the engines' own scripts, each for at most `limit`.
     pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
-        if python.deepspeed.value().is_some() {
+        if python.fact("deepspeed").value().is_some() {
             self.ds_report = Some(output(interpreter, DS_REPORT, limit));
         }
     }
@@ -120,7 +121,7 @@ impl Environment {
     pub fn redacted(&self, redactor: &Redactor) -> Self {
         let text = |text: &String| redactor.text(text);
         Self {
-            facts: self.facts.iter().map(|(name, value)| (*name, text(value))).collect(),
+            facts: self.facts.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
             variables: self
                 .variables
                 .iter()
@@ -150,6 +151,11 @@ impl Environment {
     }
 }
 
+/// Facts with their names.
+fn named<const N: usize>(facts: [(&str, String); N]) -> [(String, String); N] {
+    facts.map(|(name, value)| (name.to_owned(), value))
+}
+
 fn said(fact: &Attempt<String>) -> String {
     match fact {
         Attempt::Value(value) => value.clone(),
@@ -167,15 +173,12 @@ fn said_list(fact: &Attempt<Vec<String>>) -> String {
 
 /// Says so if the interpreter has other versions than the ranks had.
 fn another(python: &Python, report: &Report) -> Option<String> {
-    let differs = |(name, now): &(&str, &Attempt<String>)| {
-        let then = report.run.versions.get(*name);
-        then.is_some_and(|then| now.value() != Some(then))
+    let differs = |package: &Package| {
+        let then = report.run.versions.get(package.module);
+        then.is_some_and(|then| python.version(package).value() != Some(then))
     };
-    let other: Vec<&str> = [("torch", &python.torch), ("deepspeed", &python.deepspeed)]
-        .into_iter()
-        .filter(differs)
-        .map(|(name, _)| name)
-        .collect();
+    let other: Vec<&str> =
+        engines::packages().filter(differs).map(|package| package.module).collect();
     (!other.is_empty())
         .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
 }

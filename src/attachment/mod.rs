@@ -21,9 +21,11 @@ use anyhow::{Context as _, Result};
 pub use entries::kinds;
 pub use environment::Environment;
 
+use crate::engines;
+pub use crate::engines::Project;
 use crate::redact::{Kind, Known, Private, Redactor};
 use crate::report::{Repeats, Report};
-use crate::spec::{Command, Engine, named_enum};
+use crate::spec::Command;
 use crate::visible::Visible;
 
 /// Most characters that GitHub takes as the text of an issue.
@@ -38,29 +40,6 @@ const CONFIG_FILE: &str = "deepspeed.json";
 /// Why what was redacted cannot be understood any more.
 const TOO_COMMON: &str =
     "a word of the report itself is the name of a user, of a host, or a secret here";
-
-named_enum! {
-    /// Whose template for bugs the report follows.
-    pub enum Project {
-        /// DeepSpeed's.
-        DeepSpeed = "deepspeed",
-        /// PyTorch's.
-        PyTorch = "pytorch",
-        /// Nobody's in particular.
-        Plain = "plain",
-    }
-}
-
-impl Project {
-    /// Where a bug of this engine is reported.
-    pub fn of(engine: Engine) -> Self {
-        match engine {
-            Engine::DeepSpeed => Self::DeepSpeed,
-            Engine::Ddp | Engine::Fsdp2 => Self::PyTorch,
-            Engine::Native => Self::Plain,
-        }
-    }
-}
 
 /// What an attachment is made of.
 pub struct Source<'a> {
@@ -133,7 +112,7 @@ impl Attachment {
         let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
             shown: Visible::of(&report)?,
-            project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
+            project: source.project.unwrap_or(engines::of(report.run.spec.engine).project),
             command: command(&report),
             script: standalone::script(&report),
             environment: source.environment.redacted(&redactor),

@@ -391,12 +391,12 @@ impl Args {
     /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
     /// looks.
     pub fn look_for_gpus(&self) -> Result<Option<Cuda>> {
-        let native = self.engine.unwrap_or(Engine::Native) == Engine::Native;
+        let on_gpus = self.engine.unwrap_or_default().traits().on_gpus;
         let on_cpu = self.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
         let asks = self.device == Some(DeviceChoice::Cuda)
             || self.backend == Some(BackendChoice::Nccl)
             || self.nproc_per_node.as_deref() == Some(GPU);
-        if native && !on_cpu && (asks || native::driver_is_there()) {
+        if on_gpus && !on_cpu && (asks || native::driver_is_there()) {
             Cuda::look(self.python.named().as_deref()).map(Some)
         } else {
             Ok(None)

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use zprobe::adapters;
+use zprobe::engines;
 use zprobe::launch::{Launch, RankProgram, Source};
 use zprobe::native;
-use zprobe::spec::{Device, Engine, RunSpec};
+use zprobe::spec::{Device, RunSpec};
 use zprobe::trace::{Event, Record};
 
 use super::cuda::Cuda;
@@ -29,7 +30,7 @@ impl Runner {
         Ok(match (args.own_program(), cuda.filter(|_| spec.device == Device::Cuda)) {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
-            (None, None) if spec.engine == Engine::Native => {
+            (None, None) if !engines::of(spec.engine).is_real() => {
                 Self::Cold(native::cpu_ranks(native::program()?))
             }
             (None, None) => Self::Cold(adapters::rank_program(&args.interpreter(), dir)?),

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::engines;
 use crate::report::{Contribution, Divergence, Finding, Station};
 use crate::trace::Point;
 
 use super::Case;
-use super::functions::function;
 use super::observed::{Buffer, Observed};
 
 /// Every moment at which buffers were read, in the order of the journey.
@@ -72,7 +72,9 @@ pub fn first_divergence(
     }
     let departed = departed?;
     let station = &stations[departed];
+    let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
+    let function = (engines::of(spec.engine).function)(spec, class, station.point);
     Some(Divergence {
         step: station.step,
         microbatch: station.microbatch,
@@ -80,7 +82,7 @@ pub fn first_divergence(
         ranks: station.departed.clone(),
         params: params(case, station),
         bucket: None,
-        function: function(case.observed.spec, class, station.point).map(str::to_owned),
+        function: function.map(str::to_owned),
         right_before: departed,
     })
 }

@@ -9,7 +9,6 @@ pub mod causes;
 pub mod decode;
 pub mod deviation;
 pub mod displacement;
-mod functions;
 pub mod infinity;
 mod journey;
 pub mod norm;

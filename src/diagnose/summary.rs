@@ -10,7 +10,7 @@ use crate::report::words::{by_rank, counted, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Engine, MOST_STEPS, Model, Plan, Shape};
+use crate::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
 
 /// What was run, and on what.
@@ -360,7 +360,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if spec.model == Model::Coded && spec.engine != Engine::Native {
+    if spec.model == Model::Coded && !spec.engine.traits().follows_spec {
         missing.push(
             "the dtype in which sums ran: the coded model's integers are exact in all of them \
              (--model mlp shows it)"

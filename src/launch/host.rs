@@ -12,7 +12,7 @@ use super::pool::Handover;
 use super::sender::{Role, Sender};
 use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
 use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
-use crate::spec::Plan;
+use crate::spec::{Plan, Workload};
 use crate::trace::contract::{self, LogOf};
 
 /// Variables that say who the ranks of a run are, beside those of zprobe.
@@ -75,8 +75,11 @@ impl<'a> Hosts<'a> {
     fn new(launch: &Launch<'_>, run_dir: &'a Path) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
-        let params = serde_json::to_string(Plan::new(launch.spec).params())
+        let plan = Plan::new(launch.spec);
+        let params = serde_json::to_string(plan.params())
             .map_err(LaunchError::system("the parameters for the ranks"))?;
+        let workload = serde_json::to_string(&Workload::new(launch.spec, &plan))
+            .map_err(LaunchError::system("the workload for the ranks"))?;
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(LaunchError::system("a socket for the ranks to meet at"))?;
         let address =
@@ -86,6 +89,7 @@ impl<'a> Hosts<'a> {
             (contract::RUN, Some(launch.run_id.into())),
             (contract::SPEC, Some(spec.into())),
             (contract::PARAMS, Some(params.into())),
+            (contract::WORKLOAD, Some(workload.into())),
             (contract::RUN_DIR, Some(run_dir.into())),
             ("MASTER_ADDR", Some(address.ip().to_string().into())),
             ("MASTER_PORT", Some(address.port().to_string().into())),

@@ -51,7 +51,7 @@ pub struct Probe {
 }
 
 fn native() -> Vec<Engine> {
-    vec![Engine::Native]
+    vec![Engine::default()]
 }
 
 fn clean() -> String {

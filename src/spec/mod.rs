@@ -5,11 +5,11 @@
 //! so nothing behind it (launcher, rank, diagnosis) interprets flags a second time. It travels as
 //! JSON to the ranks and stands in the trace's first record.
 
-mod averaging;
 pub mod code;
 mod command;
 pub mod deepspeed;
 mod device;
+mod engine;
 mod engines;
 mod exactness;
 pub mod fault;
@@ -24,6 +24,7 @@ mod request;
 mod shape;
 mod usage;
 mod validate;
+pub mod workload;
 
 use std::ops::Range;
 
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use command::{Command, Flag};
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
+pub use engine::{Engine, Staging, Traits};
 pub use fault::Fault;
 pub use invalid::Invalid;
 pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
@@ -42,6 +44,7 @@ pub use recording::Recording;
 pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;
+pub use workload::{Loss, Output, Workload};
 
 /// One run, completely specified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -229,28 +232,6 @@ macro_rules! named_enum {
     };
 }
 pub(crate) use named_enum;
-
-named_enum! {
-    /// The engine under test.
-    pub enum Engine {
-        /// zprobe's own sharded engine, on libtorch.
-        Native = "native",
-        /// The DeepSpeed of a Python environment.
-        DeepSpeed = "deepspeed",
-        /// PyTorch's `DistributedDataParallel`.
-        Ddp = "ddp",
-        /// PyTorch's `fully_shard`.
-        Fsdp2 = "fsdp2",
-    }
-}
-
-impl Engine {
-    /// Whether it scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines
-    /// leave both to the training loop.
-    pub fn scales_loss(self) -> bool {
-        matches!(self, Engine::Native | Engine::DeepSpeed)
-    }
-}
 
 named_enum! {
     /// Element type of a buffer.

@@ -3,6 +3,7 @@
 use bytesize::ByteSize;
 
 use super::device::Placement;
+use super::engine::Sums;
 use super::engines::{self, MIB, check_accumulation};
 use super::recording::CODE_STEPS;
 use super::validate::{check_exactness, check_fault, check_numbers, check_shapes};
@@ -109,22 +110,17 @@ impl SpecRequest {
     /// # Errors
     /// The first contradiction found.
     pub fn resolve(mut self) -> Result<RunSpec, Invalid> {
-        let engine = self.engine.unwrap_or(Engine::Native);
+        let engine = self.engine.unwrap_or_default();
         self.check_engine(engine)?;
         let stage = self.resolve_stage(engine)?;
         let dtype = self.dtype.unwrap_or(Dtype::Bf16);
-        let grad_accum_dtype = self.resolve_grad_accum_dtype(engine, dtype);
-        let dataflow = self.resolve_dataflow(engine, stage, dtype, grad_accum_dtype);
-        // DeepSpeed communicates in the dtype of the buffer that it reduces unless told otherwise:
-        // the flat accumulator's, or the model's for IPG buckets.
-        let comm_dtype = self.comm_dtype.or(match (engine, dataflow) {
-            (_, Some(Dataflow::Accumulator)) => Some(grad_accum_dtype),
-            (_, Some(Dataflow::IpgBucket)) => Some(dtype),
-            (Engine::Ddp, None) => Some(self.comm_hook.map_or(dtype, |hook| hook.dtype(dtype))),
-            (Engine::Fsdp2, None) => Some(Dtype::Fp32),
-            (_, None) => None,
-        });
-        check_accumulation(engine, dtype, grad_accum_dtype)?;
+        let traits = engine.traits();
+        let accum = self.grad_accum_dtype.unwrap_or_else(|| (traits.accumulates_in)(&self, dtype));
+        let sums = Sums { stage, dtype, accum };
+        let dataflow = (traits.dataflow)(&self, &sums);
+        let comm_dtype =
+            self.comm_dtype.or_else(|| (traits.communicates_in)(&self, &sums, dataflow));
+        check_accumulation(engine, dtype, accum)?;
         let at_least_one = |flag, asked: Option<usize>, default| match asked {
             Some(0) => Err(Invalid::Zero { flag }),
             Some(count) => Ok(count),
@@ -134,8 +130,7 @@ impl SpecRequest {
         let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
         let steps = at_least_one("--steps", self.steps, 2)?;
         let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;
-        // A real engine is imported first, which a busy machine can take a minute for.
-        let timeout_s = self.timeout_s.unwrap_or(if engine == Engine::Native { 60 } else { 180 });
+        let timeout_s = self.timeout_s.unwrap_or(traits.timeout_s);
         if timeout_s == 0 {
             return Err(Invalid::Zero { flag: "--timeout" });
         }
@@ -154,7 +149,7 @@ impl SpecRequest {
             steps,
             code_steps: (steps > CODE_STEPS).then_some(CODE_STEPS),
             dtype,
-            grad_accum_dtype,
+            grad_accum_dtype: accum,
             comm_dtype,
             dataflow,
             // Set below: how large a bucket should be follows from the model.
@@ -181,9 +176,10 @@ impl SpecRequest {
             micro_batch_size,
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
-                // DDP has no master weights, and in fp16 Adam's epsilon is 0: where a gradient is, it
-                // divides 0 by 0.
-                Model::Mlp if engine == Engine::Ddp && dtype == Dtype::Fp16 => Optimizer::EXACT_SGD,
+                // In fp16 Adam's epsilon is 0: where a gradient is, it divides 0 by 0.
+                Model::Mlp if dtype == Dtype::Fp16 && !traits.has_master_weights => {
+                    Optimizer::EXACT_SGD
+                }
                 Model::Mlp => Optimizer::ADAMW,
             }),
             seed,

@@ -2,7 +2,7 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{Dataflow, Engine, Fault, Invalid, Model, Offload, RunSpec, Shape};
+use super::{Dataflow, Fault, Invalid, Model, Offload, RunSpec, Shape};
 
 impl RunSpec {
     /// Refuses counts of 0, and counts so large that arithmetic with them could overflow.
@@ -83,7 +83,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
     let multiple = if undivided { spec.world_size } else { 1 };
     let largest = (spec.contributions_per_step() * multiple) as f64 * scale;
-    let scales = spec.engine == Engine::Native && spec.dtype == Dtype::Fp16;
+    let scales = spec.engine.traits().follows_spec && spec.dtype == Dtype::Fp16;
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
             format!("--loss-scale {scale}"),
@@ -202,7 +202,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::SpecRequest;
+    use crate::spec::{Engine, SpecRequest};
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {

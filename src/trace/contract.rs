@@ -16,6 +16,10 @@ pub const SPEC: &str = "ZPROBE_SPEC";
 /// [`crate::spec::plan::Param`].
 pub const PARAMS: &str = "ZPROBE_PARAMS";
 
+/// Variable: what goes forward and backward in each microbatch, as JSON: a
+/// [`Workload`](crate::spec::Workload).
+pub const WORKLOAD: &str = "ZPROBE_WORKLOAD";
+
 /// Variable: the event channel (a descriptor number) of each rank of this process, separated by
 /// commas, in rank order.
 pub const EVENT_FDS: &str = "ZPROBE_EVENT_FDS";

@@ -8,9 +8,9 @@ mod fit;
 use fit::{Part, fitted};
 
 use super::{Material, Project};
+use crate::engines;
 use crate::report::Verdict;
 use crate::report::render::markdown::{self, block, escaped};
-use crate::spec::Engine;
 use crate::visible;
 
 /// Why no command may lead to a run.
@@ -143,10 +143,10 @@ fn reproduction(material: &Material) -> Vec<Part> {
     }
     match &material.command {
         Some(command) => {
-            let python = if material.report.run.spec.engine == Engine::Native {
-                ""
-            } else {
+            let python = if engines::of(material.report.run.spec.engine).is_real() {
                 " `--python PATH` names the interpreter that has the engine."
+            } else {
+                ""
             };
             parts.push(Part::Open(format!(
                 "\nWith zprobe:{python}\n\n{}",
@@ -200,7 +200,7 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
 fn system(material: &Material) -> String {
     let environment = &material.environment;
     let fact = |wanted: &str| {
-        let found = environment.facts.iter().find(|(name, _)| *name == wanted);
+        let found = environment.facts.iter().find(|(name, _)| name == wanted);
         escaped(&visible::text(found.map_or("not known", |(_, value)| value.as_str())))
     };
     let gpus = match &environment.gpus {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use zprobe::doctor::{Check, State, engines, native};
+use zprobe::doctor::{self, Check, State, native};
+use zprobe::engines;
 use zprobe::spec::Engine;
 
 use super::select::Task;
@@ -24,11 +25,11 @@ impl Absent {
     /// imports do.
     pub fn look(tasks: &[Task<'_>], python: &Path) -> Result<Self> {
         let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
-        let (checks, limits) = if wanted.iter().all(|engine| *engine == Engine::Native) {
+        let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
             (vec![native(&machine()?)], Limits::default())
         } else {
             let (machine, answer) = examine(python, PATIENCE.as_secs())?;
-            (engines(&machine, &answer), Limits::knowing(python, answer.ok()))
+            (doctor::engines(&machine, &answer), Limits::knowing(python, answer.ok()))
         };
         Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })
     }

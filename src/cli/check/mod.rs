@@ -140,7 +140,7 @@ fn unchecked(cases: &[Case], args: &Args) -> Option<String> {
     let was_run =
         |engine: &Engine| cases.iter().any(|case| case.engine == *engine && case.run_was_made());
     if args.engine.is_empty() {
-        let real = Engine::ALL.iter().filter(|engine| **engine != Engine::Native);
+        let real = Engine::ALL.iter().filter(|engine| zprobe::engines::of(**engine).is_real());
         return real.clone().all(|engine| !was_run(engine)).then(|| {
             "no real engine was checked: what was run is zprobe's own. Name the Python that has yours \
              with --python; if zprobe's own is meant, say --engine native"

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _};
 use zprobe::document::{Document, nearest};
+use zprobe::engines;
 use zprobe::probe::{Probe, registry};
 use zprobe::spec::{Engine, RunSpec};
 
@@ -51,7 +52,7 @@ impl Task<'_> {
     pub fn command(&self, python: Option<&Path>) -> String {
         let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
         words.extend(self.arguments());
-        if let Some(python) = python.filter(|_| self.engine != Engine::Native) {
+        if let Some(python) = python.filter(|_| engines::of(self.engine).is_real()) {
             words.extend(["--python".to_owned(), python.display().to_string()]);
         }
         // Only a word with a zero byte cannot be quoted, and none comes in through a command line.

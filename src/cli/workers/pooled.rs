@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use zprobe::adapters;
+use zprobe::engines;
 use zprobe::launch::{Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe::native;
 use zprobe::spec::{Engine, RunSpec};
@@ -32,9 +33,10 @@ pub struct Pooled {
 impl Pooled {
     /// A pool of `engine`, whose program and logs are in `dir`.
     pub fn new(engine: Engine, python: &Path, dir: &Path) -> Result<Self> {
-        let program = match engine {
-            Engine::Native => native::cpu_ranks(native::program()?),
-            _ => adapters::pool_program(python, dir, engine)?,
+        let program = if engines::of(engine).is_real() {
+            adapters::pool_program(python, dir, engine)?
+        } else {
+            native::cpu_ranks(native::program()?)
         };
         Ok(Self {
             program,

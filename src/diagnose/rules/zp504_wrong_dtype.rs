@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::Case;
 use super::Rule;
 use crate::report::{Finding, Precision};
-use crate::spec::{Dtype, Engine, Point};
+use crate::spec::{Dtype, Point};
 use crate::trace::CollectiveOp;
 
 pub(super) const RULE: Rule = Rule {
@@ -25,8 +25,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     if let Some(finding) = by_rounding(case, rule) {
         return vec![finding];
     }
-    // Real engines have their own ways with dtypes, which their settings do not say in full.
-    if case.observed.spec.engine != Engine::Native {
+    // Dtypes are among what the settings of a real engine do not say in full.
+    if !case.observed.spec.engine.traits().follows_spec {
         return Vec::new();
     }
     [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten().collect()

@@ -4,8 +4,9 @@ use super::super::Case;
 use super::super::observed::{Process, TimedOut};
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
+use crate::engines;
 use crate::report::{Consequence, Finding};
-use crate::spec::{Engine, Observation, RunSpec};
+use crate::spec::{Observation, RunSpec};
 use crate::trace::{Event, Meeting, Waiting};
 
 pub(super) const RULE: Rule = Rule {
@@ -98,10 +99,9 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
 
 /// Why a rank may wait in a collective that it never spoke of; none if it cannot.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
-    match (spec.engine, spec.observe) {
-        (Engine::Native, _) => None,
-        (_, Observation::Outcome) => Some("--observe outcome does not watch collectives"),
-        (Engine::Ddp, _) => Some("DDP reduces gradients in C++, where it is not watched"),
-        (_, Observation::Full) => Some("not every collective of this engine is watched"),
-    }
+    let unwatched = engines::of(spec.engine).unwatched?;
+    Some(match spec.observe {
+        Observation::Outcome => "--observe outcome does not watch collectives",
+        Observation::Full => unwatched,
+    })
 }

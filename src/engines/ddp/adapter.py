@@ -92,10 +92,12 @@ class Engine(BaseEngine):
         self.optimizer.zero_grad()
 
     def accumulated(self, microbatch):
+        """numel elements in the run's dtype: the parameters' own gradients."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
         return None if boundary else gradients_of(self.model.parameters())
 
     def before_step(self):
+        """numel elements in the run's dtype: the parameters' own gradients."""
         return gradients_of(self.model.parameters())
 
     def gradient_norm(self):

@@ -84,6 +84,7 @@ class Engine(BaseEngine):
         self.optimizer.zero_grad()
 
     def parameters(self):
+        """Every parameter whole, fp32, gathered from the ranks' shards."""
         return [whole(parameter.detach()) for parameter in self.model.parameters()]
 
     def graph_index(self):
@@ -101,12 +102,14 @@ class Engine(BaseEngine):
         return None
 
     def accumulated(self, microbatch):
-        """The unsharded gradients that wait for the boundary."""
+        """numel elements, the unsharded gradients that wait for the boundary: in the dtype that is reduced in,
+        or in the run's where nothing has been added up yet."""
         if self.shards is None or microbatch + 1 == self.spec["gradient_accumulation_steps"]:
             return None
         return Pieces([waiting(shard) for shard in self.shards])
 
     def before_step(self):
+        """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""
         return Pieces([flat(g) for g in map(gradient, self.owned) if flat(g).numel() > 0])
 
     def gradient_norm(self):
