@@ -123,6 +123,34 @@ class BaseEngine:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
+class LoopEngine(BaseEngine):
+    """An engine that leaves division, clipping and the optimizer's step to the user's training loop, as those
+    of PyTorch do. It sets `self.optimizer`."""
+
+    norm = None
+
+    def backward(self, loss):
+        (loss / self.spec["gradient_accumulation_steps"]).backward()
+
+    def step(self, boundary):
+        if not boundary:
+            return
+        limit = self.spec["gradient_clipping"]
+        if limit > 0:
+            self.norm = whole(torch.nn.utils.clip_grad_norm_(self.trainable(), limit)).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def gradient_norm(self):
+        return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
+
+
+def whole(tensor):
+    """The whole of what may be a shard of a `DTensor`. Modules that took part in no backward have not resharded:
+    their parameters are whole already, and a norm over no gradient is a plain number."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def or_zeros(gradient, parameter, dtype=None):
     """A parameter's gradient; if it has none as many zeros, in `dtype` or the parameter's."""
     if gradient is not None:
