@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use zprobe::diagnose::{diagnose, rules::RULES};
 use zprobe::report::Verdict;
 use zprobe::report::render::{Format, render};
-use zprobe::spec::Fault;
+use zprobe::spec::settings::{self, Description};
+use zprobe::spec::{Engine, Fault};
 use zprobe::trace::Trace;
 
 /// Sections of a rule's page, in order.
@@ -152,6 +153,32 @@ fn every_fault_is_on_the_page_of_a_rule() {
         });
         assert!(documented, "no page of a rule says `{wanted}`");
     }
+}
+
+/// A setting as a row of a table.
+fn row_of(setting: Description) -> String {
+    let engines = match setting.engines {
+        all if all.len() == Engine::ALL.len() => "all".to_owned(),
+        some => some.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", "),
+    };
+    let default = setting.default.unwrap_or_default();
+    let keys = setting.key.map(|keys| format!("`{}`", keys.replace(", ", "`, `")));
+    let keys = keys.unwrap_or_default();
+    format!("| `{}` | {default} | {engines} | {keys} | {} |\n", setting.flag, setting.help)
+}
+
+/// After a change of the table: `ZPROBE_BLESS=1 cargo test --test documentation` writes the page anew.
+#[test]
+fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
+    let page = read("docs/settings.md");
+    let text = page.split("| Flag |").next().unwrap();
+    let head = "| Flag | Default | Engines | DeepSpeed's key | Meaning |\n|---|---|---|---|---|\n";
+    let rows: String = settings::ALL.iter().map(|setting| row_of(setting.describe())).collect();
+    let right = format!("{text}{head}{rows}");
+    if std::env::var_os("ZPROBE_BLESS").is_some() {
+        fs::write(root().join("docs/settings.md"), &right).unwrap();
+    }
+    assert_eq!(read("docs/settings.md"), right, "docs/settings.md is out of date");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Attachment {
         let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
             shown: Visible::of(&report)?,
-            project: source.project.unwrap_or(engines::of(report.run.spec.engine).project),
+            project: source.project.unwrap_or(engines::of(report.run.spec.engine()).project),
             command: command(&report),
             script: standalone::script(&report),
             environment: source.environment.redacted(&redactor),

@@ -30,7 +30,7 @@ impl Runner {
         Ok(match (args.own_program(), cuda.filter(|_| spec.device == Device::Cuda)) {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
-            (None, None) if !engines::of(spec.engine).is_real() => {
+            (None, None) if !engines::of(spec.engine()).is_real() => {
                 Self::Cold(native::cpu_ranks(native::program()?))
             }
             (None, None) => Self::Cold(adapters::rank_program(&args.interpreter(), dir)?),
@@ -44,7 +44,7 @@ impl Runner {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
             (None, None) => {
-                Self::Warm(Pooled::new(spec.engine, &args.interpreter(), &dir.join("pool"))?)
+                Self::Warm(Pooled::new(spec.engine(), &args.interpreter(), &dir.join("pool"))?)
             }
         })
     }

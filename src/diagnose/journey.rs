@@ -74,7 +74,7 @@ pub fn first_divergence(
     let station = &stations[departed];
     let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
-    let function = (engines::of(spec.engine).function)(spec, class, station.point);
+    let function = (engines::of(spec.engine()).function)(spec, class, station.point);
     Some(Divergence {
         step: station.step,
         microbatch: station.microbatch,

@@ -28,7 +28,8 @@ pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
 
 /// The limit of a run's engine, if the run may meet it.
 fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
-    limit(engines::of(spec.engine).python.as_ref()?).filter(|(_, limit)| limit.dtype == spec.dtype)
+    limit(engines::of(spec.engine()).python.as_ref()?)
+        .filter(|(_, limit)| limit.dtype == spec.dtype)
 }
 
 /// The limit of an engine, and the package whose releases have it.

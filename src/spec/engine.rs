@@ -7,7 +7,10 @@
 
 use serde_json::Value;
 
-use super::{Dataflow, Dtype, RunSpec, Shape, SpecRequest, named_enum};
+use super::{
+    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, RunSpec, Shape,
+    SpecRequest, named_enum,
+};
 
 named_enum! {
     /// The engine under test.
@@ -30,6 +33,19 @@ impl Default for Engine {
     }
 }
 
+/// The engine under test, with the settings that it alone has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineSettings {
+    /// zprobe's own engine.
+    Native(NativeOptions),
+    /// DeepSpeed.
+    DeepSpeed(DeepSpeedOptions),
+    /// PyTorch's `DistributedDataParallel`.
+    Ddp(DdpOptions),
+    /// PyTorch's `fully_shard`.
+    Fsdp2(Fsdp2Options),
+}
+
 /// The stage that an engine runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
@@ -37,6 +53,16 @@ pub enum Staging {
     Chosen,
     /// The stage that comes closest to how the engine always works.
     Always(u8),
+}
+
+impl Staging {
+    /// The stage of a run for which none was asked.
+    pub const fn default(self) -> u8 {
+        match self {
+            Self::Chosen => 1,
+            Self::Always(stage) => stage,
+        }
+    }
 }
 
 /// The facts about an engine that a specification follows from.
@@ -67,6 +93,8 @@ pub struct Traits {
     pub(super) communicates_in: fn(&SpecRequest, &Sums, Option<Dataflow>) -> Option<Dtype>,
     /// Whether gradients of a model in the first dtype can be added up in the second.
     pub(super) can_accumulate: fn(Dtype, Dtype) -> bool,
+    /// The settings that it alone has, in a run of a model with these shapes.
+    pub(super) settings: fn(&SpecRequest, &Sums, Option<Dataflow>, &[Shape]) -> EngineSettings,
     /// Whether gradients cross the ranks undivided: see [`RunSpec::divides_last`].
     divides_last: fn(&RunSpec) -> bool,
     /// Why a shape cannot be had in a run; none if it can.
@@ -96,10 +124,20 @@ impl Engine {
 }
 
 impl RunSpec {
+    /// The engine under test.
+    pub fn engine(&self) -> Engine {
+        match self.settings {
+            EngineSettings::Native(_) => Engine::Native,
+            EngineSettings::DeepSpeed(_) => Engine::DeepSpeed,
+            EngineSettings::Ddp(_) => Engine::Ddp,
+            EngineSettings::Fsdp2(_) => Engine::Fsdp2,
+        }
+    }
+
     /// Whether gradients cross the ranks undivided, so that what is on the wire grows to `W` times
     /// the average.
     pub fn divides_last(&self) -> bool {
-        (self.engine.traits().divides_last)(self)
+        (self.engine().traits().divides_last)(self)
     }
 }
 
@@ -138,9 +176,12 @@ static NATIVE: Traits = Traits {
         Some(if accumulates { sums.accum } else { sums.dtype })
     },
     can_accumulate: |model, accum| accum == model || accum == Dtype::Fp32,
+    settings: |request, sums, dataflow, _| {
+        EngineSettings::Native(request.native(sums.stage, dataflow))
+    },
     divides_last: |spec| {
-        let accumulates = spec.dataflow == Some(Dataflow::Accumulator);
-        accumulates || all_reduces(spec, spec.reduce_scatter == Some(false))
+        let accumulates = spec.dataflow() == Some(Dataflow::Accumulator);
+        accumulates || all_reduces(spec, spec.reduce_scatter() == Some(false))
     },
     leaves_no_room: |_, shape| match shape {
         Shape::TupleOutput | Shape::DictOutput => {
@@ -162,13 +203,23 @@ static DEEPSPEED: Traits = Traits {
     accumulates_in: |_, _| Dtype::Fp32,
     communicates_in: |_, _, _| None,
     can_accumulate: keeps_the_range,
+    settings: |request, _, _, _| {
+        EngineSettings::DeepSpeed(DeepSpeedOptions {
+            // Filled in last: it follows from the rest.
+            config: None,
+            overlap_comm: request.overlap_comm,
+            contiguous_gradients: request.contiguous_gradients,
+            reduce_scatter: request.reduce_scatter,
+            immediate_grad_update: request.immediate_grad_update,
+        })
+    },
     // It divides last where it all-reduces everything to everybody, unless `prescale_gradients` is
     // set: `allreduce_bucket` in `runtime/engine.py` (stage 0 and `BF16_Optimizer`) and
     // `gradient_reduction_w_predivide` in `runtime/zero/stage_1_and_2.py` (`reduce_scatter: false`).
     // Where gradients go to their owners (`average_tensor`), and in stage 3 always
     // (`__avg_scatter_contiguous_grads`, `reduce_scatter_coalesced`), it divides first.
     divides_last: |spec| {
-        let config = spec.deepspeed_config.as_ref();
+        let config = spec.deepspeed_config();
         let is = |pointer, wanted| {
             config.and_then(|config| config.pointer(pointer)) == Some(&Value::Bool(wanted))
         };
@@ -212,6 +263,19 @@ static DDP: Traits = Traits {
         Some(request.comm_hook.map_or(sums.dtype, |hook| hook.dtype(sums.dtype)))
     },
     can_accumulate: keeps_the_range,
+    settings: |request, _, _, shapes| {
+        let asked = request.or_default(Engine::Ddp);
+        EngineSettings::Ddp(DdpOptions {
+            // Filled in last where it is open: how large a bucket should be follows from the model.
+            bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
+            find_unused_parameters: request
+                .find_unused_parameters
+                .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+            static_graph: asked.static_graph(),
+            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+            comm_hook: asked.comm_hook(),
+        })
+    },
     divides_last: |_| false,
     leaves_no_room: |spec, shape| match shape {
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
@@ -238,6 +302,10 @@ static FSDP2: Traits = Traits {
     accumulates_in: |request, _| request.comm_dtype.unwrap_or(Dtype::Fp32),
     communicates_in: |_, _, _| Some(Dtype::Fp32),
     can_accumulate: |_, _| true,
+    settings: |request, _, _, _| {
+        let reshard_after_forward = request.or_default(Engine::Fsdp2).reshard_after_forward();
+        EngineSettings::Fsdp2(Fsdp2Options { reshard_after_forward })
+    },
     // By what of `W` is no power of two.
     divides_last: |_| true,
     leaves_no_room: |_, shape| match shape {

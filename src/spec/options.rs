@@ -2,8 +2,144 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Dtype, named_enum};
+use super::{Dataflow, Dtype, EngineSettings, Fault, RunSpec, named_enum};
+
+/// Settings of zprobe's own engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NativeOptions {
+    /// The place where gradients wait between backward and reduction.
+    pub flow: Flow,
+    /// Most elements that one all-gather of parameters returns.
+    pub allgather_bucket_size: usize,
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not.
+    pub parameter_groups: usize,
+    /// A deliberate fault, if any.
+    pub inject: Option<Fault>,
+}
+
+/// A dataflow of the native engine, with the settings that belong to it alone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Flow {
+    /// [`Dataflow::Accumulator`]
+    Accumulator,
+    /// [`Dataflow::IpgBucket`]
+    IpgBucket {
+        /// Whether reduction overlaps backward.
+        overlap_comm: bool,
+        /// Whether gradients are copied to a contiguous buffer as they are produced.
+        contiguous_gradients: bool,
+        /// Whether gradients are reduce-scattered instead of all-reduced.
+        reduce_scatter: bool,
+    },
+}
+
+/// Settings of DeepSpeed. All but the configuration are what flags asked for in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepSpeedOptions {
+    /// What the engine is configured with: the user's file as it is, or what follows from the flags;
+    /// none only in a trace that does not say it.
+    pub config: Option<Value>,
+    /// `zero_optimization.overlap_comm`
+    pub overlap_comm: Option<bool>,
+    /// `zero_optimization.contiguous_gradients`
+    pub contiguous_gradients: Option<bool>,
+    /// `zero_optimization.reduce_scatter`
+    pub reduce_scatter: Option<bool>,
+    /// `bf16.immediate_grad_update`
+    pub immediate_grad_update: Option<bool>,
+}
+
+impl RunSpec {
+    /// Settings of the native engine; none for other engines.
+    pub fn native(&self) -> Option<&NativeOptions> {
+        if let EngineSettings::Native(options) = &self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of DeepSpeed; none for other engines.
+    pub fn deepspeed(&self) -> Option<&DeepSpeedOptions> {
+        if let EngineSettings::DeepSpeed(options) = &self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of DDP; none for other engines.
+    pub fn ddp(&self) -> Option<DdpOptions> {
+        if let EngineSettings::Ddp(options) = self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of FSDP2; none for other engines.
+    pub fn fsdp2(&self) -> Option<Fsdp2Options> {
+        if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
+    }
+
+    /// What the real DeepSpeed is configured with; none for other engines.
+    pub fn deepspeed_config(&self) -> Option<&Value> {
+        self.deepspeed()?.config.as_ref()
+    }
+
+    /// Where gradients wait between backward and reduction, in the native engine; the others have
+    /// ways of their own.
+    pub fn dataflow(&self) -> Option<Dataflow> {
+        Some(match self.native()?.flow {
+            Flow::Accumulator => Dataflow::Accumulator,
+            Flow::IpgBucket { .. } => Dataflow::IpgBucket,
+        })
+    }
+
+    /// Most elements that one all-gather of parameters returns; none where that is left to the engine.
+    pub fn allgather_bucket_size(&self) -> Option<usize> {
+        Some(self.native()?.allgather_bucket_size)
+    }
+
+    /// Parameter groups; none for engines that are given one.
+    pub fn parameter_groups(&self) -> Option<usize> {
+        Some(self.native()?.parameter_groups)
+    }
+
+    /// A deliberate fault of the native engine, if any.
+    pub fn inject(&self) -> Option<Fault> {
+        self.native()?.inject
+    }
+
+    /// Whether reduction overlaps backward; this and the next three are none where that is left to the
+    /// engine, or has no meaning there.
+    pub fn overlap_comm(&self) -> Option<bool> {
+        match &self.settings {
+            EngineSettings::Native(NativeOptions {
+                flow: Flow::IpgBucket { overlap_comm, .. },
+                ..
+            }) => Some(*overlap_comm),
+            _ => self.deepspeed()?.overlap_comm,
+        }
+    }
+
+    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    pub fn contiguous_gradients(&self) -> Option<bool> {
+        match &self.settings {
+            EngineSettings::Native(NativeOptions {
+                flow: Flow::IpgBucket { contiguous_gradients, .. },
+                ..
+            }) => Some(*contiguous_gradients),
+            _ => self.deepspeed()?.contiguous_gradients,
+        }
+    }
+
+    /// Whether gradients are reduce-scattered instead of all-reduced.
+    pub fn reduce_scatter(&self) -> Option<bool> {
+        match &self.settings {
+            EngineSettings::Native(NativeOptions {
+                flow: Flow::IpgBucket { reduce_scatter, .. },
+                ..
+            }) => Some(*reduce_scatter),
+            _ => self.deepspeed()?.reduce_scatter,
+        }
+    }
+
+    /// Whether `BF16_Optimizer` fills its accumulator from hooks.
+    pub fn immediate_grad_update(&self) -> Option<bool> {
+        self.deepspeed()?.immediate_grad_update
+    }
+}
 
 named_enum! {
     /// Where the optimizer's states live.

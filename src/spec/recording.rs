@@ -244,7 +244,7 @@ impl Size {
         let count =
             |list: &Option<Vec<usize>>, all: usize| list.as_ref().map_or(all, Vec::len) as u64;
         let local = if spec.model == Model::Mlp { 4 } else { 0 };
-        let has_accumulator = spec.engine.traits().has_accumulator;
+        let has_accumulator = spec.engine().traits().has_accumulator;
         let accumulator = if has_accumulator { spec.grad_accum_dtype.size() } else { 0 };
         // Gradient as reduced; before the step and consumed by it, master weights, parameters.
         let step = 3 * 4 + spec.dtype.size();
@@ -333,7 +333,7 @@ mod tests {
             ..SpecRequest::default()
         };
         let refusal = request.resolve().expect_err("it has no room");
-        let Invalid::TraceBudget { needed, .. } = refusal else { panic!("{refusal}") };
+        let [Invalid::TraceBudget { needed, .. }] = refusal.problems() else { panic!("{refusal}") };
         let said = needed.display().si().to_string().parse();
         let request =
             SpecRequest { trace_budget: said.ok(), steps: Some(100), ..SpecRequest::default() };

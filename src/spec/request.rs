@@ -1,179 +1,79 @@
 //! From what was asked for to what is run: every default is filled in.
 
-use bytesize::ByteSize;
-
 use super::device::Placement;
 use super::engine::Sums;
 use super::engines::{self, MIB, check_accumulation};
 use super::recording::CODE_STEPS;
-use super::validate::{check_exactness, check_fault, check_numbers, check_shapes};
+use super::settings;
+use super::validate::{check_exactness, check_fault, check_shapes};
 use super::{
-    BackendChoice, CommHook, Dataflow, DdpOptions, DeviceChoice, Dtype, Engine, Fault,
-    Fsdp2Options, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Plan,
-    Recording, RunSpec, Shape, deepspeed,
+    Backend, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording, Refusal, RunSpec,
+    SpecRequest, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
 pub const DEFAULT_WORLD_SIZE: usize = 2;
 
-/// What was asked for on the command line, in the environment and in files. A value that nobody
-/// gave is `None`.
-#[derive(Clone, Debug, Default)]
-pub struct SpecRequest {
-    /// `--engine`
-    pub engine: Option<Engine>,
-    /// `--stage`
-    pub stage: Option<u8>,
-    /// `--nproc-per-node`, as a number
-    pub world_size: Option<usize>,
-    /// `--nproc-per-node gpu`
-    pub rank_per_gpu: bool,
-    /// `--device`
-    pub device: Option<DeviceChoice>,
-    /// `--backend`
-    pub backend: Option<BackendChoice>,
-    /// What the native engine finds of CUDA; none where nobody looked, or there was no need to.
-    pub gpus: Option<Gpus>,
-    /// `--ga`
-    pub gradient_accumulation_steps: Option<usize>,
-    /// `--steps`
-    pub steps: Option<usize>,
-    /// `--dtype`
-    pub dtype: Option<Dtype>,
-    /// `--grad-accum-dtype`
-    pub grad_accum_dtype: Option<Dtype>,
-    /// `--comm-dtype`
-    pub comm_dtype: Option<Dtype>,
-    /// `--dataflow`
-    pub dataflow: Option<Dataflow>,
-    /// `--reduce-bucket-size`
-    pub reduce_bucket_size: Option<usize>,
-    /// `--allgather-bucket-size`
-    pub allgather_bucket_size: Option<usize>,
-    /// `--parameter-groups`
-    pub parameter_groups: Option<usize>,
-    /// `--offload`
-    pub offload: Option<Offload>,
-    /// `--overlap-comm`
-    pub overlap_comm: Option<bool>,
-    /// `--contiguous-gradients`
-    pub contiguous_gradients: Option<bool>,
-    /// `--reduce-scatter`
-    pub reduce_scatter: Option<bool>,
-    /// `--immediate-grad-update`
-    pub immediate_grad_update: Option<bool>,
-    /// `--gradient-clipping`
-    pub gradient_clipping: Option<f64>,
-    /// `--loss-scale`
-    pub loss_scale: Option<LossScale>,
-    /// `--bucket-cap-mb`
-    pub bucket_cap_mb: Option<f64>,
-    /// `--find-unused-parameters`
-    pub find_unused_parameters: Option<bool>,
-    /// `--static-graph`
-    pub static_graph: Option<bool>,
-    /// `--gradient-as-bucket-view`
-    pub gradient_as_bucket_view: Option<bool>,
-    /// `--comm-hook`
-    pub comm_hook: Option<CommHook>,
-    /// `--reshard-after-forward`
-    pub reshard_after_forward: Option<bool>,
-    /// The content of `--deepspeed-config`
-    pub deepspeed_config: Option<serde_json::Value>,
-    /// `--observe`
-    pub observe: Option<Observation>,
-    /// `--poison-memory`
-    pub poison_memory: Option<bool>,
-    /// `--shape`
-    pub shapes: Vec<Shape>,
-    /// `--model`
-    pub model: Option<Model>,
-    /// `--parameters`
-    pub parameters: Option<usize>,
-    /// `train_micro_batch_size_per_gpu`
-    pub micro_batch_size: Option<usize>,
-    /// `--optimizer`, or a DeepSpeed file's `optimizer`
-    pub optimizer: Option<Optimizer>,
-    /// `--seed`
-    pub seed: Option<u64>,
-    /// `--inject`
-    pub inject: Option<Fault>,
-    /// `--timeout`
-    pub timeout_s: Option<u64>,
-    /// `--trace-budget`
-    pub trace_budget: Option<ByteSize>,
-}
-
 impl SpecRequest {
     /// Fills in every default and refuses every contradiction.
     ///
     /// # Errors
-    /// The first contradiction found.
-    pub fn resolve(mut self) -> Result<RunSpec, Invalid> {
+    /// Every contradiction that there is.
+    pub fn resolve(mut self) -> Result<RunSpec, Refusal> {
         let engine = self.engine.unwrap_or_default();
-        self.check_engine(engine)?;
-        let stage = self.resolve_stage(engine)?;
-        let dtype = self.dtype.unwrap_or(Dtype::Bf16);
         let traits = engine.traits();
+        let mut refusal = Refusal::default();
+        // What is refused counts as left open from here on.
+        for setting in settings::ALL {
+            if let Some(problem) = setting.refusal(&self, engine) {
+                refusal.extend([problem]);
+                setting.clear(&mut self);
+            }
+        }
+        let file = self.deepspeed_config.take();
+        let asked = self.or_default(engine);
+        let (stage, dtype, model) = (asked.stage(), asked.dtype(), asked.model());
         let accum = self.grad_accum_dtype.unwrap_or_else(|| (traits.accumulates_in)(&self, dtype));
         let sums = Sums { stage, dtype, accum };
         let dataflow = (traits.dataflow)(&self, &sums);
         let comm_dtype =
             self.comm_dtype.or_else(|| (traits.communicates_in)(&self, &sums, dataflow));
-        check_accumulation(engine, dtype, accum)?;
-        let at_least_one = |flag, asked: Option<usize>, default| match asked {
-            Some(0) => Err(Invalid::Zero { flag }),
-            Some(count) => Ok(count),
-            None => Ok(default),
+        refusal.unless(check_accumulation(engine, dtype, accum));
+        let on_cpu = Placement {
+            device: Device::Cpu,
+            backend: Backend::Gloo,
+            world_size: self.world_size.unwrap_or(DEFAULT_WORLD_SIZE),
         };
-        let Placement { device, backend, world_size } = self.place(engine)?;
-        let ga = at_least_one("--ga", self.gradient_accumulation_steps, 4)?;
-        let steps = at_least_one("--steps", self.steps, 2)?;
-        let micro_batch_size = at_least_one("--micro-batch-size", self.micro_batch_size, 4)?;
-        let timeout_s = self.timeout_s.unwrap_or(traits.timeout_s);
-        if timeout_s == 0 {
-            return Err(Invalid::Zero { flag: "--timeout" });
-        }
-        let model = self.model.unwrap_or(Model::Coded);
-        let seed = self.seed.unwrap_or(0);
-        let mut shapes = std::mem::take(&mut self.shapes);
+        let placement = refusal.unless(self.place(engine)).unwrap_or(on_cpu);
+        let Placement { device, backend, world_size } = placement;
+        let mut shapes = self.shapes.clone();
         shapes.sort_unstable();
         shapes.dedup();
+        let steps = asked.steps();
+        let settings = (traits.settings)(&self, &sums, dataflow, &shapes);
         let mut spec = RunSpec {
-            engine,
+            settings,
             stage,
             world_size,
             device,
             backend,
-            gradient_accumulation_steps: ga,
+            gradient_accumulation_steps: asked.gradient_accumulation_steps(),
             steps,
             code_steps: (steps > CODE_STEPS).then_some(CODE_STEPS),
             dtype,
             grad_accum_dtype: accum,
             comm_dtype,
-            dataflow,
             // Set below: how large a bucket should be follows from the model.
             reduce_bucket_size: 1,
-            offload: self.offload.unwrap_or(Offload::None),
-            allgather_bucket_size: None,
-            parameter_groups: None,
-            overlap_comm: self.overlap_comm,
-            contiguous_gradients: self.contiguous_gradients,
-            reduce_scatter: self.reduce_scatter,
-            immediate_grad_update: self.immediate_grad_update,
-            gradient_clipping: self.gradient_clipping.unwrap_or(0.0),
-            loss_scale: self.loss_scale.unwrap_or(LossScale::DEFAULT),
-            ddp: None,
-            fsdp2: (engine == Engine::Fsdp2).then(|| Fsdp2Options {
-                reshard_after_forward: self.reshard_after_forward.unwrap_or(true),
-            }),
-            deepspeed_config: None,
-            observe: self.observe.unwrap_or(Observation::Full),
-            poison_memory: self.poison_memory.unwrap_or(false),
+            offload: asked.offload(),
+            gradient_clipping: asked.gradient_clipping(),
+            loss_scale: asked.loss_scale(),
+            observe: asked.observe(),
+            poison_memory: asked.poison_memory(),
             model,
             parameters: self.parameters,
             shapes,
-            micro_batch_size,
+            micro_batch_size: asked.micro_batch_size(),
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
                 // In fp16 Adam's epsilon is 0: where a gradient is, it divides 0 by 0.
@@ -182,39 +82,27 @@ impl SpecRequest {
                 }
                 Model::Mlp => Optimizer::ADAMW,
             }),
-            seed,
-            inject: self.inject,
-            timeout_s,
-            recording: self
-                .trace_budget
-                .map_or_else(Recording::default, |budget| Recording::within(budget.0)),
+            seed: asked.seed(),
+            timeout_s: asked.timeout_s(),
+            recording: Recording::within(asked.trace_budget().0),
         };
-        if engine == Engine::Native {
-            self.fill_native(&mut spec)?;
-        }
-        spec.check_size()?;
-        check_numbers(&spec)?;
+        refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);
-        spec.reduce_bucket_size =
-            at_least_one("--reduce-bucket-size", self.reduce_bucket_size, default_bucket)?;
-        spec.ddp = (engine == Engine::Ddp).then(|| DdpOptions {
-            bucket_cap_mb: self.bucket_cap_mb.unwrap_or(default_bucket as f64 * 4.0 / MIB),
-            find_unused_parameters: self
-                .find_unused_parameters
-                .unwrap_or_else(|| spec.shapes.iter().any(|shape| shape.leaves_unused())),
-            static_graph: self.static_graph.unwrap_or(false),
-            gradient_as_bucket_view: self.gradient_as_bucket_view.unwrap_or(false),
-            comm_hook: self.comm_hook.unwrap_or(CommHook::None),
-        });
-        if engine == Engine::DeepSpeed {
-            let file = self.deepspeed_config.take();
-            spec.deepspeed_config = Some(deepspeed::complete(file, &self, &spec));
+        spec.reduce_bucket_size = self.reduce_bucket_size.unwrap_or(default_bucket);
+        let config = deepspeed::complete(file, &self, &spec);
+        match &mut spec.settings {
+            EngineSettings::DeepSpeed(options) => options.config = Some(config),
+            EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
+                options.bucket_cap_mb = default_bucket as f64 * 4.0 / MIB;
+            }
+            _ => {}
         }
-        check_exactness(&spec)?;
-        check_shapes(&spec)?;
-        engines::check_shapes(&spec)?;
-        engines::check_ddp(&spec)?;
-        check_fault(&spec)?;
+        refusal.extend(check_exactness(&spec, &self));
+        refusal.extend(check_shapes(&spec));
+        refusal.extend(engines::check_shapes(&spec));
+        refusal.extend(engines::check_ddp(&spec));
+        refusal.unless(check_fault(&spec));
+        refusal.into_result()?;
         spec.recording = Recording::plan(&spec)?;
         Ok(spec)
     }

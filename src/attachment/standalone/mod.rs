@@ -32,7 +32,7 @@ const UNIT: f64 = 1.0 / 1024.0;
 /// Why there is none, in words.
 pub fn script(report: &Report) -> Result<String, String> {
     let spec = &of_first_steps(report)?;
-    let engine = (engines::of(spec.engine).standalone)(spec)?;
+    let engine = (engines::of(spec.engine()).standalone)(spec)?;
     let tolerance = tolerance(spec)?;
     check(spec)?;
     let mut text = String::new();
@@ -102,7 +102,7 @@ fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
     let narrowest = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let unit = narrowest.map(Dtype::unit_roundoff).into_iter().fold(0.0, f64::max);
     let input = if exact { 0.0 } else { (world + ga + 2) as f64 * unit * sum };
-    let parameters = (engines::of(spec.engine).parameters_in)(spec);
+    let parameters = (engines::of(spec.engine()).parameters_in)(spec);
     let reached = 8.0 + spec.steps as f64 * sum;
     let update = if exact { 0.0 } else { input + parameters.unit_roundoff() * reached };
     if input >= 0.5 {
@@ -147,7 +147,7 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
         spec.stage,
         // Negative seeds are refused, and so are those beyond 64 signed bits.
         spec.seed >> 1,
-        torch((engines::of(spec.engine).parameters_in)(spec)),
+        torch((engines::of(spec.engine()).parameters_in)(spec)),
     );
     if spec.poison_memory {
         text += "\n# Memory that torch hands out is NaN until it is written to (torch 2.2 and later).\n\

@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return vec![Sighting::new(finding, Scope::default())];
     }
     // Dtypes are among what the settings of a real engine do not say in full.
-    if !case.observed.spec.engine.traits().follows_spec {
+    if !case.observed.spec.engine().traits().follows_spec {
         return Vec::new();
     }
     let found = [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten();

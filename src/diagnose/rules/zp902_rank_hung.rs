@@ -102,7 +102,7 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
 
 /// Why a rank may wait in a collective that it never spoke of; none if it cannot.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
-    let unwatched = engines::of(spec.engine).unwatched?;
+    let unwatched = engines::of(spec.engine()).unwatched?;
     Some(match spec.observe {
         Observation::Outcome => "--observe outcome does not watch collectives",
         Observation::Full => unwatched,

@@ -30,7 +30,7 @@ pub(super) static ROOM: Room = Room {
 };
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
-    let ddp = spec.ddp.ok_or("the specification has no settings for DDP")?;
+    let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
     let options = format!(
         "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
          static_graph={},\n    gradient_as_bucket_view={},\n)",

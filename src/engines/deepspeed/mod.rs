@@ -38,7 +38,7 @@ pub(super) static ROOM: Room = Room {
     function: |_, class, point| functions::function(class?, point),
     parameters_in: |spec| spec.dtype,
     standalone: |spec| {
-        let config = spec.deepspeed_config.as_ref().unwrap_or(&Value::Null);
+        let config = spec.deepspeed_config().unwrap_or(&Value::Null);
         let config = format!("CONFIG = {}", loaded(config));
         Ok(include_str!("standalone.py").replace("CONFIG = {}  #: config", &config))
     },

@@ -31,7 +31,7 @@ pub(super) static ROOM: Room = Room {
 };
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
-    let fsdp2 = spec.fsdp2.ok_or("the specification has no settings for FSDP2")?;
+    let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
     let reduce = torch(spec.narrowest_comm_dtype());
     let reshard = truth(fsdp2.reshard_after_forward);
     Ok(include_str!("standalone.py")

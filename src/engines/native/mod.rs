@@ -25,7 +25,7 @@ pub(super) static ROOM: Room = Room {
 fn function(spec: &RunSpec, point: Point) -> Option<&'static str> {
     Some(match point {
         LocalGradient => return None,
-        Accumulator if spec.dataflow == Some(Dataflow::IpgBucket) => {
+        Accumulator if spec.dataflow() == Some(Dataflow::IpgBucket) => {
             "src/bin/zprobe-rank/engine/ipg.rs"
         }
         Accumulator => "src/bin/zprobe-rank/engine/accumulator.rs",

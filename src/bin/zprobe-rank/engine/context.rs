@@ -78,7 +78,7 @@ impl Context {
 
     /// Whether `fault` is injected.
     pub fn has(&self, fault: Fault) -> bool {
-        self.spec.inject == Some(fault)
+        self.spec.inject() == Some(fault)
     }
 
     /// Whether `fault` is injected and this is the rank that has it, the last one.
@@ -98,7 +98,7 @@ impl Context {
             return Ok(());
         }
         let mut gradient = gradient.shallow_clone();
-        match self.spec.inject {
+        match self.spec.inject() {
             Some(Fault::MicrobatchDropped) => drop(gradient.f_zero_()?),
             Some(Fault::MicrobatchDoubled) => drop(gradient.f_mul_scalar_(2.0)?),
             Some(Fault::MicrobatchFromPreviousStep) => {

@@ -51,7 +51,7 @@ impl IpgBuckets {
     /// Empty buckets, with a hook on every trainable parameter.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
         let spec = &context.spec;
-        let buffers = match (spec.contiguous_gradients, spec.overlap_comm) {
+        let buffers = match (spec.contiguous_gradients(), spec.overlap_comm()) {
             (Some(false), _) => 0,
             (_, Some(true)) if !context.has(Fault::BufferOverwritten) => 2,
             _ => 1,

@@ -84,7 +84,7 @@ impl Engine {
     pub fn new(context: Rc<Context>, model: Box<dyn ProbeModel>) -> Result<Self> {
         let params = model.parameters();
         // Hooks first: they belong to the parameters, whatever these hold.
-        let flow: Box<dyn GradientFlow> = match context.spec.dataflow {
+        let flow: Box<dyn GradientFlow> = match context.spec.dataflow() {
             Some(Dataflow::Accumulator) => Box::new(Accumulator::new(Rc::clone(&context), params)?),
             Some(Dataflow::IpgBucket) => Box::new(IpgBuckets::new(Rc::clone(&context), params)?),
             None => bail!("the spec names no dataflow: it is not one of the native engine"),
@@ -154,7 +154,7 @@ impl Engine {
             microbatch: index,
             value: value.is_finite().then_some(value),
         })?;
-        let divisions = match context.spec.inject {
+        let divisions = match context.spec.inject() {
             Some(Fault::GaNotScaled) => 0,
             Some(Fault::GaScaledTwice) => 2,
             _ => 1,
@@ -213,7 +213,7 @@ impl Engine {
 
     /// Faults of where in its partition a gradient lies.
     fn displaced(&self, gradient: Tensor) -> Result<Tensor> {
-        match self.context.spec.inject {
+        match self.context.spec.inject() {
             Some(Fault::SlicesSwapped) => {
                 let half = gradient.size1()? / 2;
                 let swapped = [gradient.narrow(0, half, half), gradient.narrow(0, 0, half)];
