@@ -144,6 +144,15 @@ fn explanations_come_to_an_end() {
 }
 
 #[test]
+fn every_page_names_the_rules_that_explain_its_findings() {
+    let unnamed = RULES.iter().flat_map(|rule| {
+        let others = rule.explained_by.iter().filter(|other| !rule.doc.contains(other.as_str()));
+        others.map(|other| format!("{} in {}.md", other, rule.code))
+    });
+    assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
 fn every_fault_is_on_the_page_of_a_rule() {
     for fault in Fault::ALL {
         let wanted = format!("--inject {fault}");
