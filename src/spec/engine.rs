@@ -65,8 +65,21 @@ impl Staging {
     }
 }
 
+/// The use that an engine makes of a DeepSpeed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeepSpeedFile {
+    /// Every key is a setting of a run, or refused.
+    Followed,
+    /// It is handed to the engine, which has the last word on its keys.
+    PassedOn,
+    /// What it says of the batch and of dtypes holds for the run; the engine knows none of its keys.
+    Unknown,
+}
+
 /// The facts about an engine that a specification follows from.
 pub struct Traits {
+    /// The use that it makes of a DeepSpeed file.
+    pub deepspeed_file: DeepSpeedFile,
     /// The stage that it runs in.
     pub staging: Staging,
     /// Seconds without an event after which a rank counts as hung, unless `--timeout` says otherwise.
@@ -149,6 +162,7 @@ const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce in what their forward
      3's parameters are empty beside it; use --engine deepspeed with --stage 0, 1 or 2";
 
 static NATIVE: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::Followed,
     staging: Staging::Chosen,
     timeout_s: 60,
     on_gpus: true,
@@ -192,6 +206,7 @@ static NATIVE: Traits = Traits {
 };
 
 static DEEPSPEED: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::PassedOn,
     staging: Staging::Chosen,
     timeout_s: TIMEOUT_OF_REAL_ENGINES,
     on_gpus: false,
@@ -249,6 +264,7 @@ static DEEPSPEED: Traits = Traits {
 };
 
 static DDP: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(0),
     timeout_s: TIMEOUT_OF_REAL_ENGINES,
     on_gpus: false,
@@ -290,6 +306,7 @@ static DDP: Traits = Traits {
 };
 
 static FSDP2: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(3),
     timeout_s: TIMEOUT_OF_REAL_ENGINES,
     on_gpus: false,

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use command::Command;
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
-pub use engine::{Engine, EngineSettings, Staging, Traits};
+pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{

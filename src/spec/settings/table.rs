@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::row::About::How;
 use super::row::Reduction::{Keep, KeepAlways};
-use super::row::{Key, Row, Setting, configured};
+use super::row::{Key, Row, Setting, configured, is_passed_on};
 use super::value::Slot;
 use crate::spec::deepspeed::{write_dtype, write_loss_scale};
 use crate::spec::engines::MIB;
@@ -99,7 +99,7 @@ impl SpecRequest {
 
 settings! {
     /// Engine under test
-    "--engine" engine: Option<Engine> = |_| Engine::Native, {
+    "--engine" engine: Option<Engine> = |_| Engine::default(), {
         heading: "Engine", always_said: true, reduction: Keep, about: How,
         said: |spec| Some(spec.engine()),
     }
@@ -244,7 +244,7 @@ settings! {
         default_words: "dynamic, from 2^6",
         key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
-            let is_there = spec.engine() == Engine::Native || configured(spec, "fp16").is_some();
+            let is_there = !is_passed_on(spec) || configured(spec, "fp16").is_some();
             is_there.then_some(spec.loss_scale)
         },
     }
