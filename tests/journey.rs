@@ -27,7 +27,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("diagnose", &["spec", "engines", "trace", "report", "zoo"]),
     ("lattice", &["spec", "engines", "report"]),
     ("doctor", &["spec", "engines", "python"]),
-    ("probe", &["spec", "zoo", "document"]),
+    ("probe", &["spec", "report", "zoo", "document"]),
     ("baseline", &["spec", "report", "zoo", "document"]),
     (
         "attachment",

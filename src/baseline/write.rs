@@ -17,7 +17,7 @@ pub fn entries(cases: &[Case], reason: &str, expires: &str) -> String {
     for case in cases.iter().filter(|case| case.status.is_bad()) {
         for it in case.findings.iter().filter(|it| it.accepted.is_none()) {
             let id = glob::Pattern::escape(&case.id());
-            if !known.insert((id.clone(), it.finding.code.clone())) {
+            if !known.insert((id.clone(), it.finding.code)) {
                 continue;
             }
             let quoted = |text: &str| Value::String(text.to_owned()).to_string();

@@ -8,8 +8,8 @@
 use serde_json::Value;
 
 use super::{
-    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, RunSpec, Shape,
-    SpecRequest, named_enum,
+    Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Flow, Fsdp2Options, NativeOptions,
+    RunSpec, Shape, SpecRequest, named_enum,
 };
 
 named_enum! {
@@ -190,8 +190,22 @@ static NATIVE: Traits = Traits {
         Some(if accumulates { sums.accum } else { sums.dtype })
     },
     can_accumulate: |model, accum| accum == model || accum == Dtype::Fp32,
+    // With DeepSpeed's defaults (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
     settings: |request, sums, dataflow, _| {
-        EngineSettings::Native(request.native(sums.stage, dataflow))
+        let asked = request.or_default(Engine::Native);
+        EngineSettings::Native(NativeOptions {
+            flow: match dataflow {
+                Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
+                    overlap_comm: request.overlap_comm.unwrap_or(sums.stage == 3),
+                    contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
+                    reduce_scatter: request.reduce_scatter.unwrap_or(true),
+                }),
+                _ => Flow::Accumulator,
+            },
+            allgather_bucket_size: asked.allgather_bucket_size(),
+            parameter_groups: asked.parameter_groups(),
+            inject: request.inject,
+        })
     },
     divides_last: |spec| {
         let accumulates = spec.dataflow() == Some(Dataflow::Accumulator);

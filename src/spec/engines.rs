@@ -1,33 +1,11 @@
 //! Settings and shapes that an engine leaves no room for.
 
-use super::{
-    Dataflow, Dtype, Engine, Flow, Invalid, NativeOptions, Offload, RunSpec, Shape, SpecRequest,
-};
+use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecRequest};
 
 /// Bytes in a MiB.
 pub(super) const MIB: f64 = 1_048_576.0;
 
 impl SpecRequest {
-    /// Settings of the native engine, with DeepSpeed's defaults (`DeepSpeedZeroConfig` in
-    /// `runtime/zero/config.py`).
-    pub(super) fn native(&self, stage: u8, dataflow: Option<Dataflow>) -> NativeOptions {
-        let asked = self.or_default(Engine::Native);
-        let flow = match dataflow {
-            Some(Dataflow::IpgBucket) => Flow::IpgBucket {
-                overlap_comm: self.overlap_comm.unwrap_or(stage == 3),
-                contiguous_gradients: self.contiguous_gradients.unwrap_or(true),
-                reduce_scatter: self.reduce_scatter.unwrap_or(true),
-            },
-            _ => Flow::Accumulator,
-        };
-        NativeOptions {
-            flow,
-            allgather_bucket_size: asked.allgather_bucket_size(),
-            parameter_groups: asked.parameter_groups(),
-            inject: self.inject,
-        }
-    }
-
     /// Refuses what does not go together with the accumulator dataflow.
     pub(super) fn check_native(&self, spec: &RunSpec) -> Vec<Invalid> {
         if spec.dataflow() != Some(Dataflow::Accumulator) {

@@ -39,7 +39,7 @@ pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    CommHook, DdpOptions, DeepSpeedOptions, Flow, Fsdp2Options, LossScale, NativeOptions,
+    Buckets, CommHook, DdpOptions, DeepSpeedOptions, Flow, Fsdp2Options, LossScale, NativeOptions,
     Observation, Offload,
 };
 pub use plan::Plan;

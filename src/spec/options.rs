@@ -25,14 +25,18 @@ pub enum Flow {
     /// [`Dataflow::Accumulator`]
     Accumulator,
     /// [`Dataflow::IpgBucket`]
-    IpgBucket {
-        /// Whether reduction overlaps backward.
-        overlap_comm: bool,
-        /// Whether gradients are copied to a contiguous buffer as they are produced.
-        contiguous_gradients: bool,
-        /// Whether gradients are reduce-scattered instead of all-reduced.
-        reduce_scatter: bool,
-    },
+    IpgBucket(Buckets),
+}
+
+/// Settings of IPG buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// Whether reduction overlaps backward.
+    pub overlap_comm: bool,
+    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    pub contiguous_gradients: bool,
+    /// Whether gradients are reduce-scattered instead of all-reduced.
+    pub reduce_scatter: bool,
 }
 
 /// Settings of DeepSpeed. All but the configuration are what flags asked for in it.
@@ -72,6 +76,10 @@ impl RunSpec {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
+    fn buckets(&self) -> Option<Buckets> {
+        if let Flow::IpgBucket(buckets) = self.native()?.flow { Some(buckets) } else { None }
+    }
+
     /// What the real DeepSpeed is configured with; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
@@ -82,7 +90,7 @@ impl RunSpec {
     pub fn dataflow(&self) -> Option<Dataflow> {
         Some(match self.native()?.flow {
             Flow::Accumulator => Dataflow::Accumulator,
-            Flow::IpgBucket { .. } => Dataflow::IpgBucket,
+            Flow::IpgBucket(_) => Dataflow::IpgBucket,
         })
     }
 
@@ -104,35 +112,20 @@ impl RunSpec {
     /// Whether reduction overlaps backward; this and the next three are none where that is left to the
     /// engine, or has no meaning there.
     pub fn overlap_comm(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { overlap_comm, .. },
-                ..
-            }) => Some(*overlap_comm),
-            _ => self.deepspeed()?.overlap_comm,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
+        buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
     /// Whether gradients are copied to a contiguous buffer as they are produced.
     pub fn contiguous_gradients(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { contiguous_gradients, .. },
-                ..
-            }) => Some(*contiguous_gradients),
-            _ => self.deepspeed()?.contiguous_gradients,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
+        buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
     /// Whether gradients are reduce-scattered instead of all-reduced.
     pub fn reduce_scatter(&self) -> Option<bool> {
-        match &self.settings {
-            EngineSettings::Native(NativeOptions {
-                flow: Flow::IpgBucket { reduce_scatter, .. },
-                ..
-            }) => Some(*reduce_scatter),
-            _ => self.deepspeed()?.reduce_scatter,
-        }
+        let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
+        buckets.or_else(|| self.deepspeed()?.reduce_scatter)
     }
 
     /// Whether `BF16_Optimizer` fills its accumulator from hooks.

@@ -7,8 +7,8 @@ use super::recording::CODE_STEPS;
 use super::settings;
 use super::validate::{check_exactness, check_fault, check_shapes};
 use super::{
-    Backend, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording, Refusal, RunSpec,
-    SpecRequest, deepspeed,
+    Backend, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording,
+    Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
 /// Ranks when nobody says how many: the fewest that can disagree.
@@ -89,9 +89,10 @@ impl SpecRequest {
         refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);
         spec.reduce_bucket_size = self.reduce_bucket_size.unwrap_or(default_bucket);
-        let config = deepspeed::complete(file, &self, &spec);
+        let is_passed_on = traits.deepspeed_file == DeepSpeedFile::PassedOn;
+        let config = is_passed_on.then(|| deepspeed::complete(file, &self, &spec));
         match &mut spec.settings {
-            EngineSettings::DeepSpeed(options) => options.config = Some(config),
+            EngineSettings::DeepSpeed(options) => options.config = config,
             EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
                 options.bucket_cap_mb = default_bucket as f64 * 4.0 / MIB;
             }

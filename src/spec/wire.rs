@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backend, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine, EngineSettings, Fault,
-    Flow, Fsdp2Options, LossScale, Model, NativeOptions, Observation, Offload, Optimizer,
-    Recording, RunSpec, Shape, SpecRequest,
+    Backend, Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine,
+    EngineSettings, Fault, Flow, Fsdp2Options, LossScale, Model, NativeOptions, Observation,
+    Offload, Optimizer, Recording, RunSpec, Shape, SpecRequest,
 };
 
 /// One run, completely specified.
@@ -104,46 +104,58 @@ pub(super) struct Wire {
     recording: Recording,
 }
 
+/// Sets the fields that a specification and its form have in common.
+macro_rules! with_common {
+    ($type:ident { $($own:ident: $value:expr),* $(,)? }, $from:ident) => {
+        $type {
+            $($own: $value,)*
+            stage: $from.stage,
+            world_size: $from.world_size,
+            device: $from.device,
+            backend: $from.backend,
+            gradient_accumulation_steps: $from.gradient_accumulation_steps,
+            steps: $from.steps,
+            code_steps: $from.code_steps,
+            dtype: $from.dtype,
+            grad_accum_dtype: $from.grad_accum_dtype,
+            comm_dtype: $from.comm_dtype,
+            reduce_bucket_size: $from.reduce_bucket_size,
+            offload: $from.offload,
+            gradient_clipping: $from.gradient_clipping,
+            loss_scale: $from.loss_scale,
+            observe: $from.observe,
+            poison_memory: $from.poison_memory,
+            model: $from.model,
+            parameters: $from.parameters,
+            shapes: $from.shapes,
+            micro_batch_size: $from.micro_batch_size,
+            optimizer: $from.optimizer,
+            seed: $from.seed,
+            timeout_s: $from.timeout_s,
+            recording: $from.recording,
+        }
+    };
+}
+
 impl From<RunSpec> for Wire {
     fn from(spec: RunSpec) -> Self {
-        Self {
-            engine: spec.engine(),
-            dataflow: spec.dataflow(),
-            allgather_bucket_size: spec.native().map(|it| it.allgather_bucket_size),
-            parameter_groups: spec.native().map(|it| it.parameter_groups),
-            overlap_comm: spec.overlap_comm(),
-            contiguous_gradients: spec.contiguous_gradients(),
-            reduce_scatter: spec.reduce_scatter(),
-            immediate_grad_update: spec.immediate_grad_update(),
-            ddp: spec.ddp(),
-            fsdp2: spec.fsdp2(),
-            deepspeed_config: spec.deepspeed_config().cloned(),
-            inject: spec.inject(),
-            stage: spec.stage,
-            world_size: spec.world_size,
-            device: spec.device,
-            backend: spec.backend,
-            gradient_accumulation_steps: spec.gradient_accumulation_steps,
-            steps: spec.steps,
-            code_steps: spec.code_steps,
-            dtype: spec.dtype,
-            grad_accum_dtype: spec.grad_accum_dtype,
-            comm_dtype: spec.comm_dtype,
-            reduce_bucket_size: spec.reduce_bucket_size,
-            offload: spec.offload,
-            gradient_clipping: spec.gradient_clipping,
-            loss_scale: spec.loss_scale,
-            observe: spec.observe,
-            poison_memory: spec.poison_memory,
-            model: spec.model,
-            parameters: spec.parameters,
-            shapes: spec.shapes,
-            micro_batch_size: spec.micro_batch_size,
-            optimizer: spec.optimizer,
-            seed: spec.seed,
-            timeout_s: spec.timeout_s,
-            recording: spec.recording,
-        }
+        with_common!(
+            Wire {
+                engine: spec.engine(),
+                dataflow: spec.dataflow(),
+                allgather_bucket_size: spec.allgather_bucket_size(),
+                parameter_groups: spec.parameter_groups(),
+                overlap_comm: spec.overlap_comm(),
+                contiguous_gradients: spec.contiguous_gradients(),
+                reduce_scatter: spec.reduce_scatter(),
+                immediate_grad_update: spec.immediate_grad_update(),
+                ddp: spec.ddp(),
+                fsdp2: spec.fsdp2(),
+                deepspeed_config: spec.deepspeed_config().cloned(),
+                inject: spec.inject(),
+            },
+            spec
+        )
     }
 }
 
@@ -153,31 +165,31 @@ impl TryFrom<Wire> for RunSpec {
     /// What is there of another engine's settings is left out.
     fn try_from(wire: Wire) -> Result<Self, String> {
         let lacks = |name: &str| format!("a run of the {} engine without `{name}`", wire.engine);
+        let set = |name: &str, value: Option<bool>| value.ok_or_else(|| lacks(name));
         let settings = match wire.engine {
             Engine::Native => {
                 let flow = match wire.dataflow.ok_or_else(|| lacks("dataflow"))? {
                     Dataflow::Accumulator => Flow::Accumulator,
-                    Dataflow::IpgBucket => Flow::IpgBucket {
-                        overlap_comm: wire.overlap_comm.ok_or_else(|| lacks("overlap_comm"))?,
-                        contiguous_gradients: wire
-                            .contiguous_gradients
-                            .ok_or_else(|| lacks("contiguous_gradients"))?,
-                        reduce_scatter: wire
-                            .reduce_scatter
-                            .ok_or_else(|| lacks("reduce_scatter"))?,
-                    },
+                    Dataflow::IpgBucket => Flow::IpgBucket(Buckets {
+                        overlap_comm: set("overlap_comm", wire.overlap_comm)?,
+                        contiguous_gradients: set(
+                            "contiguous_gradients",
+                            wire.contiguous_gradients,
+                        )?,
+                        reduce_scatter: set("reduce_scatter", wire.reduce_scatter)?,
+                    }),
                 };
                 // Traces from before there were these have none.
-                let before = SpecRequest::default();
-                let before = before.or_default(Engine::Native);
+                let request = SpecRequest {
+                    allgather_bucket_size: wire.allgather_bucket_size,
+                    parameter_groups: wire.parameter_groups,
+                    ..SpecRequest::default()
+                };
+                let asked = request.or_default(Engine::Native);
                 EngineSettings::Native(NativeOptions {
                     flow,
-                    allgather_bucket_size: wire
-                        .allgather_bucket_size
-                        .unwrap_or_else(|| before.allgather_bucket_size()),
-                    parameter_groups: wire
-                        .parameter_groups
-                        .unwrap_or_else(|| before.parameter_groups()),
+                    allgather_bucket_size: asked.allgather_bucket_size(),
+                    parameter_groups: asked.parameter_groups(),
                     inject: wire.inject,
                 })
             }
@@ -191,32 +203,6 @@ impl TryFrom<Wire> for RunSpec {
             Engine::Ddp => EngineSettings::Ddp(wire.ddp.ok_or_else(|| lacks("ddp"))?),
             Engine::Fsdp2 => EngineSettings::Fsdp2(wire.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
         };
-        Ok(Self {
-            settings,
-            stage: wire.stage,
-            world_size: wire.world_size,
-            device: wire.device,
-            backend: wire.backend,
-            gradient_accumulation_steps: wire.gradient_accumulation_steps,
-            steps: wire.steps,
-            code_steps: wire.code_steps,
-            dtype: wire.dtype,
-            grad_accum_dtype: wire.grad_accum_dtype,
-            comm_dtype: wire.comm_dtype,
-            reduce_bucket_size: wire.reduce_bucket_size,
-            offload: wire.offload,
-            gradient_clipping: wire.gradient_clipping,
-            loss_scale: wire.loss_scale,
-            observe: wire.observe,
-            poison_memory: wire.poison_memory,
-            model: wire.model,
-            parameters: wire.parameters,
-            shapes: wire.shapes,
-            micro_batch_size: wire.micro_batch_size,
-            optimizer: wire.optimizer,
-            seed: wire.seed,
-            timeout_s: wire.timeout_s,
-            recording: wire.recording,
-        })
+        Ok(with_common!(RunSpec { settings: settings }, wire))
     }
 }

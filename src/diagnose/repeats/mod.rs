@@ -228,7 +228,7 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
             ));
         }
     }
-    findings.sort_by(|a, b| a.code.cmp(&b.code));
+    findings.sort_by_key(|finding| finding.code);
     findings
 }
 

@@ -1,5 +1,6 @@
 //! Values of settings: as words of a command line, and in JSON.
 
+use std::any::TypeId;
 use std::fmt::Display;
 
 use bytesize::ByteSize;
@@ -30,11 +31,6 @@ pub trait Value: Clone + Send + Sync + 'static {
     fn of_json(_: &Json) -> Option<Self> {
         None
     }
-
-    /// Whether a flag without a value stands for one.
-    fn is_switch() -> bool {
-        false
-    }
 }
 
 /// Values whose word is how they are displayed, and which JSON has too.
@@ -60,33 +56,23 @@ macro_rules! displayed {
     };
 }
 
-displayed!(u8, u64, usize, Engine, DeviceChoice, BackendChoice, Dtype, Dataflow, Offload, CommHook);
+displayed!(
+    bool,
+    u8,
+    u64,
+    usize,
+    Engine,
+    DeviceChoice,
+    BackendChoice,
+    Dtype,
+    Dataflow,
+    Offload,
+    CommHook
+);
 displayed!(Observation, Model, Shape, Fault);
 
 fn displayed(value: &impl Display) -> Option<String> {
     Some(value.to_string())
-}
-
-impl Value for bool {
-    fn parser() -> ValueParser {
-        ValueParser::bool()
-    }
-
-    fn word(&self) -> Option<String> {
-        displayed(self)
-    }
-
-    fn json(&self) -> Json {
-        (*self).into()
-    }
-
-    fn of_json(json: &Json) -> Option<Self> {
-        json.as_bool()
-    }
-
-    fn is_switch() -> bool {
-        true
-    }
 }
 
 impl Value for f64 {
@@ -177,9 +163,10 @@ impl<T: Value> Slot for Option<T> {
 
     fn arg(arg: Arg) -> Arg {
         let arg = arg.value_parser(T::parser());
-        if !T::is_switch() {
+        if TypeId::of::<T>() != TypeId::of::<bool>() {
             return arg;
         }
+        // The flag alone turns it on.
         arg.value_name("BOOL").num_args(0..=1).default_missing_value("true")
     }
 

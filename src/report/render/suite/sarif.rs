@@ -55,7 +55,7 @@ fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     let findings = suite.cases.iter().flat_map(|case| &case.findings);
     let mut findings: Vec<_> = findings.map(|it| &it.finding).collect();
-    findings.sort_by(|a, b| a.code.cmp(&b.code));
+    findings.sort_by_key(|finding| finding.code);
     findings.dedup_by(|a, b| a.code == b.code);
     for finding in findings {
         let mut rule = Map::new();
