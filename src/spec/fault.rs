@@ -122,3 +122,24 @@ named_enum! {
         RankRubbish = "rank-rubbish",
     }
 }
+
+impl Fault {
+    /// Whether only the last rank has it.
+    pub fn is_of_last_rank(self) -> bool {
+        matches!(
+            self,
+            Self::InfinityOnOneRank
+                | Self::RankNotDivided
+                | Self::CollectiveSkipped
+                | Self::CollectivesSwapped
+                | Self::PartitionOwnedTwice
+                | Self::StepSkipped
+                | Self::StaleAllGather
+                | Self::UpdateNotCopied
+                | Self::DigestCorrupted
+                | Self::RankDies
+                | Self::RankHangs
+                | Self::RankRubbish
+        )
+    }
+}

@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{ForkResult, fork};
 use tch::{Device, Kind, Tensor};
-use zprobe::spec::partitioning::Partitioning;
 use zprobe::spec::{Plan, RunSpec, SpecRequest};
 
+use crate::engine::partitioning::Partitioning;
 use crate::recorder::kind_of;
 use crate::shim::c10d::{Gloo, Store};
 use crate::{complain, exit_now};

@@ -6,10 +6,12 @@
 
 #![allow(clippy::disallowed_macros, reason = "what it prints is a log, or an answer to zprobe")]
 
+mod assembly;
 mod collective;
 mod cuda;
 mod engine;
 mod environment;
+mod faults;
 mod floor;
 mod host;
 mod model;

@@ -10,10 +10,11 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 use tch::{Kind, Tensor};
-use zprobe::spec::partitioning::Partitioning;
 use zprobe::spec::plan::Segment;
 use zprobe::spec::{Plan, RunSpec};
 use zprobe::trace::LayoutName;
+
+use crate::engine::partitioning::Partitioning;
 
 /// Windows of a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;

@@ -80,6 +80,11 @@ impl Bucket {
         Ok(())
     }
 
+    /// The gradient that was put in last.
+    pub fn last(&self) -> Option<&Tensor> {
+        self.pieces.last()
+    }
+
     /// A gradient that goes by itself, past the bucket.
     pub fn alone(&self, gradient: &Tensor) -> Tensor {
         gradient.to_kind(self.kind).copy()

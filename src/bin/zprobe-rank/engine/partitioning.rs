@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use super::plan::Segment;
-use super::{Plan, RunSpec};
+use zprobe::spec::plan::Segment;
+use zprobe::spec::{Plan, RunSpec};
 
 /// In stages 1 and 2 units are padded to a multiple of this times the world size
 /// (`nccl_start_alignment_factor` in DeepSpeed).
@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::{Model, Shape, SpecRequest};
+    use zprobe::spec::{Model, Shape, SpecRequest};
 
     fn partitioning(
         stage: u8,
@@ -251,6 +251,25 @@ mod tests {
                 };
                 prop_assert!(owners.iter().all(|&count| count == expected));
             }
+        }
+
+        #[test]
+        fn the_coded_model_is_cut_where_bugs_hide(
+            world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
+        ) {
+            let request = SpecRequest {
+                world_size: Some(world_size),
+                gradient_accumulation_steps: Some(ga),
+                steps: Some(steps),
+                ..SpecRequest::default()
+            };
+            let spec = request.resolve().expect("a valid request");
+            let (code, plan) = (Plan::code(&spec).length(), Plan::new(&spec));
+            let partitioning = Partitioning::new(&spec, &plan);
+            prop_assert!(partitioning.partition_numel() >= code, "a partition can be decoded alone");
+            prop_assert!(partitioning.numel() > plan.numel(), "there is padding to look at");
+            let is_cut = |param| partitioning.slices(param).len() > 1;
+            prop_assert!(world_size == 1 || (0..plan.params().len()).any(is_cut));
         }
 
         #[test]
