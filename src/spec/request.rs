@@ -4,8 +4,9 @@ use bytesize::ByteSize;
 
 use super::device::Placement;
 use super::engines::{self, MIB, check_accumulation};
+use super::fault::check_fault;
 use super::recording::CODE_STEPS;
-use super::validate::{check_exactness, check_fault, check_numbers, check_shapes};
+use super::validate::{check_exactness, check_numbers, check_shapes};
 use super::{
     BackendChoice, CommHook, Dataflow, DdpOptions, DeviceChoice, Dtype, Engine, Fault,
     Fsdp2Options, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Plan,
