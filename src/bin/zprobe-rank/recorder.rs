@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tch::{Kind, Tensor};
-use zprobe::spec::{Dtype, Observation, RunSpec};
+use zprobe::spec::{Observation, RunSpec};
 use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record};
 
+use crate::dtype::dtype_of;
 use crate::sampler::Sampler;
 
 /// Writes one sender's records.
@@ -164,34 +165,6 @@ impl Recorder {
     pub fn take_digests(&self) -> Vec<String> {
         self.digests.take()
     }
-}
-
-/// The [`Dtype`] of a floating-point tensor.
-pub fn dtype_of(kind: Kind) -> Result<Dtype> {
-    Ok(match kind {
-        Kind::BFloat16 => Dtype::Bf16,
-        Kind::Half => Dtype::Fp16,
-        Kind::Float => Dtype::Fp32,
-        other => bail!("{other:?} is no gradient dtype"),
-    })
-}
-
-/// The tensor kind of a [`Dtype`].
-pub fn kind_of(dtype: Dtype) -> Kind {
-    match dtype {
-        Dtype::Bf16 => Kind::BFloat16,
-        Dtype::Fp16 => Kind::Half,
-        Dtype::Fp32 => Kind::Float,
-    }
-}
-
-/// Name of an element type as it goes over the wire.
-pub fn dtype_name(kind: Kind) -> Result<&'static str> {
-    Ok(match kind {
-        Kind::Int64 => "int64",
-        Kind::Double => "fp64",
-        other => dtype_of(other)?.name(),
-    })
 }
 
 fn now_ns() -> u64 {

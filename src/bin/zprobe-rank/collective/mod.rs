@@ -22,7 +22,8 @@ use zprobe::trace::{CollectiveOp, Event};
 pub use self::alone::Alone;
 use self::gloo::Gloo;
 use self::nccl::Nccl;
-use crate::recorder::{Recorder, dtype_name};
+use crate::dtype::dtype_name;
+use crate::recorder::Recorder;
 use crate::shim::c10d::Store;
 
 /// An operation that all ranks of a group take part in, and its tensors.

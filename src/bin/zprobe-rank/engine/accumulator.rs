@@ -14,7 +14,7 @@ use super::context::{Context, Microbatch};
 use super::flat::{narrow, partition_of};
 use super::flow::GradientFlow;
 use crate::collective::Collective;
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
 use crate::shim::autograd::clear_grad;
 
 /// The accumulator of one rank.

@@ -10,7 +10,8 @@ use zprobe::trace::{Event, LayoutName, Phase, Point};
 use super::groups::Groups;
 use super::partitioning::Partitioning;
 use super::settings::Settings;
-use crate::recorder::{At, Pieces, Recorder, kind_of};
+use crate::dtype::kind_of;
+use crate::recorder::{At, Pieces, Recorder};
 
 /// The run, and this rank's connections.
 pub struct Context {

@@ -20,7 +20,8 @@ use super::flat::narrow;
 use super::flow::GradientFlow;
 use super::offload::HostGradient;
 use super::reduction::Reduction;
-use crate::recorder::{Pieces, kind_of};
+use crate::dtype::kind_of;
+use crate::recorder::Pieces;
 use crate::shim::autograd::clear_grad;
 
 /// The bucket of one rank, and the gradients on both sides of it.

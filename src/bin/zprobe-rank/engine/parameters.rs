@@ -14,7 +14,8 @@ use zprobe::trace::{LayoutName, Point};
 use super::context::Context;
 use super::flat::{narrow, partition_of};
 use crate::collective::Collective;
-use crate::recorder::{At, kind_of};
+use crate::dtype::kind_of;
+use crate::recorder::At;
 
 /// The model's parameters, as the engine handles them.
 pub trait Weights {

@@ -13,7 +13,7 @@ use zprobe::spec::code::Code;
 use zprobe::spec::{Plan, RunSpec, Shape};
 
 use super::{ProbeModel, leaf, shape};
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
 
 /// Parameters and codes of one rank.
 pub struct Coded {

@@ -12,6 +12,11 @@ use tch::Tensor;
 /// An `at::Tensor` behind tch's handle.
 pub(super) type TensorPtr = *const std::ffi::c_void;
 
+// Whatever has this module links the C++ shim and libtorch; `build.rs` says where they are.
+#[link(name = "zprobe_shim", kind = "static")]
+#[link(name = "torch_cpu")]
+#[link(name = "c10")]
+#[link(name = "stdc++")]
 unsafe extern "C" {
     fn zp_last_error() -> *const c_char;
     fn zp_torch_version() -> *const c_char;
