@@ -238,7 +238,7 @@ fn runs_that_ended_badly_have_a_report_like_all_others() {
         assert_eq!(report.verdict, diagnosed.verdict, "{fixture}");
         in_order(&entries["report.md"], PLAIN);
         for finding in &diagnosed.findings {
-            assert!(entries["report.md"].contains(&finding.code), "{fixture}");
+            assert!(entries["report.md"].contains(&*finding.code), "{fixture}");
         }
     }
 }

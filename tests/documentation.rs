@@ -92,10 +92,17 @@ fn every_page_belongs_to_a_rule() {
 }
 
 #[test]
-fn every_rule_is_a_file_of_its_own_and_every_file_a_rule() {
+fn every_rule_is_a_file_of_its_own_or_of_its_family_and_every_file_a_rule() {
+    const FAMILIES: [&str; 1] = ["zp1xx_weights.rs"];
     let mut files = names("src/diagnose/rules");
     assert!(files.remove("mod.rs"));
     for rule in RULES {
+        let family = format!("{}xx_", rule.code[..3].to_lowercase());
+        if let Some(file) = FAMILIES.iter().find(|file| file.starts_with(&family)) {
+            let text = read(PathBuf::from("src/diagnose/rules").join(file));
+            assert!(text.contains(&format!("\"{}\"", rule.code)), "{} is not in {file}", rule.code);
+            continue;
+        }
         let start = format!("{}_", rule.code.to_lowercase());
         let own: Vec<String> =
             files.iter().filter(|file| file.starts_with(&start)).cloned().collect();
@@ -109,7 +116,7 @@ fn every_rule_is_a_file_of_its_own_and_every_file_a_rule() {
             own[0]
         );
     }
-    assert!(files.is_empty(), "not registered in RULES: {files:?}");
+    assert_eq!(files, FAMILIES.map(str::to_owned).into(), "not registered in RULES");
 }
 
 #[test]
@@ -131,7 +138,7 @@ fn explanations_come_to_an_end() {
         path.pop();
     }
     for rule in RULES {
-        follow(rule.code, &mut Vec::new());
+        follow(&rule.code, &mut Vec::new());
     }
 }
 

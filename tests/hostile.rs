@@ -18,7 +18,7 @@ use zprobe::diagnose::{diagnose, rules};
 use zprobe::report::render::suite::{SuiteFormat, render as rendered_suite};
 use zprobe::report::render::{Format, html, render};
 use zprobe::report::suite::Suite;
-use zprobe::report::{KnownBug, Minimised, Report};
+use zprobe::report::{KnownBug, Minimised, Report, RuleCode};
 use zprobe::trace::{Event, Record, Trace};
 use zprobe::visible;
 
@@ -207,7 +207,7 @@ impl Ground {
 fn report(trace: &Trace, text: &str) -> Report {
     let mut report = diagnose(trace);
     report.minimised = Some(Minimised {
-        code: format!("{text}ZP101"),
+        code: RuleCode::new("ZP101"),
         command: format!("zprobe run {text}"),
         complete: true,
         trials: vec![],

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use zprobe::diagnose::diagnose;
 use zprobe::report::render::{Format, render};
-use zprobe::report::{Finding, Report};
+use zprobe::report::{Finding, Report, RuleCode};
 use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, name_known_bugs, registry};
@@ -39,7 +39,7 @@ fn a_bug_is_named_in_the_releases_that_have_it() {
 #[test]
 fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() {
     let mut report = leak("0.17.6", "DeepSpeedZeroOptimizer");
-    report.findings[0].code = "ZP104".to_owned();
+    report.findings[0].code = RuleCode::new("ZP104");
     report.run.spec.contiguous_gradients = Some(false);
     name_known_bugs(&mut report);
     assert_eq!(names(&report), ["cpu-never-reduced", "not-averaged-mixed-dtype"]);
@@ -70,7 +70,7 @@ fn what_only_looks_like_a_known_bug_is_not_named() {
     name_known_bugs(&mut native);
     assert!(names(&native).is_empty());
     let mut other = leak("0.18.9", "BF16_Optimizer");
-    other.findings[0].code = "ZP102".to_owned();
+    other.findings[0].code = RuleCode::new("ZP102");
     name_known_bugs(&mut other);
     assert!(names(&other).is_empty());
 }
@@ -83,7 +83,7 @@ fn what_a_bug_leaves_in_its_wake_is_named_beside_it_and_not_alone() {
         report.run.spec.shapes = vec![Shape::Unmanaged];
         report.run.versions.insert("torch".to_owned(), "2.15.0".to_owned());
         let finding = report.findings[0].clone();
-        let coded = |code: &&str| Finding { code: (*code).to_owned(), ..finding.clone() };
+        let coded = |code: &&str| Finding { code: RuleCode::new(code), ..finding.clone() };
         report.findings = codes.iter().map(coded).collect();
         name_known_bugs(&mut report);
         report.findings.iter().map(|finding| finding.known.len()).collect::<Vec<_>>()

@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use zprobe::diagnose::{diagnose, rules};
+use zprobe::report::RuleCode;
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, Release, registry};
 
@@ -96,10 +97,10 @@ fn every_row_is_readable_and_expects_rules_that_exist() {
 
 #[test]
 fn a_report_is_as_expected_or_not() {
-    let finding = |code: &str| Expectation::Finding(code.to_owned());
+    let finding = |code: &str| Expectation::Finding(RuleCode::new(code));
     let crash = |message: &str, finding: Option<&str>| Expectation::Crash {
         message: message.to_owned(),
-        finding: finding.map(str::to_owned),
+        finding: finding.map(RuleCode::new),
     };
     let cases = [
         ("clean-accumulator", Expectation::Clean, true),

@@ -10,6 +10,7 @@ mod write;
 use glob::Pattern;
 use toml::value::Date;
 
+use crate::report::RuleCode;
 use crate::report::suite::{Acceptance, Case, CaseFinding, Notice, NoticeKind, Status};
 
 pub use read::{BaselineFile, day};
@@ -32,7 +33,7 @@ struct Entry {
     /// Line of the entry, from 1.
     line: usize,
     /// The rule's code.
-    code: String,
+    code: RuleCode,
     /// Probes, by name or with the engine before it: `stage1-*`, `deepspeed/*`.
     probe: Pattern,
     /// Only on this rank.
@@ -53,7 +54,7 @@ impl Entry {
     /// The findings of a case that this is about, by their place. Of what a probe expects it is none:
     /// that needs no excuse.
     fn found_in(&self, case: &Case) -> Vec<usize> {
-        let expected = |it: &CaseFinding| case.expected == it.finding.code;
+        let expected = |it: &CaseFinding| it.finding.code == case.expected.as_str();
         let all = case.findings.iter().enumerate().filter(|_| self.is_about(case));
         all.filter(|(_, it)| self.matches(it) && !expected(it)).map(|(at, _)| at).collect()
     }

@@ -7,7 +7,6 @@ use toml::value::{Date, Datetime};
 
 use super::{Baseline, Entry};
 use crate::document::{Complaint, Document};
-use crate::zoo::is_rule_code;
 
 /// A baseline as it stands in its file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -50,12 +49,11 @@ impl Baseline {
         let file: BaselineFile = document.read()?;
         let entries = file.accept.iter().map(|entry| {
             let FileEntry { code, probe, rank, param, reason, expires } = entry.get_ref();
-            let code_text = code.get_ref();
-            if !is_rule_code(code_text) {
-                let problem =
-                    format!("code: `{code_text}` is no rule's code; write one like `ZP101`");
-                return Err(document.complain(code.span(), problem));
-            }
+            let rule = code.get_ref().parse().map_err(|_| {
+                let text = code.get_ref();
+                let problem = format!("code: `{text}` is no rule's code; write one like `ZP101`");
+                document.complain(code.span(), problem)
+            })?;
             let pattern = glob::Pattern::new(probe.get_ref())
                 .map_err(|error| document.complain(probe.span(), format!("probe: {error}")))?;
             if reason.get_ref().trim().is_empty() {
@@ -73,7 +71,7 @@ impl Baseline {
             };
             Ok(Entry {
                 line: document.place(entry.span()).0,
-                code: code_text.clone(),
+                code: rule,
                 probe: pattern,
                 rank: *rank,
                 param: param.clone(),

@@ -24,7 +24,7 @@ fn date(text: &str) -> Date {
 
 fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
     let finding = Finding {
-        code: code.to_owned(),
+        code: code.parse().unwrap(),
         name: "name".to_owned(),
         severity: Severity::Error,
         message: "something is wrong".to_owned(),

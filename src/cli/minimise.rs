@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use zprobe::diagnose::rules;
 use zprobe::minimise::{Answer, Attempt, minimise};
-use zprobe::report::{Finding, Minimised, Report, Trial};
+use zprobe::report::{Finding, Minimised, Report, RuleCode, Trial};
 use zprobe::run_dir;
 use zprobe::spec::{RunSpec, SpecRequest};
 use zprobe::trace::repeat_dir;
@@ -66,10 +66,10 @@ fn rule(code: &str) -> Result<String, String> {
 
 /// What must be the same for a finding to be the same: its code, and of a crash the words of the
 /// engine, but for numbers.
-fn kind(finding: &Finding) -> (String, Option<String>) {
+fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
     let words = || finding.message.chars().filter(|c| !c.is_ascii_digit()).collect();
-    let is_crash = rules::is_crash(&finding.code);
-    (finding.code.clone(), is_crash.then(words))
+    let is_crash = rules::is_crash(finding.code);
+    (finding.code, is_crash.then(words))
 }
 
 /// Looks for the smallest configuration, and leaves what it has found in the run directory.
@@ -106,7 +106,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
         interrupted: false,
         line: progress(flags.minimise_runs)?,
     };
-    let found = look(args, asked, &wanted.code, &mut trials);
+    let found = look(args, asked, wanted.code, &mut trials);
     trials.line.finish_and_clear();
     let minimised = match found {
         Err(_) if trials.interrupted => {
@@ -123,7 +123,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
 fn look(
     args: &run::Args,
     asked: SpecRequest,
-    code: &str,
+    code: RuleCode,
     trials: &mut Trials,
 ) -> Result<Minimised> {
     let mut filled = asked.clone();
@@ -154,7 +154,7 @@ fn look(
         minimise(start, &resolve, limit, &mut ask)?
     };
     Ok(Minimised {
-        code: code.to_owned(),
+        code,
         command: args.command(smallest.request.arguments(), keeps_file)?,
         complete: smallest.complete,
         trials: without_file.into_iter().chain(smallest.attempts).map(trial).collect(),
@@ -168,7 +168,7 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
 /// Runs of candidates.
 struct Trials {
     runner: Runner,
-    wanted: (String, Option<String>),
+    wanted: (RuleCode, Option<String>),
     repeats: usize,
     /// Where the last one that still shows the finding is kept.
     smallest: PathBuf,

@@ -211,7 +211,7 @@ impl Step {
 
 fn findings(a: &Report, b: &Report) -> Findings {
     let codes = |report: &Report| -> BTreeSet<String> {
-        report.findings.iter().map(|finding| finding.code.clone()).collect()
+        report.findings.iter().map(|finding| finding.code.to_string()).collect()
     };
     let (a, b) = (codes(a), codes(b));
     Findings {

@@ -1,29 +1,159 @@
 //! One finding per root cause: what another finding explains becomes its consequence.
 
-use super::rules;
-use crate::report::{Consequence, Finding};
+use super::Case;
+use super::deviation::Pattern;
+use super::rules::{self, Rule};
+use super::scope::Scope;
+use crate::report::words::{abridged, counted};
+use crate::report::{Consequence, Family, Finding};
 
-/// Hangs every finding that another one explains under that one. Where several could explain it,
-/// the first by the order of the rule's own list does.
-pub fn arrange(findings: Vec<Finding>) -> Vec<Finding> {
-    let present: Vec<String> = findings.iter().map(|finding| finding.code.clone()).collect();
-    let (mut roots, explained): (Vec<_>, Vec<_>) =
-        findings.into_iter().partition(|finding| root_of(&finding.code, &present) == finding.code);
-    for finding in explained {
-        let code = root_of(&finding.code, &present);
-        let root = roots.iter_mut().find(|root| root.code == code);
-        if let Some(root) = root {
-            root.consequences.push(Consequence { code: finding.code, message: finding.message });
-            root.consequences.extend(finding.consequences);
-        }
-    }
-    roots
+/// What a rule saw, and where.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// What it has to say. Places that are left open here are those of the scope.
+    pub finding: Finding,
+    /// Where it holds.
+    pub scope: Scope,
+    /// What others of the rule have in common with it, if they are the same slip.
+    pub slip: Slip,
 }
 
-/// The code at the end of the chain of explanations that starts at `code`. Chains end, because
-/// explanations have no cycles (`tests/documentation.rs`).
-fn root_of<'a>(code: &'a str, present: &'a [String]) -> &'a str {
-    let causes = rules::find(code).map_or(&[][..], |rule| rule.explained_by);
-    let cause = causes.iter().find_map(|cause| present.iter().find(|other| other == cause));
-    cause.map_or(code, |cause| root_of(cause, present))
+/// What makes two sightings of a rule one finding.
+#[derive(Clone, Debug)]
+pub enum Slip {
+    /// Nothing: each is one by itself.
+    Own,
+    /// The rule: the first speaks for all.
+    Rule,
+    /// The pattern of the weights, in the same steps or parameters.
+    Weights(Pattern),
+}
+
+/// Hangs every sighting that another one explains under that one, and takes those together that are
+/// one slip.
+pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
+    let causes: Vec<Option<usize>> =
+        (0..sightings.len()).map(|effect| cause(&sightings, effect)).collect();
+    let mut roots: Vec<(Vec<usize>, Sighting, Vec<Sighting>)> = Vec::new();
+    let mut explained = Vec::new();
+    for (number, sighting) in sightings.into_iter().enumerate() {
+        if causes[number].is_some() {
+            explained.push((root(&causes, number), sighting));
+            continue;
+        }
+        match roots.iter_mut().find(|(_, known, _)| known.is_also(&sighting)) {
+            Some((numbers, known, _)) => {
+                numbers.push(number);
+                known.take_in(sighting);
+            }
+            None => roots.push((vec![number], sighting, Vec::new())),
+        }
+    }
+    for (root, sighting) in explained {
+        let of_root = roots.iter_mut().find(|(numbers, ..)| numbers.contains(&root));
+        let Some((_, _, consequences)) = of_root else { continue };
+        match consequences.iter_mut().find(|known| known.is_alike(&sighting)) {
+            Some(known) => known.take_in(sighting),
+            None => consequences.push(sighting),
+        }
+    }
+    let told = |(_, root, consequences): (Vec<usize>, Sighting, Vec<Sighting>)| {
+        let mut finding = root.told(case);
+        for Finding { code, message, consequences, .. } in
+            consequences.into_iter().map(|it| it.told(case))
+        {
+            finding.consequences.push(Consequence { code, message });
+            finding.consequences.extend(consequences);
+        }
+        finding
+    };
+    roots.into_iter().map(told).collect()
+}
+
+/// The sighting that explains this one: of the first rule in the order of this rule's own list that
+/// saw something that may, the closest in time.
+fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
+    let Sighting { finding, scope, .. } = &sightings[effect];
+    let Rule { explained_by, is_handed_on, .. } = rules::find(&finding.code)?;
+    explained_by.iter().find_map(|code| {
+        let may_explain = |(_, other): &(usize, &Sighting)| {
+            other.finding.code == *code && other.scope.may_explain(scope, *is_handed_on)
+        };
+        let causes = sightings.iter().enumerate().filter(may_explain);
+        // Of those of the same step, the first.
+        let latest = causes.rev().max_by_key(|(_, cause)| cause.scope.steps.first());
+        latest.map(|(number, _)| number)
+    })
+}
+
+/// The end of the chain of causes that starts here. Chains end, because explanations have no cycles
+/// (`tests/documentation.rs`).
+fn root(causes: &[Option<usize>], number: usize) -> usize {
+    causes[number].map_or(number, |cause| root(causes, cause))
+}
+
+impl Sighting {
+    /// Something that is no other sighting's slip.
+    pub fn new(finding: Finding, scope: Scope) -> Self {
+        Self { finding, scope, slip: Slip::Own }
+    }
+
+    /// One of several, of which the first speaks for all.
+    pub fn one_of(finding: Finding, scope: Scope) -> Self {
+        Self { finding, scope, slip: Slip::Rule }
+    }
+
+    /// Whether two sightings show the same slip, wherever.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.finding.code == other.finding.code
+            && match (&self.slip, &other.slip) {
+                (Slip::Rule, Slip::Rule) => true,
+                (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
+                _ => false,
+            }
+    }
+
+    /// Whether two sightings that nothing explains are one slip.
+    fn is_also(&self, other: &Self) -> bool {
+        let anywhere = matches!(self.slip, Slip::Rule);
+        self.is_alike(other) && (anywhere || self.scope.is_beside(&other.scope))
+    }
+
+    /// Takes in another sighting of the same slip.
+    fn take_in(&mut self, other: Self) {
+        let evidence = &mut self.finding.evidence;
+        let message = other.finding.message;
+        if self.finding.message != message && !evidence.contains(&message) {
+            evidence.push(message);
+        }
+        self.scope.extend(other.scope);
+    }
+
+    /// The finding, with its place, and with what its scope says of weights.
+    fn told(self, case: &Case<'_>) -> Finding {
+        let name = |&param: &usize| case.observed.param_name(param);
+        let Self { mut finding, scope, slip: _ } = self;
+        finding.step = finding.step.or(scope.steps.first().copied());
+        finding.microbatch = finding.microbatch.or(scope.only_microbatch());
+        finding.rank = finding.rank.or(scope.holders.only().copied());
+        finding.param = finding.param.or(scope.params.only().map(name));
+        if matches!(finding.code.family(), Family::Weights | Family::Offload) {
+            let numbers = |members: &mut dyn Iterator<Item = &usize>| -> Vec<usize> {
+                members.copied().collect()
+            };
+            let mut facts = vec![format!(
+                "seen in {} on {}",
+                counted("step", &numbers(&mut scope.steps.members())),
+                counted("rank", &numbers(&mut scope.holders.members())),
+            )];
+            let params: Vec<String> = scope.params.members().map(name).collect();
+            if !params.is_empty() {
+                facts.push(format!("parameters: {}", abridged(&params)));
+            }
+            // Behind the weights of the first and where they first depart.
+            let place = finding.evidence.len().min(2);
+            finding.evidence.splice(place..place, facts);
+        }
+        finding
+    }
 }

@@ -7,17 +7,19 @@
 use std::fmt;
 
 use crate::report::Contribution;
+use crate::report::words::matrix_text;
 use crate::spec::{Observation, RunSpec};
 use crate::trace::Point;
 
-use super::decode::{Decoded, NOISE_SHARE, largest};
+use super::bounds;
+use super::decode::{Decoded, largest};
 use super::observed::Observed;
 
-/// One pattern of wrong weights.
+/// One pattern of wrong weights in one step.
 #[derive(Clone, Debug)]
 pub struct Deviation {
-    /// Steps in which it shows.
-    pub steps: Vec<usize>,
+    /// The optimizer step.
+    pub step: usize,
     /// Ranks whose optimizer consumed it.
     pub owners: Vec<usize>,
     /// Where weights were read.
@@ -26,7 +28,7 @@ pub struct Deviation {
     pub params: Option<Vec<String>>,
     /// What it looks like.
     pub pattern: Pattern,
-    /// Weights in the first step and on the first owner, for the evidence.
+    /// Weights on the first owner, for the evidence.
     pub example: Contribution,
     /// Where on the journey it shows first.
     pub first: Place,
@@ -56,19 +58,28 @@ pub enum Pattern {
     Unexplained,
 }
 
+impl Deviation {
+    /// The evidence of a deviation, a fact a line.
+    pub fn facts(&self) -> impl Iterator<Item = String> {
+        let Contribution { point, step, rank, weights, .. } = &self.example;
+        let weights = matrix_text(weights);
+        [
+            format!("weights in the {} of step {step} on rank {rank}: {weights}", point.describe()),
+            format!("first departure from the plan: {}", self.first),
+        ]
+        .into_iter()
+    }
+}
+
 impl Pattern {
     /// Whether both are the same slip: a scale is rounded a little differently in every sum.
-    fn is_like(&self, other: &Self) -> bool {
+    pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < SCALE_NOISE,
+            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
             _ => self == other,
         }
     }
 }
-
-/// Relative noise of a wrong scale: well above a bf16 rounding (2⁻⁸), well below the difference
-/// between two accumulation steps or world sizes that anybody mixes up.
-pub const SCALE_NOISE: f64 = 1.0 / 64.0;
 
 /// A place on the journey of a step's gradient.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,17 +112,17 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
         for entry in last_word(spec, decoded, step).into_iter().filter(|entry| !entry.as_planned) {
             for pattern in patterns(spec, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {
-                    deviation.pattern.is_like(&pattern) && deviation.params == entry.params
+                    let same = deviation.step == step && deviation.params == entry.params;
+                    same && deviation.pattern.is_like(&pattern)
                 });
                 match known {
                     Some(deviation) => {
-                        push_new(&mut deviation.steps, step);
                         for rank in entry.ranks() {
                             push_new(&mut deviation.owners, rank);
                         }
                     }
                     None => found.push(Deviation {
-                        steps: vec![step],
+                        step,
                         owners: entry.ranks().collect(),
                         point: entry.point,
                         params: entry.params.clone(),
@@ -142,7 +153,7 @@ fn name_lost_ranks(found: &mut [Deviation]) {
 }
 
 /// Gradients, as (rank, microbatch), that should be there and are not.
-fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
+pub fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
     let rows = entry.weights.iter().zip(&entry.expected).enumerate();
     rows.flat_map(|(rank, (weights, expected))| {
         let pairs = weights.iter().zip(expected).enumerate();
@@ -195,7 +206,7 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     if let Some(pattern) = pattern(spec, decoded, entry) {
         patterns.push(pattern);
     }
-    let noise = entry.tolerance.max(NOISE_SHARE * largest_deviation(entry));
+    let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
         // What is missing was not lost but taken from the step before.
@@ -220,7 +231,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
     let used = |rank: usize, m: usize| entry.expected[rank][m] != 0.0;
     let deviation = largest_deviation(entry);
-    if entry.residual > entry.tolerance.max(NOISE_SHARE * deviation) {
+    if entry.residual > entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation) {
         return Some(Pattern::Unexplained);
     }
     let mut gradients = Vec::new();
@@ -275,7 +286,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         wanted.map(|&(rank, m, _)| (rank, m)).collect()
     };
     let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
-    let slack = entry.tolerance.max(NOISE_SHARE * deviation);
+    let slack = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation);
     let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
     if uniform && !is(first, 0.0) {
         return Some(Pattern::Scaled(first));

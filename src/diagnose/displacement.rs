@@ -6,17 +6,15 @@
 
 use std::collections::HashMap;
 
-use crate::spec::{Model, Plan, Point};
+use crate::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
 use super::Case;
+use super::bounds;
 use super::infinity;
 use super::norm::Clip;
 
 /// Elements by which a place is looked up.
 const HEAD: usize = 16;
-
-/// The largest model that is searched: what is recorded whole.
-const MOST_ELEMENTS: usize = 1 << 20;
 
 /// A piece of what an optimizer consumed that belongs somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +42,7 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
     if spec.model != Model::Coded {
         return Vec::new();
     }
-    if case.plan.numel() > MOST_ELEMENTS {
+    if case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
     }
     let places = Places::new(expected(case, step));
@@ -101,7 +99,7 @@ impl Places {
     fn shortest(&self, tried: usize) -> usize {
         let pairs = self.expected.len() as f64 * tried as f64;
         let bits = -self.collision.log2();
-        HEAD.max(((16.0 + pairs.log2()) / bits).ceil() as usize)
+        HEAD.max(((bounds::CHANCE_BITS + pairs.log2()) / bits).ceil() as usize)
     }
 
     /// Where the beginning of `values` is found, and how much of it; none if nowhere, or if it means
@@ -137,5 +135,9 @@ fn expected(case: &Case<'_>, step: usize) -> Vec<f64> {
 
 /// How many elements are alike from the beginning.
 fn alike(values: &[f64], expected: &[f64]) -> usize {
-    values.iter().zip(expected).take_while(|(value, e)| (**value - **e).abs() < 0.25).count()
+    values
+        .iter()
+        .zip(expected)
+        .take_while(|(value, e)| (**value - **e).abs() < bounds::SAME_ELEMENT)
+        .count()
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::report::{Contribution, Divergence, Finding, Station};
+use crate::report::{Contribution, Divergence, Family, Finding, Station};
 use crate::trace::Point;
 
 use super::Case;
@@ -46,7 +46,7 @@ pub fn first_divergence(
     let departed = stations.iter().position(|station| !station.departed.is_empty());
     let cause = findings
         .iter()
-        .filter(|finding| finding.code.starts_with("ZP2") || finding.code.starts_with("ZP3"))
+        .filter(|finding| matches!(finding.code.family(), Family::Hooks | Family::Buckets))
         .filter_map(|finding| {
             let at = (finding.step?, finding.microbatch?);
             let before = stations

@@ -5,11 +5,13 @@
 //! findings, and [`causes`] hangs consequences under their root. The live run and
 //! `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read from disk.
 
+pub mod bounds;
 pub mod causes;
 pub mod decode;
 pub mod deviation;
 pub mod displacement;
 mod functions;
+mod hooks;
 pub mod infinity;
 mod journey;
 pub mod norm;
@@ -18,11 +20,12 @@ pub mod overflow;
 pub mod placement;
 pub mod repeats;
 pub mod rules;
+pub mod scope;
 mod signatures;
 mod steps;
 mod summary;
 
-use crate::report::{Ending, Report, Schema, Verdict};
+use crate::report::{Ending, Finding, Report, Schema, Verdict};
 use crate::spec::Plan;
 use crate::trace::Trace;
 use crate::zoo::name_known_bugs;
@@ -66,18 +69,8 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let decoded = decode::decode(&scene);
     let deviations = deviation::find(&observed, &decoded);
     let case = Case { observed, plan, placement, norms, decoded, deviations, repeats };
-    let findings = causes::arrange(rules::check_all(&case));
-    let crashed = findings.iter().any(|finding| rules::is_crash(&finding.code));
-    let complete = case.observed.ending() == Ending::Complete;
-    let verdict = if crashed || complete && !case.observed.all_finished() {
-        Verdict::Crashed
-    } else if !findings.is_empty() {
-        Verdict::Findings
-    } else if !complete || !case.decoded.complete() {
-        Verdict::Inconclusive
-    } else {
-        Verdict::Clean
-    };
+    let findings = causes::arrange(&case, rules::check_all(&case));
+    let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);
     let mut report = Report {
         schema: Schema::CURRENT,
@@ -102,4 +95,20 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     };
     name_known_bugs(&mut report);
     report.within_bounds()
+}
+
+/// The answer that a run gives with these findings. What a crash kept the engine from may be wrong
+/// too, so that a crash is the answer beside other findings.
+fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
+    let crashed = findings.iter().any(|finding| rules::is_crash(finding.code));
+    let complete = case.observed.ending() == Ending::Complete;
+    if crashed || complete && !case.observed.all_finished() {
+        Verdict::Crashed
+    } else if !findings.is_empty() {
+        Verdict::Findings
+    } else if !complete || !case.decoded.complete() {
+        Verdict::Inconclusive
+    } else {
+        Verdict::Clean
+    }
 }

@@ -5,6 +5,7 @@ use std::f64::consts::LN_2;
 
 use crate::spec::{Dtype, Model, Plan, Point, RunSpec};
 
+use super::bounds;
 use super::infinity;
 use super::observed::Observed;
 
@@ -46,14 +47,9 @@ impl Norms {
         (self.elements as f64).sqrt()
     }
 
-    /// How far an engine's norm may be off, relatively.
-    ///
-    /// A sum of `n` squares in fp32, in any order, is off by at most `n·u`, however many they are; its
-    /// root by no more (Jeannerod and Rump, Improved Error Bounds for Inner Products in
-    /// Floating-Point Arithmetic, 2013). torch rounds the norm of each tensor, and that of these
-    /// norms, to the gradient's dtype: `γ(3)` there, for the two and the square between them.
+    /// How far an engine's norm may be off, as a share of it ([`bounds::norm`]).
     pub fn tolerance(&self, gradient: Dtype) -> f64 {
-        (self.elements + 3) as f64 * Dtype::Fp32.unit_roundoff() + gamma(3, gradient)
+        bounds::norm(self.elements, gradient)
     }
 }
 
@@ -61,13 +57,6 @@ impl Norms {
 /// own.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }
-}
-
-/// `γ(n) = n·u/(1−n·u)` (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1);
-/// from `n·u = 1` on there is no bound.
-pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
-    let product = operations as f64 * dtype.unit_roundoff();
-    if product < 1.0 { product / (1.0 - product) } else { f64::INFINITY }
 }
 
 /// Root of the sum of squares of what should reach the optimizers: whole numbers.
@@ -135,20 +124,6 @@ fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::spec::{Engine, Shape, SpecRequest};
-
-    #[test]
-    fn more_operations_may_round_more_however_many_they_are() {
-        let norms = |elements| Norms { by_step: BTreeMap::new(), elements };
-        let counts = [1, 1 << 10, 1 << 24, 1 << 28];
-        for pair in counts.windows(2) {
-            let [few, many] = [pair[0], pair[1]].map(norms).map(|it| it.tolerance(Dtype::Fp32));
-            assert!(0.0 < few && few < many && many.is_finite(), "{pair:?}: {few} and {many}");
-        }
-        for dtype in [Dtype::Bf16, Dtype::Fp16, Dtype::Fp32] {
-            let [few, enough] = [0.5, 1.0].map(|product| product / dtype.unit_roundoff());
-            assert_eq!([few, enough].map(|n| gamma(n as usize, dtype)), [1.0, f64::INFINITY]);
-        }
-    }
 
     #[test]
     fn every_expert_is_a_part_of_the_norm() {

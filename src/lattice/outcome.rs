@@ -54,8 +54,9 @@ impl Outcome {
         }
         let mut codes: Vec<String> = Vec::new();
         for finding in &report.findings {
-            if !codes.contains(&finding.code) {
-                codes.push(finding.code.clone());
+            let code = finding.code.to_string();
+            if !codes.contains(&code) {
+                codes.push(code);
             }
         }
         let finding = || report.findings.first().map(|finding| finding.message.as_str());

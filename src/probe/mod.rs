@@ -100,6 +100,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::RuleCode;
 
     const PROBE: &str = r#"
 description = "A leak, on two engines"
@@ -119,7 +120,7 @@ inject = "boundary-leak"
     fn a_probe_says_what_to_run_where_and_what_to_expect() {
         let probe = read(PROBE).unwrap();
         assert_eq!((probe.name.as_str(), probe.engines.len()), ("leak", 2));
-        assert_eq!(probe.expect, Expectation::Finding("ZP101".to_owned()));
+        assert_eq!(probe.expect, Expectation::Finding(RuleCode::new("ZP101")));
         let keys: Vec<&String> = probe.run.keys().map(toml::Spanned::get_ref).collect();
         assert_eq!(keys, ["inject", "stage"]);
     }

@@ -8,6 +8,7 @@ pub(crate) mod blank;
 mod precision;
 pub mod render;
 mod room;
+mod rule_code;
 pub mod suite;
 pub mod timeline;
 pub mod words;
@@ -18,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::precision::Precision;
+pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
 
@@ -106,6 +108,26 @@ named_enum! {
     }
 }
 
+impl Verdict {
+    /// The process exit code that goes with it.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Clean => 0,
+            Self::Findings => 1,
+            Self::Crashed => 3,
+            Self::Inconclusive => 4,
+        }
+    }
+
+    /// The verdict on several runs together: findings weigh more than crashes, these more than doubt,
+    /// because each hides the next. None on no runs.
+    pub fn worst(verdicts: impl IntoIterator<Item = Self>) -> Option<Self> {
+        const ASCENDING: [Verdict; 4] =
+            [Verdict::Clean, Verdict::Inconclusive, Verdict::Crashed, Verdict::Findings];
+        verdicts.into_iter().max_by_key(|verdict| ASCENDING.iter().position(|it| it == verdict))
+    }
+}
+
 /// What was run, and on what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
@@ -152,7 +174,7 @@ named_enum! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Rule code, for example `ZP101`. Never reused for anything else.
-    pub code: String,
+    pub code: RuleCode,
     /// Rule name, for example `boundary-leak`.
     pub name: String,
     /// How bad it is.
@@ -241,7 +263,7 @@ pub struct KnownBug {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Consequence {
     /// Code of the rule that saw it.
-    pub code: String,
+    pub code: RuleCode,
     /// What it saw.
     pub message: String,
 }
@@ -377,7 +399,7 @@ pub struct Flush {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Minimised {
     /// Code of the finding.
-    pub code: String,
+    pub code: RuleCode,
     /// What to type for it.
     pub command: String,
     /// Whether everything that could be taken from it was tried; otherwise the runs were used up.
@@ -508,12 +530,7 @@ named_enum! {
 impl Report {
     /// The process exit code that goes with the verdict.
     pub fn exit_code(&self) -> u8 {
-        match self.verdict {
-            Verdict::Clean => 0,
-            Verdict::Findings => 1,
-            Verdict::Crashed => 3,
-            Verdict::Inconclusive => 4,
-        }
+        self.verdict.exit_code()
     }
 
     /// Why the engine cannot run this configuration here, and what to do, if everything that was found is

@@ -136,21 +136,15 @@ named_enum! {
 /// Exit code of a suite of which nothing was run, or nothing that it is for.
 const NOTHING_RAN: u8 = 2;
 
-/// The exit code that goes with many statuses: that of the worst. Findings weigh more than crashes,
-/// these more than doubt, because each hides the next: 1, 3, 4, 0. 2 where nothing ran.
+/// The exit code that goes with many statuses: that of the worst ([`Verdict::worst`]). 2 where nothing
+/// ran.
 pub fn exit_code(statuses: impl IntoIterator<Item = Status>) -> u8 {
     let statuses: Vec<Status> = statuses.into_iter().collect();
     let none = statuses.iter().all(|it| matches!(it, Status::NotRun | Status::Skipped));
     if none && !statuses.is_empty() {
         return NOTHING_RAN;
     }
-    let worst = statuses.into_iter().map(|status| match status {
-        Status::Failed => (3, 1),
-        Status::Crashed | Status::NotRun => (2, 3),
-        Status::Inconclusive => (1, 4),
-        Status::Passed | Status::Accepted | Status::Skipped => (0, 0),
-    });
-    worst.max().map_or(0, |(_, code)| code)
+    Verdict::worst(statuses.into_iter().map(Status::verdict)).map_or(0, Verdict::exit_code)
 }
 
 impl Suite {
@@ -163,7 +157,7 @@ impl Suite {
         page: impl Fn(&str) -> Option<&'static str>,
     ) -> Self {
         let codes = cases.iter().flat_map(|case| &case.findings).map(|it| &it.finding.code);
-        let pages = codes.filter_map(|code| Some((code.clone(), page(code)?))).collect();
+        let pages = codes.filter_map(|code| Some((code.to_string(), page(code)?))).collect();
         let exit_code = exit_code(cases.iter().map(|case| case.status));
         let seconds = cases.iter().map(|case| case.seconds).sum();
         let (schema, unchecked) = (Schema::CURRENT, None);
@@ -245,6 +239,16 @@ impl Status {
             Verdict::Findings => Self::Failed,
             Verdict::Crashed => Self::Crashed,
             Verdict::Inconclusive => Self::Inconclusive,
+        }
+    }
+
+    /// The verdict that says as much of a suite.
+    const fn verdict(self) -> Verdict {
+        match self {
+            Self::Passed | Self::Accepted | Self::Skipped => Verdict::Clean,
+            Self::Failed => Verdict::Findings,
+            Self::Crashed | Self::NotRun => Verdict::Crashed,
+            Self::Inconclusive => Verdict::Inconclusive,
         }
     }
 

@@ -37,7 +37,7 @@ pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Of
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;
-pub use recording::Recording;
+pub use recording::{LARGEST_WHOLE, Recording};
 pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;

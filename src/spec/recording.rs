@@ -21,7 +21,7 @@ pub const CODE_STEPS: usize = 4;
 
 /// The most elements of a buffer that are recorded whole, whatever the budget: copying more would
 /// take longer than the step.
-const LARGEST_WHOLE: usize = 1 << 20;
+pub const LARGEST_WHOLE: usize = 1 << 20;
 
 /// Recorded steps, microbatches of a step, and ranks whose own sums are recorded, of which none is
 /// left out for another kind.

@@ -31,14 +31,14 @@ impl Row {
 impl Expectation {
     /// Compares a report with what is expected of it.
     pub fn judge(&self, report: &Report) -> Judgement {
-        let first = report.findings.first().map(|finding| finding.code.as_str());
+        let first = report.findings.first().map(|finding| finding.code);
         let ok = match self {
             Expectation::Clean => report.verdict == Verdict::Clean,
-            Expectation::Finding(code) => first == Some(code),
+            Expectation::Finding(code) => first == Some(*code),
             Expectation::Crash { message, finding } => {
                 report.verdict == Verdict::Crashed
                     && words(report).any(|text| text.contains(message.as_str()))
-                    && finding.as_deref().is_none_or(|code| first == Some(code))
+                    && finding.is_none_or(|code| first == Some(code))
             }
         };
         Judgement { got: got(report), ok }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::judge::words;
 use super::{Expectation, Row, registry};
-use crate::report::{Finding, KnownBug, Report, Verdict};
+use crate::report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
 /// How a value that is left to the engine is written in [`Known::when`].
 const UNSET: &str = "unset";
@@ -35,7 +35,7 @@ pub struct Known {
     /// Codes of other findings that it leaves in its wake, in later steps say: they are this bug
     /// where it shows beside them.
     #[serde(default)]
-    pub wake: Vec<String>,
+    pub wake: Vec<RuleCode>,
     /// Whether only CPU ranks have it: then it is a limit of them, and says nothing about GPUs.
     #[serde(default)]
     pub cpu_only: bool,

@@ -13,11 +13,12 @@ pub mod registry;
 use std::fmt;
 
 use crate::environment::Packages;
+use crate::report::RuleCode;
 use crate::spec::Engine;
 
 pub use judge::{Judgement, got};
 pub use known::{Known, name_known_bugs};
-pub use read::{ReadError, is_rule_code};
+pub use read::ReadError;
 
 /// One bug, or one other thing worth trying on several releases.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,13 +62,13 @@ pub enum Expectation {
     /// The verdict `clean`.
     Clean,
     /// A first finding with this code.
-    Finding(String),
+    Finding(RuleCode),
     /// The verdict `crashed`, with the engine's own words.
     Crash {
         /// Part of what the engine said.
         message: String,
         /// Code of the first finding, where that is known as well.
-        finding: Option<String>,
+        finding: Option<RuleCode>,
     },
 }
 

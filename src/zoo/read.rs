@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::{Expectation, Known, Release, Row};
 use crate::document::{Complaint, Document};
 use crate::environment::Packages;
+use crate::report::RuleCode;
 use crate::spec::Engine;
 
 /// Why a file is no row of the zoo.
@@ -55,12 +56,6 @@ struct FileRelease {
     message: Option<String>,
     /// With `crash`: code of the first finding.
     finding: Option<String>,
-}
-
-/// Whether this is written like the code of a rule: `ZP101`.
-pub fn is_rule_code(text: &str) -> bool {
-    text.strip_prefix("ZP")
-        .is_some_and(|digits| digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Row {
@@ -148,9 +143,10 @@ impl Expectation {
         message: Option<String>,
         finding: Option<String>,
     ) -> Result<Self, (&'static str, &'static str)> {
-        if finding.as_deref().is_some_and(|code| !is_rule_code(code)) {
-            return Err(("finding", "is no rule's code; write one like `ZP101`"));
-        }
+        let code = finding.as_deref().map(str::parse::<RuleCode>);
+        let finding = code
+            .transpose()
+            .map_err(|_| ("finding", "is no rule's code; write one like `ZP101`"))?;
         match (expect, message, finding) {
             ("crash", Some(message), finding) => Ok(Self::Crash { message, finding }),
             ("crash", None, _) => {
@@ -159,10 +155,9 @@ impl Expectation {
             (_, Some(_), _) => Err(("message", "is only for `expect = \"crash\"`")),
             (_, _, Some(_)) => Err(("finding", "is only for `expect = \"crash\"`")),
             ("clean", None, None) => Ok(Self::Clean),
-            (code, None, None) if is_rule_code(code) => Ok(Self::Finding(code.to_owned())),
-            (_, None, None) => {
-                Err(("expect", "is neither `clean`, `crash` nor a rule's code like `ZP101`"))
-            }
+            (code, None, None) => code.parse().map(Self::Finding).map_err(|_| {
+                ("expect", "is neither `clean`, `crash` nor a rule's code like `ZP101`")
+            }),
         }
     }
 }

@@ -35,5 +35,5 @@ pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
 
 /// Codes of the root findings.
 pub fn codes(trace: &Trace) -> Vec<String> {
-    diagnose(trace).findings.iter().map(|finding| finding.code.clone()).collect()
+    diagnose(trace).findings.iter().map(|finding| finding.code.to_string()).collect()
 }

@@ -15,14 +15,14 @@ use crate::spec::code::Code;
 use crate::spec::{Plan, RunSpec, Usage};
 use crate::trace::{LayoutName, Point};
 
+use super::super::bounds;
 use super::super::infinity;
-use super::super::norm::{Clip, gamma};
+use super::super::norm::Clip;
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
 use super::entries::Entries;
 use super::groups::Groups;
 use super::hypotheses::{Owner, Slip, slips};
-use super::rounding::rounding_bound;
 use super::together;
 use super::weights::{Expectations, Known, Weights};
 use super::{Decoded, Reading, Scene, is_readable, largest, snap};
@@ -75,9 +75,6 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
 
 /// Weights as a rank recorded them last, by rank and point: after which step, and their values.
 type Before = BTreeMap<(usize, Point), (Option<usize>, Vec<f64>)>;
-
-/// Beyond this nothing can be told from its neighbour.
-const MOST_TOLERANCE: f64 = 0.5;
 
 /// A buffer that can be read.
 pub(super) struct Prepared<'a> {
@@ -161,7 +158,7 @@ impl<'a> Decoder<'a> {
             code: Plan::code(spec),
             expectations: Expectations::new(scene),
             slips: slips(spec),
-            tolerance: rounding_bound(spec),
+            tolerance: bounds::coded(spec),
         }
     }
 
@@ -209,7 +206,7 @@ impl<'a> Decoder<'a> {
             return refuse("not finite");
         }
         let tolerance = self.undo_clipping(buffer, &mut values);
-        if tolerance > MOST_TOLERANCE {
+        if tolerance > bounds::BETWEEN_WEIGHTS {
             return refuse(&format!(
                 "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
                  or no --gradient-clipping"
@@ -234,8 +231,7 @@ impl<'a> Decoder<'a> {
 
     /// Divides by what clipping had to multiply with; returns the bound on an element's rounding.
     ///
-    /// The engine computes the factor with three operations in the gradient's dtype, and multiplies:
-    /// `γ(4)` of elements of at most `W·GA`. Where the update is read back, weights that are no
+    /// Clipping moves elements of at most `W·GA` by [`bounds::clipping`]. Where the update is read back, weights that are no
     /// integers any more were rounded twice.
     fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
         let factor = match self.scene.clip(buffer) {
@@ -248,7 +244,7 @@ impl<'a> Decoder<'a> {
         let dtype = buffer.payload.dtype;
         let mut tolerance = self.tolerance;
         if factor < 1.0 {
-            tolerance += gamma(4, dtype) * self.spec.contributions_per_step() as f64;
+            tolerance += bounds::clipping(dtype) * self.spec.contributions_per_step() as f64;
         }
         let was_clipped = |step| {
             let clip = Clip::of(self.scene.observed, self.scene.norms, step, buffer.rank);

@@ -15,16 +15,13 @@ use crate::report::Precision;
 use crate::spec::{Dtype, RunSpec, Usage};
 use crate::trace::Point;
 
-use super::super::norm::{Clip, gamma};
+use super::super::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
+use super::super::norm::Clip;
 use super::super::observed::Buffer;
 use super::super::placement::fragments;
-use super::precision::{self, FACTORS, Remainder, is_of_one_rank};
+use super::precision::{self, Remainder, is_of_one_rank};
 use super::weights::Weights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
-
-/// Standard errors that a weight may be off, so that thousands of weights in thousands of runs raise
-/// no false alarm.
-const SIGMAS: f64 = 6.0;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -65,7 +62,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             *value /= factor;
         }
         // Three operations for the factor, and the product.
-        let clipping = if factor < 1.0 { gamma(4, buffer.payload.dtype) } else { 0.0 };
+        let clipping = if factor < 1.0 { bounds::clipping(buffer.payload.dtype) } else { 0.0 };
         let read = elements.len();
         let system = systems
             .entry((step, elements))
@@ -270,7 +267,7 @@ impl System {
         // A factor that is rounded is wrong in all elements alike, which no scatter shows.
         let dtype = if too_narrow { Dtype::Bf16 } else { narrowest(spec) };
         let factors = gamma(FACTORS, dtype) + clipping;
-        let tolerance = SIGMAS * self.standard_error(&error) + self.arithmetic + factors;
+        let tolerance = STANDARD_ERRORS * self.standard_error(&error) + self.arithmetic + factors;
         // A sum with a wrong scale is off by more than its additions.
         let is_whole = w.iter().all(|weight| (weight - weight.round()).abs() <= tolerance);
         let precision = (explained && is_whole && remainder.is_known())

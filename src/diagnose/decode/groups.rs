@@ -3,9 +3,10 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
+use super::super::bounds;
 use super::hypotheses::Slip;
 use super::weights::Weights;
-use super::{NOISE_SHARE, Reading, largest};
+use super::{Reading, largest};
 use crate::spec::Usage;
 
 /// Pieces of parameters that are used alike, grouped by what they hold.
@@ -90,7 +91,7 @@ impl Groups {
         }
         let pairs = weights.columns.iter().zip(&self.planned.columns);
         let deviation = largest(pairs.map(|(weight, planned)| (weight - planned).abs()));
-        self.tolerance.max(NOISE_SHARE * deviation)
+        self.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation)
     }
 
     /// One reading for each group. The only group of ordinary parameters, if there are several,

@@ -9,7 +9,6 @@ mod entries;
 mod groups;
 mod hypotheses;
 mod precision;
-mod rounding;
 mod together;
 mod weights;
 
@@ -222,10 +221,6 @@ pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
         },
     )
 }
-
-/// Noise beside a deviation, as a share of it: well above a bf16 rounding (2⁻⁸), well below what
-/// foreign data leaves behind.
-pub(super) const NOISE_SHARE: f64 = 1.0 / 32.0;
 
 /// A weight within `tolerance` of an integer is that integer.
 fn snap(weight: f64, tolerance: f64) -> f64 {

@@ -9,16 +9,7 @@ use crate::report::Precision;
 use crate::spec::{Dtype, RunSpec};
 use crate::trace::Point;
 
-use super::super::norm::gamma;
-
-/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
-/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
-/// a loss scale taken out.
-pub(super) const FACTORS: usize = 4;
-
-/// Between what rounding in fp16 (`u` = 2⁻¹¹) and in bf16 (2⁻⁸) leave of a sum of up to a dozen
-/// addends, as a share of its norm.
-const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
+use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 
 /// A buffer beside what it should hold, element by element.
 pub(super) struct Remainder {

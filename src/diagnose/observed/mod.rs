@@ -205,6 +205,11 @@ impl<'a> Observed<'a> {
         Plan::with_params(self.spec, params.collect())
     }
 
+    /// Place of a parameter in the flat order, by its name.
+    pub fn param_number(&self, name: &str) -> Option<usize> {
+        self.params.iter().position(|param| param.name == name)
+    }
+
     /// Name of a parameter.
     pub fn param_name(&self, index: usize) -> String {
         self.params

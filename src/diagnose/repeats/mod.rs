@@ -86,7 +86,9 @@ impl Repeats {
         let report = diagnose(trace);
         self.verdicts.push(report.verdict);
         self.findings.push(report.findings.clone());
-        if weight(report.verdict) > weight(self.shown.1.verdict) {
+        let shown = self.shown.1.verdict;
+        // Of repeats with the same verdict, the first.
+        if report.verdict != shown && Verdict::worst([shown, report.verdict]) != Some(shown) {
             self.shown = (number, report);
         }
     }
@@ -151,17 +153,17 @@ impl Repeats {
         let race = examine(&self.first, earliest.as_ref())
             .findings
             .into_iter()
-            .filter(|finding| rules::is_about_repeats(&finding.code));
+            .filter(|finding| rules::is_about_repeats(finding.code));
         let mut race: Vec<Finding> = race.collect();
         let (shown, mut report) = self.shown;
         report.findings = merged(&self.findings, shown);
+        // Repeats that are all clean by themselves may differ.
+        let of_all = self.verdicts.iter().copied().chain(race.first().map(|_| Verdict::Findings));
+        report.verdict = Verdict::worst(of_all).unwrap_or(report.verdict);
         if let Some(race) = race.first_mut() {
             report.findings = without_consequences(race, report.findings, &self.findings);
         }
         report.findings.extend(race);
-        if report.verdict != Verdict::Crashed && !report.findings.is_empty() {
-            report.verdict = Verdict::Findings;
-        }
         report.not_exercised.push(format!(
             "races that did not show in {}; more of them, or a busier machine, may",
             amount(count, "repeat"),
@@ -205,16 +207,6 @@ fn difference(
     })
 }
 
-/// How much a verdict says against the engine.
-fn weight(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Clean => 0,
-        Verdict::Inconclusive => 1,
-        Verdict::Findings => 2,
-        Verdict::Crashed => 3,
-    }
-}
-
 /// The findings of all repeats, those of the repeat that is shown first; each rule's once, with the
 /// repeats that have it unless all do.
 fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
@@ -251,7 +243,7 @@ fn without_consequences(
     let in_all = |code: &str| by_repeat.iter().all(|findings| has(findings, code));
     let follows = |finding: &Finding| {
         let mut codes = finding.consequences.iter().map(|it| &it.code).chain([&finding.code]);
-        is_error && !in_all(&finding.code) && !codes.any(|code| rules::is_crash(code))
+        is_error && !in_all(&finding.code) && !codes.any(|code| rules::is_crash(*code))
     };
     let (consequences, roots): (Vec<_>, Vec<_>) = findings.into_iter().partition(follows);
     for finding in consequences {

@@ -1,15 +1,9 @@
-//! The rules: one file each, in one registry.
+//! The rules: one file each, but for those of weights, in one registry.
 //!
 //! A rule looks at a [`Case`] and says what it sees, whether or not something else explains it:
 //! [`super::causes`] sorts that out.
 
-mod zp101_boundary_leak;
-mod zp102_microbatch_missing;
-mod zp103_microbatch_repeated;
-mod zp104_not_averaged;
-mod zp105_wrongly_scaled;
-mod zp106_leftover_gradient;
-mod zp107_unexplained_gradient;
+mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
 mod zp301_empty_bucket;
@@ -34,60 +28,65 @@ mod zp905_repeats_differ;
 
 pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
-
-use super::deviation::Deviation;
+use super::causes::Sighting;
 use crate::report::words::{abridged, by_rank, counted, matrix_text, weight_text};
-use crate::report::{Contribution, Finding, Severity};
+use crate::report::{Contribution, Finding, RuleCode, Severity};
 
 /// A rule.
 pub struct Rule {
     /// Code, for example `ZP101`. Never reused.
-    pub code: &'static str,
+    pub code: RuleCode,
     /// Name.
     pub name: &'static str,
     /// Whether a finding means that the engine crashed or hung.
     pub crash: bool,
-    /// Codes of rules whose findings explain this one's.
-    pub explained_by: &'static [&'static str],
+    /// Whether it is about something that one step hands on to the next, so that a cause may lie in an
+    /// earlier step.
+    pub is_handed_on: bool,
+    /// Codes of rules whose findings explain this one's, the most telling first.
+    pub explained_by: &'static [RuleCode],
     /// Documentation, as `zprobe explain` prints it.
     pub doc: &'static str,
-    check: fn(&Case<'_>, &Rule) -> Vec<Finding>,
+    check: fn(&Case<'_>, &Rule) -> Vec<Sighting>,
 }
 
 /// Every rule, by code.
-pub const RULES: &[Rule] = &[
-    zp101_boundary_leak::RULE,
-    zp102_microbatch_missing::RULE,
-    zp103_microbatch_repeated::RULE,
-    zp104_not_averaged::RULE,
-    zp105_wrongly_scaled::RULE,
-    zp106_leftover_gradient::RULE,
-    zp107_unexplained_gradient::RULE,
-    zp201_dead_hooks::RULE,
-    zp202_hook_fired_twice::RULE,
-    zp301_empty_bucket::RULE,
-    zp401_misplaced::RULE,
-    zp402_slice_displaced::RULE,
-    zp501_not_finite::RULE,
-    zp502_overflow_not_agreed::RULE,
-    zp503_spurious_overflow::RULE,
-    zp504_wrong_dtype::RULE,
-    zp601_replicas_disagree::RULE,
-    zp602_stale_parameters::RULE,
-    zp603_update_differs::RULE,
-    zp604_gradient_norm_wrong::RULE,
-    zp701_offload_copy::RULE,
-    zp801_collective_mismatch::RULE,
-    zp802_collectives_differ::RULE,
-    zp901_rank_died::RULE,
-    zp902_rank_hung::RULE,
-    zp903_protocol_broken::RULE,
-    zp904_digests_disagree::RULE,
-    zp905_repeats_differ::RULE,
-];
+pub const RULES: &[Rule] = &{
+    let [zp101, zp102, zp103, zp104, zp105, zp106, zp107] = zp1xx_weights::RULES;
+    [
+        zp101,
+        zp102,
+        zp103,
+        zp104,
+        zp105,
+        zp106,
+        zp107,
+        zp201_dead_hooks::RULE,
+        zp202_hook_fired_twice::RULE,
+        zp301_empty_bucket::RULE,
+        zp401_misplaced::RULE,
+        zp402_slice_displaced::RULE,
+        zp501_not_finite::RULE,
+        zp502_overflow_not_agreed::RULE,
+        zp503_spurious_overflow::RULE,
+        zp504_wrong_dtype::RULE,
+        zp601_replicas_disagree::RULE,
+        zp602_stale_parameters::RULE,
+        zp603_update_differs::RULE,
+        zp604_gradient_norm_wrong::RULE,
+        zp701_offload_copy::RULE,
+        zp801_collective_mismatch::RULE,
+        zp802_collectives_differ::RULE,
+        zp901_rank_died::RULE,
+        zp902_rank_hung::RULE,
+        zp903_protocol_broken::RULE,
+        zp904_digests_disagree::RULE,
+        zp905_repeats_differ::RULE,
+    ]
+};
 
 /// What every rule sees, by code of the rule.
-pub fn check_all(case: &Case<'_>) -> Vec<Finding> {
+pub fn check_all(case: &Case<'_>) -> Vec<Sighting> {
     RULES.iter().flat_map(|rule| (rule.check)(case, rule)).collect()
 }
 
@@ -97,20 +96,20 @@ pub fn find(code: &str) -> Option<&'static Rule> {
 }
 
 /// Whether a finding of this rule is about several repeats of a run.
-pub fn is_about_repeats(code: &str) -> bool {
+pub fn is_about_repeats(code: RuleCode) -> bool {
     code == zp905_repeats_differ::RULE.code
 }
 
 /// Whether a finding of this rule means that the engine crashed or hung.
-pub fn is_crash(code: &str) -> bool {
-    find(code).is_some_and(|rule| rule.crash)
+pub fn is_crash(code: RuleCode) -> bool {
+    find(&code).is_some_and(|rule| rule.crash)
 }
 
 impl Rule {
     /// A finding of this rule, with nothing but a message.
     fn finding(&self, message: String) -> Finding {
         Finding {
-            code: self.code.to_owned(),
+            code: self.code,
             name: self.name.to_owned(),
             severity: Severity::Error,
             message,
@@ -124,36 +123,6 @@ impl Rule {
             known: Vec::new(),
             limit: None,
         }
-    }
-
-    /// A finding about a deviation, with the evidence that all of these share.
-    fn deviation(&self, deviation: &Deviation, message: String) -> Finding {
-        let mut finding = self.finding(message);
-        finding.step = deviation.steps.first().copied();
-        if let [owner] = deviation.owners[..] {
-            finding.rank = Some(owner);
-        }
-        if let Some([param]) = deviation.params.as_deref() {
-            finding.param = Some(param.clone());
-        }
-        let example = &deviation.example;
-        finding.evidence.push(format!(
-            "weights in the {} of step {} on rank {}: {}",
-            example.point.describe(),
-            example.step,
-            example.rank,
-            matrix_text(&example.weights),
-        ));
-        finding.evidence.push(format!("first departure from the plan: {}", deviation.first));
-        finding.evidence.push(format!(
-            "seen in {} on {}",
-            counted("step", &deviation.steps),
-            counted("rank", &deviation.owners),
-        ));
-        if let Some(params) = &deviation.params {
-            finding.evidence.push(format!("parameters: {}", abridged(params)));
-        }
-        finding
     }
 }
 
@@ -174,39 +143,10 @@ fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     abridged(&pairs)
 }
 
-/// The only microbatch among `sources`.
-fn only_microbatch(sources: &[(usize, usize)]) -> Option<usize> {
-    let (_, first) = *sources.first()?;
-    sources.iter().all(|&(_, m)| m == first).then_some(first)
-}
-
 /// Contributions at a point that are not as planned.
 fn departed<'a>(
     case: &'a Case<'_>,
     point: crate::trace::Point,
 ) -> impl Iterator<Item = &'a Contribution> {
     case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
-}
-
-/// Folds a finding that says the same as an earlier one, of another rank, step or parameter, into
-/// that one.
-fn merge(mut merged: Vec<Finding>, finding: Finding) -> Vec<Finding> {
-    match merged.iter_mut().find(|known| known.message == finding.message) {
-        None => merged.push(finding),
-        Some(known) => {
-            if known.rank != finding.rank {
-                known.rank = None;
-            }
-            if known.param != finding.param {
-                known.param = None;
-            }
-            if known.microbatch != finding.microbatch {
-                known.microbatch = None;
-            }
-            known.evidence.extend(finding.evidence);
-            let mut seen = std::collections::BTreeSet::new();
-            known.evidence.retain(|fact| seen.insert(fact.clone()));
-        }
-    }
-    merged
 }

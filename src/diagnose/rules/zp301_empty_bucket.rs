@@ -1,20 +1,23 @@
 //! ZP301: a bucket was flushed with nothing in it.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::observed::BucketFlush;
+use super::super::scope::{Extent, Scope};
 use super::Rule;
-use crate::report::{Finding, Severity};
+use crate::report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP301",
+    code: RuleCode::new("ZP301"),
     name: "empty-bucket",
     crash: false,
-    explained_by: &["ZP201"],
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP201"]),
     doc: include_str!("../../../docs/rules/ZP301.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let flushes = &case.observed.flushes;
     // A last flush may find its bucket empty because everything went before it.
     let carried = |empty: &BucketFlush<'_>| {
@@ -42,12 +45,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         first.reason,
     ));
     finding.severity = Severity::Warning;
-    finding.step = Some(first.step);
     finding.microbatch = Some(first.microbatch);
     finding.bucket = Some(first.flush);
-    if empty.iter().all(|flush| flush.rank == first.rank) && case.observed.spec.world_size > 1 {
-        finding.rank = Some(first.rank);
-    }
+    let ranks = Extent::of(empty.iter().map(|flush| flush.rank), case.observed.spec.world_size);
+    finding.rank = ranks.only().copied();
     finding.evidence.push(format!(
         "{} of {} flushes were empty, the first at step {}, microbatch {} on rank {}",
         empty.len(),
@@ -56,5 +57,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         first.microbatch,
         first.rank,
     ));
-    vec![finding]
+    let scope = Scope {
+        steps: empty.iter().map(|flush| flush.step).collect(),
+        gradients: empty.iter().map(|flush| (flush.rank, flush.microbatch)).collect(),
+        ..Scope::default()
+    };
+    vec![Sighting::new(finding, scope)]
 }

@@ -1,20 +1,23 @@
 //! ZP401: an element of the model that no optimizer holds, or too many.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::placement::Span;
+use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
-use crate::report::Finding;
+use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP401",
+    code: RuleCode::new("ZP401"),
     name: "misplaced",
     crash: false,
+    is_handed_on: false,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP401.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // A rank that never said what it holds may hold anything.
     if !case.placement.is_complete() {
         return Vec::new();
@@ -41,6 +44,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         lost.evidence.extend(shared.evidence);
         lost
     })
+    .map(|finding| Sighting::new(finding, Scope::default()))
     .into_iter()
     .collect()
 }

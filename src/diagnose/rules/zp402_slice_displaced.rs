@@ -1,28 +1,46 @@
 //! ZP402: the optimizer holds gradients that belong to other elements.
 
 use super::super::Case;
-use super::super::deviation::Pattern;
+use super::super::causes::Sighting;
+use super::super::deviation::{Deviation, Pattern};
 use super::super::displacement::{Displaced, find};
+use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP402",
+    code: RuleCode::new("ZP402"),
     name: "slice-displaced",
     crash: false,
-    explained_by: &["ZP401", "ZP801"],
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP401", "ZP801"]),
     doc: include_str!("../../../docs/rules/ZP402.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let unexplained: Vec<_> =
-        case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained).collect();
-    let Some(step) = unexplained.iter().flat_map(|it| it.steps.first()).min().copied() else {
-        return Vec::new();
-    };
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
+    let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
+    let mut sightings = Vec::new();
+    // What the same parameters show in later steps is the same slip: to search is dear.
+    while let Some(step) = left.iter().map(|it| it.step).min() {
+        let here: Vec<_> = left.iter().filter(|it| it.step == step).map(|it| &it.params).collect();
+        let (of_these, others) = left.iter().partition(|it| here.contains(&&it.params));
+        sightings.extend(sighting(case, rule, step, of_these));
+        left = others;
+    }
+    sightings
+}
+
+/// What is displaced in a step, if that is what these deviations are, of this and later steps.
+fn sighting(
+    case: &Case<'_>,
+    rule: &Rule,
+    step: usize,
+    deviations: Vec<&Deviation>,
+) -> Option<Sighting> {
     let displaced = find(case, step);
-    let Some(first) = displaced.first() else { return Vec::new() };
+    let first = displaced.first()?;
     let one_distance = displaced.iter().all(|piece| piece.distance() == first.distance());
     let message = if one_distance {
         format!(
@@ -34,17 +52,17 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         "the optimizer's gradients belong to other elements: slices are at the wrong place".into()
     };
     let mut finding = rule.finding(message);
-    finding.step = Some(step);
     let mut ranks: Vec<usize> = displaced.iter().map(|piece| piece.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    if let ([rank], 2..) = (&ranks[..], case.observed.spec.world_size) {
-        finding.rank = Some(*rank);
-    }
+    let of = Extent::of(ranks.iter().copied(), case.observed.spec.world_size);
+    finding.rank = of.only().copied();
     let lines: Vec<String> = displaced.iter().map(|piece| describe(case, piece)).collect();
     finding.evidence.push(abridged(&lines));
     finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
-    vec![finding]
+    // Beside the pieces that are long enough to be found, shorter ones are displaced.
+    let steps = deviations.into_iter().map(|it| it.step).collect();
+    Some(Sighting::one_of(finding, Scope { steps, ..Scope::default() }))
 }
 
 /// `rank 1: embed.weight[0..128] holds what belongs to layers.0.mlp.bias[3..]`

@@ -1,23 +1,28 @@
 //! ZP501: a gradient buffer holds an infinity or a NaN that does not belong there.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::infinity::{parts, planned, without_planned};
 use super::super::observed::Buffer;
+use super::super::scope::{Extent, Scope};
 use super::{POISON, Rule, abridged, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 use crate::spec::Dtype;
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP501",
+    code: RuleCode::new("ZP501"),
     name: "not-finite",
     crash: false,
-    explained_by: &["ZP502"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502"]),
     doc: include_str!("../../../docs/rules/ZP501.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut infinite = case.observed.buffers.iter().filter_map(|buffer| {
         let names = not_finite(case, buffer)?;
         Some((buffer, names))
@@ -25,13 +30,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     let Some((first, names)) = infinite.next() else { return Vec::new() };
     let mut finding =
         rule.finding(format!("the {} holds elements that are not finite", first.point.describe()));
-    (finding.step, finding.microbatch) = (first.step, first.microbatch);
+    finding.microbatch = first.microbatch;
     if let [name] = &names[..] {
         finding.param = Some(name.clone());
     }
+    let mut steps: BTreeSet<usize> = first.step.into_iter().collect();
     let mut ranks = vec![first.rank];
     let mut points: Vec<Point> = vec![first.point];
     for (buffer, _) in infinite {
+        steps.extend(buffer.step);
         let same_moment = (buffer.step, buffer.microbatch, buffer.point)
             == (first.step, first.microbatch, first.point);
         if same_moment {
@@ -60,7 +67,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
                 .to_owned(),
         );
     }
-    vec![finding]
+    // Where it goes from there is not followed: into sums, and through a norm into every parameter.
+    let steps = if steps.is_empty() { Extent::All } else { steps.into_iter().collect() };
+    vec![Sighting::new(finding, Scope { steps, ..Scope::default() })]
 }
 
 /// Names of the parameters in which a buffer holds elements that should be finite and are not;

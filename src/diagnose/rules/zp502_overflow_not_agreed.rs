@@ -1,20 +1,23 @@
 //! ZP502: ranks decided differently whether a step overflowed.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::overflow::{Decision, decision};
+use super::super::scope::Scope;
 use super::{Rule, by_rank, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP502",
+    code: RuleCode::new("ZP502"),
     name: "overflow-not-agreed",
     crash: false,
+    is_handed_on: true,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP502.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let ranks = 0..observed.spec.world_size;
     for step in observed.spec.recorded_steps() {
@@ -39,7 +42,6 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         } else {
             continue;
         };
-        finding.step = Some(step);
         let decided = |rank: usize| {
             if let Some(scaled) = observed.scaled.get(&(step, rank)) {
                 let overflow = if scaled.overflow { "an overflow" } else { "no overflow" };
@@ -53,7 +55,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         };
         let decided = ranks.clone().filter_map(|rank| Some((rank, decided(rank)?)));
         finding.evidence.extend(by_rank(decided));
-        return vec![finding];
+        return vec![Sighting::new(finding, Scope::step(step))];
     }
     Vec::new()
 }

@@ -1,20 +1,23 @@
 //! ZP503: the engine skipped a step because of an overflow that cannot have been.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::overflow::reason;
+use super::super::scope::{Extent, Scope};
 use super::{Rule, by_rank, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP503",
+    code: RuleCode::new("ZP503"),
     name: "spurious-overflow",
     crash: false,
-    explained_by: &["ZP201", "ZP501", "ZP502", "ZP604"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP201", "ZP501", "ZP502", "ZP604"]),
     doc: include_str!("../../../docs/rules/ZP503.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let mut steps = Vec::new();
     let mut ranks = Vec::new();
@@ -27,7 +30,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         steps.push(step);
         ranks.extend(skipped);
     }
-    let Some(&step) = steps.first() else { return Vec::new() };
+    if steps.is_empty() {
+        return Vec::new();
+    }
     ranks.sort_unstable();
     ranks.dedup();
     let mut finding = rule.finding(format!(
@@ -36,13 +41,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         counted("rank", &ranks),
         counted("step", &steps),
     ));
-    finding.step = Some(step);
-    if let ([rank], 2..) = (&ranks[..], observed.spec.world_size) {
-        finding.rank = Some(*rank);
-    }
-    let scale = |rank: usize| observed.scaled.get(&(step, rank)).map(|scaled| scaled.scale);
+    let first = steps[0];
+    let scale = |rank: usize| observed.scaled.get(&(first, rank)).map(|scaled| scaled.scale);
     let scales =
         ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
     finding.evidence.extend(by_rank(scales));
-    vec![finding]
+    let holders = Extent::of(ranks, observed.spec.world_size);
+    let steps = steps.into_iter().collect();
+    vec![Sighting::new(finding, Scope { steps, holders, ..Scope::default() })]
 }

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
 use super::Rule;
-use crate::report::{Finding, Precision};
+use crate::report::{Finding, Precision, RuleCode};
 use crate::spec::{Dtype, Engine, Point};
 use crate::trace::CollectiveOp;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP504",
+    code: RuleCode::new("ZP504"),
     name: "wrong-dtype",
     crash: false,
+    is_handed_on: false,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP504.md"),
     check,
@@ -21,15 +24,16 @@ pub(super) const RULE: Rule = Rule {
 const REDUCTIONS: [CollectiveOp; 3] =
     [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if let Some(finding) = by_rounding(case, rule) {
-        return vec![finding];
+        return vec![Sighting::new(finding, Scope::default())];
     }
     // Real engines have their own ways with dtypes, which their settings do not say in full.
     if case.observed.spec.engine != Engine::Native {
         return Vec::new();
     }
-    [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten().collect()
+    let found = [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten();
+    found.map(|finding| Sighting::new(finding, Scope::default())).collect()
 }
 
 /// The first sum that has fewer bits than any dtype that was asked for on the way to it.

@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::observed::Buffer;
+use super::super::scope::Scope;
 use super::Rule;
-use crate::report::Finding;
+use crate::report::RuleCode;
 use crate::trace::{LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP601",
+    code: RuleCode::new("ZP601"),
     name: "replicas-disagree",
     crash: false,
+    is_handed_on: true,
     // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; so what they
     // do not agree on is what is wrong with it.
-    explained_by: &[
+    explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP602", "ZP603",
-    ],
+    ]),
     doc: include_str!("../../../docs/rules/ZP601.md"),
     check,
 };
@@ -31,18 +34,20 @@ pub const MUST_AGREE: &[Point] = &[
     Point::Parameters,
 ];
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let mut disagreements = case.observed.spec.recorded_steps().flat_map(|step| {
-        MUST_AGREE.iter().filter_map(move |&point| disagreement(case, point, step))
-    });
-    let Some((step, first, other)) = disagreements.next() else { return Vec::new() };
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    case.observed.spec.recorded_steps().filter_map(|step| in_step(case, rule, step)).collect()
+}
+
+/// The first disagreement of a step.
+fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
+    let mut disagreements = MUST_AGREE.iter().filter_map(|&point| disagreement(case, point, step));
+    let (first, other) = disagreements.next()?;
     let mut finding = rule.finding(format!(
         "ranks {} and {} hold different bits in the {} of step {step}",
         first.rank,
         other.rank,
         first.point.describe(),
     ));
-    finding.step = Some(step);
     for buffer in [first, other] {
         finding.evidence.push(format!(
             "rank {}: digest {}, norm {}",
@@ -51,17 +56,17 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             buffer.payload.norm.map_or("not finite".to_owned(), |norm| norm.to_string()),
         ));
     }
-    finding.evidence.extend(disagreements.map(|(step, first, _)| {
+    finding.evidence.extend(disagreements.map(|(first, _)| {
         format!("they differ in the {} of step {step} too", first.point.describe())
     }));
-    vec![finding]
+    Some(Sighting::one_of(finding, Scope::step(step)))
 }
 
 fn disagreement<'a>(
     case: &'a Case<'_>,
     point: Point,
     step: usize,
-) -> Option<(usize, &'a Buffer<'a>, &'a Buffer<'a>)> {
+) -> Option<(&'a Buffer<'a>, &'a Buffer<'a>)> {
     let replicated = case.placement.is_replicated();
     // By microbatch, and by number where a rank recorded several.
     let mut first_of: BTreeMap<(Option<usize>, usize), &Buffer<'_>> = BTreeMap::new();
@@ -77,7 +82,7 @@ fn disagreement<'a>(
         let norm = |buffer: &Buffer<'_>| buffer.payload.norm.map(f64::to_bits);
         let sampled = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0;
         if buffer.payload.digest != first.payload.digest || sampled && norm(buffer) != norm(first) {
-            return Some((step, first, buffer));
+            return Some((first, buffer));
         }
     }
     None

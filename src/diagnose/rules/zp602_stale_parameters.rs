@@ -4,69 +4,73 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::infinity::parts;
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
+use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 use crate::spec::Dtype;
 use crate::trace::{LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP602",
+    code: RuleCode::new("ZP602"),
     name: "stale-parameters",
     crash: false,
-    explained_by: &["ZP401", "ZP501", "ZP502"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP401", "ZP501", "ZP502"]),
     doc: include_str!("../../../docs/rules/ZP602.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    let observed = &case.observed;
-    for step in observed.spec.recorded_steps() {
-        let updated = Updated::new(case, step);
-        let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
-        let mut names = Vec::new();
-        for parameters in
-            observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full)
-        {
-            for (owner, param) in updated.lost_by(case, parameters) {
-                readers.insert(parameters.rank);
-                owners.insert(owner);
-                let name = &case.plan.params()[param].name;
-                if !names.contains(name) {
-                    names.push(name.clone());
-                }
-            }
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    // A later step inherits what is stale, and says nothing new.
+    case.observed
+        .spec
+        .recorded_steps()
+        .find_map(|step| in_step(case, rule, step))
+        .into_iter()
+        .collect()
+}
+
+fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
+    let updated = Updated::new(case, step);
+    let models = case.observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full);
+    let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
+    let mut params = BTreeSet::new();
+    for parameters in models {
+        for (owner, param) in updated.lost_by(case, parameters) {
+            readers.insert(parameters.rank);
+            owners.insert(owner);
+            params.insert(param);
         }
-        let (readers, owners): (Vec<usize>, Vec<usize>) =
-            (readers.into_iter().collect(), owners.into_iter().collect());
-        if owners.is_empty() {
-            continue;
-        }
-        let mut finding = rule.finding(format!(
-            "after step {step} the model on {} does not hold the weights that {} updated",
-            counted("rank", &readers),
-            counted("rank", &owners),
-        ));
-        finding.step = Some(step);
-        finding.rank = match (&readers[..], &owners[..]) {
-            // Stale on one rank only: that rank lost the update. One owner's partition stale
-            // everywhere: that owner never handed it out.
-            ([reader], _) => Some(*reader),
-            (_, [owner]) => Some(*owner),
-            _ => None,
-        };
-        if let [name] = names.as_slice() {
-            finding.param = Some(name.clone());
-        }
-        finding.evidence.push(format!("parameters: {}", abridged(&names)));
-        finding.evidence.push(
-            "compared bit for bit with the master weights, rounded to the model's dtype".to_owned(),
-        );
-        return vec![finding];
     }
-    Vec::new()
+    if owners.is_empty() {
+        return None;
+    }
+    let (readers, owners): (Vec<usize>, Vec<usize>) =
+        (readers.into_iter().collect(), owners.into_iter().collect());
+    let mut finding = rule.finding(format!(
+        "after step {step} the model on {} does not hold the weights that {} updated",
+        counted("rank", &readers),
+        counted("rank", &owners),
+    ));
+    finding.rank = match (&readers[..], &owners[..]) {
+        // Stale on one rank only: that rank lost the update. One owner's partition stale
+        // everywhere: that owner never handed it out.
+        ([reader], _) => Some(*reader),
+        (_, [owner]) => Some(*owner),
+        _ => None,
+    };
+    let name = |&param: &usize| case.plan.params()[param].name.clone();
+    let names: Vec<String> = params.iter().map(name).collect();
+    finding.evidence.push(format!("parameters: {}", abridged(&names)));
+    finding.evidence.push(
+        "compared bit for bit with the master weights, rounded to the model's dtype".to_owned(),
+    );
+    let params = params.into_iter().collect();
+    Some(Sighting::new(finding, Scope { params, ..Scope::step(step) }))
 }
 
 /// The master weights of all owners after a step.

@@ -4,24 +4,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::deviation::Pattern;
 use super::super::infinity::parts;
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
+use super::super::scope::Scope;
 use super::{Rule, counted, departed, matrix_text, weight_text};
-use crate::report::{Contribution, Finding};
+use crate::report::{Contribution, RuleCode};
 use crate::trace::{LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP603",
+    code: RuleCode::new("ZP603"),
     name: "update-differs",
     crash: false,
+    is_handed_on: true,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP603.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let (mut starved, mut differing) = (Vec::new(), Vec::new());
     for step in observed.spec.recorded_steps() {
@@ -56,11 +59,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
 }
 
 /// A parameter that requires no gradient, and is not what it was before the first step.
-fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = case.observed.buffers.iter();
     let parameters =
         || all.clone().filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full);
-    let frozen = || case.plan.params().iter().filter(|param| !param.trainable);
+    let frozen = || case.plan.params().iter().enumerate().filter(|(_, param)| !param.trainable);
     frozen().next()?;
     let mut at_first: BTreeMap<usize, &Buffer<'_>> = BTreeMap::new();
     for before in parameters().filter(|buffer| buffer.step.is_none()) {
@@ -74,17 +77,20 @@ fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
             let place = part.start..part.start + part.flat.len();
             before.get(place.clone()) != values.get(place)
         };
-        let changed = frozen().find(|param| {
+        let (number, changed) = frozen().find(|(_, param)| {
             let of_param = |part: &&Fragment| param.range().contains(&part.flat.start);
             recorded.iter().filter(of_param).any(differs)
         })?;
-        let mut finding = rule.finding(format!(
+        let finding = rule.finding(format!(
             "{} requires no gradient, and was changed all the same",
             changed.name
         ));
-        (finding.step, finding.rank) = (after.step, Some(after.rank));
-        finding.param = Some(changed.name.clone());
-        Some(finding)
+        let scope = Scope {
+            params: [number].into_iter().collect(),
+            holders: [after.rank].into_iter().collect(),
+            ..after.step.map_or_else(Scope::default, Scope::step)
+        };
+        Some(Sighting::new(finding, scope))
     })
 }
 
@@ -92,18 +98,14 @@ fn finding(
     rule: &Rule,
     seen: &[(usize, usize, Option<&Contribution>)],
     what: &str,
-) -> Option<Finding> {
-    let &(step, _, entry) = seen.first()?;
+) -> Option<Sighting> {
+    let &(.., entry) = seen.first()?;
     let distinct = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
         numbers.collect::<BTreeSet<_>>().into_iter().collect()
     };
     let steps = distinct(&mut seen.iter().map(|seen| seen.0));
     let ranks = distinct(&mut seen.iter().map(|seen| seen.1));
     let mut finding = rule.finding(format!("{} {what}", counted("rank", &ranks)));
-    finding.step = Some(step);
-    if let [rank] = ranks[..] {
-        finding.rank = Some(rank);
-    }
     finding.evidence.push(format!("seen in {}", counted("step", &steps)));
     finding.evidence.extend(entry.map(|entry| {
         format!(
@@ -113,14 +115,15 @@ fn finding(
             weight_text(entry.residual),
         )
     }));
-    Some(finding)
+    let (steps, holders) = (steps.into_iter().collect(), ranks.into_iter().collect());
+    Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
 }
 
 /// Whether gradients that a rank's optimizer should have consumed in a step never arrived.
 fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
     case.deviations.iter().any(|deviation| {
         matches!(deviation.pattern, Pattern::Missing(_))
-            && deviation.steps.contains(&step)
+            && deviation.step == step
             && deviation.owners.contains(&rank)
     })
 }

@@ -1,43 +1,51 @@
 //! ZP604: the engine's global norm of the gradient is not its norm.
 
 use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::observed::Norm;
 use super::super::overflow::{Decision, decision};
+use super::super::scope::Scope;
 use super::{POISON, Rule, by_rank, counted, weight_text};
-use crate::report::Finding;
+use crate::report::{Finding, RuleCode};
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP604",
+    code: RuleCode::new("ZP604"),
     name: "gradient-norm-wrong",
     crash: false,
+    is_handed_on: false,
     // The norm of a wrong gradient is another one.
-    explained_by: &[
+    explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP402",
         "ZP501", "ZP502",
-    ],
+    ]),
     doc: include_str!("../../../docs/rules/ZP604.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
-    match (differing(case, rule), wrong(case, rule)) {
-        // Norms that differ between ranks are wrong on most of them.
-        (Some(mut finding), Some(wrong)) => {
-            finding.evidence.push(wrong.message);
-            finding.evidence.extend(wrong.evidence);
-            vec![finding]
-        }
-        (one, other) => one.into_iter().chain(other).collect(),
-    }
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let in_step = |step: usize| {
+        let finding = match (differing(case, rule, step), wrong(case, rule, step)) {
+            // Norms that differ between ranks are wrong on most of them.
+            (Some(mut finding), Some(wrong)) => {
+                finding.evidence.push(wrong.message);
+                finding.evidence.extend(wrong.evidence);
+                finding
+            }
+            (one, other) => one.or(other)?,
+        };
+        Some(Sighting::one_of(finding, Scope::step(step)))
+    };
+    case.observed.spec.recorded_steps().filter_map(in_step).collect()
 }
 
 /// A norm that is not the one that follows from the plan.
-fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
+fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let observed = &case.observed;
+    let right = case.norms.of(step)?;
     let mut finding: Option<Finding> = None;
     let mut ranks = Vec::new();
-    for (&(step, rank), reported) in &observed.norms {
-        let Some(right) = case.norms.of(step) else { continue };
+    for (rank, reported) in of_step(case, step) {
         if decision(observed, &case.plan, step, rank) == Some(Decision::Skipped) {
             continue;
         }
@@ -72,7 +80,6 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
                  which is {}{factor}",
                 weight_text(right),
             ));
-            finding.step = Some(step);
             if observed.is_poisoned() && reported.norm.is_none() {
                 finding.evidence.push(POISON.to_owned());
             }
@@ -102,26 +109,23 @@ fn wrong(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 }
 
 /// Norms of the same gradient that ranks do not agree on: they clip it differently.
-fn differing(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
-    let observed = &case.observed;
-    observed.spec.recorded_steps().find_map(|step| {
-        let norms: Vec<(usize, Option<f64>)> = observed
-            .norms
-            .range((step, 0)..=(step, usize::MAX))
-            .map(|(&(_, rank), reported)| (rank, reported.norm))
-            .collect();
-        let (_, first) = *norms.first()?;
-        let differs =
-            norms.iter().any(|(_, norm)| norm.map(f64::to_bits) != first.map(f64::to_bits));
-        if !differs {
-            return None;
-        }
-        let mut finding = rule
-            .finding(format!("the ranks computed different norms of the gradient of step {step}"));
-        finding.step = Some(step);
-        finding.evidence = by_rank(norms.iter().map(|&(rank, norm)| {
-            (rank, norm.map_or("not finite".to_owned(), |norm| norm.to_string()))
-        }));
-        Some(finding)
-    })
+fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
+    let norms: Vec<(usize, Option<f64>)> =
+        of_step(case, step).map(|(rank, reported)| (rank, reported.norm)).collect();
+    let (_, first) = *norms.first()?;
+    if norms.iter().all(|(_, norm)| norm.map(f64::to_bits) == first.map(f64::to_bits)) {
+        return None;
+    }
+    let mut finding =
+        rule.finding(format!("the ranks computed different norms of the gradient of step {step}"));
+    finding.evidence = by_rank(norms.iter().map(|&(rank, norm)| {
+        (rank, norm.map_or("not finite".to_owned(), |norm| norm.to_string()))
+    }));
+    Some(finding)
+}
+
+/// The norms that ranks reported of a step.
+fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a Norm)> {
+    let norms = case.observed.norms.range((step, 0)..=(step, usize::MAX));
+    norms.map(|(&(_, rank), reported)| (rank, reported))
 }

@@ -1,41 +1,47 @@
 //! ZP701: what the optimizer consumed in the host's memory is not what was copied there.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::deviation::{Deviation, Pattern};
+use super::super::scope::{Extent, Scope};
 use super::Rule;
-use crate::report::{Contribution, Finding};
+use super::zp1xx_weights::scope;
+use crate::report::{Contribution, RuleCode};
 use crate::spec::Offload;
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP701",
+    code: RuleCode::new("ZP701"),
     name: "offload-copy",
     crash: false,
-    explained_by: &["ZP401", "ZP402"],
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP401", "ZP402"]),
     doc: include_str!("../../../docs/rules/ZP701.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.offload != Offload::Cpu {
         return Vec::new();
     }
-    // Where one deviation was there before the copy, the copy is not what went wrong.
-    let deviations = &case.deviations;
-    let Some(first) = deviations.first().filter(|_| deviations.iter().all(|d| is_copy(case, d)))
-    else {
-        return Vec::new();
+    let message = "the gradient was right before it was copied to the host's memory, and what the \
+                   optimizer consumed there is not";
+    // Where one deviation of a step was there before the copy, the copy is not what went wrong.
+    let is_copied = |step: usize| {
+        case.deviations
+            .iter()
+            .filter(|it| it.step == step)
+            .all(|deviation| is_copy(case, deviation))
     };
-    let mut finding = rule.deviation(
-        first,
-        "the gradient was right before it was copied to the host's memory, and what the optimizer \
-         consumed there is not"
-            .to_owned(),
-    );
-    if deviations.len() > 1 {
-        finding.param = None;
-    }
-    vec![finding]
+    let sighting = |deviation: &Deviation| {
+        let mut finding = rule.finding(message.to_owned());
+        finding.evidence = deviation.facts().collect();
+        // A copy has no idea of microbatches.
+        let scope = Scope { gradients: Extent::All, ..scope(case, deviation) };
+        Sighting::one_of(finding, scope)
+    };
+    let copied = case.deviations.iter().filter(|deviation| is_copied(deviation.step));
+    copied.map(sighting).collect()
 }
 
 /// Whether all that led to what the optimizer consumed was read, and was right.

@@ -3,19 +3,22 @@
 use std::collections::HashMap;
 
 use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
 use super::{Rule, by_rank};
-use crate::report::Finding;
+use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP801",
+    code: RuleCode::new("ZP801"),
     name: "collective-mismatch",
     crash: true,
-    explained_by: &["ZP502"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502"]),
     doc: include_str!("../../../docs/rules/ZP801.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some((sequence, announced)) = case.observed.mismatches.first_key_value() else {
         return Vec::new();
     };
@@ -37,5 +40,5 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
         finding.rank = Some(*rank);
     }
     finding.evidence = by_rank(announced.iter().cloned().enumerate());
-    vec![finding]
+    vec![Sighting::new(finding, Scope::default())]
 }

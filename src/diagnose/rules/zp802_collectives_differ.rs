@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::observed::Collective;
+use super::super::scope::Scope;
 use super::{Rule, by_rank};
-use crate::report::Finding;
+use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP802",
+    code: RuleCode::new("ZP802"),
     name: "collectives-differ",
     crash: false,
-    explained_by: &["ZP502"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502"]),
     doc: include_str!("../../../docs/rules/ZP802.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // Ranks that compare before they issue anything say so themselves (ZP801).
     let issued =
         |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
@@ -47,5 +50,5 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     finding.evidence = by_rank(ranks.iter().map(|(rank, Collective { op, dtype, numel, .. })| {
         (*rank, format!("{op} of {numel} {dtype}"))
     }));
-    vec![finding]
+    vec![Sighting::new(finding, Scope::default())]
 }

@@ -3,23 +3,26 @@
 use nix::sys::signal::Signal;
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::observed::Process;
+use super::super::scope::Scope;
 use super::super::signatures::recognise;
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
-use crate::report::{Consequence, Finding};
+use crate::report::{Consequence, Finding, RuleCode};
 use crate::trace::{Event, Outcome};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP901",
+    code: RuleCode::new("ZP901"),
     name: "rank-died",
     crash: true,
-    explained_by: &["ZP201", "ZP301", "ZP502", "ZP801", "ZP802", "ZP902", "ZP903"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP201", "ZP301", "ZP502", "ZP801", "ZP802", "ZP902", "ZP903"]),
     doc: include_str!("../../../docs/rules/ZP901.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let died: Vec<(usize, &Process<'_>, String)> = observed
         .processes
@@ -48,7 +51,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             first.consequences.push(Consequence { code: rule.code.to_owned(), message });
         }
     }
-    findings
+    findings.into_iter().map(|finding| Sighting::new(finding, Scope::default())).collect()
 }
 
 /// Ranks that ended alike, and how.

@@ -1,23 +1,26 @@
 //! ZP902: a rank went silent before its work was done.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::observed::{Process, TimedOut};
+use super::super::scope::Scope;
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
-use crate::report::{Consequence, Finding};
+use crate::report::{Consequence, RuleCode};
 use crate::spec::{Engine, Observation, RunSpec};
 use crate::trace::{Event, Meeting, Waiting};
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP902",
+    code: RuleCode::new("ZP902"),
     name: "rank-hung",
     crash: true,
-    explained_by: &["ZP502", "ZP802", "ZP903"],
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502", "ZP802", "ZP903"]),
     doc: include_str!("../../../docs/rules/ZP902.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.timed_out else {
         return Vec::new();
     };
@@ -73,7 +76,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
         }
     }
-    vec![finding]
+    vec![Sighting::new(finding, Scope::default())]
 }
 
 /// The meeting that all who still had work to do, two at least, hang in.

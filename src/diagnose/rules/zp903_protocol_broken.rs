@@ -1,20 +1,23 @@
 //! ZP903: a rank wrote something on its event channel that is not the protocol.
 
 use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
 use super::Rule;
-use crate::report::Finding;
+use crate::report::RuleCode;
 use crate::trace::Violation;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP903",
+    code: RuleCode::new("ZP903"),
     name: "protocol-broken",
     crash: true,
+    is_handed_on: true,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP903.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     case.observed
         .broken
         .iter()
@@ -37,7 +40,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
             let mut finding = rule.finding(format!("{who} wrote {what}"));
             finding.rank = broken.rank;
             finding.evidence.push(format!("the line: {}", broken.line));
-            finding
+            Sighting::new(finding, Scope::default())
         })
         .collect()
 }

@@ -3,20 +3,23 @@
 use std::collections::BTreeSet;
 
 use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
 use super::{Rule, counted};
-use crate::report::Finding;
+use crate::report::RuleCode;
 use crate::trace::digest;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP904",
+    code: RuleCode::new("ZP904"),
     name: "digests-disagree",
     crash: false,
+    is_handed_on: true,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP904.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let mut differing: Vec<(usize, usize)> = Vec::new();
     for gathered in &observed.gathered {
@@ -41,16 +44,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     [(differing, carried), (damaged, broken)]
         .into_iter()
         .filter_map(|(seen, what)| {
-            let &(step, rank) = seen.first()?;
+            seen.first()?;
             let ranks: BTreeSet<usize> = seen.iter().map(|&(_, rank)| rank).collect();
-            let ranks: Vec<usize> = ranks.into_iter().collect();
-            let mut finding = rule.finding(format!("{} {what}", counted("rank", &ranks)));
-            finding.step = Some(step);
-            finding.rank = (ranks.len() == 1).then_some(rank);
             let steps: BTreeSet<usize> = seen.iter().map(|&(step, _)| step).collect();
-            let steps: Vec<usize> = steps.into_iter().collect();
-            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
-            Some(finding)
+            let listed = |numbers: &BTreeSet<usize>| numbers.iter().copied().collect::<Vec<_>>();
+            let mut finding = rule.finding(format!("{} {what}", counted("rank", &listed(&ranks))));
+            finding.evidence.push(format!("seen in {}", counted("step", &listed(&steps))));
+            let (steps, holders) = (Extent::Only(steps), Extent::Only(ranks));
+            Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
         })
         .collect()
 }

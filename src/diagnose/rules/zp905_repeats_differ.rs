@@ -1,22 +1,25 @@
 //! ZP905: repeats of the same run do not hold the same bits.
 
 use super::super::Case;
+use super::super::causes::Sighting;
 use super::super::repeats::{First, What};
+use super::super::scope::Scope;
 use super::{Rule, counted};
-use crate::report::{Finding, Severity};
+use crate::report::{RuleCode, Severity};
 use crate::spec::Model;
 use crate::trace::Point;
 
 pub(super) const RULE: Rule = Rule {
-    code: "ZP905",
+    code: RuleCode::new("ZP905"),
     name: "repeats-differ",
     crash: false,
+    is_handed_on: true,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP905.md"),
     check,
 };
 
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some(first) = case.repeats else { return Vec::new() };
     let moment = &first.moment;
     let mut finding = rule.finding(format!(
@@ -41,7 +44,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Finding> {
     finding.evidence.extend(first.facts(&case.observed));
     let (later, of) = first.later;
     finding.evidence.push(format!("{later} later points of {of} differ too"));
-    vec![finding]
+    vec![Sighting::new(finding, Scope::default())]
 }
 
 /// The flush that took the parameter across the ranks before this moment.

@@ -99,7 +99,15 @@ impl DeepSpeedConfig {
             self.problems.push(Problem::not_yet(spots, None, text));
             return;
         };
-        let LossScale::Dynamic { initial_power } = scale else { return };
+        let LossScale::Dynamic { initial_power } = scale else {
+            let Some(set) = &file.static_scale else { return };
+            let other = SpecRequest { loss_scale: None, ..filled.clone() };
+            if let (Err(refusal), Ok(_)) = (filled.clone().resolve(), other.resolve()) {
+                let spots = vec![set.spot.clone()];
+                self.problems.push(Problem::not_yet(spots, None, refusal.to_string()));
+            }
+            return;
+        };
         let mut power = initial_power;
         // Only `SpecRequest::resolve` knows how large zprobe's gradients are.
         while power > 0 && matches!(filled.clone().resolve(), Err(Invalid::Overflow { .. })) {

@@ -62,7 +62,7 @@ pub(super) struct Settings {
     /// `gradient_clipping`
     pub gradient_clipping: Option<f64>,
     /// `fp16.loss_scale`; `None` for a dynamic scale.
-    pub static_scale: Option<f64>,
+    pub static_scale: Option<Set<f64>>,
     /// `fp16.initial_scale_power`
     pub initial_scale_power: Option<Set<i64>>,
     /// Keys that change how a dynamic scale moves.
@@ -106,7 +106,7 @@ impl Settings {
             reduce_scatter: switch(zero, "reduce_scatter"),
             offload: offload(zero, checked),
             gradient_clipping: number(top, "gradient_clipping"),
-            static_scale: number(fp16, "loss_scale").filter(|&scale| scale > 0.0),
+            static_scale: static_scale(fp16),
             initial_scale_power: whole(fp16, "initial_scale_power"),
             scale_moves: scale_moves(fp16),
             optimizer: optimizer::read(section(top, "optimizer"), checked),
@@ -115,8 +115,8 @@ impl Settings {
 
     /// Scale of an fp16 model's loss; `None` for one that is below 1 or that fp32 does not hold.
     pub(super) fn loss_scale(&self) -> Option<LossScale> {
-        if let Some(scale) = self.static_scale {
-            return Some(LossScale::Static { scale });
+        if let Some(set) = &self.static_scale {
+            return Some(LossScale::Static { scale: set.value });
         }
         let initial_power = match &self.initial_scale_power {
             Some(set) => u32::try_from(set.value).ok().filter(|&power| power <= MOST_POWER)?,
@@ -253,6 +253,12 @@ fn switch(section: &[Member], key: &str) -> Option<Set<bool>> {
 /// A number that the file sets, 0 or more.
 fn number(section: &[Member], key: &str) -> Option<f64> {
     member(section, key)?.value.as_non_negative()
+}
+
+/// `fp16.loss_scale`, of which 0 asks for a dynamic one.
+fn static_scale(fp16: &[Member]) -> Option<Set<f64>> {
+    let value = number(fp16, "loss_scale").filter(|&scale| scale > 0.0)?;
+    Some(Set { value, spot: member(fp16, "loss_scale")?.spot.clone() })
 }
 
 /// `read_zero_config_deprecated` in `runtime/zero/config.py` reads a key of the top level.

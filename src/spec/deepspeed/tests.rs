@@ -163,9 +163,13 @@ fn loss_scales() {
     // No fp16, no scale.
     let bf16 = SpecRequest { dtype: Some(Dtype::Bf16), ..SpecRequest::default() };
     assert_eq!(applied(&file(""), bf16).loss_scale, None);
-    // A static scale stays too large.
-    let request = applied(&file(r#", "loss_scale": 65536"#), SpecRequest::default());
-    assert!(request.resolve().is_err());
+    // A static scale stays too large, or no power of two; the key is named.
+    for (scale, reason) in
+        [("65536", "fp16 cannot hold"), ("1e308", "powers of two"), ("3", "powers")]
+    {
+        let told = told(&file(&format!(r#", "loss_scale": {scale}"#)), SpecRequest::default());
+        assert!(told.contains("fp16.loss_scale") && told.contains(reason), "{told}");
+    }
 }
 
 #[test]

@@ -135,6 +135,8 @@ struct Planting {
     records: Vec<Value>,
     logs: Vec<(&'static str, String)>,
     variables: Vec<(String, String)>,
+    /// Whether the secret is the name of somebody or of a machine.
+    is_name: bool,
     rng: fastrand::Rng,
 }
 
@@ -168,12 +170,16 @@ impl Planting {
     fn deepspeed_file(&mut self, text: &str, secret: &str) {
         let keys = ["api_key", "apiKey", "token", "password", "secret", "auth"];
         let key = keys[self.rng.usize(..keys.len())];
-        let config = json!({
+        let mut config = json!({
             "train_batch_size": 8,
-            "comet": {"enabled": true, key: secret},
+            "comet": {"enabled": true},
             "wandb": {"note": text},
             "gradient_accumulation_steps": 2,
         });
+        // A name is no key to anything.
+        if !self.is_name {
+            config["comet"][key] = json!(secret);
+        }
         self.records[0]["event"]["spec"]["deepspeed_config"] = config;
         self.records[0]["event"]["spec"]["engine"] = json!("deepspeed");
     }
@@ -224,8 +230,13 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     let fixture = fixtures::named("rank-dies")?;
     let records =
         (0..fixture.lines.len()).map(|line| fixture.record(line)).collect::<Result<_>>()?;
-    let mut planting =
-        Planting { records, logs: Vec::new(), variables: Vec::new(), rng: case.rng.fork() };
+    let mut planting = Planting {
+        records,
+        logs: Vec::new(),
+        variables: Vec::new(),
+        is_name: form.is_name,
+        rng: case.rng.fork(),
+    };
     (place.plant)(&mut planting, &text, &secret);
     let Planting { records, logs, variables, .. } = planting;
     let run = case.dir.join("run");

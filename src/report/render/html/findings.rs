@@ -6,7 +6,7 @@ use super::ranks::RankGroup;
 use super::weights::Weights;
 use crate::report::render::concise;
 use crate::report::words::{abridged, amount};
-use crate::report::{self, Report, Severity};
+use crate::report::{self, Family, Report, Severity};
 
 /// A finding.
 pub(super) struct Finding<'a> {
@@ -114,7 +114,7 @@ impl Places<'_> {
             link("buffers that differ".to_owned(), format!("norm-{row}"), None);
         }
         let is_silent = |count: &report::HookCount| !count.silent.is_empty() && at_step(count.step);
-        let about_hooks = finding.code.starts_with("ZP2");
+        let about_hooks = finding.code.family() == Family::Hooks;
         if self.has_hooks && (about_hooks || report.hooks.counts.iter().any(is_silent)) {
             link("hooks".to_owned(), "hooks".to_owned(), None);
         }
@@ -126,7 +126,7 @@ impl Places<'_> {
             link(format!("flush {number}"), format!("flush-{row}"), None);
         }
         // What collectives and processes did is a matter of time.
-        if finding.code.starts_with("ZP8") || finding.code.starts_with("ZP9") {
+        if matches!(finding.code.family(), Family::Collectives | Family::Run) {
             let ended_there = |group: &&RankGroup<'_>| {
                 finding.rank.is_none_or(|rank| group.members.contains(&rank))
             };

@@ -62,7 +62,7 @@ fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
         rule.insert("id".into(), json!(finding.code));
         rule.insert("name".into(), json!(finding.name));
         rule.insert("defaultConfiguration".into(), json!({ "level": level(finding.severity) }));
-        if let Some(page) = pages.get(&finding.code) {
+        if let Some(page) = pages.get(&*finding.code) {
             let short = format!("{} {}", finding.code, finding.name);
             rule.insert("shortDescription".into(), json!({ "text": short }));
             rule.insert("fullDescription".into(), json!({ "text": meaning(page) }));
@@ -88,7 +88,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     }
     let mut result = json!({
         "ruleId": finding.code,
-        "ruleIndex": rules.iter().position(|id| *id == finding.code),
+        "ruleIndex": rules.iter().position(|id| finding.code == *id),
         "level": level(finding.severity),
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],

@@ -1,0 +1,115 @@
+//! Every bound by which the diagnosis tells rounding from a slip: derived, or measured, with its source.
+//!
+//! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no bound
+//! is needed: see [`coded`].
+
+use crate::spec::code::Code;
+use crate::spec::{Dtype, RunSpec};
+
+/// `γ(n) = n·u/(1−n·u)`, the relative error of `n` operations (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2002, lemma 3.1); from `n·u = 1` on there is no bound.
+pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
+    let product = operations as f64 * dtype.unit_roundoff();
+    if product < 1.0 { product / (1.0 - product) } else { f64::INFINITY }
+}
+
+/// How far rounding may move an element of a coded buffer, in units of one contribution.
+///
+/// Codes, their sums and a division by a power of two are exact. A division by another number
+/// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
+/// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
+/// each of the `GA` and `W` additions, 1 for the average. Where the update is read back, `u` for
+/// each of two weights, which have grown by `W·GA` in each of `steps` steps.
+pub fn coded(spec: &RunSpec) -> f64 {
+    if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
+        return 0.0;
+    }
+    let operations = spec.gradient_accumulation_steps + spec.world_size + 3;
+    let gradient = operations * spec.contributions_per_step();
+    let weights = 2 * (Code::MOST_INITIAL + (spec.steps + 1) * spec.contributions_per_step());
+    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
+}
+
+/// How far clipping may move an element, as a share of the element: an engine computes the factor
+/// with three operations in the gradient's dtype, and multiplies.
+pub fn clipping(dtype: Dtype) -> f64 {
+    gamma(4, dtype)
+}
+
+/// How far an engine's norm of a gradient with so many elements may be off, as a share of the norm.
+///
+/// A sum of `n` squares in fp32, in any order, is off by at most `n·u`, however many they are; its
+/// root by no more (Jeannerod and Rump, Improved Error Bounds for Inner Products in
+/// Floating-Point Arithmetic, 2013). torch rounds the norm of each tensor, and that of these
+/// norms, to the gradient's dtype: `γ(3)` there, for the two and the square between them.
+pub fn norm(elements: usize, gradient: Dtype) -> f64 {
+    (elements + 3) as f64 * Dtype::Fp32.unit_roundoff() + gamma(3, gradient)
+}
+
+/// The largest error of a coded element with which a weight, which is a whole number, is still told from
+/// its neighbour.
+pub const BETWEEN_WEIGHTS: f64 = 0.5;
+
+/// The largest difference of two elements of a coded buffer that are the same, in contributions: sums
+/// of codes are whole numbers, and each of the two may be off by half of it.
+pub const SAME_ELEMENT: f64 = 0.25;
+
+/// Noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸), as many as a wrong
+/// factor passes between the loss and the optimizer. Foreign data leave more: they are as large as the
+/// deviation itself.
+pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
+
+/// Relative difference of two readings of the same wrong scale: four roundings in bf16 (`u` = 2⁻⁸). Of
+/// two numbers of microbatches or ranks that somebody mixes up, the larger is off by more than that up
+/// to 63.
+pub const SAME_SCALE: f64 = 1.0 / 64.0;
+
+/// Standard errors of the least squares that a weight may be off: beyond six are 2 of 10⁹ weights, so
+/// that thousands of weights in thousands of runs raise no false alarm.
+pub const STANDARD_ERRORS: f64 = 6.0;
+
+/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
+/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
+/// a loss scale taken out.
+pub const FACTORS: usize = 4;
+
+/// What rounding leaves of a sum of up to a dozen addends, as a share of its norm: more in bf16
+/// (`u` = 2⁻⁸), less in fp16 (2⁻¹¹). Measured on the dense model.
+pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
+
+/// One in so many, as a power of two, of the searches for displaced pieces that may find one by
+/// chance.
+pub const CHANCE_BITS: f64 = 16.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    #[test]
+    fn more_operations_may_round_more_however_many_they_are() {
+        let counts = [1, 1 << 10, 1 << 24, 1 << 28];
+        for pair in counts.windows(2) {
+            let [few, many] = [pair[0], pair[1]].map(|elements| norm(elements, Dtype::Fp32));
+            assert!(0.0 < few && few < many && many.is_finite(), "{pair:?}: {few} and {many}");
+        }
+        for dtype in [Dtype::Bf16, Dtype::Fp16, Dtype::Fp32] {
+            let [few, enough] = [0.5, 1.0].map(|product| product / dtype.unit_roundoff());
+            assert_eq!([few, enough].map(|n| gamma(n as usize, dtype)), [1.0, f64::INFINITY]);
+        }
+    }
+
+    #[test]
+    fn codes_round_only_where_something_is_divided_by_no_power_of_two() {
+        let bound = |world, ga| {
+            let request = SpecRequest {
+                world_size: Some(world),
+                gradient_accumulation_steps: Some(ga),
+                ..SpecRequest::default()
+            };
+            coded(&request.resolve().unwrap())
+        };
+        assert_eq!([bound(2, 4), bound(1, 1), bound(4, 2)], [0.0; 3]);
+        assert!(0.0 < bound(3, 4) && bound(3, 4) < bound(3, 8));
+    }
+}

@@ -1,0 +1,204 @@
+//! ZP1xx: patterns of wrong weights in what the optimizers consumed.
+
+use super::super::Case;
+use super::super::bounds;
+use super::super::causes::{Sighting, Slip};
+use super::super::deviation::{Deviation, Pattern, missing};
+use super::super::scope::{Extent, Scope};
+use super::{Rule, counted, matrix_text, sources_text, weight_text};
+use crate::report::{Finding, RuleCode};
+
+/// The rules of this family: each has a name, its page, and the rules that explain its findings.
+pub(super) const RULES: [Rule; 7] = [
+    of("ZP101", "boundary-leak", include_str!("../../../docs/rules/ZP101.md"), &[]),
+    of(
+        "ZP102",
+        "microbatch-missing",
+        include_str!("../../../docs/rules/ZP102.md"),
+        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP701", "ZP801"]),
+    ),
+    of("ZP103", "microbatch-repeated", include_str!("../../../docs/rules/ZP103.md"), &[]),
+    of(
+        "ZP104",
+        "not-averaged",
+        include_str!("../../../docs/rules/ZP104.md"),
+        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP801"]),
+    ),
+    of(
+        "ZP105",
+        "wrongly-scaled",
+        include_str!("../../../docs/rules/ZP105.md"),
+        &RuleCode::all(["ZP202", "ZP401", "ZP402"]),
+    ),
+    of(
+        "ZP106",
+        "leftover-gradient",
+        include_str!("../../../docs/rules/ZP106.md"),
+        &RuleCode::all(["ZP402", "ZP701"]),
+    ),
+    of(
+        "ZP107",
+        "unexplained-gradient",
+        include_str!("../../../docs/rules/ZP107.md"),
+        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP501", "ZP801"]),
+    ),
+];
+
+const fn of(
+    code: &str,
+    name: &'static str,
+    doc: &'static str,
+    explained_by: &'static [RuleCode],
+) -> Rule {
+    let code = RuleCode::new(code);
+    Rule { code, name, crash: false, is_handed_on: false, explained_by, doc, check }
+}
+
+/// The rule that a pattern belongs to.
+fn code(pattern: &Pattern) -> RuleCode {
+    RuleCode::new(match pattern {
+        Pattern::BoundaryLeak => "ZP101",
+        Pattern::Missing(_) => "ZP102",
+        Pattern::Repeated(_) => "ZP103",
+        Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
+        Pattern::Scaled(_) => "ZP105",
+        Pattern::Leftover => "ZP106",
+        Pattern::Unexplained => "ZP107",
+    })
+}
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let of_rule = case.deviations.iter().filter(|it| code(&it.pattern) == rule.code);
+    of_rule.map(|deviation| sighting(case, rule, deviation)).collect()
+}
+
+fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
+    let (message, facts) = words(case, deviation);
+    let finding =
+        Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
+    let slip = Slip::Weights(deviation.pattern.clone());
+    Sighting { finding, scope: scope(case, deviation), slip }
+}
+
+/// Where a deviation holds. Microbatches are those that the pattern names.
+pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
+    let spec = case.observed.spec;
+    let of_every_rank = |microbatches: &[usize]| -> Extent<(usize, usize)> {
+        let ranks = 0..spec.world_size;
+        ranks.flat_map(|rank| microbatches.iter().map(move |&m| (rank, m))).collect()
+    };
+    let gradients = match &deviation.pattern {
+        Pattern::BoundaryLeak => of_every_rank(&[spec.gradient_accumulation_steps - 1]),
+        Pattern::PartlyAveraged(microbatches) => of_every_rank(microbatches),
+        Pattern::Missing(sources) | Pattern::Repeated(sources) => sources.iter().copied().collect(),
+        _ => Extent::All,
+    };
+    let numbers = |names: &Vec<String>| -> Option<Extent<usize>> {
+        names.iter().map(|name| case.observed.param_number(name)).collect()
+    };
+    let params = deviation.params.as_ref().and_then(numbers).unwrap_or_default();
+    let holders = deviation.owners.iter().copied().collect();
+    Scope { steps: [deviation.step].into_iter().collect(), gradients, params, holders }
+}
+
+/// What a pattern means, and what else its weights show.
+fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
+    let spec = case.observed.spec;
+    let world = spec.world_size;
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let example = &deviation.example;
+    let not_averaged = |which: &str| {
+        format!(
+            "gradients{which} were not averaged across ranks: each optimizer got its own rank's \
+             {world} times over and nobody else's"
+        )
+    };
+    match &deviation.pattern {
+        Pattern::BoundaryLeak => (
+            format!(
+                "the boundary microbatch {boundary} was not averaged: each rank's optimizer got its \
+                 own {world} times over and nobody else's"
+            ),
+            vec![format!(
+                "weight of microbatch {boundary}: {world} from the rank itself, 0 from the others, \
+                 instead of 1 from each"
+            )],
+        ),
+        Pattern::Missing(sources) => {
+            let due = example.expected.iter().flatten().filter(|expected| **expected != 0.0);
+            let message = if due.count() == sources.len() {
+                "no gradient reached the optimizer".to_owned()
+            } else {
+                format!("the gradient of {} never reached the optimizer", sources_text(sources, world))
+            };
+            (message, vec![])
+        }
+        Pattern::Repeated(sources) => {
+            let repeated = sources_text(sources, world);
+            (format!("the gradient of {repeated} was counted more than once"), vec![])
+        }
+        Pattern::NotAveraged => (not_averaged(""), vec![]),
+        Pattern::PartlyAveraged(microbatches) => {
+            (not_averaged(&format!(" of {}", counted("microbatch", microbatches))), vec![])
+        }
+        Pattern::NotSummed => (
+            "gradients were not summed across ranks: each optimizer got its own rank's, divided by \
+             the number of ranks, as they are before a reduction has ended"
+                .to_owned(),
+            vec![],
+        ),
+        Pattern::Scaled(factor) => {
+            let slips = likely(case, deviation.step, *factor);
+            let message =
+                format!("every gradient has weight {} instead of 1{slips}", weight_text(*factor));
+            (message, vec![])
+        }
+        Pattern::Leftover => {
+            let mut facts = vec![format!(
+                "weights of the earlier steps' gradients: {} (expected 0)",
+                matrix_text(&example.leftover),
+            )];
+            if !missing(example).is_empty() {
+                facts.push("they are there in place of gradients of this step".to_owned());
+            }
+            ("gradients of an earlier step reached the optimizer again".to_owned(), facts)
+        }
+        Pattern::Unexplained if example.residual <= example.tolerance => (
+            "the gradients that the optimizer consumed have weights of no known pattern".to_owned(),
+            vec![],
+        ),
+        Pattern::Unexplained => (
+            "the optimizer consumed values that this run's gradients do not explain: misplaced, \
+             foreign or corrupted data"
+                .to_owned(),
+            vec![format!(
+                "what no gradient explains is as large as {} contributions",
+                weight_text(example.residual),
+            )],
+        ),
+    }
+}
+
+/// The slips that lead to a factor.
+fn likely(case: &Case<'_>, step: usize, factor: f64) -> String {
+    let spec = case.observed.spec;
+    let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
+    let world = spec.world_size as f64;
+    let ga = spec.gradient_accumulation_steps as f64;
+    let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
+    let slips: Vec<&str> = [
+        (1.0 / ga, "divided by the accumulation steps twice"),
+        (ga, "not divided by the accumulation steps"),
+        (1.0 / world, "divided by the world size twice"),
+        (world, "summed over the ranks but not divided by their number"),
+        (-1.0, "of the wrong sign"),
+        (scale, "multiplied by the loss scale, which was not taken out"),
+        (1.0 / scale, "divided by the loss scale twice"),
+        (if clip > 0.0 { clip.min(1.0) } else { 1.0 }, "clipped twice"),
+    ]
+    .into_iter()
+    .filter_map(|(candidate, slip)| (candidate != 1.0 && close(candidate)).then_some(slip))
+    .collect();
+    if slips.is_empty() { String::new() } else { format!(": {}", slips.join(", or ")) }
+}

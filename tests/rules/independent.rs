@@ -1,0 +1,116 @@
+//! Two bugs in one run: each is named, with what follows from it and nothing of the other's.
+
+use zprobe::diagnose::diagnose;
+use zprobe::report::{Finding, Report};
+use zprobe::trace::{Event, Trace};
+
+use super::scenarios::{edit, request};
+use super::simulator::{Cut, Place, Simulation};
+
+/// A gradient of one parameter that is lost in one step.
+#[derive(Clone, Copy)]
+struct Lost {
+    step: usize,
+    rank: usize,
+    microbatch: usize,
+    /// Place of the parameter in the flat order.
+    param: usize,
+    /// Whether the parameter's hook is silent then.
+    silent: bool,
+}
+
+const FIRST: Lost = Lost { step: 0, rank: 0, microbatch: 1, param: 0, silent: true };
+const SECOND: Lost = Lost { step: 1, rank: 1, microbatch: 2, param: 3, silent: true };
+
+impl Lost {
+    fn name(self, simulation: &Simulation) -> String {
+        simulation.plan.params()[self.param].name.clone()
+    }
+
+    fn is(self, name: &str, place: &Place<'_>) -> bool {
+        place.param == name
+            && place.step == self.step
+            && place.source == (self.step, self.rank, self.microbatch)
+    }
+}
+
+/// The names of the lost gradients' parameters, and what a run without these gradients leaves.
+fn without(lost: [Lost; 2]) -> ([String; 2], Trace) {
+    let mut simulation = Simulation::new(request(), Cut::EachParameter);
+    let names = lost.map(|it| it.name(&simulation));
+    let gone = names.clone();
+    simulation.weight = Box::new(move |place, right| {
+        let is_lost = lost.iter().zip(&gone).any(|(lost, name)| lost.is(name, &place));
+        if is_lost { 0.0 } else { right }
+    });
+    let mut trace = simulation.trace();
+    for Lost { step, rank, microbatch, param, .. } in lost.into_iter().filter(|it| it.silent) {
+        edit(&mut trace, rank, |event| {
+            if let Event::HooksFired { step: at, microbatch: m, fired, .. } = event
+                && (*at, *m) == (step, microbatch)
+            {
+                fired[param] = 0;
+            }
+        });
+    }
+    (names, trace)
+}
+
+fn consequences(finding: &Finding) -> Vec<(&str, &str)> {
+    finding.consequences.iter().map(|it| (it.code.as_str(), it.message.as_str())).collect()
+}
+
+/// Code, step, rank, microbatch and parameter of a finding.
+type Named<'a> = (&'a str, Option<usize>, Option<usize>, Option<usize>, Option<&'a str>);
+
+fn places(report: &Report) -> Vec<Named<'_>> {
+    let place = |it: &'_ Finding| (it.step, it.rank, it.microbatch);
+    let findings = report.findings.iter().map(|it| (it, place(it)));
+    findings
+        .map(|(it, (step, rank, microbatch))| {
+            (it.code.as_str(), step, rank, microbatch, it.param.as_deref())
+        })
+        .collect()
+}
+
+#[test]
+fn two_silent_hooks_each_have_the_gradient_that_they_lost() {
+    let ([a, b], trace) = without([FIRST, SECOND]);
+    let report = diagnose(&trace);
+    let expected = [
+        ("ZP201", Some(0), Some(0), Some(1), Some(a.as_str())),
+        ("ZP201", Some(1), Some(1), Some(2), Some(b.as_str())),
+    ];
+    assert_eq!(places(&report), expected);
+    for (finding, (rank, microbatch, step)) in report.findings.iter().zip([(0, 1, 0), (1, 2, 1)]) {
+        let lost = format!(
+            "the gradient of microbatch {microbatch} of rank {rank} never reached the optimizer"
+        );
+        let [missing, others @ ..] = &consequences(finding)[..] else { panic!("{finding:#?}") };
+        assert_eq!(*missing, ("ZP102", lost.as_str()));
+        assert!(others.iter().all(|(code, _)| *code == "ZP604"), "{others:?}");
+        assert!(others.iter().all(|(_, it)| it.contains(&format!("step {step},"))), "{others:?}");
+    }
+}
+
+#[test]
+fn a_gradient_that_no_hook_lost_is_no_consequence_of_one_that_did() {
+    for lost in
+        [[FIRST, Lost { silent: false, ..SECOND }], [SECOND, Lost { silent: false, ..FIRST }]]
+    {
+        let ([a, b], trace) = without(lost);
+        let report = diagnose(&trace);
+        let [hook, missing] = lost.map(|it| (Some(it.step), Some(it.rank), Some(it.microbatch)));
+        let expected = [
+            ("ZP102", missing.0, missing.1, missing.2, Some(b.as_str())),
+            ("ZP201", hook.0, hook.1, hook.2, Some(a.as_str())),
+        ];
+        let mut seen = places(&report);
+        // Which rank's optimizer holds the parameter is of no interest here.
+        seen[0].2 = missing.1;
+        assert_eq!(seen, expected, "{:#?}", report.findings);
+        let under = |number: usize| consequences(&report.findings[number]);
+        assert!(under(0).iter().all(|(code, _)| *code == "ZP604"), "{:?}", under(0));
+        assert_eq!(under(1).iter().filter(|(code, _)| *code == "ZP102").count(), 1);
+    }
+}
