@@ -30,7 +30,7 @@ use crate::dtype::kind_of;
 use crate::partitioning::Partitioning;
 use crate::shim::c10d::{Gloo, Store};
 
-/// How long a rank waits for the others.
+/// The longest that a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() {

@@ -124,7 +124,7 @@ named_enum! {
     }
 }
 
-/// What a fault must be found as, wherever it changes anything: the only root finding of its run.
+/// The only root finding that a run with a fault must have, wherever the fault changes anything.
 pub struct Expected {
     /// The fault.
     pub fault: Fault,
@@ -133,11 +133,11 @@ pub struct Expected {
     /// Other codes, where the fault is the same as another one: with a single microbatch, for example,
     /// one that is doubled is a wrong scale.
     pub or: &'static [&'static str],
-    /// Where the finding must be.
+    /// The place that the finding must name.
     pub place: Place,
 }
 
-/// Where a finding must be.
+/// A place that a finding must name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Nowhere in particular.
@@ -153,7 +153,7 @@ pub enum Place {
 }
 
 impl Fault {
-    /// What this fault must be found as. Tests hold every run to it.
+    /// The finding that this fault must become. Tests hold every run to it.
     pub fn expected(self) -> Expected {
         use Place::{Anywhere, Boundary, FirstMicrobatch, LastRank, SecondStep};
         let (code, or, place): (_, &[_], _) = match self {
@@ -207,7 +207,7 @@ impl Fault {
         Expected { fault: self, code, or, place }
     }
 
-    /// Whether only the last rank has it.
+    /// True if only the last rank has it.
     pub fn is_of_last_rank(self) -> bool {
         matches!(
             self,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// How sweeps are done.
+/// The options of sweeps.
 #[derive(clap::Args)]
 pub struct Options {
     /// Run nothing: only make the page of what is there
@@ -43,7 +43,7 @@ impl Options {
     }
 }
 
-/// Where results of this kind are kept.
+/// The directory that results of this kind are kept in.
 pub fn dir(kind: &str) -> Result<PathBuf> {
     let dir = workspace::target_dir()?.join(kind);
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;

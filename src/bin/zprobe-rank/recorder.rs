@@ -28,9 +28,9 @@ pub struct Recorder {
 pub struct Pieces {
     /// The tensors.
     pub tensors: Vec<Tensor>,
-    /// What they are recorded as.
+    /// The element type that they are recorded as.
     pub kind: Kind,
-    /// What they are divided by first.
+    /// The number that they are divided by first.
     pub scale: f64,
 }
 
@@ -48,7 +48,7 @@ impl Pieces {
     }
 }
 
-/// Where in the run a buffer was read.
+/// The place in the run at which a buffer was read.
 #[derive(Clone, Copy)]
 pub struct At {
     /// Optimizer step; none before the first.
@@ -57,7 +57,7 @@ pub struct At {
     pub microbatch: Option<usize>,
     /// Point of the gradient's journey.
     pub point: Point,
-    /// What the buffer holds.
+    /// The layout of the buffer.
     pub layout: LayoutName,
 }
 
@@ -87,13 +87,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether buffers of a point are recorded.
+    /// True if buffers of a point are recorded.
     pub fn wants(&self, point: Point) -> bool {
         let observes = |spec: &RunSpec| spec.observe == Observation::Full;
         self.spec.get().is_none_or(observes) || point == Point::Parameters
     }
 
-    /// Whether a buffer is recorded at this place of the run.
+    /// True if a buffer is recorded at this place of the run.
     fn wants_at(&self, at: &At) -> bool {
         let records = |spec: &RunSpec| {
             at.step.is_none_or(|step| spec.records_point(at.point, step, at.microbatch))
@@ -101,7 +101,7 @@ impl Recorder {
         self.wants(at.point) && self.spec.get().is_none_or(records)
     }
 
-    /// Whether a buffer's content is recorded, and not only its digest and norm.
+    /// True if a buffer's content is recorded, and not only its digest and norm.
     fn wants_content(&self, point: Point) -> bool {
         let (Some(spec), Some(rank)) = (self.spec.get(), self.rank) else { return true };
         spec.records_content(point, rank)

@@ -84,7 +84,7 @@ pub trait Collectives {
     }
 }
 
-/// Where the ranks meet.
+/// The address at which the ranks meet.
 pub struct Rendezvous {
     /// Host of the TCPStore.
     pub host: String,
@@ -234,7 +234,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Who did not come to a collective, when not everybody did.
+    /// The ranks that did not come to a collective, in words.
     fn absent(&self, sequence: u64, keys: &[String]) -> String {
         let came: Result<Vec<bool>> = keys.iter().map(|key| self.store.has(key)).collect();
         let Ok(came) = came else {

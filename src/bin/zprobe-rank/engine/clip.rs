@@ -45,7 +45,7 @@ pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
     Ok(square.double_value(&[0]).sqrt())
 }
 
-/// What the gradient is multiplied by so that its norm does not exceed `limit`; 0 is no limit.
+/// The factor by which a gradient's norm comes down to `limit`; 0 is no limit.
 fn clipping(norm: f64, limit: f64) -> f64 {
     if limit <= 0.0 {
         return 1.0;

@@ -1,4 +1,4 @@
-//! What every part of the engine needs to know.
+//! The run, as every part of the engine needs to know it.
 
 use std::rc::Rc;
 
@@ -15,15 +15,15 @@ use crate::recorder::{At, Pieces, Recorder};
 
 /// The run, and this rank's connections.
 pub struct Context {
-    /// What is run.
+    /// The specification of the run.
     pub spec: RunSpec,
     /// The parameters, and which gradients should reach them.
     pub plan: Plan,
-    /// Who owns what.
+    /// The owners of parameters and gradients.
     pub partitioning: Partitioning,
     /// The numbers and dtypes that this rank computes with.
     pub settings: Settings,
-    /// Where this rank computes.
+    /// The device that this rank computes on.
     pub device: Device,
     /// The process groups.
     pub groups: Groups,
@@ -38,16 +38,16 @@ pub struct Microbatch {
     pub step: usize,
     /// Number within the step.
     pub index: usize,
-    /// Whether no other backward of this microbatch follows.
+    /// True if no other backward of this microbatch follows.
     pub complete: bool,
-    /// Whether this is the step's last backward: the gradient accumulation boundary.
+    /// True in the step's last backward: the gradient accumulation boundary.
     pub boundary: bool,
     /// The loss scale, which its gradients carry.
     pub scale: f64,
 }
 
 impl Microbatch {
-    /// What comes before the first backward.
+    /// The place before the first backward.
     pub const NONE: Self = Self { step: 0, index: 0, complete: false, boundary: false, scale: 1.0 };
 }
 

@@ -1,4 +1,4 @@
-//! Where gradients wait between backward and the optimizer.
+//! The way of gradients from backward to the optimizer, and where they wait.
 
 use anyhow::Result;
 use tch::Tensor;
@@ -20,7 +20,7 @@ pub trait GradientFlow {
     /// The backward is over: records what this rank has accumulated.
     fn end(&mut self) -> Result<()>;
 
-    /// Whether gradients are reduced in this backward, or wait for a later one.
+    /// True if gradients are reduced in this backward, and do not wait for a later one.
     fn reduces(&self) -> bool;
 
     /// Reduces across ranks what was not reduced yet.

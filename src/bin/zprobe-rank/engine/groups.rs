@@ -7,15 +7,15 @@ use crate::collective::{Alone, Collectives};
 
 /// Process groups. Most are all ranks.
 pub struct Groups {
-    /// Where gradients are reduced.
+    /// The ranks that gradients are reduced over.
     pub gradients: Rc<dyn Collectives>,
-    /// Where it is agreed whether a gradient overflowed.
+    /// The ranks that agree whether a gradient overflowed.
     pub overflow: Rc<dyn Collectives>,
     /// The ranks whose partitions make up the whole gradient, whose norm is wanted.
     pub norm: Rc<dyn Collectives>,
-    /// Where parameters are gathered.
+    /// The ranks that parameters are gathered from.
     pub parameters: Rc<dyn Collectives>,
-    /// Where digests of what was recorded are exchanged.
+    /// The ranks that exchange digests of what they recorded.
     pub digests: Rc<dyn Collectives>,
 }
 

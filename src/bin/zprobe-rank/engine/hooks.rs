@@ -13,12 +13,12 @@ use crate::shim::autograd::{HookKind, register_hook};
 /// A gradient flow that hooks reach, too, in the middle of a backward.
 pub type SharedFlow = Rc<RefCell<Box<dyn GradientFlow>>>;
 
-/// What is registered on a parameter.
+/// A hook to register on a parameter.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// How it is attached.
+    /// The way of attaching it.
     pub kind: HookKind,
-    /// What autograd calls, with the address of the hooks' state and the parameter's index.
+    /// The function that autograd calls, with the address of the hooks' state and the parameter's index.
     pub callback: extern "C" fn(*mut c_void, usize),
 }
 
@@ -36,7 +36,7 @@ pub struct Hooks {
 
 struct State {
     flow: SharedFlow,
-    /// How often the hook of each parameter fired in this backward.
+    /// The number of times that each parameter's hook fired in this backward.
     fired: RefCell<Vec<u32>>,
     failure: RefCell<Option<Error>>,
 }
@@ -55,7 +55,7 @@ impl Hooks {
         Ok(Self { state })
     }
 
-    /// Runs backward; how often each parameter's hook fired.
+    /// Runs backward; returns how often each parameter's hook fired.
     pub fn backward(&self, loss: &Tensor) -> Result<Vec<u32>> {
         self.state.fired.borrow_mut().fill(0);
         loss.f_backward()?;

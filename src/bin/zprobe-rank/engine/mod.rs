@@ -64,7 +64,7 @@ pub struct Engine {
     pub model: Box<dyn ProbeModel>,
     /// The model's parameters.
     pub parameters: Box<dyn Weights>,
-    /// Where gradients wait.
+    /// The way of gradients to the optimizer.
     pub flow: SharedFlow,
     /// Hands gradients to the flow while backward goes on; without hooks it gets them afterwards.
     pub hooks: Option<Hooks>,

@@ -27,7 +27,7 @@ pub struct ShardedOptimizer {
     parts: Parts,
 }
 
-/// What a step consists of.
+/// The parts of a step.
 pub struct Parts {
     /// None where losses need no scale.
     pub scaler: Option<Box<dyn Scaler>>,
@@ -52,7 +52,7 @@ impl ShardedOptimizer {
         Self { context, master, parts }
     }
 
-    /// What losses are multiplied by.
+    /// The loss scale of the step that runs.
     pub fn scale(&self) -> f64 {
         self.parts.scaler.as_ref().map_or(1.0, |scaler| scaler.scale())
     }
@@ -102,7 +102,7 @@ impl ShardedOptimizer {
     }
 }
 
-/// Whether a gradient is not finite on any rank.
+/// True if the gradient of any rank is not finite.
 fn overflows(context: &Context, gradient: &Tensor) -> Result<bool> {
     let here = gradient.isfinite().logical_not().any().to_kind(Kind::Float).reshape([1]);
     let here = here.to_device(context.device);

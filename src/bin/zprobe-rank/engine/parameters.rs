@@ -37,9 +37,9 @@ pub struct Parameters {
     context: Rc<Context>,
     /// As the model holds them.
     tensors: Vec<Tensor>,
-    /// What the trainable ones are views of; none while they are released.
+    /// The buffer that the trainable ones are views of; none while they are released.
     flat: Option<Tensor>,
-    /// What this rank owns.
+    /// This rank's partition.
     own: Tensor,
     shapes: Vec<Vec<i64>>,
 }
@@ -64,12 +64,12 @@ impl Parameters {
         Ok(this)
     }
 
-    /// Whether a rank keeps its partition alone between steps.
+    /// True if a rank keeps nothing but its partition between steps.
     fn is_partitioned(&self) -> bool {
         self.context.spec.stage == 3
     }
 
-    /// What this rank owns.
+    /// This rank's partition.
     pub fn own(&self) -> &Tensor {
         &self.own
     }

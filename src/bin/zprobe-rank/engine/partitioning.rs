@@ -1,4 +1,4 @@
-//! Which rank owns what: an engine's flat buffer, and how it is cut into equal partitions.
+//! The owners of parameters: the engine's flat buffer, and how it is cut into equal partitions.
 //!
 //! Parameters that are cut together form a unit: a parameter group in stages 1 and 2
 //! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), each
@@ -22,7 +22,7 @@ struct Unit {
     params: Vec<usize>,
     /// Its elements in the flat buffer, padding included.
     flat: Range<usize>,
-    /// Where a rank's part of it begins in that rank's partition.
+    /// The begin of a rank's part of it in that rank's partition.
     start: usize,
     /// Elements of a rank's part.
     part: usize,
@@ -35,7 +35,7 @@ pub struct Slice {
     pub rank: usize,
     /// Its elements inside the parameter.
     pub param: Range<usize>,
-    /// Where they lie in the owner's partition.
+    /// Their place in the owner's partition.
     pub partition: Range<usize>,
 }
 
@@ -113,7 +113,7 @@ impl Partitioning {
         self.units.last().map_or(0, |unit| unit.start + unit.part)
     }
 
-    /// Whether every rank owns everything.
+    /// True if every rank owns everything.
     pub fn is_replicated(&self) -> bool {
         self.replicated
     }
@@ -134,7 +134,7 @@ impl Partitioning {
         &self.groups
     }
 
-    /// Who owns which part of a parameter. Where everything is replicated, every rank owns it whole.
+    /// The slices of a parameter, with their owners. Where everything is replicated, every rank owns it whole.
     pub fn slices(&self, index: usize) -> Vec<Slice> {
         let Some(place) = self.place(index) else { return Vec::new() };
         (0..self.world_size)
@@ -153,7 +153,7 @@ impl Partitioning {
             .collect()
     }
 
-    /// Where a part of a rank's partition lies in the flat buffer, piece by piece.
+    /// The places in the flat buffer of a part of a rank's partition, piece by piece.
     pub fn runs(&self, rank: usize, part: Range<usize>) -> impl Iterator<Item = Run> + '_ {
         let owner = if self.replicated { 0 } else { rank };
         self.units.iter().filter_map(move |unit| {

@@ -35,7 +35,7 @@ pub trait Reduction {
 pub struct Reducer {
     context: Rc<Context>,
     way: Way,
-    /// Whether a reduction goes on while backward goes on (`overlap_comm`).
+    /// True if a reduction goes on while backward goes on (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, added up over the step's reductions.
     averaged: Tensor,
@@ -43,14 +43,14 @@ pub struct Reducer {
     launched: Option<Launched>,
 }
 
-/// How gradients get to their owners.
+/// The way of gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Everything to everybody.
+    /// Each rank gets everything.
     AllReduce,
-    /// To each owner what it owns, one reduction each: what ranks own differs in size.
+    /// One reduction for each owner, because what ranks own differs in size.
     ReduceToOwners,
-    /// To each owner what it owns: every rank owns as much of every parameter.
+    /// One reduction for all: every rank owns as much of every parameter.
     ReduceScatter,
 }
 
@@ -58,13 +58,13 @@ enum Way {
 struct Launched {
     /// Its collectives.
     pending: Vec<Pending>,
-    /// What this rank owns of it, once they are done.
+    /// The slices that this rank owns, once the collectives are done.
     arrivals: Vec<Arrival>,
 }
 
 /// A slice that this rank owns.
 struct Arrival {
-    /// Where it will be.
+    /// The tensor that it will be in.
     tensor: Tensor,
     /// Its place in there.
     from: Range<usize>,
@@ -106,7 +106,7 @@ impl Reducer {
         }
     }
 
-    /// Everybody gets everything, and keeps what it owns.
+    /// Each rank gets everything, and keeps what it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
@@ -120,7 +120,7 @@ impl Reducer {
         Ok(Launched { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// What ranks own of a bucket differs in size, and may be nothing: one reduction for each owner.
+    /// One reduction for each owner: ranks own more or less of a bucket, or nothing.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let placed = self.placed(params);
         let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };

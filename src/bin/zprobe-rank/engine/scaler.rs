@@ -6,7 +6,7 @@ use anyhow::Result;
 use tch::Tensor;
 use zprobe::spec::{Dtype, LossScale, RunSpec};
 
-/// What the scale is divided or multiplied by.
+/// The factor by which the scale shrinks or grows.
 const SCALE_FACTOR: f64 = 2.0;
 /// Steps without an overflow after which it grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
@@ -15,7 +15,7 @@ const HYSTERESIS: u32 = 2;
 /// The smallest (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
 
-/// What losses are multiplied by, and gradients divided.
+/// A loss scale: losses are multiplied by it, and gradients divided.
 pub trait Scaler {
     /// The scale of the step that runs.
     fn scale(&self) -> f64;

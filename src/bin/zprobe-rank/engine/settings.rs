@@ -2,14 +2,14 @@
 
 use zprobe::spec::{Dtype, RunSpec};
 
-/// What the settings of a run come to on one rank.
+/// The numbers and dtypes of one rank, which follow from the settings of the run.
 #[derive(Clone)]
 pub struct Settings {
     /// The rank whose partition this one holds: itself.
     pub owner: usize,
-    /// What a loss is divided by, so that those of a step add up to their mean.
+    /// The divisor of each loss, so that those of a step add up to their mean.
     pub loss_divisor: f64,
-    /// What a sum over the ranks is divided by, so that it becomes their mean.
+    /// The divisor of a sum over the ranks, so that it becomes their mean.
     pub average_divisor: f64,
     /// Dtype in which microbatches are added up.
     pub accumulation_dtype: Dtype,

@@ -12,7 +12,7 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// What goes wrong in a gradient flow; what is not said here goes as it should.
+/// A slip of a gradient flow; whatever it does not say goes as it should.
 pub trait Slip<F: GradientFlow> {
     /// In the place of [`GradientFlow::begin`].
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {

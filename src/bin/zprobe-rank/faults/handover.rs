@@ -15,10 +15,10 @@ use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
 
-/// What is in padding that nobody has set to zero.
+/// The content of padding that nobody has set to zero.
 const GARBAGE: f64 = 1e4;
 
-/// How late a copy is that is late: by far longer than a step takes to get to its optimizer.
+/// The delay of a late copy: by far longer than a step takes to get to its optimizer.
 const LATE: Duration = Duration::from_millis(20);
 
 /// Makes something else of this rank's partition of the gradient.
@@ -66,7 +66,7 @@ impl<F: GradientFlow> Slip<F> for Changed {
     }
 }
 
-/// What was handed over is not forgotten.
+/// A gradient that is not forgotten after the step.
 struct NeverZeroed;
 
 impl<F: GradientFlow> Slip<F> for NeverZeroed {

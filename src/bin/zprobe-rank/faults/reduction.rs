@@ -33,7 +33,7 @@ pub fn reduction(
     Ok(Box::new(Slipping { sound, slip }))
 }
 
-/// What goes wrong in a reduction; what is not said here goes as it should.
+/// A slip of a reduction; whatever it does not say goes as it should.
 trait Slip {
     /// In the place of [`Reduction::average`].
     fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()>;

@@ -53,7 +53,7 @@ impl Coded {
         Ok(Self { spec, plan, rank, device, code, parameters, unmanaged, prepared })
     }
 
-    /// What goes backward in a microbatch: the terms of each loss, one loss after the other.
+    /// The terms of each loss of a microbatch, one loss after the other.
     fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<Term>> {
         let ga = self.spec.gradient_accumulation_steps;
         let used = |param: &usize| self.plan.usage(*param).uses(step, microbatch, ga);

@@ -35,7 +35,7 @@ pub fn loaded_release() -> String {
     unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()
 }
 
-/// What the shim's last failed call on this thread says.
+/// The error of the shim's last failed call on this thread.
 fn last_error() -> Error {
     // SAFETY: the shim returns a NUL-terminated string that lives until this thread's next failure.
     let message = unsafe { CStr::from_ptr(zp_last_error()) };
