@@ -61,6 +61,33 @@ fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
 }
 
 #[test]
+fn everything_that_is_wrong_with_a_request_is_said_at_once() {
+    insta::assert_snapshot!(refusal(&[
+        "run",
+        "--engine=ddp",
+        "--stage=2",
+        "--inject=dead-hooks",
+        "--ga=0",
+        "--gradient-clipping=-1",
+        "--static-graph",
+        "--shape=unused-alternating,experts,tuple-output,dict-output",
+        "--device=cuda",
+    ]));
+}
+
+#[test]
+fn every_command_with_runs_says_the_same_of_their_timeout() {
+    for command in ["run", "check", "sweep"] {
+        let help = String::from_utf8(zprobe(&[command, "--help"]).stdout).expect("help is UTF-8");
+        let help = help.split_once("--timeout <SECS>").expect("the flag is there").1;
+        let words: Vec<&str> = help.split_whitespace().take(17).collect();
+        let rule = "Seconds of silence after which a rank counts as hung [default: 60; real engines: \
+                    180] [env: ZPROBE_TIMEOUT=]";
+        assert_eq!(words.join(" "), rule, "zprobe {command}");
+    }
+}
+
+#[test]
 fn a_deepspeed_file_that_needs_more_than_there_is_names_every_setting() {
     let file = fixture("deepspeed/broken/not_there_yet.json");
     let message = refusal(&["run", "--deepspeed-config", &file]);

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use zprobe::diagnose::{diagnose, rules::RULES};
 use zprobe::report::Verdict;
 use zprobe::report::render::{Format, render};
-use zprobe::spec::Fault;
+use zprobe::spec::settings::{self, Description};
+use zprobe::spec::{Engine, Fault};
 use zprobe::trace::Trace;
 
 /// Sections of a rule's page, in order.
@@ -143,6 +144,15 @@ fn explanations_come_to_an_end() {
 }
 
 #[test]
+fn every_page_names_the_rules_that_explain_its_findings() {
+    let unnamed = RULES.iter().flat_map(|rule| {
+        let others = rule.explained_by.iter().filter(|other| !rule.doc.contains(other.as_str()));
+        others.map(|other| format!("{} in {}.md", other, rule.code))
+    });
+    assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
 fn every_fault_is_on_the_page_of_the_rule_that_names_it() {
     for fault in Fault::ALL {
         let (wanted, code) = (format!("--inject {fault}"), fault.expected().code);
@@ -152,6 +162,32 @@ fn every_fault_is_on_the_page_of_the_rule_that_names_it() {
         let page = rule.doc.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(page.contains(&wanted), "the page of {code} does not say `{wanted}`");
     }
+}
+
+/// A setting as a row of a table.
+fn row_of(setting: Description) -> String {
+    let engines = match setting.engines {
+        all if all.len() == Engine::ALL.len() => "all".to_owned(),
+        some => some.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", "),
+    };
+    let default = setting.default.unwrap_or_default();
+    let keys = setting.key.map(|keys| format!("`{}`", keys.replace(", ", "`, `")));
+    let keys = keys.unwrap_or_default();
+    format!("| `{}` | {default} | {engines} | {keys} | {} |\n", setting.flag, setting.help)
+}
+
+/// After a change of the table: `ZPROBE_BLESS=1 cargo test --test documentation` writes the page anew.
+#[test]
+fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
+    let page = read("docs/settings.md");
+    let text = page.split("| Flag |").next().unwrap();
+    let head = "| Flag | Default | Engines | DeepSpeed's key | Meaning |\n|---|---|---|---|---|\n";
+    let rows: String = settings::ALL.iter().map(|setting| row_of(setting.describe())).collect();
+    let right = format!("{text}{head}{rows}");
+    if std::env::var_os("ZPROBE_BLESS").is_some() {
+        fs::write(root().join("docs/settings.md"), &right).unwrap();
+    }
+    assert_eq!(read("docs/settings.md"), right, "docs/settings.md is out of date");
 }
 
 #[test]

@@ -7,15 +7,21 @@ use std::path::Path;
 use zprobe::diagnose::diagnose;
 use zprobe::report::render::{Format, render};
 use zprobe::report::{Finding, Report, RuleCode};
-use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
+use zprobe::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, name_known_bugs, registry};
+
+/// The settings of an engine that is asked for nothing.
+fn settings_of(engine: Engine) -> EngineSettings {
+    let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+    request.resolve().unwrap().settings
+}
 
 /// What a run of DeepSpeed that leaks its boundary microbatch says.
 fn leak(deepspeed: &str, optimizer_class: &str) -> Report {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut report = diagnose(&Trace::read(&root.join("fixtures/traces/boundary-leak")).unwrap());
-    report.run.spec.engine = Engine::DeepSpeed;
+    report.run.spec.settings = settings_of(Engine::DeepSpeed);
     report.run.optimizer_class = Some(optimizer_class.to_owned());
     report.run.versions.insert("deepspeed".to_owned(), deepspeed.to_owned());
     name_known_bugs(&mut report);
@@ -40,7 +46,10 @@ fn a_bug_is_named_in_the_releases_that_have_it() {
 fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() {
     let mut report = leak("0.17.6", "DeepSpeedZeroOptimizer");
     report.findings[0].code = RuleCode::new("ZP104");
-    report.run.spec.contiguous_gradients = Some(false);
+    let EngineSettings::DeepSpeed(options) = &mut report.run.spec.settings else {
+        panic!("another engine")
+    };
+    options.contiguous_gradients = Some(false);
     name_known_bugs(&mut report);
     assert_eq!(names(&report), ["cpu-never-reduced", "not-averaged-mixed-dtype"]);
     assert_eq!(report.limit(), None, "it may be the one that GPUs have, too");
@@ -66,7 +75,7 @@ fn diagnose_clean() -> Report {
 fn what_only_looks_like_a_known_bug_is_not_named() {
     assert!(names(&leak("0.18.9", "DeepSpeedZeroOptimizer")).is_empty());
     let mut native = leak("0.18.9", "BF16_Optimizer");
-    native.run.spec.engine = Engine::Native;
+    native.run.spec.settings = settings_of(Engine::Native);
     name_known_bugs(&mut native);
     assert!(names(&native).is_empty());
     let mut other = leak("0.18.9", "BF16_Optimizer");
@@ -79,7 +88,7 @@ fn what_only_looks_like_a_known_bug_is_not_named() {
 fn what_a_bug_leaves_in_its_wake_is_named_beside_it_and_not_alone() {
     let wake = |codes: &[&str]| {
         let mut report = leak("0.18.9", "DistributedDataParallel");
-        report.run.spec.engine = Engine::Ddp;
+        report.run.spec.settings = settings_of(Engine::Ddp);
         report.run.spec.shapes = vec![Shape::Unmanaged];
         report.run.versions.insert("torch".to_owned(), "2.15.0".to_owned());
         let finding = report.findings[0].clone();

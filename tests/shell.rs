@@ -58,10 +58,20 @@ fn bash_completes_commands_flags_and_values() {
 
 #[test]
 fn every_shell_is_told_of_every_command_that_people_call() {
+    // How each of them writes that a word is a command.
+    let offer = |shell: &str, command: &str| match shell {
+        "bash" => format!("zprobe,{command})"),
+        "zsh" => format!("\n'{command}:"),
+        "fish" => format!("__fish_zprobe_needs_command\" -f -a \"{command}\""),
+        "powershell" => format!("[CompletionResult]::new('{command}', '{command}', "),
+        "elvish" => format!("cand {command} '"),
+        _ => panic!("{shell}"),
+    };
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = zprobe(&["completions", shell]);
         for command in commands() {
-            assert!(script.contains(&command), "{shell}: {command}");
+            let offered = offer(shell, &command);
+            assert!(script.contains(&offered), "{shell}: no {offered}");
         }
         assert!(!script.contains("pool-worker"), "{shell}");
     }

@@ -51,7 +51,9 @@ const MAKERS: &[Maker] = &[
     Maker {
         path: "deepspeed-as-passed.json",
         about: "the configuration that DeepSpeed was given",
-        make: |material| material.report.run.spec.deepspeed_config.as_ref().map(pretty).transpose(),
+        make: |material| {
+            material.report.run.spec.deepspeed_config().as_ref().map(pretty).transpose()
+        },
     },
     Maker {
         path: "spec.json",

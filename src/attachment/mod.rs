@@ -133,7 +133,7 @@ impl Attachment {
         let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
             shown: Visible::of(&report)?,
-            project: source.project.unwrap_or(Project::of(report.run.spec.engine)),
+            project: source.project.unwrap_or(Project::of(report.run.spec.engine())),
             command: command(&report),
             script: standalone::script(&report),
             environment: source.environment.redacted(&redactor),

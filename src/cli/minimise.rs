@@ -95,7 +95,7 @@ pub fn search(args: &run::Args, report: &Report, run_dir: &Path) -> Result<()> {
     }
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
     let cuda = args.look_for_gpus()?;
-    let asked = args.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus))?;
+    let asked = args.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus));
     let mut trials = Trials {
         runner: Runner::warm(args, &report.run.spec, cuda, scratch.path())?,
         wanted: kind(wanted),

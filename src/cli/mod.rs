@@ -25,7 +25,6 @@ mod report;
 mod run;
 mod runner;
 mod secrets;
-mod settings;
 mod store;
 mod sweep;
 mod verbosity;

@@ -7,12 +7,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::thread::available_parallelism;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
-use clap::builder::{PossibleValuesParser, Resettable};
+use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::launch::{Ended, Hosting, RankProgram};
 use zprobe::native;
@@ -20,10 +19,7 @@ use zprobe::report::Report;
 use zprobe::report::words::amount;
 use zprobe::run_dir::Claim;
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
-use zprobe::spec::{
-    BackendChoice, Dataflow, Device, DeviceChoice, Dtype, Engine, Fault, Gpus, Model, Optimizer,
-    RunSpec, Shape, SpecRequest,
-};
+use zprobe::spec::{BackendChoice, Device, DeviceChoice, Engine, Gpus, RunSpec, SpecRequest};
 use zprobe::trace::{Trace, is_recorded};
 
 use super::cuda::Cuda;
@@ -41,109 +37,12 @@ pub const REPORT_FILE: &str = "report.json";
 #[derive(clap::Args)]
 #[command(next_line_help = false)]
 pub struct Args {
-    /// Engine under test
-    #[arg(long, env = "ZPROBE_ENGINE", help_heading = "Engine")]
-    engine: Option<Engine>,
-
-    /// ZeRO stage [default: 1; ddp: 0; fsdp2: 3]
-    #[arg(long, value_name = "0|1|2|3", env = "ZPROBE_STAGE", help_heading = "Engine")]
-    stage: Option<u8>,
-
-    /// Microbatches per optimizer step (gradient accumulation steps) [default: 4]
-    #[arg(
-        long,
-        visible_alias = "gradient-accumulation-steps",
-        value_name = "N",
-        env = "ZPROBE_GA",
-        help_heading = "Engine"
-    )]
-    ga: Option<usize>,
-
-    /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core) [default: on CUDA one per GPU,
-    /// otherwise 2]
-    #[arg(long, value_name = "N|gpu|cpu", env = "ZPROBE_NPROC_PER_NODE", help_heading = "Engine")]
-    nproc_per_node: Option<String>,
-
-    /// Where ranks compute; `auto` is `cuda` where the native engine can use a GPU [default: auto]
-    #[arg(long, env = "ZPROBE_DEVICE", help_heading = "Engine")]
-    device: Option<DeviceChoice>,
-
-    /// How ranks communicate; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
-    /// [default: auto]
-    #[arg(long, env = "ZPROBE_BACKEND", help_heading = "Engine")]
-    backend: Option<BackendChoice>,
-
-    /// Dtype of the model [default: bf16]
-    #[arg(long, env = "ZPROBE_DTYPE", help_heading = "Engine")]
-    dtype: Option<Dtype>,
-
-    /// Dtype in which microbatches are added up [default: fp32; ddp: that of the model]
-    #[arg(long, value_name = "DTYPE", env = "ZPROBE_GRAD_ACCUM_DTYPE", help_heading = "Engine")]
-    grad_accum_dtype: Option<Dtype>,
-
-    /// Dtype in which gradients cross ranks [default: that of the buffer that is reduced]
-    #[arg(long, value_name = "DTYPE", env = "ZPROBE_COMM_DTYPE", help_heading = "Engine")]
-    comm_dtype: Option<Dtype>,
-
-    /// Where the native engine's gradients wait [default: as DeepSpeed chooses for these dtypes]
-    #[arg(long, env = "ZPROBE_DATAFLOW", help_heading = "Engine")]
-    dataflow: Option<Dataflow>,
-
-    /// Elements in an IPG bucket [default: small enough that buckets fill]
-    #[arg(long, value_name = "N", env = "ZPROBE_REDUCE_BUCKET_SIZE", help_heading = "Engine")]
-    reduce_bucket_size: Option<usize>,
-
     #[command(flatten)]
-    settings: super::settings::Settings,
-
-    /// Inner optimizer [default: sgd for the coded model, adamw otherwise]
-    #[arg(
-        long,
-        value_parser = PossibleValuesParser::new(["sgd", "adamw"]),
-        env = "ZPROBE_OPTIMIZER",
-        help_heading = "Engine"
-    )]
-    optimizer: Option<String>,
+    request: SpecRequest,
 
     /// A DeepSpeed configuration; flags win over it, and its defaults are DeepSpeed's
     #[arg(long, value_name = "FILE", env = "ZPROBE_DEEPSPEED_CONFIG", help_heading = "Engine")]
     deepspeed_config: Option<PathBuf>,
-
-    /// Synthetic model [default: coded]
-    #[arg(long, env = "ZPROBE_MODEL", help_heading = "Data")]
-    model: Option<Model>,
-
-    /// Elements that the model has at least; beyond a million, samples of buffers are recorded
-    /// [default: as few as it can do with]
-    #[arg(long, value_name = "N", env = "ZPROBE_PARAMETERS", help_heading = "Data")]
-    parameters: Option<usize>,
-
-    /// Something unusual about the model or its use; may be repeated (`zprobe list shapes`)
-    #[arg(
-        long = "shape",
-        value_name = "NAME",
-        env = "ZPROBE_SHAPE",
-        value_delimiter = ',',
-        num_args = 1..,
-        help_heading = "Data"
-    )]
-    shapes: Vec<Shape>,
-
-    /// Samples per microbatch and rank [default: 4]
-    #[arg(long, value_name = "N", env = "ZPROBE_MICRO_BATCH_SIZE", help_heading = "Data")]
-    micro_batch_size: Option<usize>,
-
-    /// Optimizer steps; from 2 on, gradients left over from a step before are seen [default: 2]
-    #[arg(long, value_name = "N", env = "ZPROBE_STEPS", help_heading = "Data")]
-    steps: Option<usize>,
-
-    /// Seed of all synthetic data [default: 0]
-    #[arg(long, env = "ZPROBE_SEED", help_heading = "Data")]
-    seed: Option<u64>,
-
-    /// Give the native engine a fault (`zprobe list faults`)
-    #[arg(long, value_name = "FAULT", env = "ZPROBE_INJECT", help_heading = "Data")]
-    inject: Option<Fault>,
 
     /// Make the run so many times, and compare the repeats bit for bit [default: 1]
     #[arg(long, value_name = "N", env = "ZPROBE_REPEAT", help_heading = "Run")]
@@ -151,15 +50,6 @@ pub struct Args {
 
     #[command(flatten)]
     minimise: minimise::Flags,
-
-    /// Seconds of silence after which a rank counts as hung [default: 60]
-    #[arg(long, value_name = "SECS", env = "ZPROBE_TIMEOUT", help_heading = "Run")]
-    timeout: Option<u64>,
-
-    /// Size of the trace: what has no room is left out of a long or wide run, and the report says
-    /// so [default: 50MB]
-    #[arg(long, value_name = "SIZE", env = "ZPROBE_TRACE_BUDGET", help_heading = "Run")]
-    trace_budget: Option<ByteSize>,
 
     /// Directory for trace, logs and report [default: a new one under .zprobe/runs]
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
@@ -239,7 +129,7 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
     refuse_nested_launch()?;
     let cuda = args.look_for_gpus()?;
     let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
-    let by_default = args.nproc_per_node.is_none();
+    let by_default = args.request.world_size.is_none() && !args.request.rank_per_gpu;
     if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
         verbosity::say(
             "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
@@ -252,7 +142,7 @@ pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trac
         run_dir.display(),
     );
     if args.rank_program.is_none() {
-        args.python.choose().must_have(spec.engine)?;
+        args.python.choose().must_have(spec.engine())?;
     }
     let repeats = args.repeats()?;
     args.refuse_what_cannot_run(&spec)?;
@@ -366,8 +256,6 @@ impl Args {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|it| it.display().to_string());
         let file = path(&self.deepspeed_config).filter(|_| with_file);
         say("--deepspeed-config", file);
-        say("--device", self.device.map(|device| device.to_string()));
-        say("--backend", self.backend.map(|backend| backend.to_string()));
         say("--python", path(&self.python.named()));
         say("--repeat", self.repeat.filter(|repeats| *repeats > 1).map(|it| it.to_string()));
         say("--rank-program", path(&self.rank_program));
@@ -391,11 +279,12 @@ impl Args {
     /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
     /// looks.
     pub fn look_for_gpus(&self) -> Result<Option<Cuda>> {
-        let native = self.engine.unwrap_or(Engine::Native) == Engine::Native;
-        let on_cpu = self.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
-        let asks = self.device == Some(DeviceChoice::Cuda)
-            || self.backend == Some(BackendChoice::Nccl)
-            || self.nproc_per_node.as_deref() == Some(GPU);
+        let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
+        let native = self.request.or_default(Engine::Native).engine() == Engine::Native;
+        let on_cpu = device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
+        let asks = device == Some(DeviceChoice::Cuda)
+            || backend == Some(BackendChoice::Nccl)
+            || rank_per_gpu;
         if native && !on_cpu && (asks || native::driver_is_there()) {
             Cuda::look(self.python.named().as_deref()).map(Some)
         } else {
@@ -405,7 +294,7 @@ impl Args {
 
     /// What is run, with these GPUs; without any, on the CPU.
     pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
-        let mut request = self.flags_alone(gpus)?;
+        let mut request = self.flags_alone(gpus);
         for note in self.fill_from_file(&mut request)? {
             verbosity::say(format_args!("note: {note}"));
         }
@@ -421,52 +310,8 @@ impl Args {
     }
 
     /// What the flags ask for, without the DeepSpeed file.
-    pub fn flags_alone(&self, gpus: Option<&Gpus>) -> Result<SpecRequest> {
-        let ranks_asked = self.nproc_per_node.as_deref().filter(|asked| *asked != GPU);
-        let mut request = SpecRequest {
-            engine: self.engine,
-            stage: self.stage,
-            world_size: ranks_asked.map(ranks).transpose()?,
-            rank_per_gpu: self.nproc_per_node.as_deref() == Some(GPU),
-            device: self.device,
-            backend: self.backend,
-            gpus: gpus.cloned(),
-            gradient_accumulation_steps: self.ga,
-            steps: self.steps,
-            dtype: self.dtype,
-            grad_accum_dtype: self.grad_accum_dtype,
-            comm_dtype: self.comm_dtype,
-            dataflow: self.dataflow,
-            reduce_bucket_size: self.reduce_bucket_size,
-            model: self.model,
-            parameters: self.parameters,
-            micro_batch_size: self.micro_batch_size,
-            optimizer: self.optimizer.as_deref().map(|name| match name {
-                "sgd" => Optimizer::EXACT_SGD,
-                _ => Optimizer::ADAMW,
-            }),
-            seed: self.seed,
-            inject: self.inject,
-            timeout_s: self.timeout,
-            trace_budget: self.trace_budget,
-            shapes: self.shapes.clone(),
-            ..SpecRequest::default()
-        };
-        self.settings.fill(&mut request);
-        Ok(request)
-    }
-}
-
-/// The value of `--nproc-per-node` for a rank on each GPU.
-const GPU: &str = "gpu";
-
-/// The number of ranks that `--nproc-per-node` stands for.
-fn ranks(text: &str) -> Result<usize> {
-    match text {
-        "cpu" => Ok(available_parallelism().context("cannot count the cores")?.get()),
-        number => number
-            .parse()
-            .with_context(|| format!("--nproc-per-node {number}: give a number, `gpu` or `cpu`")),
+    pub fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
+        SpecRequest { gpus: gpus.cloned(), ..self.request.clone() }
     }
 }
 

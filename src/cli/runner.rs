@@ -29,7 +29,7 @@ impl Runner {
         Ok(match (args.own_program(), cuda.filter(|_| spec.device == Device::Cuda)) {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
-            (None, None) if spec.engine == Engine::Native => {
+            (None, None) if spec.engine() == Engine::Native => {
                 Self::Cold(native::cpu_ranks(native::program()?))
             }
             (None, None) => Self::Cold(adapters::rank_program(&args.interpreter(), dir)?),
@@ -43,7 +43,7 @@ impl Runner {
             (Some(program), _) => Self::Cold(program),
             (None, Some(cuda)) => Self::Cuda(cuda),
             (None, None) => {
-                Self::Warm(Pooled::new(spec.engine, &args.interpreter(), &dir.join("pool"))?)
+                Self::Warm(Pooled::new(spec.engine(), &args.interpreter(), &dir.join("pool"))?)
             }
         })
     }

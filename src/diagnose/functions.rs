@@ -80,7 +80,7 @@ const DEEPSPEED: &[(&str, Point, &str)] = &[
 
 /// Who makes the buffer at a point, in an engine's own names; none where that is not known.
 pub fn function(spec: &RunSpec, class: Option<&str>, point: Point) -> Option<&'static str> {
-    match spec.engine {
+    match spec.engine() {
         Engine::Native => native(spec, point),
         Engine::DeepSpeed => {
             let class = class?;
@@ -109,7 +109,7 @@ pub fn function(spec: &RunSpec, class: Option<&str>, point: Point) -> Option<&'s
 fn native(spec: &RunSpec, point: Point) -> Option<&'static str> {
     Some(match point {
         Point::LocalGradient => return None,
-        Accumulator if spec.dataflow == Some(Dataflow::IpgBucket) => {
+        Accumulator if spec.dataflow() == Some(Dataflow::IpgBucket) => {
             "src/bin/zprobe-rank/engine/ipg.rs"
         }
         Accumulator => "src/bin/zprobe-rank/engine/accumulator.rs",

@@ -350,7 +350,7 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
-    if let (Some(fault), [], true) = (spec.inject, findings, observed.all_finished()) {
+    if let (Some(fault), [], true) = (spec.inject(), findings, observed.all_finished()) {
         missing.push(format!("the injected fault {fault}: nothing of it was seen in this run"));
     }
     if spec.model == Model::Mlp {
@@ -360,7 +360,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if spec.model == Model::Coded && spec.engine != Engine::Native {
+    if spec.model == Model::Coded && spec.engine() != Engine::Native {
         missing.push(
             "the dtype in which sums ran: the coded model's integers are exact in all of them \
              (--model mlp shows it)"
@@ -388,7 +388,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     if spec.gradient_accumulation_steps == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
-    match spec.dataflow {
+    match spec.dataflow() {
         Some(Dataflow::Accumulator) => {
             missing.push("gradient hooks and buckets: this dataflow has none".to_owned());
         }

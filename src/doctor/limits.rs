@@ -21,7 +21,7 @@ pub fn limits(python: &Python) -> Vec<Check> {
 /// Facts that say whether a run can be made, by their names in [`Python`]; none where nothing has to be
 /// asked.
 pub fn questions(spec: &RunSpec) -> &'static [&'static str] {
-    if spec.engine == Engine::DeepSpeed && spec.dtype == Dtype::Fp16 {
+    if spec.engine() == Engine::DeepSpeed && spec.dtype == Dtype::Fp16 {
         &["onednn_fp16", "deepspeed", "deepspeed_fp16"]
     } else {
         &[]

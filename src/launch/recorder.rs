@@ -39,7 +39,7 @@ impl<'a> Recorder<'a> {
         let file = run_dir::create(&path)
             .map_err(|cause| LaunchError::RunDir { path: path.clone(), cause })?;
         let mut known = Known::default();
-        spec.deepspeed_config.iter().for_each(|config| known.json(config));
+        spec.deepspeed_config().into_iter().for_each(|config| known.json(config));
         Ok(Self {
             path,
             file: BufWriter::new(file),

@@ -1,17 +1,18 @@
 //! How a configuration is made smaller: what can be left out of it, and numbers.
 
-use crate::spec::{Flag, RunSpec, Shape, SpecRequest};
+use crate::spec::settings::{self, Reduction as Role, Setting};
+use crate::spec::{RunSpec, Shape, SpecRequest};
 
 /// One way to make a configuration smaller.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Reduction {
     words: String,
     change: Change,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Change {
-    LeaveOut(fn(&mut SpecRequest)),
+    LeaveOut(&'static dyn Setting),
     Shape(Shape),
     Number(fn(&mut SpecRequest, usize), usize),
 }
@@ -25,17 +26,12 @@ impl Reduction {
     /// Changes it.
     pub fn apply(&self, request: &mut SpecRequest) {
         match self.change {
-            Change::LeaveOut(leave_out) => leave_out(request),
+            Change::LeaveOut(setting) => setting.clear(request),
             Change::Shape(shape) => request.shapes.retain(|other| *other != shape),
             Change::Number(set, number) => set(request, number),
         }
     }
 }
-
-/// Flags without which a configuration is another one rather than a smaller one: the engine and the
-/// fault are what the question is about, numbers have [`NUMBERS`], and shapes go one by one.
-const KEPT: &[&str] =
-    &["--engine", "--inject", "--timeout", "--steps", "--nproc-per-node", "--ga", "--shape"];
 
 /// A number, by its flag.
 pub struct Number {
@@ -72,20 +68,22 @@ pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
         words: format!("without --shape {shape}"),
         change: Change::Shape(shape),
     });
-    shapes.chain(said(request, |flag| !KEPT.contains(&flag.name))).collect()
+    // Each shape goes by itself.
+    let all_at_once = SpecRequest { shapes: Vec::new(), ..request.clone() };
+    shapes.chain(said(&all_at_once, |role| role == Role::LeaveOut)).collect()
 }
 
-/// Every flag that a request says.
+/// Every flag that a request says, if it need not be said where it is the default.
 pub fn all_said(request: &SpecRequest) -> Vec<Reduction> {
-    said(request, |_| true).collect()
+    said(request, |role| role != Role::KeepAlways).collect()
 }
 
-fn said(request: &SpecRequest, wanted: impl Fn(&Flag) -> bool) -> impl Iterator<Item = Reduction> {
-    Flag::all().filter(move |flag| wanted(flag)).filter_map(|flag| {
-        let value = (flag.text)(request)?;
+fn said(request: &SpecRequest, wanted: impl Fn(Role) -> bool) -> impl Iterator<Item = Reduction> {
+    settings::ALL.iter().filter(move |it| wanted(it.describe().reduction)).filter_map(|setting| {
+        let value = setting.text(request)?;
         Some(Reduction {
-            words: format!("without {} {value}", flag.name),
-            change: Change::LeaveOut(flag.clear),
+            words: format!("without {} {value}", setting.flag()),
+            change: Change::LeaveOut(*setting),
         })
     })
 }

@@ -81,7 +81,7 @@ proptest! {
             spec.world_size >= ranks && spec.gradient_accumulation_steps >= ga
                 && spec.steps >= steps.min(3)
                 && (!wants[0] || spec.offload == Offload::Cpu)
-                && (!wants[1] || spec.overlap_comm == Some(true))
+                && (!wants[1] || spec.overlap_comm() == Some(true))
                 && (!wants[2] || spec.gradient_clipping > 0.0)
                 && (!wants[3] || spec.dtype == Dtype::Fp32)
                 && (!wants[4] || spec.has_shape(Shape::Tied))

@@ -100,7 +100,6 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::RuleCode;
 
     const PROBE: &str = r#"
 description = "A leak, on two engines"
@@ -120,7 +119,7 @@ inject = "boundary-leak"
     fn a_probe_says_what_to_run_where_and_what_to_expect() {
         let probe = read(PROBE).unwrap();
         assert_eq!((probe.name.as_str(), probe.engines.len()), ("leak", 2));
-        assert_eq!(probe.expect, Expectation::Finding(RuleCode::new("ZP101")));
+        assert_eq!(probe.expect, Expectation::parse("ZP101", None, None).unwrap());
         let keys: Vec<&String> = probe.run.keys().map(toml::Spanned::get_ref).collect();
         assert_eq!(keys, ["inject", "stage"]);
     }

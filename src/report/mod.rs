@@ -259,6 +259,21 @@ pub struct KnownBug {
     pub workaround: String,
 }
 
+impl KnownBug {
+    /// What it is, where, and until when: `title (deepspeed <0.19.0; fixed in 0.19.0)`.
+    pub fn description(&self) -> String {
+        format!("{} ({}; {})", self.title, self.affected, self.fix())
+    }
+
+    /// `fixed in 0.19.0`
+    pub fn fix(&self) -> String {
+        match &self.fixed {
+            Some(release) => format!("fixed in {release}"),
+            None => "not fixed in any release that was tried".to_owned(),
+        }
+    }
+}
+
 /// A deviation that has its cause in a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Consequence {
@@ -372,6 +387,18 @@ pub struct Rank {
     pub failure: Option<String>,
     /// The end of its standard error, if it did not end well.
     pub stderr: Option<String>,
+}
+
+impl Rank {
+    /// How its process ended: `exit code 1`.
+    pub fn ending(&self) -> String {
+        match self.outcome {
+            Some(Outcome::Code(code)) => format!("exit code {code}"),
+            Some(Outcome::Signal(signal)) => format!("signal {signal}"),
+            Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
+            None => "no known end".to_owned(),
+        }
+    }
 }
 
 /// A bucket flush.

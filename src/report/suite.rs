@@ -201,7 +201,7 @@ impl Suite {
     ) -> Self {
         let case = Case {
             probe: "run".to_owned(),
-            engine: report.run.spec.engine,
+            engine: report.run.spec.engine(),
             description: super::render::headline(report),
             file: None,
             command,

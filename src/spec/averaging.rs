@@ -15,10 +15,10 @@ impl RunSpec {
     /// stage 3 always (`__avg_scatter_contiguous_grads`, `reduce_scatter_coalesced`), it divides
     /// first. FSDP2 divides last by what of `W` is no power of two.
     pub fn divides_last(&self) -> bool {
-        match self.engine {
+        match self.engine() {
             Engine::Native => {
-                let accumulates = self.dataflow == Some(Dataflow::Accumulator);
-                accumulates || self.all_reduces(self.reduce_scatter == Some(false))
+                let accumulates = self.dataflow() == Some(Dataflow::Accumulator);
+                accumulates || self.all_reduces(self.reduce_scatter() == Some(false))
             }
             Engine::DeepSpeed => {
                 let is = |pointer, wanted| self.configured(pointer) == Some(&Value::Bool(wanted));
@@ -43,7 +43,7 @@ impl RunSpec {
     }
 
     fn configured(&self, pointer: &str) -> Option<&Value> {
-        self.deepspeed_config.as_ref()?.pointer(pointer)
+        self.deepspeed_config()?.pointer(pointer)
     }
 }
 

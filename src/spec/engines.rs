@@ -6,68 +6,6 @@ use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecReque
 pub(super) const MIB: f64 = 1_048_576.0;
 
 impl SpecRequest {
-    /// Refuses what the engine has no place for: nothing that was asked for is ignored.
-    pub(super) fn check_engine(&self, engine: Engine) -> Result<(), Invalid> {
-        let other = "choose another with --engine";
-        let native_only = "use --engine native";
-        let deepspeed_only = "use --engine deepspeed";
-        let ddp_only = "use --engine ddp";
-        let is_set = |flag: Option<bool>| flag.is_some();
-        let (native, deepspeed) = (engine == Engine::Native, engine == Engine::DeepSpeed);
-        let zero = native || deepspeed;
-        let (ddp, fsdp2) = (engine == Engine::Ddp, engine == Engine::Fsdp2);
-        let rows = [
-            ("--dataflow", self.dataflow.is_some(), native, native_only),
-            (
-                "--grad-accum-dtype",
-                self.grad_accum_dtype.is_some(),
-                zero,
-                "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
-            ),
-            ("--comm-dtype", self.comm_dtype.is_some(), !ddp, "use --comm-hook"),
-            ("--inject", self.inject.is_some(), native, native_only),
-            ("--stage", self.stage.is_some(), zero, other),
-            ("--reduce-bucket-size", self.reduce_bucket_size.is_some(), zero, other),
-            ("--allgather-bucket-size", self.allgather_bucket_size.is_some(), native, native_only),
-            ("--parameter-groups", self.parameter_groups.is_some(), native, native_only),
-            ("--offload", self.offload == Some(Offload::Cpu), zero, other),
-            ("--overlap-comm", is_set(self.overlap_comm), zero, other),
-            ("--contiguous-gradients", is_set(self.contiguous_gradients), zero, other),
-            ("--reduce-scatter", is_set(self.reduce_scatter), zero, other),
-            (
-                "--immediate-grad-update",
-                is_set(self.immediate_grad_update),
-                deepspeed,
-                deepspeed_only,
-            ),
-            ("--loss-scale", self.loss_scale.is_some(), zero, other),
-            ("--bucket-cap-mb", self.bucket_cap_mb.is_some(), ddp, ddp_only),
-            ("--find-unused-parameters", is_set(self.find_unused_parameters), ddp, ddp_only),
-            ("--static-graph", is_set(self.static_graph), ddp, ddp_only),
-            ("--gradient-as-bucket-view", is_set(self.gradient_as_bucket_view), ddp, ddp_only),
-            ("--comm-hook", self.comm_hook.is_some(), ddp, ddp_only),
-            (
-                "--reshard-after-forward",
-                is_set(self.reshard_after_forward),
-                fsdp2,
-                "use --engine fsdp2",
-            ),
-        ];
-        match rows.into_iter().find(|(_, asked, has, _)| *asked && !has) {
-            Some((flag, _, _, advice)) => Err(Invalid::NotOfThisEngine { flag, engine, advice }),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn resolve_stage(&self, engine: Engine) -> Result<u8, Invalid> {
-        let stage = self.stage.unwrap_or(match engine {
-            Engine::Native | Engine::DeepSpeed => 1,
-            Engine::Ddp => 0,
-            Engine::Fsdp2 => 3,
-        });
-        if stage > 3 { Err(Invalid::NoSuchStage(stage)) } else { Ok(stage) }
-    }
-
     /// DDP accumulates in the parameters' own gradients, FSDP2 in the dtype that it reduces in.
     pub(super) fn resolve_grad_accum_dtype(&self, engine: Engine, dtype: Dtype) -> Dtype {
         self.grad_accum_dtype.unwrap_or(match engine {
@@ -98,16 +36,10 @@ impl SpecRequest {
         (engine == Engine::Native).then(|| self.dataflow.unwrap_or(chosen))
     }
 
-    /// Settings of the native engine, with DeepSpeed's defaults (`DeepSpeedZeroConfig` in
-    /// `runtime/zero/config.py`).
-    pub(super) fn fill_native(&self, spec: &mut RunSpec) -> Result<(), Invalid> {
-        spec.allgather_bucket_size = Some(self.allgather_bucket_size.unwrap_or(500_000_000));
-        spec.parameter_groups = Some(self.parameter_groups.unwrap_or(1));
-        if spec.dataflow == Some(Dataflow::IpgBucket) {
-            spec.overlap_comm = Some(self.overlap_comm.unwrap_or(spec.stage == 3));
-            spec.contiguous_gradients = Some(self.contiguous_gradients.unwrap_or(true));
-            spec.reduce_scatter = Some(self.reduce_scatter.unwrap_or(true));
-            return Ok(());
+    /// Refuses what does not go together with the accumulator dataflow.
+    pub(super) fn check_native(&self, spec: &RunSpec) -> Vec<Invalid> {
+        if spec.dataflow() != Some(Dataflow::Accumulator) {
+            return Vec::new();
         }
         let no_buckets = "the accumulator dataflow has no buckets; use --dataflow ipg-bucket";
         let rows = [
@@ -117,15 +49,13 @@ impl SpecRequest {
                 "--dataflow accumulator --offload cpu",
                 "gradients are offloaded from buckets; use --dataflow ipg-bucket",
             ),
-            (spec.overlap_comm.is_some(), "--overlap-comm", no_buckets),
-            (spec.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
-            (spec.reduce_scatter.is_some(), "--reduce-scatter", no_buckets),
+            (self.overlap_comm.is_some(), "--overlap-comm", no_buckets),
+            (self.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
+            (self.reduce_scatter.is_some(), "--reduce-scatter", no_buckets),
             (self.reduce_bucket_size.is_some(), "--reduce-bucket-size", no_buckets),
         ];
-        match rows.into_iter().find(|(unfit, _, _)| *unfit) {
-            Some((_, asked, reason)) => Err(Invalid::contradiction(asked, reason)),
-            None => Ok(()),
-        }
+        let unfit = rows.into_iter().filter(|(unfit, _, _)| *unfit);
+        unfit.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
     }
 }
 
@@ -163,10 +93,10 @@ pub(super) fn check_accumulation(
 }
 
 /// Refuses shapes that the engine leaves no room for.
-pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
+pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let has = |shape| spec.has_shape(shape);
     let one_backward = spec.gradient_accumulation_steps == 1 && !has(Shape::SeveralBackwards);
-    let native = spec.engine == Engine::Native;
+    let native = spec.engine() == Engine::Native;
     let handed_the_loss =
         "the native engine is handed the loss itself; choose another with --engine";
     let rows = [
@@ -174,21 +104,21 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
         (Shape::DictOutput, native, handed_the_loss),
         (
             Shape::Bypass,
-            spec.engine == Engine::Fsdp2,
+            spec.engine() == Engine::Fsdp2,
             "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
         ),
         (
             Shape::Bypass,
-            spec.engine == Engine::DeepSpeed && spec.stage == 3,
+            spec.engine() == Engine::DeepSpeed && spec.stage == 3,
             "beside the forward, stage 3's parameters are empty; use --stage 2",
         ),
         (
             Shape::PenaltyBackward,
-            !native && (spec.engine != Engine::DeepSpeed || spec.stage == 3),
+            !native && (spec.engine() != Engine::DeepSpeed || spec.stage == 3),
             "DDP and FSDP2 reduce in what their forward prepares, and stage 3's parameters are \
              empty beside it; use --engine deepspeed with --stage 0, 1 or 2",
         ),
-        (Shape::LateNoSync, spec.engine != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
+        (Shape::LateNoSync, spec.engine() != Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
         (
             Shape::LateNoSync,
             one_backward,
@@ -196,7 +126,7 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
         ),
         (
             Shape::Experts,
-            spec.engine != Engine::DeepSpeed,
+            spec.engine() != Engine::DeepSpeed,
             "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
         ),
         (
@@ -210,42 +140,34 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
             "a single rank sends no data to another's expert; use --nproc-per-node 2 or more",
         ),
     ];
-    match rows.into_iter().find(|(shape, unfit, _)| has(*shape) && *unfit) {
-        Some((shape, _, reason)) => refuse(format!("--shape {shape}"), reason),
-        None => Ok(()),
-    }
+    let problem = |shape: &Shape| {
+        let (_, _, reason) = rows.iter().find(|(other, unfit, _)| other == shape && *unfit)?;
+        Some(Invalid::contradiction(format!("--shape {shape}"), reason))
+    };
+    spec.shapes.iter().filter_map(problem).collect()
 }
 
 /// Refuses settings of DDP that contradict what it is used for.
-pub(super) fn check_ddp(spec: &RunSpec) -> Result<(), Invalid> {
-    let Some(ddp) = spec.ddp else { return Ok(()) };
-    if !(ddp.bucket_cap_mb * MIB >= 1.0 && ddp.bucket_cap_mb.is_finite()) {
-        return refuse(
-            format!("--bucket-cap-mb {}", ddp.bucket_cap_mb),
-            "a bucket holds at least one byte, which is 0.000001 MiB",
-        );
+pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
+    let mut problems = Vec::new();
+    if !spec.ddp().is_some_and(|ddp| ddp.static_graph) {
+        return problems;
     }
-    let accumulates =
-        spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards);
-    if ddp.static_graph && accumulates {
+    if spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards) {
         // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and 2.15: the
         // first backward enqueues a reduction though its forward did not prepare for one.
-        return refuse(
-            "--static-graph with gradient accumulation".to_owned(),
+        problems.push(Invalid::contradiction(
+            "--static-graph with gradient accumulation",
             "DDP learns the graph in the first backward and reduces then, so that it fails under \
              no_sync; use --ga 1",
-        );
+        ));
     }
-    if ddp.static_graph && spec.has_shape(Shape::UnusedAlternating) {
-        return refuse(
-            "--static-graph with --shape unused-alternating".to_owned(),
+    if spec.has_shape(Shape::UnusedAlternating) {
+        problems.push(Invalid::contradiction(
+            "--static-graph with --shape unused-alternating",
             "the graph is not the same in every step, which is what --static-graph promises; drop \
              one of the two",
-        );
+        ));
     }
-    Ok(())
-}
-
-fn refuse(asked: String, reason: &'static str) -> Result<(), Invalid> {
-    Err(Invalid::contradiction(asked, reason))
+    problems
 }

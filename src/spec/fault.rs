@@ -230,10 +230,10 @@ impl Fault {
 /// Refuses a fault that the run has no place for. One that changes nothing, as most do with a single
 /// rank, is let through.
 pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
-    let Some(fault) = spec.inject else { return Ok(()) };
-    let has_buckets = spec.dataflow == Some(Dataflow::IpgBucket);
+    let Some(fault) = spec.inject() else { return Ok(()) };
+    let has_buckets = spec.dataflow() == Some(Dataflow::IpgBucket);
     let reduces_at_once = spec.stage >= 2;
-    let overlaps = spec.overlap_comm == Some(true);
+    let overlaps = spec.overlap_comm() == Some(true);
     let offloads = spec.offload == Offload::Cpu;
     let has_unused = spec.shapes.iter().any(|shape| shape.leaves_unused());
     let backwards = spec.steps * spec.gradient_accumulation_steps;
@@ -258,7 +258,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
             "it is about a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
         ),
         Fault::BufferOverwritten => (
-            overlaps && spec.contiguous_gradients == Some(true),
+            overlaps && spec.contiguous_gradients() == Some(true),
             "no buffer is filled while another is reduced; add --overlap-comm and leave out \
              --contiguous-gradients false",
         ),

@@ -1,5 +1,7 @@
 //! Why a request cannot be run.
 
+use std::fmt;
+
 use bytesize::ByteSize;
 
 use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
@@ -15,7 +17,7 @@ pub enum Invalid {
         /// The engine.
         engine: Engine,
         /// What to do instead.
-        advice: &'static str,
+        advice: String,
     },
     /// No such ZeRO stage.
     #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
@@ -159,3 +161,57 @@ impl Invalid {
         Self::Contradiction { asked: asked.into(), reason }
     }
 }
+
+/// Everything that is wrong with a request, at once.
+///
+/// A single problem displays as itself; several as a summary, and one indented line for each.
+#[derive(Debug, Default, PartialEq)]
+pub struct Refusal(Vec<Invalid>);
+
+impl Refusal {
+    /// Notes what was found wrong, if anything was, and what to go on with.
+    pub(super) fn unless<T>(&mut self, checked: Result<T, Invalid>) -> Option<T> {
+        checked.map_err(|problem| self.0.push(problem)).ok()
+    }
+
+    /// Adds problems.
+    pub(super) fn extend(&mut self, problems: impl IntoIterator<Item = Invalid>) {
+        self.0.extend(problems);
+    }
+
+    /// Refuses if anything is wrong.
+    pub(super) fn into_result(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    /// The problems; at least one.
+    pub fn problems(&self) -> &[Invalid] {
+        &self.0
+    }
+
+    /// All problems in one line.
+    pub fn line(&self) -> String {
+        self.0.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; and ")
+    }
+}
+
+impl From<Invalid> for Refusal {
+    fn from(problem: Invalid) -> Self {
+        Self(vec![problem])
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0.as_slice() {
+            return only.fmt(f);
+        }
+        write!(f, "{} things keep this from being run:", self.0.len())?;
+        for problem in &self.0 {
+            write!(f, "\n  {}", problem.to_string().replace('\n', "\n  "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -20,50 +20,53 @@ pub mod plan;
 mod point;
 mod recording;
 mod request;
+pub mod settings;
 mod shape;
 mod usage;
 mod validate;
+mod wire;
 
 use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use command::{Command, Flag};
+pub use command::Command;
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use fault::Fault;
-pub use invalid::Invalid;
-pub use options::{CommHook, DdpOptions, Fsdp2Options, LossScale, Observation, Offload};
+pub use invalid::{Invalid, Refusal};
+pub use options::{
+    Buckets, CommHook, DdpOptions, DeepSpeedOptions, EngineSettings, Flow, Fsdp2Options, LossScale,
+    NativeOptions, Observation, Offload,
+};
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;
 pub use recording::{LARGEST_WHOLE, Recording};
-pub use request::{DEFAULT_WORLD_SIZE, SpecRequest};
+pub use request::DEFAULT_WORLD_SIZE;
+pub use settings::SpecRequest;
 pub use shape::Shape;
 pub use usage::Usage;
 
 /// One run, completely specified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "wire::Wire", into = "wire::Wire")]
 pub struct RunSpec {
-    /// The engine under test.
-    pub engine: Engine,
+    /// The engine under test, with the settings that it alone has.
+    pub settings: EngineSettings,
     /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
     pub stage: u8,
     /// Number of ranks `W`.
     pub world_size: usize,
     /// Where they compute.
-    #[serde(default)]
     pub device: Device,
     /// How they communicate.
-    #[serde(default)]
     pub backend: Backend,
     /// Microbatches per optimizer step `GA`.
     pub gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.
     pub steps: usize,
     /// Steps after which codes are used again; none where every step has codes of its own.
-    #[serde(default)]
     pub code_steps: Option<usize>,
     /// Dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
@@ -71,48 +74,17 @@ pub struct RunSpec {
     pub grad_accum_dtype: Dtype,
     /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
     pub comm_dtype: Option<Dtype>,
-    /// Where gradients wait between backward and reduction, in the native engine; the others have
-    /// ways of their own.
-    pub dataflow: Option<Dataflow>,
     /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     pub reduce_bucket_size: usize,
-    /// Most elements that one all-gather of parameters returns (DeepSpeed's `allgather_bucket_size`);
-    /// none where that is left to the engine.
-    #[serde(default)]
-    pub allgather_bucket_size: Option<usize>,
-    /// Parameter groups: 1, or 2 to part what is decayed from what is not; none for engines that are
-    /// given one.
-    #[serde(default)]
-    pub parameter_groups: Option<usize>,
     /// Where the optimizer's states live.
     pub offload: Offload,
-    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`); this and the next three
-    /// are none where that is left to the engine.
-    pub overlap_comm: Option<bool>,
-    /// Whether gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
-    /// `contiguous_gradients`).
-    pub contiguous_gradients: Option<bool>,
-    /// Whether gradients are reduce-scattered instead of all-reduced (DeepSpeed's
-    /// `reduce_scatter`).
-    pub reduce_scatter: Option<bool>,
-    /// Whether `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
-    /// `bf16.immediate_grad_update`).
-    pub immediate_grad_update: Option<bool>,
     /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
     pub gradient_clipping: f64,
     /// Scale of the loss of an fp16 model.
     pub loss_scale: LossScale,
-    /// Settings of DDP; none for other engines.
-    pub ddp: Option<DdpOptions>,
-    /// Settings of FSDP2; none for other engines.
-    pub fsdp2: Option<Fsdp2Options>,
-    /// What the real DeepSpeed is configured with: the user's file as it is, or what follows from
-    /// the flags; none for other engines.
-    pub deepspeed_config: Option<serde_json::Value>,
     /// How much of the engine is observed.
     pub observe: Observation,
     /// Whether memory that torch hands out holds NaN until somebody writes to it.
-    #[serde(default)]
     pub poison_memory: bool,
     /// The synthetic model.
     pub model: Model,
@@ -126,12 +98,9 @@ pub struct RunSpec {
     pub optimizer: Optimizer,
     /// Seed of all synthetic data.
     pub seed: u64,
-    /// A deliberate fault, if any.
-    pub inject: Option<Fault>,
     /// Seconds without an event from a rank after which it counts as hung.
     pub timeout_s: u64,
     /// The parts of the run that its trace holds.
-    #[serde(default)]
     pub recording: Recording,
 }
 

@@ -2,8 +2,208 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Dtype, named_enum};
+use super::{Dataflow, Dtype, Engine, Fault, RunSpec, Shape, SpecRequest, named_enum};
+
+/// The engine under test, with the settings that it alone has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineSettings {
+    /// zprobe's own engine.
+    Native(NativeOptions),
+    /// DeepSpeed.
+    DeepSpeed(DeepSpeedOptions),
+    /// PyTorch's `DistributedDataParallel`.
+    Ddp(DdpOptions),
+    /// PyTorch's `fully_shard`.
+    Fsdp2(Fsdp2Options),
+}
+
+/// Settings of zprobe's own engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NativeOptions {
+    /// The place where gradients wait between backward and reduction.
+    pub flow: Flow,
+    /// Most elements that one all-gather of parameters returns.
+    pub allgather_bucket_size: usize,
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not.
+    pub parameter_groups: usize,
+    /// A deliberate fault, if any.
+    pub inject: Option<Fault>,
+}
+
+/// A dataflow of the native engine, with the settings that belong to it alone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Flow {
+    /// [`Dataflow::Accumulator`]
+    Accumulator,
+    /// [`Dataflow::IpgBucket`]
+    IpgBucket(Buckets),
+}
+
+/// Settings of IPG buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// Whether reduction overlaps backward.
+    pub overlap_comm: bool,
+    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    pub contiguous_gradients: bool,
+    /// Whether gradients are reduce-scattered instead of all-reduced.
+    pub reduce_scatter: bool,
+}
+
+/// Settings of DeepSpeed. All but the configuration are what flags asked for in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepSpeedOptions {
+    /// What the engine is configured with: the user's file as it is, or what follows from the flags;
+    /// none only in a trace that does not say it.
+    pub config: Option<Value>,
+    /// `zero_optimization.overlap_comm`
+    pub overlap_comm: Option<bool>,
+    /// `zero_optimization.contiguous_gradients`
+    pub contiguous_gradients: Option<bool>,
+    /// `zero_optimization.reduce_scatter`
+    pub reduce_scatter: Option<bool>,
+    /// `bf16.immediate_grad_update`
+    pub immediate_grad_update: Option<bool>,
+}
+
+impl EngineSettings {
+    /// The settings that were asked for, with the defaults of the engine. What depends on the whole of a
+    /// specification is left open: DeepSpeed's configuration, and the default size of DDP's buckets.
+    pub(super) fn of(
+        request: &SpecRequest,
+        (engine, stage): (Engine, u8),
+        dataflow: Option<Dataflow>,
+        shapes: &[Shape],
+    ) -> Self {
+        let asked = request.or_default(engine);
+        match engine {
+            // With DeepSpeed's defaults (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+            Engine::Native => Self::Native(NativeOptions {
+                flow: match dataflow {
+                    Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
+                        overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
+                        contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
+                        reduce_scatter: request.reduce_scatter.unwrap_or(true),
+                    }),
+                    _ => Flow::Accumulator,
+                },
+                allgather_bucket_size: asked.allgather_bucket_size(),
+                parameter_groups: asked.parameter_groups(),
+                inject: request.inject,
+            }),
+            Engine::DeepSpeed => Self::DeepSpeed(DeepSpeedOptions {
+                config: None,
+                overlap_comm: request.overlap_comm,
+                contiguous_gradients: request.contiguous_gradients,
+                reduce_scatter: request.reduce_scatter,
+                immediate_grad_update: request.immediate_grad_update,
+            }),
+            Engine::Ddp => Self::Ddp(DdpOptions {
+                bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
+                find_unused_parameters: request
+                    .find_unused_parameters
+                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+                static_graph: asked.static_graph(),
+                gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+                comm_hook: asked.comm_hook(),
+            }),
+            Engine::Fsdp2 => {
+                Self::Fsdp2(Fsdp2Options { reshard_after_forward: asked.reshard_after_forward() })
+            }
+        }
+    }
+}
+
+impl RunSpec {
+    /// The engine under test.
+    pub fn engine(&self) -> Engine {
+        match self.settings {
+            EngineSettings::Native(_) => Engine::Native,
+            EngineSettings::DeepSpeed(_) => Engine::DeepSpeed,
+            EngineSettings::Ddp(_) => Engine::Ddp,
+            EngineSettings::Fsdp2(_) => Engine::Fsdp2,
+        }
+    }
+
+    /// Settings of the native engine; none for other engines.
+    pub fn native(&self) -> Option<&NativeOptions> {
+        if let EngineSettings::Native(options) = &self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of DeepSpeed; none for other engines.
+    pub fn deepspeed(&self) -> Option<&DeepSpeedOptions> {
+        if let EngineSettings::DeepSpeed(options) = &self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of DDP; none for other engines.
+    pub fn ddp(&self) -> Option<DdpOptions> {
+        if let EngineSettings::Ddp(options) = self.settings { Some(options) } else { None }
+    }
+
+    /// Settings of FSDP2; none for other engines.
+    pub fn fsdp2(&self) -> Option<Fsdp2Options> {
+        if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
+    }
+
+    fn buckets(&self) -> Option<Buckets> {
+        if let Flow::IpgBucket(buckets) = self.native()?.flow { Some(buckets) } else { None }
+    }
+
+    /// What the real DeepSpeed is configured with; none for other engines.
+    pub fn deepspeed_config(&self) -> Option<&Value> {
+        self.deepspeed()?.config.as_ref()
+    }
+
+    /// Where gradients wait between backward and reduction, in the native engine; the others have
+    /// ways of their own.
+    pub fn dataflow(&self) -> Option<Dataflow> {
+        Some(match self.native()?.flow {
+            Flow::Accumulator => Dataflow::Accumulator,
+            Flow::IpgBucket(_) => Dataflow::IpgBucket,
+        })
+    }
+
+    /// Most elements that one all-gather of parameters returns; none where that is left to the engine.
+    pub fn allgather_bucket_size(&self) -> Option<usize> {
+        Some(self.native()?.allgather_bucket_size)
+    }
+
+    /// Parameter groups; none for engines that are given one.
+    pub fn parameter_groups(&self) -> Option<usize> {
+        Some(self.native()?.parameter_groups)
+    }
+
+    /// A deliberate fault of the native engine, if any.
+    pub fn inject(&self) -> Option<Fault> {
+        self.native()?.inject
+    }
+
+    /// Whether reduction overlaps backward; this and the next three are none where that is left to the
+    /// engine, or has no meaning there.
+    pub fn overlap_comm(&self) -> Option<bool> {
+        let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
+        buckets.or_else(|| self.deepspeed()?.overlap_comm)
+    }
+
+    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    pub fn contiguous_gradients(&self) -> Option<bool> {
+        let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
+        buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
+    }
+
+    /// Whether gradients are reduce-scattered instead of all-reduced.
+    pub fn reduce_scatter(&self) -> Option<bool> {
+        let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
+        buckets.or_else(|| self.deepspeed()?.reduce_scatter)
+    }
+
+    /// Whether `BF16_Optimizer` fills its accumulator from hooks.
+    pub fn immediate_grad_update(&self) -> Option<bool> {
+        self.deepspeed()?.immediate_grad_update
+    }
+}
 
 named_enum! {
     /// Where the optimizer's states live.

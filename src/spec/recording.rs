@@ -245,7 +245,8 @@ impl Size {
             |list: &Option<Vec<usize>>, all: usize| list.as_ref().map_or(all, Vec::len) as u64;
         let local = if spec.model == Model::Mlp { 4 } else { 0 };
         // DDP and FSDP2 have no sum of their own beside the gradient that is reduced.
-        let accumulator = if spec.engine == Engine::Ddp { 0 } else { spec.grad_accum_dtype.size() };
+        let accumulator =
+            if spec.engine() == Engine::Ddp { 0 } else { spec.grad_accum_dtype.size() };
         // Gradient as reduced; before the step and consumed by it, master weights, parameters.
         let step = 3 * 4 + spec.dtype.size();
         Self {
@@ -333,7 +334,7 @@ mod tests {
             ..SpecRequest::default()
         };
         let refusal = request.resolve().expect_err("it has no room");
-        let Invalid::TraceBudget { needed, .. } = refusal else { panic!("{refusal}") };
+        let [Invalid::TraceBudget { needed, .. }] = refusal.problems() else { panic!("{refusal}") };
         let said = needed.display().si().to_string().parse();
         let request =
             SpecRequest { trace_budget: said.ok(), steps: Some(100), ..SpecRequest::default() };

@@ -2,46 +2,17 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{Engine, Invalid, Model, RunSpec};
+use super::{Engine, Invalid, Model, RunSpec, SpecRequest, settings};
 
 impl RunSpec {
-    /// Refuses counts of 0, and counts so large that arithmetic with them could overflow.
+    /// Refuses values that no engine takes, among them counts so large that arithmetic with them could
+    /// overflow.
     ///
     /// # Errors
-    /// The first count that is out of range.
-    pub fn check_size(&self) -> Result<(), Invalid> {
-        const MOST: usize = 1 << 16;
-        let timeout_s = usize::try_from(self.timeout_s).unwrap_or(usize::MAX);
-        for (flag, value, limit) in [
-            ("--nproc-per-node", self.world_size, MOST),
-            ("--ga", self.gradient_accumulation_steps, MOST),
-            ("--steps", self.steps, MOST),
-            ("--micro-batch-size", self.micro_batch_size, MOST),
-            ("--timeout", timeout_s, 1_000_000),
-            ("--parameters", self.parameters.unwrap_or(1), 1 << 36),
-            ("--parameter-groups", self.parameter_groups.unwrap_or(1), 2),
-            ("--allgather-bucket-size", self.allgather_bucket_size.unwrap_or(1), usize::MAX),
-        ] {
-            match value {
-                0 => return Err(Invalid::Zero { flag }),
-                value if value > limit => return Err(Invalid::TooLarge { flag, value, limit }),
-                _ => {}
-            }
-        }
-        Ok(())
+    /// The first value that is out of range.
+    pub fn check_values(&self) -> Result<(), Invalid> {
+        settings::ALL.iter().try_for_each(|setting| setting.check(self))
     }
-}
-
-/// Refuses norms that nothing can be clipped to.
-pub(super) fn check_numbers(spec: &RunSpec) -> Result<(), Invalid> {
-    let norm = spec.gradient_clipping;
-    if norm.is_finite() && norm >= 0.0 {
-        return Ok(());
-    }
-    Err(Invalid::contradiction(
-        format!("--gradient-clipping {norm}"),
-        "a norm is a positive number; 0 does not clip",
-    ))
 }
 
 /// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it, unless
@@ -49,9 +20,12 @@ pub(super) fn check_numbers(spec: &RunSpec) -> Result<(), Invalid> {
 ///
 /// Where the sum over the ranks is divided last, multiples of `W` are on the wire, for which only the
 /// odd part of `W` takes up significant bits.
-pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
+///
+/// The dtype that gradients cross ranks in may follow from the one that they are added up in.
+pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invalid> {
+    let mut problems = Vec::new();
     if spec.model != Model::Coded {
-        return Ok(());
+        return problems;
     }
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
@@ -61,8 +35,9 @@ pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
         ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
     ] {
         let limit = dtype.exact_integers() / multiple;
-        if contributions > limit && !sums_stay_within(spec, limit) {
-            return Err(Invalid::Inexact {
+        let follows = !problems.is_empty() && asked.comm_dtype.is_none();
+        if contributions > limit && !follows && !sums_stay_within(spec, limit) {
+            problems.push(Invalid::Inexact {
                 world_size: spec.world_size,
                 ga: spec.gradient_accumulation_steps,
                 contributions,
@@ -72,7 +47,8 @@ pub(super) fn check_exactness(spec: &RunSpec) -> Result<(), Invalid> {
             });
         }
     }
-    check_range(spec)
+    problems.extend(check_range(spec).err());
+    problems
 }
 
 /// The sums of codes, times the loss scale, stay in the range of fp16.
@@ -83,7 +59,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
     let multiple = if undivided { spec.world_size } else { 1 };
     let largest = (spec.contributions_per_step() * multiple) as f64 * scale;
-    let scales = spec.engine == Engine::Native && spec.dtype == Dtype::Fp16;
+    let scales = spec.engine() == Engine::Native && spec.dtype == Dtype::Fp16;
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
             format!("--loss-scale {scale}"),
@@ -97,24 +73,28 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
 }
 
 /// Shapes are shapes of the coded model, and some contradict each other.
-pub(super) fn check_shapes(spec: &RunSpec) -> Result<(), Invalid> {
-    if let (Some(&shape), Model::Mlp) = (spec.shapes.first(), spec.model) {
-        return Err(Invalid::ShapeWithoutCodes { shape, model: spec.model });
-    }
+pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
+    let mut problems = Vec::new();
     for &first in &spec.shapes {
+        if spec.model == Model::Mlp {
+            problems.push(Invalid::ShapeWithoutCodes { shape: first, model: spec.model });
+        }
         for &second in &spec.shapes {
-            if let Some(reason) = first.excludes(second) {
-                return Err(Invalid::ShapesContradict { first, second, reason });
-            }
+            let reason = first.excludes(second);
+            problems.extend(reason.map(|reason| Invalid::ShapesContradict {
+                first,
+                second,
+                reason,
+            }));
         }
     }
-    Ok(())
+    problems
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Dataflow, Fault, Offload, Shape, SpecRequest};
+    use crate::spec::{Dataflow, Fault, Offload, Shape};
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {
@@ -143,8 +123,8 @@ mod tests {
         };
         for engine in [Engine::Native, Engine::DeepSpeed] {
             assert!(request(engine, true).resolve().is_ok(), "{engine}");
-            let inexact = matches!(request(engine, false).resolve(), Err(Invalid::Inexact { .. }));
-            assert!(inexact, "{engine}");
+            let refusal = request(engine, false).resolve().expect_err("it is inexact");
+            assert!(matches!(refusal.problems(), [Invalid::Inexact { .. }]), "{engine}");
             // Where nothing is scattered, stage 3 divides first all the same.
             let stage_3 = SpecRequest { stage: Some(3), ..request(engine, false) };
             assert!(stage_3.resolve().is_ok(), "{engine}");
@@ -165,7 +145,7 @@ mod tests {
         };
         assert!(request(true).resolve().is_ok());
         let refusal = Invalid::Overflow { scale: 64.0, largest: 65536.0 };
-        assert_eq!(request(false).resolve(), Err(refusal));
+        assert_eq!(request(false).resolve(), Err(refusal.into()));
     }
 
     #[test]
@@ -173,7 +153,7 @@ mod tests {
         let request = SpecRequest { steps: Some(usize::MAX), ..SpecRequest::default() };
         let limit = 1 << 16;
         let refusal = Invalid::TooLarge { flag: "--steps", value: usize::MAX, limit };
-        assert_eq!(request.resolve(), Err(refusal));
+        assert_eq!(request.resolve(), Err(refusal.into()));
     }
 
     fn refusal(request: SpecRequest) -> String {

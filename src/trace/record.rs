@@ -152,7 +152,7 @@ impl Trace {
                     problem,
                 })?;
             } else if let Event::RunStarted { spec, .. } = &record.event {
-                spec.check_size().map_err(|problem| TraceError::Implausible {
+                spec.check_values().map_err(|problem| TraceError::Implausible {
                     path: path.clone(),
                     line,
                     problem: problem.to_string(),

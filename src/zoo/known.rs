@@ -74,7 +74,7 @@ impl Row {
             self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
-        let is_engine = self.engine == report.run.spec.engine;
+        let is_engine = self.engine == report.run.spec.engine();
         is_engine && (shows(finding) || is_in_wake())
     }
 

@@ -1,7 +1,7 @@
 //! What ZP902 says of who hangs and who waits.
 
 use zprobe::diagnose::diagnose;
-use zprobe::spec::{Engine, Observation};
+use zprobe::spec::{Engine, Observation, SpecRequest};
 use zprobe::trace::{CollectiveOp, Event, Meeting, Record, Trace, Waiting};
 
 use super::scenarios::request;
@@ -16,7 +16,9 @@ fn ended_by(engine: Engine, observe: Observation, end: Event) -> Trace {
             Event::RunStarted { .. } | Event::RankReady { .. } | Event::Model { .. }
         )
     });
-    (trace.spec.engine, trace.spec.observe) = (engine, observe);
+    let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+    trace.spec.settings = request.resolve().expect("a valid request").settings;
+    trace.spec.observe = observe;
     trace.records.push(Record { rank: None, event: end, ..trace.records[0].clone() });
     trace
 }

@@ -143,7 +143,7 @@ fn reproduction(material: &Material) -> Vec<Part> {
     }
     match &material.command {
         Some(command) => {
-            let python = if material.report.run.spec.engine == Engine::Native {
+            let python = if material.report.run.spec.engine() == Engine::Native {
                 ""
             } else {
                 " `--python PATH` names the interpreter that has the engine."
@@ -249,7 +249,7 @@ fn context(material: &Material) -> Vec<Part> {
         place: place.to_owned(),
     };
     let mut parts = Vec::new();
-    if let Some(config) = &material.report.run.spec.deepspeed_config {
+    if let Some(config) = &material.report.run.spec.deepspeed_config() {
         let text = visible::json(config).unwrap_or_default();
         parts.push(fold(
             "configuration that DeepSpeed was given",

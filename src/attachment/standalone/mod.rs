@@ -74,17 +74,17 @@ fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
 
 /// The part that is about one engine, with its settings.
 fn engine(spec: &RunSpec) -> Result<String, String> {
-    match spec.engine {
+    match spec.engine() {
         Engine::Native => {
             Err("the native engine is a part of zprobe, which no script can do without".to_owned())
         }
         Engine::DeepSpeed => {
-            let config = spec.deepspeed_config.as_ref().unwrap_or(&Value::Null);
+            let config = spec.deepspeed_config().unwrap_or(&Value::Null);
             let config = format!("CONFIG = {}", loaded(config));
             Ok(include_str!("deepspeed.py").replace("CONFIG = {}  #: config", &config))
         }
         Engine::Ddp => {
-            let ddp = spec.ddp.ok_or("the specification has no settings for DDP")?;
+            let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
             let options = format!(
                 "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
                  static_graph={},\n    gradient_as_bucket_view={},\n)",
@@ -103,7 +103,7 @@ fn engine(spec: &RunSpec) -> Result<String, String> {
                 .replace("COMM_HOOK = None  #: comm_hook", &format!("COMM_HOOK = {hook}")))
         }
         Engine::Fsdp2 => {
-            let fsdp2 = spec.fsdp2.ok_or("the specification has no settings for FSDP2")?;
+            let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
             let reduce = torch(spec.narrowest_comm_dtype());
             let reshard = truth(fsdp2.reshard_after_forward);
             Ok(include_str!("fsdp2.py")
@@ -173,7 +173,7 @@ fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
 
 /// FSDP2's parameters are in fp32, and computed with in another dtype.
 fn parameter_dtype(spec: &RunSpec) -> Dtype {
-    if spec.engine == Engine::Fsdp2 { Dtype::Fp32 } else { spec.dtype }
+    if spec.engine() == Engine::Fsdp2 { Dtype::Fp32 } else { spec.dtype }
 }
 
 /// What it is, how to run it, and what to expect.

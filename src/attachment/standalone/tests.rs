@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::script;
 use crate::report::Report;
 use crate::report::blank::report;
-use crate::spec::{Dtype, Engine, Model, Offload, Shape, SpecRequest};
+use crate::spec::{Dtype, Engine, EngineSettings, Model, Offload, Shape, SpecRequest};
 
 fn scripted(request: SpecRequest) -> Result<String, String> {
     script(&reported(request))
@@ -122,7 +122,10 @@ fn no_text_of_a_report_becomes_code_of_the_script() {
     ] {
         let mut hostile = report.clone();
         hostile.run.versions.insert(text.to_owned(), text.to_owned());
-        let config = hostile.run.spec.deepspeed_config.as_mut().unwrap();
+        let EngineSettings::DeepSpeed(options) = &mut hostile.run.spec.settings else {
+            panic!("another engine")
+        };
+        let config = options.config.as_mut().unwrap();
         config[text] = serde_json::json!([text, { text: text }, 0.1, -3, 1e300, true, null]);
         let config = config.clone();
         let script = script(&hostile).unwrap();

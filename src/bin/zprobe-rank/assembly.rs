@@ -49,7 +49,7 @@ pub fn engine(
 
     // Hooks first: they belong to the parameters, whatever these hold.
     let flow = Rc::new(RefCell::new(flow(fault, &context, model.parameters())?));
-    let hooks = (context.spec.dataflow == Some(Dataflow::IpgBucket))
+    let hooks = (context.spec.dataflow() == Some(Dataflow::IpgBucket))
         .then(|| Hooks::attach(&flow, model.parameters(), faults::hook(fault, Hook::TO_THE_FLOW)));
 
     let parameters = Parameters::new(Rc::clone(&context), model.parameters())?;
@@ -78,7 +78,7 @@ fn flow(
     context: &Rc<Context>,
     params: &[Tensor],
 ) -> Result<Box<dyn GradientFlow>> {
-    match context.spec.dataflow {
+    match context.spec.dataflow() {
         Some(Dataflow::Accumulator) => {
             let flow = Accumulator::new(Rc::clone(context), params)?;
             faults::accumulator(fault, context, params, flow)

@@ -18,6 +18,7 @@ use zprobe::report::render::suite::SuiteFormat;
 use zprobe::report::suite::{Case, Status, Suite};
 use zprobe::run_dir::Claim;
 use zprobe::spec::Engine;
+use zprobe::spec::settings::Timeout;
 
 use self::accept::Accepted;
 use super::interpreter::Python;
@@ -53,9 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
-    /// Seconds of silence after which a rank counts as hung
-    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
-    timeout: u64,
+    #[command(flatten)]
+    timeout: Timeout,
 
     /// Only list what would be run
     #[arg(long)]
@@ -89,7 +89,6 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<u8> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
-    ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     let start = Instant::now();
     let accepted = Accepted::read(&args.baseline)?;
     let probes = select::probes(&args.probes)?;

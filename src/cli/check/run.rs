@@ -101,7 +101,7 @@ fn run_one(task: &Task<'_>, args: &Args, worker: &mut Worker<'_>, out: &Path, at
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
     let mut arguments = task.arguments();
-    arguments.extend(["--timeout".to_owned(), args.timeout.to_string()]);
+    arguments.extend(args.timeout.arguments());
     let mut case = match worker.report(arguments, &dir, at) {
         Ok(report) => judged(task, args, &report),
         Err(error) => not_started(task, args, Status::NotRun, &format!("{error:#}")),

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _};
 use zprobe::document::{Document, nearest};
 use zprobe::probe::{Probe, registry};
+use zprobe::spec::settings::{self, About};
 use zprobe::spec::{Engine, RunSpec};
 
 use crate::cli::{flags, run};
@@ -142,12 +143,12 @@ fn chosen(probe: Probe, file: Option<String>) -> Result<Chosen> {
 }
 
 /// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
-/// out of it. The engine stands outside of the settings.
+/// out of it.
 fn is_setting(arg: &Arg) -> bool {
-    let of_the_run = ["Engine", "ZeRO", "DeepSpeed", "Native", "Data", "DDP", "FSDP2"];
-    let heading = arg.get_help_heading().is_some_and(|heading| of_the_run.contains(&heading));
-    let others = ["observe", "poison_memory"];
-    (heading && arg.get_id() != "engine") || others.contains(&arg.get_id().as_str())
+    let mut settings =
+        settings::ALL.iter().filter(|setting| setting.describe().about == About::What);
+    let id = arg.get_id().as_str();
+    id == "deepspeed_config" || settings.any(|setting| setting.id() == id)
 }
 
 /// What is run, engine by engine.
@@ -205,7 +206,12 @@ mod tests {
         for chosen in probes(&[]).unwrap() {
             for &engine in &chosen.probe.engines {
                 let task = task(&chosen, engine).unwrap_or_else(|err| panic!("{err:#}"));
-                assert_eq!((task.spec.engine, task.spec.world_size), (engine, 2), "{}", task.id());
+                assert_eq!(
+                    (task.spec.engine(), task.spec.world_size),
+                    (engine, 2),
+                    "{}",
+                    task.id()
+                );
             }
         }
     }

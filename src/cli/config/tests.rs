@@ -105,7 +105,7 @@ fn every_kind_of_value_can_stand_in_a_file() {
     let spec = spec(&dir, &[]).unwrap();
     assert_eq!((spec.world_size, spec.gradient_accumulation_steps), (3, 6));
     assert_eq!((spec.shapes.len(), spec.gradient_clipping), (2, 0.5));
-    assert!(spec.ddp.unwrap().gradient_as_bucket_view);
+    assert!(spec.ddp().unwrap().gradient_as_bucket_view);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use zprobe::lattice::Lattice;
-use zprobe::spec::{CommHook, LossScale, Offload};
+use zprobe::spec::{CommHook, Dataflow, Dtype, LossScale, Offload, Optimizer, Shape};
 use zprobe::zoo::registry;
 
 use super::*;

@@ -17,6 +17,7 @@ use zprobe::lattice::Part;
 use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::report::suite::{self, Status};
 use zprobe::spec::Engine;
+use zprobe::spec::settings::Timeout;
 
 use super::interpreter::{Chosen, Python};
 use super::workers::Scratch;
@@ -76,9 +77,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     steps: usize,
 
-    /// Seconds of silence after which a rank counts as hung
-    #[arg(long, value_name = "SECS", default_value_t = 60, env = "ZPROBE_TIMEOUT")]
-    timeout: u64,
+    #[command(flatten)]
+    timeout: Timeout,
 
     /// Pools side by side
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use zprobe::lattice::outcome::{Ending, Refused, Sweep};
 use zprobe::lattice::{Configuration, Lattice};
 use zprobe::report::words::amount;
+use zprobe::spec::Refusal;
 
 use super::run::Done;
 use crate::cli::{run, verbosity};
@@ -164,7 +165,10 @@ fn wanted(configuration: &Configuration, args: &super::Args) -> bool {
 /// Why `zprobe run` refuses it, if it does.
 fn resolves(configuration: &Configuration) -> Result<(), String> {
     let parsed = run::Args::parse(&configuration.arguments()).map_err(|err| err.to_string())?;
-    parsed.spec(None).map(drop).map_err(|err| format!("{err:#}"))
+    parsed.spec(None).map(drop).map_err(|err| match err.downcast_ref::<Refusal>() {
+        Some(refusal) => refusal.line(),
+        None => format!("{err:#}"),
+    })
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Job<'_> {
             return (Outcome::skipped(&reason), Versions::new());
         }
         arguments.extend(["--steps".to_owned(), self.args.steps.to_string()]);
-        arguments.extend(["--timeout".to_owned(), self.args.timeout.to_string()]);
+        arguments.extend(self.args.timeout.arguments());
         match self.worker.report(arguments, dir, number) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => (Outcome::not_run(&format!("{error:#}")), Versions::new()),

@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return vec![Sighting::new(finding, Scope::default())];
     }
     // Real engines have their own ways with dtypes, which their settings do not say in full.
-    if case.observed.spec.engine != Engine::Native {
+    if case.observed.spec.engine() != Engine::Native {
         return Vec::new();
     }
     let found = [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten();

@@ -101,7 +101,7 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
 
 /// Why a rank may wait in a collective that it never spoke of; none if it cannot.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
-    match (spec.engine, spec.observe) {
+    match (spec.engine(), spec.observe) {
         (Engine::Native, _) => None,
         (_, Observation::Outcome) => Some("--observe outcome does not watch collectives"),
         (Engine::Ddp, _) => Some("DDP reduces gradients in C++, where it is not watched"),

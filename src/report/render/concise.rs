@@ -29,11 +29,11 @@ pub(super) fn render(report: &Visible<Report>) -> String {
 
 /// ` (known bug boundary-leak, fixed in 0.19.0)`; nothing where the bug is not known.
 fn known(finding: &Finding) -> String {
-    let known = finding.known.iter().map(|known| match &known.fixed {
-        Some(release) => format!(" (known bug {}, fixed in {release})", known.name),
-        None => format!(" (known bug {}, not fixed)", known.name),
-    });
-    known.collect()
+    finding
+        .known
+        .iter()
+        .map(|known| format!(" (known bug {}, {})", known.name, known.fix()))
+        .collect()
 }
 
 /// `step 0, microbatch 3, rank 1`, as far as known.

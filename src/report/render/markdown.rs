@@ -7,7 +7,7 @@ use super::concise;
 use super::full::{self, weights};
 use crate::report::words::{matrix_text, weight_text};
 use crate::report::{Contribution, Finding, KnownBug};
-use crate::trace::{Outcome, Point};
+use crate::trace::Point;
 use crate::visible::Visible;
 
 /// More groups of weights than these are in `report.json` only.
@@ -71,11 +71,7 @@ fn finding(finding: &Finding) -> String {
 
 /// A bug that is known: it need not be reported again.
 fn known_bug(known: &KnownBug) -> String {
-    let fixed = match &known.fixed {
-        Some(release) => format!("fixed in {release}"),
-        None => "not fixed in any release that was tried".to_owned(),
-    };
-    let bug = escaped(&format!("{} ({}; {fixed})", known.title, known.affected));
+    let bug = escaped(&known.description());
     let mut text = format!("- looks like a known bug: {bug}");
     for link in &known.links {
         text += ", ";
@@ -98,12 +94,7 @@ fn address(link: &str) -> String {
 pub fn ranks(report: &Visible<Report>) -> String {
     let mut text = String::new();
     for rank in report.ranks.iter().filter(|rank| !rank.finished) {
-        let outcome = match rank.outcome {
-            Some(Outcome::Code(code)) => format!("exit code {code}"),
-            Some(Outcome::Signal(signal)) => format!("signal {signal}"),
-            Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
-            None => "no known end".to_owned(),
-        };
+        let outcome = rank.ending();
         let _ = write!(text, "\nRank {} ({outcome}): {}\n", rank.rank, escaped(&rank.last));
         let words = [rank.failure.as_deref(), rank.stderr.as_deref()];
         for words in words.into_iter().flatten().filter(|words| !words.trim().is_empty()) {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::spec::{Dtype, LossScale, Offload, RunSpec, SpecRequest};
+use crate::spec::{Dtype, LossScale, RunSpec, SpecRequest, settings};
 
 use super::document::number;
 
@@ -23,8 +23,7 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
     }
-    config.insert("train_micro_batch_size_per_gpu".into(), spec.micro_batch_size.into());
-    config.insert("gradient_accumulation_steps".into(), spec.gradient_accumulation_steps.into());
+    settings::ALL.iter().for_each(|setting| setting.complete(spec, &mut config));
     config.remove("train_batch_size");
     // An optimizer that comes from outside, and none that has to be compiled.
     config.insert("zero_allow_untested_optimizer".into(), true.into());
@@ -34,63 +33,30 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
 
 /// What a run without a file is: the settings that make up the question, and nothing else.
 fn described(asked: &SpecRequest, spec: &RunSpec) -> Map<String, Value> {
+    let described = SpecRequest {
+        stage: Some(spec.stage),
+        dtype: Some(spec.dtype),
+        grad_accum_dtype: Some(spec.grad_accum_dtype),
+        reduce_bucket_size: Some(spec.reduce_bucket_size),
+        gradient_clipping: Some(spec.gradient_clipping),
+        loss_scale: asked.loss_scale.or((spec.dtype == Dtype::Fp16).then_some(spec.loss_scale)),
+        ..asked.clone()
+    };
     let mut config = Map::new();
-    put(&mut config, "data_types.grad_accum_dtype", spec.grad_accum_dtype.name());
-    put(&mut config, "gradient_clipping", number(spec.gradient_clipping));
-    put(&mut config, "zero_optimization.stage", spec.stage);
-    put(&mut config, "zero_optimization.reduce_bucket_size", spec.reduce_bucket_size);
-    model_dtype(&mut config, spec.dtype);
-    if spec.dtype == Dtype::Fp16 {
-        loss_scale(&mut config, spec.loss_scale);
-    }
-    overrule(&mut config, asked);
+    overrule(&mut config, &described);
     config
 }
 
 /// Puts what was asked for by flag over what a file says.
 pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
-    if let Some(dtype) = asked.dtype {
-        model_dtype(config, dtype);
-    }
-    if let Some(dtype) = asked.grad_accum_dtype {
-        put(config, "data_types.grad_accum_dtype", dtype.name());
-    }
-    if let Some(dtype) = asked.comm_dtype {
-        put(config, "communication_data_type", dtype.name());
-    }
-    if let Some(stage) = asked.stage {
-        put(config, "zero_optimization.stage", stage);
-    }
-    if let Some(size) = asked.reduce_bucket_size {
-        put(config, "zero_optimization.reduce_bucket_size", size);
-    }
-    match asked.offload {
-        Some(Offload::Cpu) => put(config, "zero_optimization.offload_optimizer.device", "cpu"),
-        Some(Offload::None) => put(config, "zero_optimization.offload_optimizer.device", "none"),
-        None => {}
-    }
-    for (key, asked) in [
-        ("zero_optimization.overlap_comm", asked.overlap_comm),
-        ("zero_optimization.contiguous_gradients", asked.contiguous_gradients),
-        ("zero_optimization.reduce_scatter", asked.reduce_scatter),
-        ("bf16.immediate_grad_update", asked.immediate_grad_update),
-    ] {
-        if let Some(on) = asked {
-            put(config, key, on);
-        }
-    }
-    if let Some(norm) = asked.gradient_clipping {
-        put(config, "gradient_clipping", number(norm));
-    }
-    if let Some(scale) = asked.loss_scale {
-        loss_scale(config, scale);
-    }
+    settings::ALL.iter().for_each(|setting| setting.write(asked, config));
 }
 
-fn model_dtype(config: &mut Map<String, Value>, model: Dtype) {
+/// Turns the dtype of a model on, and others off.
+pub fn write_dtype(config: &mut Map<String, Value>, model: &Dtype) {
     config.remove("bfloat16");
     for section in [Dtype::Bf16, Dtype::Fp16].into_iter().filter_map(section_of) {
-        if section_of(model) == Some(section) {
+        if section_of(*model) == Some(section) {
             put(config, &format!("{section}.enabled"), true);
         } else {
             config.remove(section);
@@ -107,8 +73,9 @@ fn section_of(dtype: Dtype) -> Option<&'static str> {
     }
 }
 
-fn loss_scale(config: &mut Map<String, Value>, scale: LossScale) {
-    match scale {
+/// Sets a loss scale, and whether it is dynamic.
+pub fn write_loss_scale(config: &mut Map<String, Value>, scale: &LossScale) {
+    match *scale {
         LossScale::Static { scale } => put(config, "fp16.loss_scale", number(scale)),
         LossScale::Dynamic { initial_power } => {
             put(config, "fp16.loss_scale", 0);
@@ -118,7 +85,7 @@ fn loss_scale(config: &mut Map<String, Value>, scale: LossScale) {
 }
 
 /// Sets a value by its dotted path, making sections on the way.
-fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
+pub fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
     match path.split_once('.') {
         None => {
             config.insert(path.to_owned(), value.into());
@@ -150,8 +117,8 @@ pub(super) fn remove(members: &mut Map<String, Value>, path: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Engine;
     use crate::spec::deepspeed::DeepSpeedConfig;
+    use crate::spec::{Engine, Offload};
 
     fn configured(file: Option<&Value>, asked: SpecRequest) -> Value {
         let mut request = SpecRequest { engine: Some(Engine::DeepSpeed), ..asked };
@@ -160,7 +127,7 @@ mod tests {
             file.apply(&mut request).expect("a file that can be run");
         }
         let spec = request.resolve().expect("a valid request");
-        spec.deepspeed_config.expect("a configuration for DeepSpeed")
+        spec.deepspeed_config().expect("a configuration for DeepSpeed").clone()
     }
 
     #[test]
@@ -186,7 +153,7 @@ mod tests {
         let mut request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
         DeepSpeedConfig::parse(text, "ds.json").unwrap().apply(&mut request).unwrap();
         let spec = request.resolve().unwrap();
-        let config = spec.deepspeed_config.unwrap();
+        let config = spec.deepspeed_config().unwrap();
         assert_eq!(config["zero_optimization"]["sub_group_size"], 7);
         assert_eq!(spec.stage, 2);
     }

@@ -88,7 +88,7 @@ impl Json {
 }
 
 /// A number as Python's hjson has it: `5e8` and `1.0` are whole. None for what is not finite.
-pub(super) fn number(value: f64) -> Option<Number> {
+pub(in crate::spec) fn number(value: f64) -> Option<Number> {
     const LIMIT: f64 = 1e10;
     if value.fract() == 0.0 && value.abs() < LIMIT {
         return Some((value as i64).into());

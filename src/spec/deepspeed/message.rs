@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::spec::{Engine, SpecRequest};
+use crate::spec::{Engine, SpecRequest, settings};
 
 /// A place in the file, counted as editors do: from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,35 +118,8 @@ pub(super) enum Kind {
     /// The file is right, and zprobe's native engine lacks what it asks for.
     NotYet {
         /// The flag with which the command line takes the decision away from the file.
-        unless: Option<Flag>,
+        unless: Option<&'static str>,
     },
-}
-
-/// A flag that wins over a key of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flag {
-    /// `--grad-accum-dtype`
-    GradAccumDtype,
-    /// `--reduce-bucket-size`
-    ReduceBucketSize,
-    /// `--allgather-bucket-size`
-    AllgatherBucketSize,
-    /// `--offload`
-    Offload,
-    /// `--optimizer`
-    Optimizer,
-}
-
-impl Flag {
-    fn is_given(self, request: &SpecRequest) -> bool {
-        match self {
-            Flag::GradAccumDtype => request.grad_accum_dtype.is_some(),
-            Flag::ReduceBucketSize => request.reduce_bucket_size.is_some(),
-            Flag::AllgatherBucketSize => request.allgather_bucket_size.is_some(),
-            Flag::Offload => request.offload.is_some(),
-            Flag::Optimizer => request.optimizer.is_some(),
-        }
-    }
 }
 
 impl Problem {
@@ -165,7 +138,7 @@ impl Problem {
 
     pub(super) fn not_yet(
         spots: Vec<Spot>,
-        unless: Option<Flag>,
+        unless: Option<&'static str>,
         text: impl Into<String>,
     ) -> Problem {
         Problem { remark: Remark { spots, text: text.into() }, kind: Kind::NotYet { unless } }
@@ -186,7 +159,7 @@ impl Problem {
             Kind::Unknown { .. } => request.engine == Some(Engine::DeepSpeed),
             Kind::NotYet { unless } => {
                 request.engine.is_some_and(|engine| engine != Engine::Native)
-                    || unless.is_some_and(|flag| flag.is_given(request))
+                    || unless.is_some_and(|flag| settings::is_asked(flag, request))
             }
         }
     }

@@ -29,12 +29,16 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::settings::{Setting as _, TABLE};
 use super::{DEFAULT_WORLD_SIZE, Dtype, Engine, SpecRequest};
 use batch::{Asked, Batch, BatchError};
 use check::Checked;
-pub(super) use complete::complete;
+pub(super) use complete::{complete, put, write_dtype, write_loss_scale};
+pub(super) use document::number;
 pub use message::{ConfigError, Note, Problem};
-use message::{Flag, Kind, MOST_SHOWN, Remark, Spot};
+use message::{Kind, MOST_SHOWN, Remark, Spot};
+#[cfg(test)]
+pub(super) use registry::has_key;
 use settings::{Set, Settings};
 
 /// Bytes that a file may have. The longest that people write have some ten thousand.
@@ -170,7 +174,7 @@ impl DeepSpeedConfig {
         {
             self.problems.push(Problem::not_yet(
                 vec![spot.clone()],
-                Some(Flag::GradAccumDtype),
+                Some(TABLE.grad_accum_dtype.flag()),
                 format!(
                     "accumulating the gradients of a model in {dtype} in {accum} is not there yet: \
                      the native engine adds them up in their own dtype or in fp32; pass \

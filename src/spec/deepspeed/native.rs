@@ -110,7 +110,8 @@ impl DeepSpeedConfig {
         };
         let mut power = initial_power;
         // Only `SpecRequest::resolve` knows how large zprobe's gradients are.
-        while power > 0 && matches!(filled.clone().resolve(), Err(Invalid::Overflow { .. })) {
+        let overflows = |problem: &Invalid| matches!(problem, Invalid::Overflow { .. });
+        while power > 0 && refuses(filled, overflows) {
             power -= 1;
             filled.loss_scale = Some(LossScale::Dynamic { initial_power: power });
         }
@@ -128,6 +129,11 @@ impl DeepSpeedConfig {
             self.remarks.push(Remark { spots: file.scale_moves.clone(), text: text.to_owned() });
         }
     }
+}
+
+/// Whether a request is refused for such a reason.
+pub(super) fn refuses(request: &SpecRequest, reason: impl Fn(&Invalid) -> bool) -> bool {
+    request.clone().resolve().is_err_and(|refusal| refusal.problems().iter().any(reason))
 }
 
 /// Fills one setting from the file, or notes that it has no bearing.

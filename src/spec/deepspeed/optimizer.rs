@@ -1,10 +1,11 @@
 //! The section `optimizer`: which algorithm a DeepSpeed engine would build from it.
 
 use crate::spec::Optimizer;
+use crate::spec::settings::{Setting as _, TABLE};
 
 use super::check::Checked;
 use super::document::{Json, Member, member, short};
-use super::message::{Flag, Problem};
+use super::message::Problem;
 use super::registry::nearest;
 
 /// Types that `DeepSpeedConfig._initialize_params` lowercases before comparing
@@ -92,7 +93,7 @@ pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimize
                  run with one of them",
                 short(name)
             );
-            let flag = Some(Flag::Optimizer);
+            let flag = Some(TABLE.optimizer.flag());
             params.problems.push(Problem::not_yet(vec![kind.spot.clone()], flag, text));
             None
         }
@@ -180,7 +181,7 @@ impl Params<'_> {
                  it in a copy of the file",
                 param.value.in_words()
             );
-            let flag = Some(Flag::Optimizer);
+            let flag = Some(TABLE.optimizer.flag());
             self.problems.push(Problem::not_yet(vec![param.spot.clone()], flag, text));
         }
     }

@@ -20,6 +20,12 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
+/// Whether DeepSpeed has a key of this full path.
+#[cfg(test)]
+pub(in crate::spec) fn has_key(path: &str) -> bool {
+    find(path).is_some()
+}
+
 /// Splits a path into the section that it is in, empty at the top level, and its last part.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))

@@ -1,10 +1,12 @@
 //! What a file says about the run, with DeepSpeed's defaults where it says nothing.
 
+use crate::spec::settings::{Setting as _, TABLE};
 use crate::spec::{Dtype, Invalid, LossScale, Offload, Optimizer, SpecRequest};
 
 use super::check::Checked;
 use super::document::{Json, Member, member, short};
-use super::message::{Flag, Problem, Remark, Spot};
+use super::message::{Problem, Remark, Spot};
+use super::native::refuses;
 use super::optimizer;
 use super::registry::OLD_BF16;
 
@@ -92,13 +94,13 @@ impl Settings {
             comm_dtype: comm_dtype(top, &mut checked.problems),
             reduce_bucket_size: bucket_size(
                 member(zero, "reduce_bucket_size"),
-                (Flag::ReduceBucketSize, "--reduce-bucket-size"),
+                TABLE.reduce_bucket_size.flag(),
                 &mut checked.problems,
             ),
             reduce_bucket_spot: member(zero, "reduce_bucket_size").map(|set| set.spot.clone()),
             allgather_bucket_size: bucket_size(
                 allgather_bucket_size(top, zero),
-                (Flag::AllgatherBucketSize, "--allgather-bucket-size"),
+                TABLE.allgather_bucket_size.flag(),
                 &mut checked.problems,
             ),
             overlap_comm: switch(zero, "overlap_comm"),
@@ -211,7 +213,7 @@ fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Optio
         "torch.int8" | "int8" => {
             let text =
                 "int8 is not there yet: the native engine accumulates in bf16, fp16 and fp32";
-            problems.push(Problem::not_yet(vec![spot], Some(Flag::GradAccumDtype), text));
+            problems.push(Problem::not_yet(vec![spot], Some(TABLE.grad_accum_dtype.flag()), text));
             return None;
         }
         _ => {
@@ -300,7 +302,7 @@ fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
         Json::Text(device) if device == "nvme" => {
             problems.push(Problem::not_yet(
                 vec![set.spot.clone()],
-                Some(Flag::Offload),
+                Some(TABLE.offload.flag()),
                 "\"nvme\" is not there yet: the native engine offloads to the host's memory; pass \
                  --offload cpu to run the rest of the file with it",
             ));
@@ -333,7 +335,7 @@ fn scale_moves(fp16: &[Member]) -> Vec<Spot> {
 
 fn bucket_size(
     set: Option<&Member>,
-    (flag, name): (Flag, &str),
+    flag: &'static str,
     problems: &mut Vec<Problem>,
 ) -> Option<usize> {
     let Some(set) = set else { return Some(DEFAULT_BUCKET) };
@@ -344,7 +346,7 @@ fn bucket_size(
         Some(0) => {
             let text = format!(
                 "a bucket of 0 elements is not there yet; set it to 1 in a copy of the file for the \
-                 smallest pieces there are, or pass {name}"
+                 smallest pieces there are, or pass {flag}"
             );
             problems.push(Problem::not_yet(vec![set.spot.clone()], Some(flag), text));
             None
@@ -358,5 +360,5 @@ fn bucket_size(
 pub(super) fn lacks_accumulation(dtype: Dtype, accum: Dtype) -> bool {
     let request =
         SpecRequest { dtype: Some(dtype), grad_accum_dtype: Some(accum), ..SpecRequest::default() };
-    matches!(request.resolve(), Err(Invalid::NarrowAccumulation { .. }))
+    refuses(&request, |problem| matches!(problem, Invalid::NarrowAccumulation { .. }))
 }

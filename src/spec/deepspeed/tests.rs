@@ -53,23 +53,26 @@ fn zero1_with_fp32_accumulation_becomes_the_accumulator_dataflow() {
     assert_eq!(spec.dtype, Dtype::Bf16);
     assert_eq!(spec.grad_accum_dtype, Dtype::Fp32);
     assert_eq!(spec.comm_dtype, Some(Dtype::Fp32));
-    assert_eq!(spec.dataflow, Some(Dataflow::Accumulator));
+    assert_eq!(spec.dataflow(), Some(Dataflow::Accumulator));
     assert_eq!(spec.world_size, 2);
     assert_eq!(spec.gradient_accumulation_steps, 4);
     assert_eq!(spec.micro_batch_size, 4);
-    assert_eq!(spec.allgather_bucket_size, Some(200_000_000));
-    assert_eq!([spec.overlap_comm, spec.contiguous_gradients, spec.reduce_scatter], [None; 3]);
+    assert_eq!(spec.allgather_bucket_size(), Some(200_000_000));
+    assert_eq!(
+        [spec.overlap_comm(), spec.contiguous_gradients(), spec.reduce_scatter()],
+        [None; 3]
+    );
 }
 
 #[test]
 fn stage_2_with_fp16_offload_and_overlap_is_run_as_it_stands() {
     let spec = resolved(&fixture("zero2_offload_fp16.json"));
-    assert_eq!((spec.stage, spec.dataflow), (2, Some(Dataflow::IpgBucket)));
+    assert_eq!((spec.stage, spec.dataflow()), (2, Some(Dataflow::IpgBucket)));
     assert_eq!((spec.dtype, spec.grad_accum_dtype), (Dtype::Fp16, Dtype::Fp16));
     assert_eq!(spec.comm_dtype, Some(Dtype::Fp16));
     assert_eq!(spec.offload, Offload::Cpu);
-    assert_eq!(spec.overlap_comm, Some(true));
-    assert_eq!((spec.contiguous_gradients, spec.reduce_scatter), (Some(true), Some(true)));
+    assert_eq!(spec.overlap_comm(), Some(true));
+    assert_eq!((spec.contiguous_gradients(), spec.reduce_scatter()), (Some(true), Some(true)));
     assert_eq!(spec.gradient_clipping, 0.0);
     // Two codes of 1 add up to 2, and 2^15 times that is more than fp16 holds.
     assert_eq!(spec.loss_scale, LossScale::Dynamic { initial_power: 14 });
@@ -79,9 +82,9 @@ fn stage_2_with_fp16_offload_and_overlap_is_run_as_it_stands() {
 fn stage_3_offloads_under_the_old_name_and_overlaps_by_default() {
     let spec = resolved(&fixture("zero3_fp16_old_offload.json"));
     assert_eq!((spec.stage, spec.offload), (3, Offload::Cpu));
-    assert_eq!(spec.overlap_comm, Some(true));
-    assert_eq!((spec.contiguous_gradients, spec.reduce_scatter), (Some(false), Some(false)));
-    assert_eq!(spec.allgather_bucket_size, Some(200_000_000));
+    assert_eq!(spec.overlap_comm(), Some(true));
+    assert_eq!((spec.contiguous_gradients(), spec.reduce_scatter()), (Some(false), Some(false)));
+    assert_eq!(spec.allgather_bucket_size(), Some(200_000_000));
     assert_eq!(spec.gradient_clipping, 1.0);
 }
 
@@ -96,7 +99,7 @@ fn stage_0_has_no_buckets_that_a_file_could_be_about() {
     }"#;
     let spec = resolved(text);
     assert_eq!((spec.stage, spec.offload, spec.gradient_clipping), (0, Offload::None, 0.5));
-    assert_eq!((spec.overlap_comm, spec.contiguous_gradients), (Some(false), Some(true)));
+    assert_eq!((spec.overlap_comm(), spec.contiguous_gradients()), (Some(false), Some(true)));
     insta::assert_snapshot!("stage_0_ignores", told(text, SpecRequest::default()));
     // The section has a bearing on the stage that a flag asks for.
     let staged = SpecRequest { stage: Some(3), ..SpecRequest::default() };
@@ -118,11 +121,11 @@ fn what_the_accumulator_ignores_of_a_file_it_refuses_as_a_flag() {
         ..SpecRequest::default()
     };
     let spec = applied(&text, bucketed).resolve().expect("a run");
-    assert_eq!((spec.overlap_comm, spec.reduce_scatter), (Some(false), Some(true)));
+    assert_eq!((spec.overlap_comm(), spec.reduce_scatter()), (Some(false), Some(true)));
     // So they do where states are offloaded, which BF16_Optimizer cannot.
     let offloaded = SpecRequest { offload: Some(Offload::Cpu), ..SpecRequest::default() };
     let spec = applied(&text, offloaded).resolve().expect("a run");
-    assert_eq!((spec.dataflow, spec.overlap_comm), (Some(Dataflow::IpgBucket), Some(true)));
+    assert_eq!((spec.dataflow(), spec.overlap_comm()), (Some(Dataflow::IpgBucket), Some(true)));
 }
 
 #[test]
@@ -133,9 +136,9 @@ fn offload_copies_to_a_contiguous_buffer_up_to_stage_2() {
                 "contiguous_gradients": false, "offload_optimizer": {{ "device": "cpu" }} }} }}"#
         )
     };
-    assert_eq!(resolved(&file(1)).contiguous_gradients, Some(true));
-    assert_eq!(resolved(&file(2)).contiguous_gradients, Some(true));
-    assert_eq!(resolved(&file(3)).contiguous_gradients, Some(false));
+    assert_eq!(resolved(&file(1)).contiguous_gradients(), Some(true));
+    assert_eq!(resolved(&file(2)).contiguous_gradients(), Some(true));
+    assert_eq!(resolved(&file(3)).contiguous_gradients(), Some(false));
     insta::assert_snapshot!("offload_is_contiguous", told(&file(1), SpecRequest::default()));
 }
 
@@ -250,7 +253,7 @@ fn the_installed_engine_judges_keys_that_zprobe_does_not_know() {
     insta::assert_snapshot!("unknown_keys_deepspeed", told(Some(Engine::DeepSpeed)));
     assert_eq!(told(Some(Engine::Ddp)), told(None), "DDP does not read the file");
     let spec = applied(text, asked(Some(Engine::DeepSpeed))).resolve().expect("a run");
-    let config = spec.deepspeed_config.expect("a configuration");
+    let config = spec.deepspeed_config().expect("a configuration");
     // Only where DeepSpeed's framework would fill it in, "auto" is nothing to DeepSpeed.
     let expected = serde_json::json!({"mode": "auto", "depth": [1]});
     assert_eq!(config["house_rules"], expected);
@@ -276,7 +279,7 @@ fn keys_of_newer_releases_are_known() {
     insta::assert_snapshot!("newer_keys", told(&other, SpecRequest::default()));
     let engine = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
     let spec = applied(&other, engine).resolve().expect("a run");
-    let config = spec.deepspeed_config.expect("a configuration");
+    let config = spec.deepspeed_config().expect("a configuration");
     assert_eq!(config["gradient_allreduce_op"], "sum");
     assert_eq!(config["data_types"]["keep_in_fp32_modules"], "auto", "DeepSpeed's own word");
 }
@@ -382,7 +385,7 @@ fn flags_settle_what_the_file_asks_for_in_vain() {
     let spec = applied(text, request).resolve().expect("a run");
     assert_eq!((spec.stage, spec.dtype), (2, Dtype::Fp16));
     assert_eq!((spec.offload, spec.reduce_bucket_size), (Offload::Cpu, 64));
-    assert_eq!(spec.allgather_bucket_size, Some(64));
+    assert_eq!(spec.allgather_bucket_size(), Some(64));
 }
 
 #[test]
@@ -443,7 +446,7 @@ fn defaults_are_deepspeeds_where_the_file_is_silent() {
     );
     assert_eq!(spec.grad_accum_dtype, Dtype::Bf16);
     assert_eq!(spec.comm_dtype, Some(Dtype::Bf16));
-    assert_eq!(spec.dataflow, Some(Dataflow::IpgBucket));
+    assert_eq!(spec.dataflow(), Some(Dataflow::IpgBucket));
     assert_eq!(spec.reduce_bucket_size, 500_000_000);
     assert_eq!((spec.micro_batch_size, spec.gradient_accumulation_steps), (4, 1));
 
@@ -457,7 +460,7 @@ fn accumulating_in_fp32_does_not_make_ranks_communicate_in_fp32() {
         r#"{ "train_batch_size": 8, "bf16": { "enabled": true },
              "data_types": { "grad_accum_dtype": "float32" }, "zero_optimization": { "stage": 1 } }"#,
     );
-    assert_eq!(spec.dataflow, Some(Dataflow::Accumulator));
+    assert_eq!(spec.dataflow(), Some(Dataflow::Accumulator));
     assert_eq!(spec.comm_dtype, Some(Dtype::Bf16));
 }
 

@@ -94,18 +94,18 @@ impl Table {
 impl Line {
     fn of(spec: &RunSpec, recorded: &Recorded) -> Self {
         let named = |name: &str| Some(format!("{name} {}", recorded.versions.get(name)?));
-        let versions = match spec.engine {
+        let versions = match spec.engine() {
             Engine::DeepSpeed => named("deepspeed"),
             _ => named("torch"),
         };
-        let way = match (spec.dataflow, spec.reduce_scatter) {
+        let way = match (spec.dataflow(), spec.reduce_scatter()) {
             (Some(Dataflow::Accumulator), _) => "accumulator",
             (Some(Dataflow::IpgBucket), Some(false)) => "buckets, all-reduced",
             (Some(Dataflow::IpgBucket), _) => "buckets",
             (None, _) => "",
         };
         Self {
-            engine: spec.engine,
+            engine: spec.engine(),
             stage: spec.stage,
             class: recorded.class.clone(),
             versions: versions.unwrap_or_default(),

@@ -94,7 +94,7 @@ impl Parameters {
         let flat = self.context.zeros(partitioning.numel(), kind_of(spec.dtype))?;
         let world_size = spec.world_size;
         let whole = partitioning.partition_numel();
-        let most = spec.allgather_bucket_size.unwrap_or(whole * world_size) / world_size;
+        let most = spec.allgather_bucket_size().unwrap_or(whole * world_size) / world_size;
         let mut start = 0;
         while start < whole {
             let part = start..(start + most.max(1)).min(whole);

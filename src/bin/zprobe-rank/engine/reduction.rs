@@ -84,12 +84,12 @@ impl Reducer {
     /// A reducer that nothing was given yet.
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
-        let way = match (spec.stage, spec.reduce_scatter == Some(true)) {
+        let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
             (0, _) | (_, false) => Way::AllReduce,
             (3, true) => Way::ReduceScatter,
             (_, true) => Way::ReduceToOwners,
         };
-        let overlaps = spec.overlap_comm == Some(true);
+        let overlaps = spec.overlap_comm() == Some(true);
         let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
         Ok(Self { context, way, overlaps, averaged, launched: None })
     }

@@ -29,7 +29,7 @@ impl Settings {
             average_divisor: spec.world_size as f64,
             accumulation_dtype: spec.grad_accum_dtype,
             wire_dtype: spec.narrowest_comm_dtype(),
-            bucket_buffers: match (spec.contiguous_gradients, spec.overlap_comm) {
+            bucket_buffers: match (spec.contiguous_gradients(), spec.overlap_comm()) {
                 (Some(false), _) => 0,
                 (_, Some(true)) => 2,
                 _ => 1,

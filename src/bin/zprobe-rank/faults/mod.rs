@@ -47,7 +47,7 @@ pub type Injected = Option<Fault>;
 /// The fault of a run on this rank: some have only the last one.
 pub fn of(spec: &RunSpec, rank: usize) -> Injected {
     let is_last = rank + 1 == spec.world_size;
-    spec.inject.filter(|fault| is_last || !fault.is_of_last_rank())
+    spec.inject().filter(|fault| is_last || !fault.is_of_last_rank())
 }
 
 /// Adds a flat gradient as it is, averaged with nobody's, to this rank's partition of the average.

@@ -16,7 +16,6 @@ use self::text::{BOLD, DIM, verdict_style};
 use super::{Report, concise};
 use crate::report::words::{amount, by_rank, one_line};
 use crate::report::{Ending, Finding, KnownBug, Minimised, Rank, Severity, Verdict};
-use crate::trace::Outcome;
 use crate::visible::Visible;
 
 pub(super) fn render(report: &Visible<Report>, width: usize) -> String {
@@ -168,14 +167,7 @@ pub(super) fn finding_text(page: &mut Page, finding: &Finding) {
 
 /// A bug that is known, and what to do about it.
 fn known_bug(page: &mut Page, known: &KnownBug) {
-    let fixed = match &known.fixed {
-        Some(release) => format!("fixed in {release}"),
-        None => "not fixed in any release that was tried".to_owned(),
-    };
-    page.paragraph(
-        &format!("known bug {}: ", known.name),
-        &format!("{} ({}; {fixed})", known.title, known.affected),
-    );
+    page.paragraph(&format!("known bug {}: ", known.name), &known.description());
     for link in &known.links {
         page.paragraph("see: ", link);
     }
@@ -200,20 +192,14 @@ fn smallest(page: &mut Page, minimised: &Minimised) {
 }
 
 fn ranks(page: &mut Page, ranks: &[Rank]) {
-    let outcome = |rank: &Rank| match rank.outcome {
-        Some(Outcome::Code(code)) => format!("exit code {code}"),
-        Some(Outcome::Signal(signal)) => format!("signal {signal}"),
-        Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
-        None => "no known end".to_owned(),
-    };
     if ranks.len() > LISTED_RANKS {
-        let ended = |rank: &Rank| (rank.rank, format!("{}, {}", outcome(rank), rank.last));
+        let ended = |rank: &Rank| (rank.rank, format!("{}, {}", rank.ending(), rank.last));
         for line in by_rank(ranks.iter().map(ended)) {
             page.paragraph("", &line);
         }
     } else {
         for rank in ranks {
-            page.paragraph(&format!("rank {} ({}): ", rank.rank, outcome(rank)), &rank.last);
+            page.paragraph(&format!("rank {} ({}): ", rank.rank, rank.ending()), &rank.last);
             if let Some(tail) = &rank.stderr {
                 page.quotation(tail);
             }

@@ -3,6 +3,7 @@
 use super::super::Report;
 use crate::report::NotObserved;
 use crate::report::words::{amount, weight_text};
+use crate::spec::settings::ALL;
 use crate::spec::{Device, Dtype, Engine, Offload, RunSpec};
 use crate::trace::UNSET_MEMORY;
 
@@ -40,7 +41,7 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
         lines.push(settings.join(", "));
     }
     lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
-    lines.extend(spec.inject.map(|fault| format!("injected fault: {fault}")));
+    lines.extend(spec.inject().map(|fault| format!("injected fault: {fault}")));
     if report.masked > 0 {
         let secrets = amount(report.masked, "secret");
         lines.push(format!("{secrets} taken out of what was recorded; <secret> stands for each"));
@@ -59,7 +60,7 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
 /// The engine, with its version where it has one, and its stage where it has stages.
 fn engine(report: &Report) -> String {
     let spec = &report.run.spec;
-    match spec.engine {
+    match spec.engine() {
         Engine::Native => format!("native engine, ZeRO stage {}", spec.stage),
         Engine::DeepSpeed => {
             format!("DeepSpeed {}, ZeRO stage {}", version(report, "deepspeed"), spec.stage)
@@ -76,7 +77,7 @@ fn version<'a>(report: &'a Report, package: &str) -> &'a str {
 /// Settings that are not the engine's own choice; the native engine has none of them.
 fn settings(spec: &RunSpec) -> Vec<String> {
     let mut settings = Vec::new();
-    if spec.engine == Engine::Native {
+    if spec.engine() == Engine::Native {
         return settings;
     }
     if spec.offload == Offload::Cpu {
@@ -85,16 +86,10 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.gradient_clipping > 0.0 {
         settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
     }
-    if spec.dtype == Dtype::Fp16 && spec.engine.scales_loss() {
+    if spec.dtype == Dtype::Fp16 && spec.engine().scales_loss() {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
-    for (name, asked) in [
-        ("overlap_comm", spec.overlap_comm),
-        ("contiguous_gradients", spec.contiguous_gradients),
-        ("reduce_scatter", spec.reduce_scatter),
-        ("immediate_grad_update", spec.immediate_grad_update),
-    ] {
-        settings.extend(asked.map(|on| format!("{name} {on}")));
-    }
+    let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));
+    settings.extend(asked.map(|(name, value)| format!("{name} {value}")));
     settings
 }

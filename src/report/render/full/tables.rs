@@ -83,7 +83,7 @@ pub(super) fn hooks(page: &mut Page, report: &Report) {
             &format!(
                 "{} AccumulateGrad nodes in the graph of a microbatch; {}",
                 nodes.unwrap_or(0),
-                if report.run.spec.dataflow.is_some() {
+                if report.run.spec.dataflow().is_some() {
                     "this dataflow has no hooks"
                 } else {
                     "the engine's hooks were not observed"

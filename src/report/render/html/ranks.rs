@@ -3,7 +3,6 @@
 use super::RANKS_SHOWN;
 use super::labels;
 use crate::report::{Rank, Report};
-use crate::trace::Outcome;
 
 /// Ranks that ended alike.
 pub(super) struct RankGroup<'a> {
@@ -36,7 +35,7 @@ pub(super) fn of(report: &Report) -> Vec<RankGroup<'_>> {
         .into_iter()
         .map(|(rank, members)| RankGroup {
             label: labels::ranks(&members, world_size),
-            outcome: outcome(rank.outcome),
+            outcome: rank.ending(),
             stderr: rank.stderr.as_deref(),
             members,
             rank,
@@ -47,13 +46,4 @@ pub(super) fn of(report: &Report) -> Vec<RankGroup<'_>> {
         groups.sort_by_key(|group| group.rank.finished);
     }
     groups
-}
-
-fn outcome(outcome: Option<Outcome>) -> String {
-    match outcome {
-        Some(Outcome::Code(code)) => format!("exit code {code}"),
-        Some(Outcome::Signal(signal)) => format!("signal {signal}"),
-        Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
-        None => "no known end".to_owned(),
-    }
 }

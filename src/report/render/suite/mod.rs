@@ -84,13 +84,11 @@ fn in_short(case: &Case) -> String {
 /// What was seen, one fact a line, what follows from it, and which known bug it is.
 fn facts(finding: &Finding) -> impl Iterator<Item = String> {
     let known = finding.known.iter().map(|known| {
-        let fixed = match &known.fixed {
-            Some(release) => format!("fixed in {release}"),
-            None => "not fixed in any release that was tried".to_owned(),
-        };
         format!(
-            "known bug {}: {} ({}; {fixed}); what to do: {}",
-            known.name, known.title, known.affected, known.workaround
+            "known bug {}: {}; what to do: {}",
+            known.name,
+            known.description(),
+            known.workaround
         )
     });
     let follows = finding.consequences.iter();

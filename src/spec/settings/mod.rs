@@ -1,0 +1,132 @@
+//! The settings of a run: each is one row of the [`table`], and everything else follows from that.
+//!
+//! Of a row are made: the field of [`SpecRequest`], the flag of `zprobe run` with its environment
+//! variable, its line of the help and its key in configuration files and probes, the refusal where the
+//! engine does not have it, its key in DeepSpeed's configuration, its words in the command that repeats
+//! a run, and what a search for the smallest configuration does with it.
+
+mod row;
+mod table;
+mod value;
+
+use clap::builder::Resettable;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+pub use row::{About, Description, Reduction, Setting};
+pub(super) use table::TABLE;
+pub use table::{ALL, SpecRequest};
+
+use super::Engine;
+
+impl Args for SpecRequest {
+    fn augment_args(command: Command) -> Command {
+        ALL.iter().fold(command, |command, setting| command.arg(setting.arg()))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SpecRequest {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut request = Self::default();
+        request.update_from_arg_matches(matches)?;
+        Ok(request)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        ALL.iter().try_for_each(|setting| setting.take(matches, self).map_err(wrong))
+    }
+}
+
+/// Whether a request has something of this flag.
+pub(super) fn is_asked(flag: &str, request: &SpecRequest) -> bool {
+    ALL.iter().any(|setting| setting.flag() == flag && setting.is_set(request))
+}
+
+/// `--timeout` of a command that makes many runs: what each of them is given, and how it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Timeout(Option<u64>);
+
+impl Timeout {
+    /// The words that hand it on to a run; none where the default of its engine counts.
+    pub fn arguments(&self) -> Vec<String> {
+        SpecRequest { timeout_s: self.0, ..SpecRequest::default() }.arguments()
+    }
+}
+
+impl Args for Timeout {
+    fn augment_args(command: Command) -> Command {
+        command.arg(TABLE.timeout_s.arg().help_heading(Resettable::Reset))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Timeout {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut timeout = Self::default();
+        timeout.update_from_arg_matches(matches)?;
+        Ok(timeout)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let mut request = SpecRequest::default();
+        TABLE.timeout_s.take(matches, &mut request).map_err(wrong)?;
+        self.0 = request.timeout_s;
+        let refusal = TABLE.timeout_s.refusal(&request, Engine::Native);
+        refusal.map_or(Ok(()), |refusal| Err(wrong(refusal.to_string())))
+    }
+}
+
+fn wrong(text: String) -> clap::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::spec::deepspeed::has_key;
+
+    #[test]
+    fn no_two_settings_share_a_flag_and_each_says_what_it_is() {
+        let flags: HashSet<&str> = ALL.iter().map(|setting| setting.flag()).collect();
+        assert_eq!(flags.len(), ALL.len());
+        for setting in ALL {
+            let Description { flag, help, .. } = setting.describe();
+            assert!(flag.starts_with("--") && help.len() > 5, "{flag}");
+        }
+    }
+
+    #[test]
+    fn every_key_is_one_that_deepspeed_has() {
+        let keys = ALL.iter().filter_map(|setting| setting.describe().key);
+        for key in keys.flat_map(|keys| keys.split(", ")) {
+            assert!(has_key(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_told_no_timeout_leaves_it_to_the_engine() {
+        let command = || Timeout::augment_args(Command::new("zprobe check").no_binary_name(true));
+        let parsed = |words: &[&str]| {
+            let matches = command().try_get_matches_from(words).expect("flags");
+            Timeout::from_arg_matches(&matches).map(|timeout| timeout.arguments().join(" "))
+        };
+        assert_eq!(parsed(&["--timeout", "7"]).expect("a timeout"), "--timeout 7");
+        assert!(parsed(&["--timeout", "0"]).is_err());
+        if std::env::var_os("ZPROBE_TIMEOUT").is_none() {
+            assert_eq!(parsed(&[]).expect("no timeout"), "");
+        }
+        for (engine, seconds) in [(Engine::Native, 60), (Engine::DeepSpeed, 180)] {
+            let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+            assert_eq!(request.resolve().expect("a valid request").timeout_s, seconds);
+        }
+    }
+}

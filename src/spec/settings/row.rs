@@ -1,0 +1,368 @@
+//! What a setting is: a [`Row`] of the table, and the same without its type, a [`Setting`].
+
+use clap::{Arg, ArgMatches};
+use serde_json::{Map, Value as Json};
+
+use super::SpecRequest;
+use super::value::{Slot, Value as _};
+use crate::spec::deepspeed::put;
+use crate::spec::{Engine, Invalid, RunSpec};
+
+/// A row of the table. `S` is the field of [`SpecRequest`].
+pub struct Row<S: Slot> {
+    /// The flag, with the dashes.
+    pub(super) flag: &'static str,
+    /// The line of the help.
+    pub(super) help: &'static str,
+    /// The field of a request.
+    pub(super) slot: fn(&SpecRequest) -> &S,
+    /// The same, to be changed.
+    pub(super) slot_mut: fn(&mut SpecRequest) -> &mut S,
+    /// Another long name of the flag; empty for none.
+    pub(super) alias: &'static str,
+    /// The section of the help.
+    pub(super) heading: &'static str,
+    /// What stands for a value in the help; empty for the flag's name.
+    pub(super) placeholder: &'static str,
+    /// The engines that have the setting.
+    pub(super) engines: &'static [Engine],
+    /// What to do instead with another engine; empty for the choice of one that has it.
+    pub(super) advice: &'static str,
+    /// The values that every engine takes.
+    pub(super) harmless: fn(&S::Item) -> bool,
+    /// The default, where it depends on nothing but the engine.
+    pub(super) default: Option<fn(Engine) -> S::Item>,
+    /// The default in words, where a value does not say it.
+    pub(super) default_words: &'static str,
+    /// Refuses what is a value for no engine.
+    pub(super) check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
+    /// Reads the words of the command line, where not all of them are values.
+    pub(super) words: Option<Words>,
+    /// The place in a DeepSpeed file.
+    pub(super) key: Key<S::Item>,
+    /// The value in a complete specification; that of DeepSpeed has it in its configuration, where
+    /// that has a key for it.
+    pub(super) said: fn(&RunSpec) -> S,
+    /// Whether the command that repeats a run says it even where it is the default.
+    pub(super) always_said: bool,
+    /// What the search for the smallest configuration does with it.
+    pub(super) reduction: Reduction,
+    /// What it is about.
+    pub(super) about: About,
+}
+
+/// Reads a word of the command line into a request.
+pub(super) type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
+
+/// Puts a value into a DeepSpeed file.
+pub(super) type Write<T> = fn(&mut Map<String, Json>, &T);
+
+/// Where a DeepSpeed file has a setting.
+pub(super) enum Key<T> {
+    /// Nowhere.
+    None,
+    /// At this dotted path, which says it of a run of DeepSpeed.
+    At(&'static str),
+    /// At this dotted path; the specification has it only if a flag asked for it.
+    AskedAt(&'static str),
+    /// At this path, always: whoever asks for the rest of a file asks for this.
+    AlwaysAt(&'static str),
+    /// In several places with these names, which this sets.
+    Written(&'static str, Write<T>),
+}
+
+/// What becomes of a setting in the search for the smallest configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// It is left out.
+    LeaveOut,
+    /// It stays: without it the configuration is another one rather than a smaller one.
+    Keep,
+    /// It stays even where it is the default: that depends on the machine.
+    KeepAlways,
+}
+
+/// What a setting is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// What is run.
+    What,
+    /// How a run is made, or on which engine: a probe says that elsewhere, or leaves it to whoever
+    /// runs it.
+    How,
+}
+
+impl<S: Slot> Row<S> {
+    /// A setting that every engine has, without a default.
+    pub(super) const fn new(
+        flag: &'static str,
+        help: &'static str,
+        slot: fn(&SpecRequest) -> &S,
+        slot_mut: fn(&mut SpecRequest) -> &mut S,
+    ) -> Self {
+        Self {
+            flag,
+            help,
+            slot,
+            slot_mut,
+            alias: "",
+            heading: "Run",
+            placeholder: "",
+            engines: Engine::ALL,
+            advice: "",
+            harmless: |_| false,
+            default: None,
+            default_words: "",
+            check: |_, _| Ok(()),
+            words: None,
+            key: Key::None,
+            said: |_| S::default(),
+            always_said: false,
+            reduction: Reduction::LeaveOut,
+            about: About::What,
+        }
+    }
+
+    /// The default in words: those of the engine that most have, and of others what differs.
+    fn default_in_words(&self) -> Option<String> {
+        if !self.default_words.is_empty() {
+            return Some(self.default_words.to_owned());
+        }
+        let default = self.default?;
+        let word = |engine: Engine| default(engine).word();
+        let native = word(Engine::Native)?;
+        let real: Vec<(Engine, String)> = Engine::ALL
+            .iter()
+            .filter(|engine| **engine != Engine::Native)
+            .filter_map(|engine| Some((*engine, word(*engine)?)))
+            .collect();
+        let mut words = native.clone();
+        if let [(_, first), others @ ..] = real.as_slice()
+            && *first != native
+            && others.iter().all(|(_, other)| other == first)
+        {
+            words += &format!("; real engines: {first}");
+        } else {
+            for (engine, other) in real.iter().filter(|(_, other)| *other != native) {
+                words += &format!("; {engine}: {other}");
+            }
+        }
+        Some(words)
+    }
+
+    fn refuses(&self, engine: Engine) -> Invalid {
+        let advice = match (self.advice, self.engines) {
+            ("", [only]) => format!("use --engine {only}"),
+            ("", _) => "choose another with --engine".to_owned(),
+            (advice, _) => advice.to_owned(),
+        };
+        Invalid::NotOfThisEngine { flag: self.flag, engine, advice }
+    }
+}
+
+/// A setting in words, and its part in what is made of settings.
+#[derive(Debug)]
+pub struct Description {
+    /// Its flag, with the dashes.
+    pub flag: &'static str,
+    /// Its environment variable.
+    pub variable: String,
+    /// A sentence about it.
+    pub help: &'static str,
+    /// Its default, if it has one.
+    pub default: Option<String>,
+    /// The engines that have it.
+    pub engines: &'static [Engine],
+    /// Where a DeepSpeed file has it.
+    pub key: Option<&'static str>,
+    /// Whether the command that repeats a run says it even where it is the default.
+    pub always_said: bool,
+    /// What the search for the smallest configuration does with it.
+    pub reduction: Reduction,
+    /// What it is about.
+    pub about: About,
+}
+
+/// A setting, whatever the type of its value.
+pub trait Setting: Sync {
+    /// Its flag, with the dashes.
+    fn flag(&self) -> &'static str;
+
+    /// The name of its argument, by which clap knows it.
+    fn id(&self) -> String {
+        self.flag().trim_start_matches('-').replace('-', "_")
+    }
+
+    /// The setting in words.
+    fn describe(&self) -> Description;
+
+    /// Its flag as an argument of a command.
+    fn arg(&self) -> Arg;
+
+    /// Takes what a command line says into a request.
+    ///
+    /// # Errors
+    /// When the word stands for nothing.
+    fn take(&self, matches: &ArgMatches, request: &mut SpecRequest) -> Result<(), String>;
+
+    /// What is said of it on a command line; none where it is left open, or no word says it.
+    fn text(&self, request: &SpecRequest) -> Option<String>;
+
+    /// Whether it is asked for.
+    fn is_set(&self, request: &SpecRequest) -> bool;
+
+    /// Leaves it open.
+    fn clear(&self, request: &mut SpecRequest);
+
+    /// Why it cannot be had as it is asked for, whatever else is: the engine does not have it, or not
+    /// with this value.
+    fn refusal(&self, request: &SpecRequest, engine: Engine) -> Option<Invalid>;
+
+    /// Why its value in a specification cannot be.
+    ///
+    /// # Errors
+    /// When it is out of range.
+    fn check(&self, spec: &RunSpec) -> Result<(), Invalid>;
+
+    /// Asks in `request` for what a specification has, if a flag of its engine can.
+    fn ask(&self, spec: &RunSpec, request: &mut SpecRequest);
+
+    /// The same, where a DeepSpeed file stands beside the flags and says what it can.
+    fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest);
+
+    /// Puts what is asked for into a DeepSpeed file.
+    fn write(&self, request: &SpecRequest, file: &mut Map<String, Json>);
+
+    /// Puts what a specification has into the file that DeepSpeed is given, if that always has it.
+    fn complete(&self, spec: &RunSpec, file: &mut Map<String, Json>);
+
+    /// Its last name in a DeepSpeed file, and its value where a flag asked for it there.
+    fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)>;
+}
+
+impl<S: Slot> Setting for Row<S> {
+    fn flag(&self) -> &'static str {
+        self.flag
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            flag: self.flag,
+            variable: format!("ZPROBE_{}", self.id().to_uppercase()),
+            help: self.help.trim(),
+            default: self.default_in_words(),
+            engines: self.engines,
+            key: match self.key {
+                Key::None => None,
+                Key::At(path) | Key::AskedAt(path) | Key::AlwaysAt(path) => Some(path),
+                Key::Written(keys, _) => Some(keys),
+            },
+            always_said: self.always_said,
+            reduction: self.reduction,
+            about: self.about,
+        }
+    }
+
+    fn arg(&self) -> Arg {
+        let Description { variable, help, default, .. } = self.describe();
+        let default = default.map(|words| format!(" [default: {words}]")).unwrap_or_default();
+        let arg = Arg::new(self.id())
+            .long(self.flag.trim_start_matches('-'))
+            .visible_aliases(Some(self.alias).filter(|alias| !alias.is_empty()))
+            .value_name(match self.placeholder {
+                "" => self.id().to_uppercase(),
+                placeholder => placeholder.to_owned(),
+            })
+            .help(format!("{help}{default}"))
+            .env(variable)
+            .help_heading(self.heading);
+        if self.words.is_some() { arg } else { S::arg(arg) }
+    }
+
+    fn take(&self, matches: &ArgMatches, request: &mut SpecRequest) -> Result<(), String> {
+        let id = self.id();
+        let Some(words) = self.words else {
+            *(self.slot_mut)(request) = S::of(matches, &id);
+            return Ok(());
+        };
+        matches.get_one::<String>(&id).map_or(Ok(()), |word| words(word, request))
+    }
+
+    fn text(&self, request: &SpecRequest) -> Option<String> {
+        let values = (self.slot)(request).values();
+        let words: Option<Vec<String>> = values.iter().map(S::Item::word).collect();
+        words.filter(|words| !words.is_empty()).map(|words| words.join(","))
+    }
+
+    fn is_set(&self, request: &SpecRequest) -> bool {
+        !(self.slot)(request).values().is_empty()
+    }
+
+    fn clear(&self, request: &mut SpecRequest) {
+        *(self.slot_mut)(request) = S::default();
+    }
+
+    fn refusal(&self, request: &SpecRequest, engine: Engine) -> Option<Invalid> {
+        let values = (self.slot)(request).values();
+        if !self.engines.contains(&engine) && !values.iter().all(self.harmless) {
+            return Some(self.refuses(engine));
+        }
+        values.iter().find_map(|value| (self.check)(self.flag, value).err())
+    }
+
+    fn check(&self, spec: &RunSpec) -> Result<(), Invalid> {
+        (self.said)(spec).values().iter().try_for_each(|value| (self.check)(self.flag, value))
+    }
+
+    fn ask(&self, spec: &RunSpec, request: &mut SpecRequest) {
+        let value = match self.key {
+            _ if !self.engines.contains(&spec.engine()) => S::default(),
+            Key::At(path) | Key::AskedAt(path) if spec.engine() == Engine::DeepSpeed => {
+                configured(spec, path).map_or_else(S::default, S::of_json)
+            }
+            _ => (self.said)(spec),
+        };
+        *(self.slot_mut)(request) = value;
+        if self.text(request).is_none() {
+            self.clear(request);
+        }
+    }
+
+    fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest) {
+        let by_flag = match self.key {
+            Key::None | Key::AlwaysAt(_) => true,
+            Key::AskedAt(_) => !(self.said)(spec).values().is_empty(),
+            Key::At(_) | Key::Written(..) => false,
+        };
+        if by_flag {
+            self.ask(spec, request);
+        }
+    }
+
+    fn write(&self, request: &SpecRequest, file: &mut Map<String, Json>) {
+        for value in (self.slot)(request).values() {
+            match self.key {
+                Key::None | Key::AlwaysAt(_) => {}
+                Key::At(path) | Key::AskedAt(path) => put(file, path, value.json()),
+                Key::Written(_, write) => write(file, value),
+            }
+        }
+    }
+
+    fn complete(&self, spec: &RunSpec, file: &mut Map<String, Json>) {
+        let Key::AlwaysAt(path) = self.key else { return };
+        (self.said)(spec).values().iter().for_each(|value| put(file, path, value.json()));
+    }
+
+    fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)> {
+        let Key::AskedAt(path) = self.key else { return None };
+        let name = path.rsplit('.').next()?;
+        Some((name, (self.said)(spec).values().first()?.word()?))
+    }
+}
+
+/// The value at a dotted path of the configuration that DeepSpeed is given.
+pub(super) fn configured<'a>(spec: &'a RunSpec, path: &str) -> Option<&'a Json> {
+    let pointer = format!("/{}", path.replace('.', "/"));
+    spec.deepspeed_config()?.pointer(&pointer)
+}

@@ -1,0 +1,424 @@
+//! The table. A new setting is a new row, and an engine that does something with it.
+
+use std::num::ParseIntError;
+use std::thread::available_parallelism;
+
+use bytesize::ByteSize;
+use serde_json::Value as Json;
+
+use super::row::About::How;
+use super::row::Reduction::{Keep, KeepAlways};
+use super::row::{Key, Row, Setting, configured};
+use super::value::Slot;
+use crate::spec::deepspeed::{write_dtype, write_loss_scale};
+use crate::spec::engines::MIB;
+use crate::spec::recording::DEFAULT_BUDGET;
+use crate::spec::{
+    BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, Gpus, Invalid,
+    LossScale, Model, Observation, Offload, Optimizer, Shape,
+};
+
+/// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
+const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
+
+/// The engines that are one alone.
+const NATIVE: &[Engine] = &[Engine::Native];
+const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
+const DDP: &[Engine] = &[Engine::Ddp];
+const FSDP2: &[Engine] = &[Engine::Fsdp2];
+
+/// Declares the settings. A row begins with its line of the help, its flag, its field and the type of
+/// that; `= |engine| …` is a default that depends on nothing but the engine. What stands in the braces
+/// are the fields of [`Row`].
+macro_rules! settings {
+    ($(
+        $(#[doc = $help:literal])+
+        $flag:literal $name:ident: $slot:ty $(= $default:expr)? , { $($what:ident: $value:expr),* $(,)? }
+    )+) => {
+        /// What was asked for on the command line, in the environment and in files. A value that
+        /// nobody gave is `None`.
+        #[derive(Clone, Debug, Default)]
+        pub struct SpecRequest {
+            $($(#[doc = $help])+ pub $name: $slot,)+
+            /// A rank for each GPU: `--nproc-per-node gpu`.
+            pub rank_per_gpu: bool,
+            /// What the native engine finds of CUDA; none where nobody looked, or there was no need to.
+            pub gpus: Option<Gpus>,
+            /// The content of `--deepspeed-config`.
+            pub deepspeed_config: Option<Json>,
+        }
+
+        /// Every setting by its name.
+        pub(in crate::spec) struct Table {
+            $(pub(in crate::spec) $name: Row<$slot>,)+
+        }
+
+        /// The table.
+        pub(in crate::spec) static TABLE: Table = Table {
+            $($name: Row {
+                $(default: Some($default),)?
+                $($what: $value,)*
+                ..Row::<$slot>::new(
+                    $flag,
+                    concat!($($help),+),
+                    |request| &request.$name,
+                    |request| &mut request.$name,
+                )
+            },)+
+        };
+
+        /// Every setting, in the order in which people type them. What decides over a default stands
+        /// behind what it decides over.
+        pub static ALL: &[&dyn Setting] = &[$(&TABLE.$name),+];
+
+        impl OrDefault<'_> {
+            $($(
+                /// The value that was asked for, or else the default.
+                pub fn $name(&self) -> <$slot as Slot>::Item {
+                    let default: fn(Engine) -> <$slot as Slot>::Item = $default;
+                    let asked = self.request.$name.values().first().cloned();
+                    asked.unwrap_or_else(|| default(self.engine))
+                }
+            )?)+
+        }
+    };
+}
+
+/// A request in which defaults stand for what was left open, if they depend on the engine alone.
+pub struct OrDefault<'a> {
+    request: &'a SpecRequest,
+    engine: Engine,
+}
+
+impl SpecRequest {
+    /// The request with the defaults of an engine.
+    pub fn or_default(&self, engine: Engine) -> OrDefault<'_> {
+        OrDefault { request: self, engine }
+    }
+}
+
+settings! {
+    /// Engine under test
+    "--engine" engine: Option<Engine> = |_| Engine::Native, {
+        heading: "Engine", always_said: true, reduction: Keep, about: How,
+        said: |spec| Some(spec.engine()),
+    }
+
+    /// ZeRO stage
+    "--stage" stage: Option<u8> = |engine| match engine {
+        Engine::Native | Engine::DeepSpeed => 1,
+        Engine::Ddp => 0,
+        Engine::Fsdp2 => 3,
+    }, {
+        heading: "Engine", placeholder: "0|1|2|3", engines: ZERO, always_said: true,
+        check: |_, stage| if *stage > 3 { Err(Invalid::NoSuchStage(*stage)) } else { Ok(()) },
+        key: Key::At("zero_optimization.stage"),
+        said: |spec| Some(spec.stage),
+    }
+
+    /// Microbatches per optimizer step (gradient accumulation steps)
+    "--ga" gradient_accumulation_steps: Option<usize> = |_| 4, {
+        heading: "Engine", placeholder: "N", alias: "gradient-accumulation-steps",
+        always_said: true, reduction: Keep,
+        check: up_to::<MOST, _>,
+        key: Key::AlwaysAt("gradient_accumulation_steps"),
+        said: |spec| Some(spec.gradient_accumulation_steps),
+    }
+
+    /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core)
+    "--nproc-per-node" world_size: Option<usize>, {
+        heading: "Engine", placeholder: "N|gpu|cpu", reduction: Keep,
+        default_words: "on CUDA one per GPU, otherwise 2",
+        words: Some(ranks),
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.world_size),
+    }
+
+    /// Where ranks compute; `auto` is `cuda` where the native engine can use a GPU
+    "--device" device: Option<DeviceChoice> = |_| DeviceChoice::Auto, {
+        heading: "Engine", reduction: KeepAlways,
+    }
+
+    /// How ranks communicate; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
+    "--backend" backend: Option<BackendChoice> = |_| BackendChoice::Auto, {
+        heading: "Engine", reduction: KeepAlways,
+    }
+
+    /// Dtype of the model
+    "--dtype" dtype: Option<Dtype> = |_| Dtype::Bf16, {
+        heading: "Engine",
+        key: Key::Written("bf16.enabled, fp16.enabled", write_dtype),
+        said: |spec| Some(spec.dtype),
+    }
+
+    /// Dtype in which microbatches are added up
+    "--grad-accum-dtype" grad_accum_dtype: Option<Dtype>, {
+        heading: "Engine", placeholder: "DTYPE", engines: ZERO,
+        advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
+        default_words: "fp32; ddp: that of the model",
+        key: Key::At("data_types.grad_accum_dtype"),
+        said: |spec| Some(spec.grad_accum_dtype),
+    }
+
+    /// Dtype in which gradients cross ranks
+    "--comm-dtype" comm_dtype: Option<Dtype>, {
+        heading: "Engine", placeholder: "DTYPE",
+        engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
+        default_words: "that of the buffer that is reduced",
+        key: Key::At("communication_data_type"),
+        said: |spec| spec.comm_dtype,
+    }
+
+    /// Elements in an IPG bucket
+    "--reduce-bucket-size" reduce_bucket_size: Option<usize>, {
+        heading: "Engine", placeholder: "N", engines: ZERO,
+        default_words: "small enough that buckets fill",
+        check: up_to::<ANY, _>,
+        key: Key::At("zero_optimization.reduce_bucket_size"),
+        // The accumulator has no bucket, and is given none.
+        said: |spec| (spec.dataflow() != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
+    }
+
+    /// Overlap reduction with backward
+    "--overlap-comm" overlap_comm: Option<bool>, {
+        heading: "ZeRO", engines: ZERO, default_words: "false, stage 3: true",
+        key: Key::AskedAt("zero_optimization.overlap_comm"),
+        said: |spec| spec.overlap_comm(),
+    }
+
+    /// Copy gradients to a contiguous buffer as they are produced
+    "--contiguous-gradients" contiguous_gradients: Option<bool>, {
+        heading: "ZeRO", engines: ZERO, default_words: "true",
+        key: Key::AskedAt("zero_optimization.contiguous_gradients"),
+        said: |spec| spec.contiguous_gradients(),
+    }
+
+    /// Reduce-scatter gradients instead of all-reducing them
+    "--reduce-scatter" reduce_scatter: Option<bool>, {
+        heading: "ZeRO", engines: ZERO, default_words: "true",
+        key: Key::AskedAt("zero_optimization.reduce_scatter"),
+        said: |spec| spec.reduce_scatter(),
+    }
+
+    /// Fill BF16_Optimizer's accumulator from hooks
+    "--immediate-grad-update" immediate_grad_update: Option<bool>, {
+        heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
+        key: Key::AskedAt("bf16.immediate_grad_update"),
+        said: |spec| spec.immediate_grad_update(),
+    }
+
+    /// Most elements that one all-gather of parameters returns
+    "--allgather-bucket-size" allgather_bucket_size: Option<usize> = |_| 500_000_000, {
+        heading: "Native", placeholder: "N", engines: NATIVE,
+        check: up_to::<ANY, _>,
+        said: |spec| spec.allgather_bucket_size(),
+    }
+
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not
+    "--parameter-groups" parameter_groups: Option<usize> = |_| 1, {
+        heading: "Native", placeholder: "N", engines: NATIVE,
+        check: up_to::<2, _>,
+        said: |spec| spec.parameter_groups(),
+    }
+
+    /// Where optimizer states live
+    "--offload" offload: Option<Offload> = |_| Offload::None, {
+        heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
+        key: Key::At("zero_optimization.offload_optimizer.device"),
+        said: |spec| Some(spec.offload),
+    }
+
+    /// Where the native engine's gradients wait
+    "--dataflow" dataflow: Option<Dataflow>, {
+        heading: "Engine", engines: NATIVE, default_words: "as DeepSpeed chooses for these dtypes",
+        said: |spec| spec.dataflow(),
+    }
+
+    /// Largest global norm of the gradient before it is scaled down; 0 does not clip
+    "--gradient-clipping" gradient_clipping: Option<f64> = |_| 0.0, {
+        heading: "Engine", placeholder: "NORM",
+        check: norm,
+        key: Key::At("gradient_clipping"),
+        said: |spec| Some(spec.gradient_clipping),
+    }
+
+    /// Scale of an fp16 model's loss: a number, or `dynamic`
+    "--loss-scale" loss_scale: Option<LossScale> = |_| LossScale::DEFAULT, {
+        heading: "ZeRO", placeholder: "SCALE|dynamic", engines: ZERO,
+        default_words: "dynamic, from 2^6",
+        key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
+        said: |spec| {
+            let is_there = spec.engine() == Engine::Native || configured(spec, "fp16").is_some();
+            is_there.then_some(spec.loss_scale)
+        },
+    }
+
+    /// Capacity of a bucket in MiB
+    "--bucket-cap-mb" bucket_cap_mb: Option<f64>, {
+        heading: "DDP", placeholder: "MIB", engines: DDP,
+        default_words: "small enough that buckets fill",
+        check: capacity,
+        said: |spec| Some(spec.ddp()?.bucket_cap_mb),
+    }
+
+    /// Look for parameters that a loss does not reach
+    "--find-unused-parameters" find_unused_parameters: Option<bool>, {
+        heading: "DDP", engines: DDP, default_words: "true if a shape leaves some",
+        said: |spec| Some(spec.ddp()?.find_unused_parameters),
+    }
+
+    /// Promise that the graph is the same in every step
+    "--static-graph" static_graph: Option<bool> = |_| false, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.static_graph),
+    }
+
+    /// Make gradients views of the buckets
+    "--gradient-as-bucket-view" gradient_as_bucket_view: Option<bool> = |_| false, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.gradient_as_bucket_view),
+    }
+
+    /// Communication hook
+    "--comm-hook" comm_hook: Option<CommHook> = |_| CommHook::None, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.comm_hook),
+    }
+
+    /// Free parameters between forward and backward
+    "--reshard-after-forward" reshard_after_forward: Option<bool> = |_| true, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
+    }
+
+    /// How much of the engine is observed: everything, or only the parameters after each step
+    "--observe" observe: Option<Observation> = |_| Observation::Full, {
+        said: |spec| Some(spec.observe),
+    }
+
+    /// Fill memory that torch hands out with NaN, so that what is read before it was written shows
+    "--poison-memory" poison_memory: Option<bool> = |_| false, {
+        said: |spec| Some(spec.poison_memory),
+    }
+
+    /// Inner optimizer
+    "--optimizer" optimizer: Option<Optimizer>, {
+        heading: "Engine", default_words: "sgd for the coded model, adamw otherwise",
+        said: |spec| Some(spec.optimizer),
+    }
+
+    /// Synthetic model
+    "--model" model: Option<Model> = |_| Model::Coded, {
+        heading: "Data",
+        said: |spec| Some(spec.model),
+    }
+
+    /// Elements that the model has at least; beyond a million, samples of buffers are recorded
+    "--parameters" parameters: Option<usize>, {
+        heading: "Data", placeholder: "N", default_words: "as few as it can do with",
+        check: up_to::<{ 1 << 36 }, _>,
+        said: |spec| spec.parameters,
+    }
+
+    /// Something unusual about the model or its use; may be repeated (`zprobe list shapes`)
+    "--shape" shapes: Vec<Shape>, {
+        heading: "Data", placeholder: "NAME",
+        said: |spec| spec.shapes.clone(),
+    }
+
+    /// Samples per microbatch and rank
+    "--micro-batch-size" micro_batch_size: Option<usize> = |_| 4, {
+        heading: "Data", placeholder: "N",
+        check: up_to::<MOST, _>,
+        key: Key::AlwaysAt("train_micro_batch_size_per_gpu"),
+        said: |spec| Some(spec.micro_batch_size),
+    }
+
+    /// Optimizer steps; from 2 on, gradients left over from a step before are seen
+    "--steps" steps: Option<usize> = |_| 2, {
+        heading: "Data", placeholder: "N", reduction: Keep,
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.steps),
+    }
+
+    /// Seed of all synthetic data
+    "--seed" seed: Option<u64> = |_| 0, {
+        heading: "Data",
+        said: |spec| Some(spec.seed),
+    }
+
+    /// Give the native engine a fault (`zprobe list faults`)
+    "--inject" inject: Option<Fault>, {
+        heading: "Data", placeholder: "FAULT", engines: NATIVE, reduction: Keep,
+        said: |spec| spec.inject(),
+    }
+
+    /// Seconds of silence after which a rank counts as hung
+    // A real engine is imported first, which a busy machine can take a minute for.
+    "--timeout" timeout_s: Option<u64> = |engine| if engine == Engine::Native { 60 } else { 180 }, {
+        placeholder: "SECS", reduction: Keep, about: How,
+        check: up_to::<1_000_000, _>,
+        said: |spec| Some(spec.timeout_s),
+    }
+
+    /// Size of the trace: what has no room is left out of a long or wide run, and the report says so
+    "--trace-budget" trace_budget: Option<ByteSize> = |_| ByteSize(DEFAULT_BUDGET), {
+        placeholder: "SIZE", default_words: "50MB", about: How,
+        said: |spec| Some(ByteSize(spec.recording.budget)),
+    }
+}
+
+/// The most of what is counted one by one: arithmetic with more could overflow.
+const MOST: usize = 1 << 16;
+
+/// As many as there can be.
+const ANY: usize = usize::MAX;
+
+/// Refuses a count of 0, and one beyond `LIMIT`.
+fn up_to<const LIMIT: usize, T>(flag: &'static str, count: &T) -> Result<(), Invalid>
+where
+    T: Copy + TryInto<usize>,
+{
+    match (*count).try_into().unwrap_or(usize::MAX) {
+        0 => Err(Invalid::Zero { flag }),
+        value if value > LIMIT => Err(Invalid::TooLarge { flag, value, limit: LIMIT }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses norms that nothing can be clipped to.
+fn norm(flag: &'static str, norm: &f64) -> Result<(), Invalid> {
+    if norm.is_finite() && *norm >= 0.0 {
+        return Ok(());
+    }
+    let reason = "a norm is a positive number; 0 does not clip";
+    Err(Invalid::contradiction(format!("{flag} {norm}"), reason))
+}
+
+/// Refuses buckets that hold nothing.
+fn capacity(flag: &'static str, mib: &f64) -> Result<(), Invalid> {
+    if mib * MIB >= 1.0 && mib.is_finite() {
+        return Ok(());
+    }
+    let reason = "a bucket holds at least one byte, which is 0.000001 MiB";
+    Err(Invalid::contradiction(format!("{flag} {mib}"), reason))
+}
+
+/// Reads a number of ranks, or a word that stands for one.
+fn ranks(word: &str, request: &mut SpecRequest) -> Result<(), String> {
+    match word {
+        "gpu" => request.rank_per_gpu = true,
+        "cpu" => {
+            let cores = available_parallelism();
+            let cores = cores.map_err(|error| format!("cannot count the cores: {error}"))?;
+            request.world_size = Some(cores.get());
+        }
+        number => {
+            let count = number.parse().map_err(|error: ParseIntError| {
+                format!("--nproc-per-node {number}: give a number, `gpu` or `cpu`: {error}")
+            });
+            request.world_size = Some(count?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Values of settings: as words of a command line, and in JSON.
+
+use std::any::TypeId;
+use std::fmt::Display;
+
+use bytesize::ByteSize;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _, ValueParser};
+use clap::{Arg, ArgAction, ArgMatches};
+use serde_json::Value as Json;
+
+use crate::spec::deepspeed::number;
+use crate::spec::{
+    BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, LossScale, Model,
+    Observation, Offload, Optimizer, Shape,
+};
+
+/// A value that a setting can have.
+pub trait Value: Clone + Send + Sync + 'static {
+    /// The reader of a word of the command line.
+    fn parser() -> ValueParser;
+
+    /// The word of the command line; none where no word says this value.
+    fn word(&self) -> Option<String>;
+
+    /// The value in a DeepSpeed file.
+    fn json(&self) -> Json {
+        self.word().into()
+    }
+
+    /// The value that stands in a DeepSpeed file, if it is one.
+    fn of_json(_: &Json) -> Option<Self> {
+        None
+    }
+}
+
+/// Values whose word is how they are displayed, and which JSON has too.
+macro_rules! displayed {
+    ($($type:ty),*) => {
+        $(impl Value for $type {
+            fn parser() -> ValueParser {
+                clap::value_parser!($type).into()
+            }
+
+            fn word(&self) -> Option<String> {
+                displayed(self)
+            }
+
+            fn json(&self) -> Json {
+                serde_json::json!(self)
+            }
+
+            fn of_json(json: &Json) -> Option<Self> {
+                serde_json::from_value(json.clone()).ok()
+            }
+        })*
+    };
+}
+
+displayed!(
+    bool,
+    u8,
+    u64,
+    usize,
+    Engine,
+    DeviceChoice,
+    BackendChoice,
+    Dtype,
+    Dataflow,
+    Offload,
+    CommHook
+);
+displayed!(Observation, Model, Shape, Fault);
+
+fn displayed(value: &impl Display) -> Option<String> {
+    Some(value.to_string())
+}
+
+impl Value for f64 {
+    fn parser() -> ValueParser {
+        clap::value_parser!(f64).into()
+    }
+
+    fn word(&self) -> Option<String> {
+        displayed(self)
+    }
+
+    fn json(&self) -> Json {
+        number(*self).into()
+    }
+
+    fn of_json(json: &Json) -> Option<Self> {
+        json.as_f64()
+    }
+}
+
+impl Value for ByteSize {
+    fn parser() -> ValueParser {
+        clap::value_parser!(ByteSize).into()
+    }
+
+    /// In bytes: with a unit it would be rounded.
+    fn word(&self) -> Option<String> {
+        displayed(&self.0)
+    }
+}
+
+/// A number, or one dynamic scale.
+impl Value for LossScale {
+    fn parser() -> ValueParser {
+        ValueParser::new(|text: &str| match (text, text.parse::<f64>()) {
+            ("dynamic", _) => Ok(Self::DEFAULT),
+            (_, Ok(scale)) if scale > 0.0 && scale.is_finite() => Ok(Self::Static { scale }),
+            _ => Err("give a positive number, or `dynamic`"),
+        })
+    }
+
+    fn word(&self) -> Option<String> {
+        match *self {
+            LossScale::DEFAULT => Some("dynamic".to_owned()),
+            LossScale::Static { scale } => displayed(&scale),
+            LossScale::Dynamic { .. } => None,
+        }
+    }
+}
+
+/// One of two, with fixed settings.
+impl Value for Optimizer {
+    fn parser() -> ValueParser {
+        let names = PossibleValuesParser::new(["sgd", "adamw"]);
+        let named = |name: String| if name == "sgd" { Self::EXACT_SGD } else { Self::ADAMW };
+        names.map(named).into()
+    }
+
+    fn word(&self) -> Option<String> {
+        match *self {
+            Optimizer::EXACT_SGD => Some("sgd".to_owned()),
+            Optimizer::ADAMW => Some("adamw".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Where a request keeps a setting: one value or none, or a list.
+pub trait Slot: Clone + Default + 'static {
+    /// The value.
+    type Item: Value;
+
+    /// The slot as an argument of the command line.
+    fn arg(arg: Arg) -> Arg;
+
+    /// The slot as a command line fills it.
+    fn of(matches: &ArgMatches, id: &str) -> Self;
+
+    /// The slot as a DeepSpeed file fills it.
+    fn of_json(json: &Json) -> Self;
+
+    /// The values that were asked for; empty where the setting is left open.
+    fn values(&self) -> &[Self::Item];
+}
+
+impl<T: Value> Slot for Option<T> {
+    type Item = T;
+
+    fn arg(arg: Arg) -> Arg {
+        let arg = arg.value_parser(T::parser());
+        if TypeId::of::<T>() != TypeId::of::<bool>() {
+            return arg;
+        }
+        // The flag alone turns it on.
+        arg.value_name("BOOL").num_args(0..=1).default_missing_value("true")
+    }
+
+    fn of(matches: &ArgMatches, id: &str) -> Self {
+        matches.get_one(id).cloned()
+    }
+
+    fn of_json(json: &Json) -> Self {
+        T::of_json(json)
+    }
+
+    fn values(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<T: Value> Slot for Vec<T> {
+    type Item = T;
+
+    fn arg(arg: Arg) -> Arg {
+        let arg = arg.value_parser(T::parser()).action(ArgAction::Append);
+        arg.value_delimiter(',').num_args(1..)
+    }
+
+    fn of(matches: &ArgMatches, id: &str) -> Self {
+        matches.get_many(id).into_iter().flatten().cloned().collect()
+    }
+
+    fn of_json(json: &Json) -> Self {
+        T::of_json(json).into_iter().collect()
+    }
+
+    fn values(&self) -> &[T] {
+        self
+    }
+}

@@ -1,0 +1,208 @@
+//! A specification as it is written into traces and reports: every setting at the same level, and none
+//! where the engine does not have it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Backend, Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine,
+    EngineSettings, Fault, Flow, Fsdp2Options, LossScale, Model, NativeOptions, Observation,
+    Offload, Optimizer, Recording, RunSpec, Shape, SpecRequest,
+};
+
+/// One run, completely specified.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "RunSpec")]
+pub(super) struct Wire {
+    /// The engine under test.
+    engine: Engine,
+    /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
+    stage: u8,
+    /// Number of ranks `W`.
+    world_size: usize,
+    /// Where they compute.
+    #[serde(default)]
+    device: Device,
+    /// How they communicate.
+    #[serde(default)]
+    backend: Backend,
+    /// Microbatches per optimizer step `GA`.
+    gradient_accumulation_steps: usize,
+    /// Optimizer steps. From two on, a gradient left over from the step before is visible.
+    steps: usize,
+    /// Steps after which codes are used again; none where every step has codes of its own.
+    #[serde(default)]
+    code_steps: Option<usize>,
+    /// Dtype of the model's parameters and of each microbatch's gradient.
+    dtype: Dtype,
+    /// Dtype in which microbatches are added up.
+    grad_accum_dtype: Dtype,
+    /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
+    comm_dtype: Option<Dtype>,
+    /// Where gradients wait between backward and reduction, in the native engine; the others have
+    /// ways of their own.
+    dataflow: Option<Dataflow>,
+    /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
+    reduce_bucket_size: usize,
+    /// Most elements that one all-gather of parameters returns (DeepSpeed's `allgather_bucket_size`);
+    /// none where that is left to the engine.
+    #[serde(default)]
+    allgather_bucket_size: Option<usize>,
+    /// Parameter groups: 1, or 2 to part what is decayed from what is not; none for engines that are
+    /// given one.
+    #[serde(default)]
+    parameter_groups: Option<usize>,
+    /// Where the optimizer's states live.
+    offload: Offload,
+    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`); this and the next three
+    /// are none where that is left to the engine.
+    overlap_comm: Option<bool>,
+    /// Whether gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
+    /// `contiguous_gradients`).
+    contiguous_gradients: Option<bool>,
+    /// Whether gradients are reduce-scattered instead of all-reduced (DeepSpeed's
+    /// `reduce_scatter`).
+    reduce_scatter: Option<bool>,
+    /// Whether `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
+    /// `bf16.immediate_grad_update`).
+    immediate_grad_update: Option<bool>,
+    /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
+    gradient_clipping: f64,
+    /// Scale of the loss of an fp16 model.
+    loss_scale: LossScale,
+    /// Settings of DDP; none for other engines.
+    ddp: Option<DdpOptions>,
+    /// Settings of FSDP2; none for other engines.
+    fsdp2: Option<Fsdp2Options>,
+    /// What the real DeepSpeed is configured with: the user's file as it is, or what follows from
+    /// the flags; none for other engines.
+    deepspeed_config: Option<serde_json::Value>,
+    /// How much of the engine is observed.
+    observe: Observation,
+    /// Whether memory that torch hands out holds NaN until somebody writes to it.
+    #[serde(default)]
+    poison_memory: bool,
+    /// The synthetic model.
+    model: Model,
+    /// Elements that the model has at least; none for the model as small as it can be.
+    parameters: Option<usize>,
+    /// What is unusual about it, and about how it is used.
+    shapes: Vec<Shape>,
+    /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
+    micro_batch_size: usize,
+    /// The inner optimizer, on fp32 master weights.
+    optimizer: Optimizer,
+    /// Seed of all synthetic data.
+    seed: u64,
+    /// A deliberate fault, if any.
+    inject: Option<Fault>,
+    /// Seconds without an event from a rank after which it counts as hung.
+    timeout_s: u64,
+    /// The parts of the run that its trace holds.
+    #[serde(default)]
+    recording: Recording,
+}
+
+/// Sets the fields that a specification and its form have in common.
+macro_rules! with_common {
+    ($type:ident { $($own:ident: $value:expr),* $(,)? }, $from:ident) => {
+        $type {
+            $($own: $value,)*
+            stage: $from.stage,
+            world_size: $from.world_size,
+            device: $from.device,
+            backend: $from.backend,
+            gradient_accumulation_steps: $from.gradient_accumulation_steps,
+            steps: $from.steps,
+            code_steps: $from.code_steps,
+            dtype: $from.dtype,
+            grad_accum_dtype: $from.grad_accum_dtype,
+            comm_dtype: $from.comm_dtype,
+            reduce_bucket_size: $from.reduce_bucket_size,
+            offload: $from.offload,
+            gradient_clipping: $from.gradient_clipping,
+            loss_scale: $from.loss_scale,
+            observe: $from.observe,
+            poison_memory: $from.poison_memory,
+            model: $from.model,
+            parameters: $from.parameters,
+            shapes: $from.shapes,
+            micro_batch_size: $from.micro_batch_size,
+            optimizer: $from.optimizer,
+            seed: $from.seed,
+            timeout_s: $from.timeout_s,
+            recording: $from.recording,
+        }
+    };
+}
+
+impl From<RunSpec> for Wire {
+    fn from(spec: RunSpec) -> Self {
+        with_common!(
+            Wire {
+                engine: spec.engine(),
+                dataflow: spec.dataflow(),
+                allgather_bucket_size: spec.allgather_bucket_size(),
+                parameter_groups: spec.parameter_groups(),
+                overlap_comm: spec.overlap_comm(),
+                contiguous_gradients: spec.contiguous_gradients(),
+                reduce_scatter: spec.reduce_scatter(),
+                immediate_grad_update: spec.immediate_grad_update(),
+                ddp: spec.ddp(),
+                fsdp2: spec.fsdp2(),
+                deepspeed_config: spec.deepspeed_config().cloned(),
+                inject: spec.inject(),
+            },
+            spec
+        )
+    }
+}
+
+impl TryFrom<Wire> for RunSpec {
+    type Error = String;
+
+    /// What is there of another engine's settings is left out.
+    fn try_from(wire: Wire) -> Result<Self, String> {
+        let lacks = |name: &str| format!("a run of the {} engine without `{name}`", wire.engine);
+        let set = |name: &str, value: Option<bool>| value.ok_or_else(|| lacks(name));
+        let settings = match wire.engine {
+            Engine::Native => {
+                let flow = match wire.dataflow.ok_or_else(|| lacks("dataflow"))? {
+                    Dataflow::Accumulator => Flow::Accumulator,
+                    Dataflow::IpgBucket => Flow::IpgBucket(Buckets {
+                        overlap_comm: set("overlap_comm", wire.overlap_comm)?,
+                        contiguous_gradients: set(
+                            "contiguous_gradients",
+                            wire.contiguous_gradients,
+                        )?,
+                        reduce_scatter: set("reduce_scatter", wire.reduce_scatter)?,
+                    }),
+                };
+                // Traces from before there were these have none.
+                let request = SpecRequest {
+                    allgather_bucket_size: wire.allgather_bucket_size,
+                    parameter_groups: wire.parameter_groups,
+                    ..SpecRequest::default()
+                };
+                let asked = request.or_default(Engine::Native);
+                EngineSettings::Native(NativeOptions {
+                    flow,
+                    allgather_bucket_size: asked.allgather_bucket_size(),
+                    parameter_groups: asked.parameter_groups(),
+                    inject: wire.inject,
+                })
+            }
+            Engine::DeepSpeed => EngineSettings::DeepSpeed(DeepSpeedOptions {
+                config: wire.deepspeed_config,
+                overlap_comm: wire.overlap_comm,
+                contiguous_gradients: wire.contiguous_gradients,
+                reduce_scatter: wire.reduce_scatter,
+                immediate_grad_update: wire.immediate_grad_update,
+            }),
+            Engine::Ddp => EngineSettings::Ddp(wire.ddp.ok_or_else(|| lacks("ddp"))?),
+            Engine::Fsdp2 => EngineSettings::Fsdp2(wire.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
+        };
+        Ok(with_common!(RunSpec { settings: settings }, wire))
+    }
+}
