@@ -1,7 +1,7 @@
-//! Compiles the C++ shim over libtorch, and links it into the program `zprobe-rank` alone.
+//! Compiles the C++ shim over libtorch, and says where both are.
 //!
-//! Without the feature `native` there is nothing to do. With it, whatever concerns libtorch is said
-//! to the linker of that one program: `zprobe` itself never links libtorch.
+//! Without the feature `native` there is nothing to do. Only a program that has the module `shim` links
+//! them: `zprobe` itself never does.
 
 #![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
@@ -25,12 +25,18 @@ mod native {
     /// The name of the static library made of them.
     const LIBRARY: &str = "zprobe_shim";
 
-    /// Compiles the shim and tells how to link it.
+    /// Compiles the shim and tells where it is.
     pub fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed={SHIM}");
         let lib = libtorch_lib()?;
-        let archive = compile(&lib)?;
-        link(&archive, &lib);
+        let out = compile(&lib)?;
+        for dir in [&out, &lib] {
+            println!("cargo::rustc-link-search=native={}", dir.display());
+        }
+        // So that programs run from where they are built, with no environment.
+        for target in ["bin=zprobe-rank", "examples"] {
+            println!("cargo::rustc-link-arg-{target}=-Wl,-rpath,{}", lib.display());
+        }
         Ok(())
     }
 
@@ -43,7 +49,7 @@ mod native {
         })
     }
 
-    /// Compiles the shim into a static library.
+    /// Compiles the shim into a static library; the directory that it is in.
     fn compile(lib: &Path) -> Result<PathBuf, String> {
         let include = lib.with_file_name("include");
         let mut build = cc::Build::new();
@@ -68,23 +74,6 @@ mod native {
         }
         build.try_compile(LIBRARY).map_err(|error| format!("the C++ shim: {error}"))?;
         let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: cargo runs this program")?;
-        Ok(Path::new(&out).join(format!("lib{LIBRARY}.a")))
-    }
-
-    /// Links `zprobe-rank`, and the tests in it, with the shim and libtorch.
-    fn link(archive: &Path, lib: &Path) {
-        let lib = lib.display();
-        // The shim first: linkers take from a library what was asked for before it.
-        for arg in [
-            archive.display().to_string(),
-            format!("-L{lib}"),
-            "-ltorch_cpu".into(),
-            "-lc10".into(),
-            "-lstdc++".into(),
-            // So that the program runs from where it is built, with no environment.
-            format!("-Wl,-rpath,{lib}"),
-        ] {
-            println!("cargo::rustc-link-arg-bin=zprobe-rank={arg}");
-        }
+        Ok(PathBuf::from(out))
     }
 }

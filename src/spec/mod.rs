@@ -16,7 +16,6 @@ pub mod fault;
 mod invalid;
 mod models;
 mod options;
-pub mod partitioning;
 pub mod plan;
 mod point;
 mod recording;

@@ -3,9 +3,10 @@
 use super::device::Placement;
 use super::engine::Sums;
 use super::engines::{self, MIB, check_accumulation};
+use super::fault::check_fault;
 use super::recording::CODE_STEPS;
 use super::settings;
-use super::validate::{check_exactness, check_fault, check_shapes};
+use super::validate::{check_exactness, check_shapes};
 use super::{
     Backend, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording,
     Refusal, RunSpec, SpecRequest, deepspeed,

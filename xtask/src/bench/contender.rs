@@ -13,6 +13,9 @@ use super::scratch::Scratch;
 /// Ranks of a contender, unless it says otherwise.
 pub const RANKS: usize = 2;
 
+/// The program with the floors, in the directory of release builds.
+const FLOOR: &str = "examples/floor";
+
 /// The row that all this is about.
 pub const RUN: &str = "`zprobe run --stage 1 --ga 4`";
 
@@ -78,10 +81,10 @@ impl Contender {
 
     /// The floor whose ranks are forked from one process that has loaded libtorch.
     pub fn fork_floor(release: &Path, ranks: usize, runs: usize) -> Self {
-        let rank = release.join("zprobe-rank");
+        let program = release.join(FLOOR);
         let floor = Self::new("floor: ranks forked", runs, move |_| {
-            let mut command = Command::new(&rank);
-            command.args(["floor", "fork", &ranks.to_string()]).env("OMP_NUM_THREADS", "1");
+            let mut command = Command::new(&program);
+            command.args(["fork", &ranks.to_string()]).env("OMP_NUM_THREADS", "1");
             Ok(command)
         });
         Self { native_ranks: ranks, ..floor }
@@ -89,7 +92,7 @@ impl Contender {
 
     /// The floor whose ranks load libtorch each for itself.
     pub fn exec_floor(release: &Path, runs: usize) -> Self {
-        let program = release.join("zprobe-rank");
+        let program = release.join(FLOOR);
         Self {
             name: "floor: ranks started separately".into(),
             runs,
@@ -102,7 +105,7 @@ impl Contender {
                 let mut listener = Some(OwnedFd::from(listener));
                 let rank = |rank: usize| {
                     let mut command = Command::new(&program);
-                    command.args(["floor", "rank", &RANKS.to_string(), &rank.to_string(), &port]);
+                    command.args(["rank", &RANKS.to_string(), &rank.to_string(), &port]);
                     command.env("OMP_NUM_THREADS", "1");
                     // The first rank takes it.
                     command.stdin(listener.take().map_or_else(Stdio::null, Stdio::from));

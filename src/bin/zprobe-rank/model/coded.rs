@@ -12,7 +12,7 @@ use zprobe::spec::workload::Infinite;
 use zprobe::spec::{Plan, RunSpec, Workload};
 
 use super::{ProbeModel, leaf, shape};
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
 
 /// Parameters and codes of one rank.
 pub struct Coded {
