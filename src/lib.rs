@@ -14,35 +14,31 @@
 //!    Ranks of real engines are Python, started by [`adapters`].
 //! 5. [`trace`]: what happened, as it was written down; [`redact`] keeps secrets out of it.
 //! 6. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
-//! 7. [`report`]: built once, rendered many ways; [`compare`] puts two side by side.
+//! 7. [`report`]: built once, rendered many ways.
 //!
-//! Beside the journey, around real releases of engines: [`environment`] makes Python environments with
-//! pinned packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations
-//! that are worth trying, [`minimise`] looks for the smallest one that still shows a finding, [`doctor`]
-//! says what a machine and a Python can run, and [`attachment`] makes a bug report of a run.
+//! Above the journey: [`lab`] makes experiments of many runs, over one queue.
 //!
-//! For `zprobe check`: [`probe`] holds what to run and what must come out, [`baseline`] what is accepted
-//! for the time being, and [`document`] reads the files in which people write that down.
+//! Beside it, around real releases of engines: [`environment`] makes Python environments with pinned
+//! packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations that are worth
+//! trying, [`doctor`] says what a machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
-//! Throughout: [`visible`] makes text of strangers safe to be looked at, and [`run_dir`] makes and reads the
-//! files of a run.
+//! Throughout: [`visible`] makes text of strangers safe to be looked at, [`console`] shows it, [`run_dir`] makes
+//! and reads the files of a run, and [`document`] reads the files that people write.
 //!
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
 pub mod attachment;
-pub mod baseline;
-pub mod compare;
+pub mod console;
 pub mod diagnose;
 pub mod doctor;
 pub mod document;
 pub mod engines;
 pub mod environment;
+pub mod lab;
 pub mod lattice;
 pub mod launch;
-pub mod minimise;
 pub mod native;
-pub mod probe;
 pub mod python;
 pub mod redact;
 pub mod report;

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use zprobe::diagnose::rules;
-use zprobe::probe::registry;
+use zprobe::lab::check::probe::registry;
 use zprobe::report::suite::{NoticeKind, Status, Suite};
 use zprobe::spec::Engine;
 use zprobe::zoo::Expectation;
@@ -134,7 +134,7 @@ fn every_file_of_the_standard_suite_is_registered() {
         .collect();
     let registered: BTreeSet<String> =
         registry::FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
-    assert_eq!(files, registered, "src/probe/registry.rs has another list");
+    assert_eq!(files, registered, "src/lab/check/probe/registry.rs has another list");
 }
 
 #[test]

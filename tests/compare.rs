@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use zprobe::compare::Comparison;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use zprobe::lab::compare::Comparison;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(name)
@@ -109,6 +113,31 @@ fn the_gap_of_the_last_step_and_the_largest_gap_of_the_norms_are_said() {
     assert!(text.contains(&format!("(step {})", last.step)), "{text}");
     assert!(text.contains("final loss gap: "), "{text}");
     assert!(text.contains("largest norm gap: "), "{text}");
+}
+
+#[test]
+fn an_interrupted_comparison_starts_no_second_run_and_says_where_the_first_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = fixture("../ranks/rank.py").display().to_string();
+    let common = format!("--nproc-per-node 1 --rank-program {program} -- sleeps");
+    let zprobe = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["compare", "--a", &common, "--b", &common, "--out", "both"])
+        .current_dir(dir.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !dir.path().join("both/a/rank-0.here").exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = zprobe.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let said =
+        "--b: interrupted before it was started; nothing was compared, and what was run is in both";
+    assert!(stderr.contains(said), "{stderr}");
+    assert!(dir.path().join("both/a/report.json").exists());
+    assert!(!dir.path().join("both/b").exists());
 }
 
 #[test]

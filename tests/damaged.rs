@@ -10,7 +10,8 @@ use std::path::Path;
 use fastrand::Rng;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::{Format, html, render};
+use zprobe::report::Form;
+use zprobe::report::render::{html, render};
 use zprobe::trace::{TRACE_FILE, Trace};
 
 /// Traces of which pieces are put together anew.
@@ -110,7 +111,7 @@ fn damaged(lines: &[String], others: &[String], rng: &mut Rng) -> Vec<u8> {
 fn used(dir: &Path) -> Result<(), String> {
     let trace = Trace::read(dir).map_err(|error| error.to_string())?;
     let report = diagnose(&trace);
-    for format in Format::ALL {
+    for format in Form::ALL {
         render(&report, *format).map_err(|error| format!("{format}: {error}"))?;
     }
     let page = html(&report, &trace, &|code| rules::find(code).map(|rule| rule.doc));

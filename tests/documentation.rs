@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use zprobe::diagnose::{diagnose, rules::RULES};
-use zprobe::report::Verdict;
-use zprobe::report::render::{Format, render};
+use zprobe::report::render::render;
+use zprobe::report::{Exit, Form, Verdict};
 use zprobe::spec::settings::{self, Description};
 use zprobe::spec::{Engine, Fault};
 use zprobe::trace::Trace;
@@ -193,7 +193,7 @@ fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
 #[test]
 fn the_readme_shows_a_report_as_it_is() {
     let trace = Trace::read(&root().join("fixtures/traces/boundary-leak")).unwrap();
-    let text = render(&diagnose(&trace), Format::Full).unwrap();
+    let text = render(&diagnose(&trace), Form::Full).unwrap();
     let report = anstream::adapter::strip_str(&text).to_string();
     assert!(
         read("README.md").contains(&format!("```\n{report}```")),
@@ -201,24 +201,38 @@ fn the_readme_shows_a_report_as_it_is() {
     );
 }
 
+/// The table of exit codes of a page: each number, with the rest of its row.
+fn exit_codes(page: &str) -> Vec<(String, String)> {
+    let rows = page.lines().skip_while(|line| !line.starts_with("| Code |")).skip(2);
+    let rows = rows.map_while(|line| line.strip_prefix("| ")?.split_once(" | "));
+    rows.map(|(code, meaning)| (code.to_owned(), meaning.to_owned())).collect()
+}
+
 #[test]
 fn the_readme_lists_every_exit_code_with_its_verdict() {
-    let readme = read("README.md");
-    // 2 is no verdict: nothing ran.
-    let verdicts = Verdict::ALL.iter().map(|verdict| {
-        let code = match verdict {
-            Verdict::Clean => 0,
-            Verdict::Findings => 1,
-            Verdict::Crashed => 3,
-            Verdict::Inconclusive => 4,
-        };
-        (code, format!("`{verdict}`"))
-    });
-    for (code, meaning) in verdicts.chain([(2, "nothing ran".to_owned())]) {
-        let row = readme.lines().find(|line| line.starts_with(&format!("| {code} |")));
-        let row = row.unwrap_or_else(|| panic!("README.md has no row for exit code {code}"));
-        assert!(row.contains(&meaning), "README.md, exit code {code}: `{meaning}` is missing");
+    let listed = exit_codes(&read("README.md"));
+    let verdict = |exit: &Exit| Verdict::ALL.iter().find(|verdict| Exit::from(**verdict) == *exit);
+    for (exit, (code, meaning)) in Exit::ALL.iter().zip(&listed) {
+        let wanted = verdict(exit).map_or("nothing ran".to_owned(), |it| format!("`{it}`"));
+        assert_eq!(*code, exit.code().to_string(), "README.md");
+        assert!(meaning.contains(&wanted), "README.md, exit code {code}: `{wanted}` is missing");
     }
+    assert_eq!(listed.len(), Exit::ALL.len(), "README.md: {listed:?}");
+}
+
+#[test]
+fn every_table_of_exit_codes_has_all_of_them_and_no_other() {
+    let all: Vec<String> = Exit::ALL.iter().map(|exit| exit.code().to_string()).collect();
+    let mut tables = 0;
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let page = entry.unwrap().path();
+        if page.extension().is_some_and(|ending| ending == "md") {
+            let listed: Vec<_> = exit_codes(&read(&page)).into_iter().map(|it| it.0).collect();
+            tables += usize::from(!listed.is_empty());
+            assert!(listed.is_empty() || listed == all, "{}: {listed:?}", page.display());
+        }
+    }
+    assert!(tables > 0, "no page has a table of exit codes");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::path::Path;
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::suite::{SuiteFormat, render, render_within};
+use zprobe::report::render::suite::{render, render_within};
 use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
-use zprobe::report::{Report, Verdict};
+use zprobe::report::{Form, Report, Verdict};
 use zprobe::spec::Engine;
 use zprobe::trace::Trace;
 
@@ -94,21 +94,21 @@ fn suite() -> Suite {
     Suite::new(cases, notices, "zprobe.toml".to_owned(), page)
 }
 
-fn text(format: SuiteFormat) -> String {
-    anstream::adapter::strip_str(&render(&suite(), format).unwrap()).to_string()
+fn text(form: Form) -> String {
+    anstream::adapter::strip_str(&render(&suite(), form).unwrap()).to_string()
 }
 
 #[test]
 fn people_are_told_what_is_wrong_and_how_to_see_it_again() {
-    insta::assert_snapshot!("full", text(SuiteFormat::Full));
-    insta::assert_snapshot!("concise", text(SuiteFormat::Concise));
-    insta::assert_snapshot!("markdown", text(SuiteFormat::Markdown));
+    insta::assert_snapshot!("full", text(Form::Full));
+    insta::assert_snapshot!("concise", text(Form::Concise));
+    insta::assert_snapshot!("markdown", text(Form::Markdown));
 }
 
 #[test]
 fn only_what_is_to_be_copied_is_wider_than_the_terminal() {
     for columns in [60, 80] {
-        let text = render_within(&suite(), SuiteFormat::Full, columns).unwrap();
+        let text = render_within(&suite(), Form::Full, columns).unwrap();
         let text = anstream::adapter::strip_str(&text).to_string();
         let copied = |line: &&str| line.starts_with("  again: ") || line.contains("recorded in");
         for line in text.lines().filter(|line| !copied(line)) {
@@ -119,7 +119,7 @@ fn only_what_is_to_be_copied_is_wider_than_the_terminal() {
 
 #[test]
 fn annotations_are_one_line_each_whatever_stands_in_them() {
-    let text = render(&suite(), SuiteFormat::Github).unwrap();
+    let text = render(&suite(), Form::Github).unwrap();
     insta::assert_snapshot!("github", text);
     let commands = text.lines().filter(|line| line.starts_with("::"));
     // Six cases and entries of the baseline, and a notice about what was skipped.
@@ -130,7 +130,7 @@ fn annotations_are_one_line_each_whatever_stands_in_them() {
 
 #[test]
 fn junit_counts_every_case_and_holds_no_character_that_xml_forbids() {
-    let text = render(&suite(), SuiteFormat::Junit).unwrap();
+    let text = render(&suite(), Form::Junit).unwrap();
     let report = quick_junit::Report::deserialize_from_str(&text).unwrap();
     assert_eq!((report.tests, report.failures, report.errors), (7, 2, 2));
     let of = |name: &str| {
@@ -170,19 +170,19 @@ fn a_cause_is_told_once_with_every_case_that_it_made() {
     let suite = Suite::new(cases, vec![], "zprobe.toml".to_owned(), page);
     let render =
         |format| anstream::adapter::strip_str(&render(&suite, format).unwrap()).to_string();
-    let full = render(SuiteFormat::Full);
+    let full = render(Form::Full);
     assert_eq!(full.matches("more: zprobe explain ZP101").count(), 2, "{full}");
     let also = "and 2 other probes for the same cause: deepspeed/late, deepspeed/own";
     assert!(full.contains(also), "{full}");
-    let markdown = render(SuiteFormat::Markdown);
+    let markdown = render(Form::Markdown);
     assert_eq!(markdown.matches("<details>").count(), 3, "{markdown}");
     // One more, at the file of a probe that has one.
-    let github = render(SuiteFormat::Github);
+    let github = render(Form::Github);
     assert_eq!(github.lines().filter(|line| line.starts_with("::error")).count(), 4, "{github}");
     assert!(github.contains("in deepspeed/first and 1 other probe::"), "{github}");
-    let junit = quick_junit::Report::deserialize_from_str(&render(SuiteFormat::Junit)).unwrap();
+    let junit = quick_junit::Report::deserialize_from_str(&render(Form::Junit)).unwrap();
     assert_eq!((junit.tests, junit.failures, junit.errors), (5, 4, 1));
-    let sarif = assert_sarif(&render(SuiteFormat::Sarif));
+    let sarif = assert_sarif(&render(Form::Sarif));
     assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 5);
 }
 
@@ -198,12 +198,12 @@ fn a_suite_without_an_answer_says_so_first_in_every_form_for_people() {
         text.lines().nth(number).unwrap().to_owned()
     };
     let why = "no real engine was checked";
-    assert_eq!(line(SuiteFormat::Full, 0), format!("NOT CHECKED  {why}"));
-    assert_eq!(line(SuiteFormat::Concise, 0), format!("NOT CHECKED: {why}"));
-    assert_eq!(line(SuiteFormat::Github, 0), format!("::error title=zprobe check::{why}"));
-    assert_eq!(line(SuiteFormat::Markdown, 0), "### ❌ zprobe check");
-    assert_eq!(line(SuiteFormat::Markdown, 2), format!("**Not checked**: {why}"));
-    let sarif = assert_sarif(&render(&suite, SuiteFormat::Sarif).unwrap());
+    assert_eq!(line(Form::Full, 0), format!("NOT CHECKED  {why}"));
+    assert_eq!(line(Form::Concise, 0), format!("NOT CHECKED: {why}"));
+    assert_eq!(line(Form::Github, 0), format!("::error title=zprobe check::{why}"));
+    assert_eq!(line(Form::Markdown, 0), "### ❌ zprobe check");
+    assert_eq!(line(Form::Markdown, 2), format!("**Not checked**: {why}"));
+    let sarif = assert_sarif(&render(&suite, Form::Sarif).unwrap());
     let invocation = &sarif["runs"][0]["invocations"][0];
     assert_eq!(invocation["exitCode"], 2);
     assert_eq!(invocation["toolExecutionNotifications"][0]["message"]["text"], why);
@@ -242,7 +242,7 @@ fn assert_sarif(text: &str) -> Value {
 
 #[test]
 fn sarif_has_a_result_for_each_finding_and_a_notification_for_what_else_went_wrong() {
-    let sarif = assert_sarif(&render(&suite(), SuiteFormat::Sarif).unwrap());
+    let sarif = assert_sarif(&render(&suite(), Form::Sarif).unwrap());
     let results = sarif["runs"][0]["results"].as_array().unwrap();
     let uris: Vec<&Value> = results
         .iter()
@@ -264,11 +264,11 @@ fn a_single_run_is_a_suite_of_one_case() {
         let report = report(trace);
         let command = "zprobe run".to_owned();
         let suite = Suite::of_run(&report, command, "zprobe.toml".to_owned(), page);
-        assert_eq!(suite.exit_code, report.exit_code(), "{trace}");
-        let text = render(&suite, SuiteFormat::Junit).unwrap();
+        assert_eq!(suite.exit_code, report.exit().code(), "{trace}");
+        let text = render(&suite, Form::Junit).unwrap();
         let read = quick_junit::Report::deserialize_from_str(&text).unwrap();
         assert_eq!((read.tests, read.failures, read.errors), junit, "{trace}");
-        let sarif = assert_sarif(&render(&suite, SuiteFormat::Sarif).unwrap());
+        let sarif = assert_sarif(&render(&suite, Form::Sarif).unwrap());
         let results = sarif["runs"][0]["results"].as_array().unwrap().len();
         assert_eq!(results > 0, report.verdict != Verdict::Clean, "{trace}");
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -27,21 +27,13 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("diagnose", &["spec", "engines", "trace", "report", "zoo"]),
     ("lattice", &["spec", "engines", "report"]),
     ("doctor", &["spec", "engines", "python"]),
-    ("probe", &["spec", "report", "zoo", "document"]),
-    ("baseline", &["spec", "report", "zoo", "document"]),
     (
         "attachment",
         &["spec", "engines", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
     ),
-    ("minimise", &["spec"]),
-    ("compare", &["spec", "trace", "report", "visible"]),
-];
-
-/// Each program, and the modules of the library that it may use.
-const PROGRAMS: &[(&str, &[&str])] = &[
-    ("src/main.rs", &[]),
+    ("console", &["spec", "trace", "report", "visible", "run_dir"]),
     (
-        "src/cli",
+        "lab",
         &[
             "spec",
             "engines",
@@ -57,13 +49,36 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "lattice",
             "doctor",
             "document",
-            "probe",
-            "baseline",
             "attachment",
-            "minimise",
-            "compare",
+            "console",
             "visible",
             "run_dir",
+        ],
+    ),
+];
+
+/// Each program, and the modules of the library that it may use.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("src/main.rs", &[]),
+    (
+        "src/cli",
+        &[
+            "lab",
+            "console",
+            "spec",
+            "launch",
+            "native",
+            "trace",
+            "redact",
+            "diagnose",
+            "report",
+            "environment",
+            "zoo",
+            "lattice",
+            "doctor",
+            "document",
+            "attachment",
+            "visible",
         ],
     ),
     ("src/bin/zprobe-rank", &["spec", "trace", "run_dir"]),
@@ -158,8 +173,13 @@ fn first_names(rest: &str) -> Vec<&str> {
 
 /// Modules of the library that a library file uses, by `crate::` or by climbing out with `super::`.
 fn used_by_library(source: &Source, depth: usize) -> Vec<String> {
-    let mut used: Vec<String> =
-        names_behind(&source.code, "crate").into_iter().map(str::to_owned).collect();
+    let used = names_behind(&source.code, "crate").into_iter().map(str::to_owned);
+    used.chain(climbed_to(source, depth)).collect()
+}
+
+/// Names that a file, so many modules below a place, reaches by climbing there with `super::`.
+fn climbed_to(source: &Source, depth: usize) -> Vec<String> {
+    let mut used = Vec::new();
     let tests = source.code.find("\nmod tests {").unwrap_or(source.code.len());
     for (at, _) in source.code.match_indices("super::") {
         let before = &source.code[..at];
@@ -257,6 +277,55 @@ fn programs_use_only_their_part_of_the_library() {
                 source.path,
             );
         }
+    }
+}
+
+/// Each module of a room with the names in that room that it uses, by `crate::ROOM::` and by `super::`.
+/// What tests use does not count.
+fn uses_inside(room: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for mut source in sources() {
+        let path = source.path.clone();
+        let Some(inside) = path.strip_prefix(&format!("src/{room}/")) else { continue };
+        let module: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
+        let module = module.strip_suffix(&["mod"]).unwrap_or(&module);
+        let [own, ..] = module else { continue };
+        let used = uses.entry((*own).to_owned()).or_default();
+        if !module.ends_with(&["tests"]) {
+            source.code.truncate(source.code.find("\nmod tests {").unwrap_or(source.code.len()));
+            let named = names_behind(&source.code, &format!("crate::{room}"));
+            used.extend(named.into_iter().map(str::to_owned));
+            used.extend(climbed_to(&source, module.len()));
+            used.remove(*own);
+        }
+    }
+    uses
+}
+
+#[test]
+fn no_module_of_the_command_line_or_the_laboratory_uses_one_that_uses_it() {
+    for room in ["cli", "lab"] {
+        let mut left = uses_inside(room);
+        assert!(left.len() > 10, "the modules of src/{room} were not found");
+        let modules: BTreeSet<String> = left.keys().cloned().collect();
+        for (module, used) in &left {
+            // The room declares its modules, so that an item of its own would close a circle.
+            assert!(used.is_subset(&modules), "src/{room}: {module} uses {used:?}");
+        }
+        while let Some((free, _)) = left.iter().find(|(_, used)| used.is_empty()) {
+            let free = free.clone();
+            left.remove(&free);
+            left.values_mut().for_each(|used| used.retain(|it| *it != free));
+        }
+        assert!(left.is_empty(), "src/{room}: there is a circle in {left:?}");
+    }
+}
+
+#[test]
+fn only_the_console_shows_progress() {
+    for source in sources() {
+        let says = !names_behind(&source.code, "indicatif").is_empty();
+        assert!(!says || source.path.starts_with("src/console/"), "{} says it", source.path);
     }
 }
 

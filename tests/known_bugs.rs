@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use zprobe::diagnose::diagnose;
-use zprobe::report::render::{Format, render};
-use zprobe::report::{Finding, Report, RuleCode};
+use zprobe::report::render::render;
+use zprobe::report::{Finding, Form, Report, RuleCode};
 use zprobe::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
 use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, name_known_bugs, registry};
@@ -105,12 +105,12 @@ fn what_a_bug_leaves_in_its_wake_is_named_beside_it_and_not_alone() {
 #[test]
 fn the_reader_is_told_the_fix_and_what_to_do_without_it() {
     let report = leak("0.18.9", "BF16_Optimizer");
-    let text = anstream::adapter::strip_str(&render(&report, Format::Full).unwrap()).to_string();
+    let text = anstream::adapter::strip_str(&render(&report, Form::Full).unwrap()).to_string();
     for part in ["known bug boundary-leak", "fixed in 0.19.0", "pull/7985", "immediate_grad_update"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let concise = render(&report, Format::Concise).unwrap();
+    let concise = render(&report, Form::Concise).unwrap();
     assert!(concise.contains("(known bug boundary-leak, fixed in 0.19.0)"), "{concise}");
 }
 

@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
-use zprobe::baseline::BaselineFile;
-use zprobe::compare::{Comparison, Side};
 use zprobe::diagnose::diagnose;
-use zprobe::probe::{ProbeFile, registry};
+use zprobe::lab::check::baseline::BaselineFile;
+use zprobe::lab::check::probe::{ProbeFile, registry};
+use zprobe::lab::compare::{Comparison, Side};
 use zprobe::report::Report;
 use zprobe::report::suite::Suite;
 use zprobe::trace::{Record, Trace};

@@ -6,9 +6,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use zprobe::diagnose::{diagnose, rules};
 use zprobe::report::RuleCode;
@@ -41,14 +46,18 @@ impl Place {
     }
 
     fn zprobe(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        self.command(args).output().unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        command
             .args(args)
             .current_dir(self.0.path())
             .env_clear()
             .env("PATH", self.0.path().join("bin"))
-            .env("ZPROBE_CACHE_DIR", self.0.path().join("cache"))
-            .output()
-            .unwrap()
+            .env("ZPROBE_CACHE_DIR", self.0.path().join("cache"));
+        command
     }
 }
 
@@ -203,6 +212,46 @@ fn what_an_engine_refuses_here_is_skipped_with_its_reason_unless_it_is_expected(
     let stdout = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{stdout}");
     assert!(stdout.contains("1 of 1 as expected"), "{stdout}");
+}
+
+#[test]
+fn an_interrupted_zoo_keeps_what_is_finished_and_says_what_was_not_tried() {
+    let place = Place::new();
+    // The first rank fails at once, and the second waits for the interrupt.
+    place.program(
+        "rank",
+        "cd \"${0%/*}\"\necho >> ranks\n[ $(wc -l < ranks) = 1 ] && exit 1\n\
+         : > waiting\nexec sleep 600\n",
+    );
+    let rank = place.0.path().join("bin/rank");
+    let release = "expect = 'ZP901'\n[[release]]\nexpect = 'clean'\n[[release]]\nexpect = 'clean'";
+    let row = row(rank.to_str().unwrap(), release);
+    place.write("own.toml", &row.replace("--engine native", "--engine native --nproc-per-node 1"));
+    // As a terminal has it: one group of processes, all of which Ctrl-C interrupts.
+    let zprobe = place
+        .command(&["zoo", "own.toml", "--out", "runs"])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !place.0.path().join("bin/waiting").exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    killpg(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = zprobe.wait_with_output().unwrap();
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(4), "{stdout}{}", text(&output.stderr));
+    let lines: Vec<&str> = stdout.lines().collect();
+    for (line, words) in
+        lines[1..4].iter().zip([["ZP901", "yes"], ["interrupted", "-"], ["not tried", "-"]])
+    {
+        assert!(line.contains(words[0]) && line.ends_with(words[1]), "{line}: {words:?}");
+    }
+    assert_eq!(lines[4..], ["1 of 2 as expected, 1 not tried: interrupted"]);
+    assert!(place.0.path().join("runs/own/0/report.json").exists());
+    let processes = Command::new("pgrep").args(["-f", rank.to_str().unwrap()]).output().unwrap();
+    assert_eq!(text(&processes.stdout), "", "a rank is left");
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::ArgGroup;
-
-use super::store::{self, RUNS, Recorded};
-use super::{console, verbosity};
+use zprobe::console;
+use zprobe::lab::store::{self, RUNS, Recorded};
+use zprobe::report::Exit;
 
 /// Arguments of `zprobe clean`.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     let runs = store::recorded(Path::new(""))?;
     let count = runs.len();
     let surplus = surplus(runs, args, SystemTime::now());
@@ -49,11 +49,11 @@ pub fn main(args: &Args) -> Result<u8> {
         ))?;
     }
     let would = if args.dry_run { "would remove" } else { "removed" };
-    verbosity::say(format_args!(
+    console::say(format_args!(
         "{would} {removed} of {count} recorded runs in {RUNS}, {}",
         ByteSize(freed).display().si()
     ));
-    Ok(0)
+    Ok(Exit::Clean)
 }
 
 /// What is to be removed of `runs`, which come with the newest first.

@@ -1,8 +1,10 @@
 //! `zprobe completions`: what a shell needs to complete zprobe's command lines.
 
 use anyhow::Result;
-use clap::{Command, CommandFactory as _};
+use clap::Command;
 use clap_complete::{Shell, generate};
+use zprobe::console;
+use zprobe::report::Exit;
 
 /// Arguments of `zprobe completions`.
 #[derive(clap::Args)]
@@ -11,11 +13,12 @@ pub struct Args {
     shell: Shell,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+/// Prints the completions of `zprobe`.
+pub fn main(args: &Args, zprobe: &Command) -> Result<Exit> {
     let mut script = Vec::new();
-    generate(args.shell, &mut visible(&super::Cli::command()), "zprobe", &mut script);
-    super::print(&String::from_utf8(script)?)?;
-    Ok(0)
+    generate(args.shell, &mut visible(zprobe), "zprobe", &mut script);
+    console::print(&String::from_utf8(script)?)?;
+    Ok(Exit::Clean)
 }
 
 /// The command without those that people do not call.

@@ -1,31 +1,33 @@
 //! `zprobe doctor`: what this machine can run, and why not.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
+use zprobe::console;
 use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, limits, surroundings};
-use zprobe::native;
+use zprobe::lab::cuda::Cuda;
+use zprobe::lab::limits::examine;
+use zprobe::report::Exit;
 use zprobe::visible;
 
-use super::cuda::Cuda;
+use super::interpreter;
 
 /// Arguments of `zprobe doctor`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    python: super::interpreter::Python,
+    python: interpreter::Python,
 
     /// Seconds that the interpreter may take; importing torch and DeepSpeed takes up to 30
     #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     let chosen = args.python.choose();
-    let (mut machine, python) = examine(&chosen.path, args.timeout)?;
+    let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout))?;
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
         machine.cuda = Some(Cuda::look(has_torch.then_some(&*chosen.path))?.gpus);
@@ -35,19 +37,9 @@ pub fn main(args: &Args) -> Result<u8> {
     engine_lines(&mut text, &machine, &python);
     text.push_str("\nSurroundings\n");
     lines(&mut text, &surroundings(&machine, &python));
-    super::print(&text)?;
+    console::print(&text)?;
     let any = engines.iter().any(|check| check.state == State::Ok);
-    Ok(if any { 0 } else { super::USAGE })
-}
-
-/// Looks at the machine and asks an interpreter.
-pub fn examine(python: &Path, timeout: u64) -> Result<(Machine, Result<Python, NoAnswer>)> {
-    Ok((machine()?, Python::ask(python, Duration::from_secs(timeout))))
-}
-
-/// Looks at the machine.
-pub fn machine() -> Result<Machine> {
-    Ok(Machine::look(native::place()?))
+    Ok(if any { Exit::Clean } else { Exit::NothingRan })
 }
 
 /// A line for each engine, and for what one cannot run on this machine.

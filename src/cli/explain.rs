@@ -1,7 +1,9 @@
 //! `zprobe explain`: a rule's documentation.
 
 use anyhow::{Result, bail};
+use zprobe::console;
 use zprobe::diagnose::rules;
+use zprobe::report::Exit;
 
 /// Arguments of `zprobe explain`.
 #[derive(clap::Args)]
@@ -10,10 +12,10 @@ pub struct Args {
     code: String,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     let Some(rule) = rules::find(&args.code) else {
         bail!("{}: no such rule; `zprobe list rules` lists them", args.code);
     };
-    super::print(rule.doc)?;
-    Ok(0)
+    console::print(rule.doc)?;
+    Ok(Exit::Clean)
 }

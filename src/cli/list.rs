@@ -1,15 +1,23 @@
 //! `zprobe list`: what there is.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
+use zprobe::console;
 use zprobe::diagnose::rules::RULES;
+use zprobe::lab::check::probe;
+use zprobe::lab::limits::examine;
+use zprobe::report::Exit;
 use zprobe::spec::{Engine, Fault, Shape};
-use zprobe::{probe, zoo};
+use zprobe::zoo;
 
-/// Seconds that an interpreter may take to try the engines.
-const TRY_LIMIT: u64 = 120;
+use super::doctor::engine_lines;
+use super::interpreter::inside;
+
+/// Time that an interpreter may take to try the engines.
+const TRY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Arguments of `zprobe list`.
 #[derive(clap::Args)]
@@ -38,7 +46,7 @@ enum What {
     Shapes,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     ensure!(
         args.python.is_none() || matches!(args.what, What::Engines),
         "--python: only `zprobe list engines` tries an interpreter",
@@ -70,15 +78,15 @@ pub fn main(args: &Args) -> Result<u8> {
             named(rows.map(|row| (row.name.clone(), row.title.clone())).collect())
         }
     };
-    super::print(&lines)?;
-    Ok(0)
+    console::print(&lines)?;
+    Ok(Exit::Clean)
 }
 
 /// Which engines can run with this interpreter, and why not.
 fn tried(python: &Path) -> Result<String> {
-    let (machine, python) = super::doctor::examine(&super::interpreter::inside(python), TRY_LIMIT)?;
+    let (machine, python) = examine(&inside(python), TRY_LIMIT)?;
     let mut text = String::new();
-    super::doctor::engine_lines(&mut text, &machine, &python);
+    engine_lines(&mut text, &machine, &python);
     Ok(text)
 }
 

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::{Command, CommandFactory as _, ValueHint};
+use clap::{Command, ValueHint};
 use clap_mangen::Man;
+use zprobe::console;
+use zprobe::report::Exit;
 
 /// Arguments of `zprobe man`.
 #[derive(clap::Args)]
@@ -23,14 +25,15 @@ pub struct Args {
     out_dir: Option<PathBuf>,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+/// Prints or writes the pages of `zprobe`.
+pub fn main(args: &Args, zprobe: Command) -> Result<Exit> {
     // Its page would stand for every `zprobe help COMMAND`, and say nothing.
-    let mut zprobe = super::Cli::command().disable_help_subcommand(true);
+    let mut zprobe = zprobe.disable_help_subcommand(true);
     zprobe.build();
     if let Some(dir) = &args.out_dir {
         write(&zprobe, dir)
             .with_context(|| format!("cannot write pages into {}", dir.display()))?;
-        return Ok(0);
+        return Ok(Exit::Clean);
     }
     let command = match &args.command {
         Some(name) => zprobe.find_subcommand(name).with_context(|| {
@@ -40,8 +43,8 @@ pub fn main(args: &Args) -> Result<u8> {
     };
     let mut text = Vec::new();
     page(command).render(&mut text)?;
-    super::print(&String::from_utf8(text)?)?;
-    Ok(0)
+    console::print(&String::from_utf8(text)?)?;
+    Ok(Exit::Clean)
 }
 
 fn write(zprobe: &Command, dir: &Path) -> Result<()> {

@@ -1,12 +1,11 @@
 //! `zprobe provision`: a Python environment with pinned packages, as the zoo makes them.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use zprobe::console::{self, Line};
 use zprobe::environment::{Cache, Installer, Packages};
-
-use super::{console, verbosity};
+use zprobe::report::Exit;
 
 /// Arguments of `zprobe provision`.
 #[derive(clap::Args)]
@@ -16,25 +15,17 @@ pub struct Args {
     packages: Vec<String>,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
-    super::print(&format!("{}\n", interpreter(&args.packages)?.display()))?;
-    Ok(0)
+pub fn main(args: &Args) -> Result<Exit> {
+    console::print(&format!("{}\n", interpreter(&args.packages)?.display()))?;
+    Ok(Exit::Clean)
 }
 
 /// The interpreter of an environment with these packages, with progress on standard error.
 pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
     let packages = packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
-    let line = verbosity::spinner();
-    line.enable_steady_tick(Duration::from_millis(100));
-    let python = Cache::locate()?.provide(&packages, &Installer::find(), &mut |step| {
-        if line.is_hidden() {
-            verbosity::say(format_args!("{packages}: {step}"));
-        } else {
-            console::message(&line, &format!("{packages}: {step}"));
-        }
-    })?;
-    line.finish_and_clear();
-    Ok(python)
+    let line = Line::steps();
+    let mut step = |step: &str| line.step(&format!("{packages}: {step}"));
+    Ok(Cache::locate()?.provide(&packages, &Installer::find(), &mut step)?)
 }
 
 /// Reads `name==version`.

@@ -3,20 +3,24 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use bytesize::ByteSize;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
 };
-use zprobe::doctor::{Machine, Python};
+use zprobe::console::{print, say};
+use zprobe::doctor::Python;
+use zprobe::lab::limits::{examine, machine};
+use zprobe::lab::recorded::diagnosis;
+use zprobe::lab::store::{RUNS, recorded};
 use zprobe::redact::Private;
-use zprobe::trace::{TRACE_FILE, trace_dirs};
+use zprobe::report::{Exit, Report};
+use zprobe::trace::trace_dirs;
 
-use super::diagnose::diagnosis;
-use super::store::RUNS;
-use super::verbosity;
+use super::interpreter::inside;
+use super::output::page;
 
 /// Arguments of `zprobe report`.
 #[derive(clap::Args)]
@@ -54,10 +58,10 @@ pub struct Args {
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<u8> {
+pub fn main(args: &Args) -> Result<Exit> {
     let run_dir = match &args.run_dir {
         Some(dir) => dir.clone(),
-        None => newest(Path::new(RUNS))?,
+        None => newest(Path::new(""))?,
     };
     let (report, _) = diagnosis(&run_dir)?;
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
@@ -70,11 +74,11 @@ pub fn main(args: &Args) -> Result<u8> {
         private: &private,
         project: args.project,
         max_trace_size: args.max_trace_size.0,
-        explain: super::page,
+        explain: page,
     })?;
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
-        verbosity::say(format_args!(
+        say(format_args!(
             "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
              smaller --max-trace-size",
             zip.len(),
@@ -82,27 +86,26 @@ pub fn main(args: &Args) -> Result<u8> {
     }
     let summary = summary(&attachment, zip.len());
     if args.dry_run {
-        super::print(&summary)?;
-        return Ok(0);
+        print(&summary)?;
+        return Ok(Exit::Clean);
     }
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
     archive::write(&out, &zip, args.force)?;
-    verbosity::say(summary.trim_end());
-    super::print(&format!("{}\n", out.display()))?;
-    Ok(0)
+    say(summary.trim_end());
+    print(&format!("{}\n", out.display()))?;
+    Ok(Exit::Clean)
 }
 
 /// What the machine says, and the interpreter if one was named.
-fn look(args: &Args, report: &zprobe::report::Report, private: &Private) -> Result<Environment> {
-    let Some(interpreter) = args.python.as_deref().map(super::interpreter::inside) else {
-        let own = std::env::current_exe().context("cannot find the program that is running")?;
-        let machine = Machine::look(own.with_file_name("zprobe-rank"));
-        return Ok(Environment::new(&machine, None, report, private));
+fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
+    let Some(interpreter) = args.python.as_deref().map(inside) else {
+        return Ok(Environment::new(&machine()?, None, report, private));
     };
-    let (machine, python) = super::doctor::examine(&interpreter, args.timeout)?;
+    let patience = Duration::from_secs(args.timeout);
+    let (machine, python) = examine(&interpreter, patience)?;
     let python: Python = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
-    environment.ask_engines(&interpreter, &python, Duration::from_secs(args.timeout));
+    environment.ask_engines(&interpreter, &python, patience);
     Ok(environment)
 }
 
@@ -125,40 +128,30 @@ fn default_name(run_dir: &Path) -> PathBuf {
     PathBuf::from(format!("zprobe-report-{name}.zip"))
 }
 
-/// The run whose trace was written last.
-fn newest(runs: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(runs)
-        .with_context(|| format!("cannot read {}; name the directory of a run", runs.display()))?;
-    let mut newest: Option<(SystemTime, PathBuf)> = None;
-    for entry in entries {
-        let path = entry?.path();
-        let trace = trace_dirs(&path)[0].join(TRACE_FILE);
-        let Ok(written) = trace.metadata().and_then(|it| it.modified()) else {
-            continue;
-        };
-        newest = newest.max(Some((written, path)));
-    }
-    ensure!(
-        newest.is_some(),
-        "{} holds no recorded run; name the directory of one",
-        runs.display()
-    );
-    newest.map(|(_, path)| path).context("no run")
+/// The run below the directory `base` whose trace was written last.
+fn newest(base: &Path) -> Result<PathBuf> {
+    let newest = recorded(base)?.into_iter().next().map(|run| run.path);
+    newest.with_context(|| format!("{RUNS} holds no recorded run; name the directory of a run"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use zprobe::trace::TRACE_FILE;
+
     use super::*;
 
     #[test]
     fn the_newest_run_is_the_one_whose_trace_was_written_last() {
         let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join(RUNS);
         for (name, seconds) in [("b", 20), ("a", 30), ("c", 10)] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-            let trace = fs::File::create(dir.path().join(name).join(TRACE_FILE)).unwrap();
+            fs::create_dir_all(runs.join(name)).unwrap();
+            let trace = fs::File::create(runs.join(name).join(TRACE_FILE)).unwrap();
             trace.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
         }
-        fs::create_dir(dir.path().join("d")).unwrap();
-        assert_eq!(newest(dir.path()).unwrap(), dir.path().join("a"));
+        fs::create_dir(runs.join("d")).unwrap();
+        assert_eq!(newest(dir.path()).unwrap(), runs.join("a"));
     }
 }

@@ -4,34 +4,29 @@
 mod tests;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
-use zprobe::launch::{Ended, Hosting, RankProgram};
+use zprobe::console::say;
+use zprobe::lab::cuda::Cuda;
+use zprobe::lab::minimise::{Question, search};
+use zprobe::lab::order::{Order, Ranks};
+use zprobe::lab::recorded;
+use zprobe::lab::run::record;
+use zprobe::lab::store::{self, run_id};
+use zprobe::launch::{Hosting, RankProgram};
 use zprobe::native;
-use zprobe::report::Report;
 use zprobe::report::words::amount;
-use zprobe::run_dir::Claim;
+use zprobe::report::{Exit, Report};
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
 use zprobe::spec::{BackendChoice, Device, DeviceChoice, Gpus, RunSpec, SpecRequest};
-use zprobe::trace::{Trace, is_recorded};
 
-use super::cuda::Cuda;
-use super::diagnose::diagnosis;
 use super::interpreter::Python;
-use super::limits::{CANNOT_RUN, Limits};
-use super::progress::Progress;
-use super::runner::Runner;
-use super::{minimise, repeat, store, verbosity};
-
-/// The report in a run directory.
-pub const REPORT_FILE: &str = "report.json";
+use super::minimise;
+use super::output::Output;
 
 /// Arguments of `zprobe run`.
 #[derive(clap::Args)]
@@ -87,22 +82,23 @@ pub struct Args {
     config: super::config::Choice,
 
     #[command(flatten)]
-    output: super::Output,
+    output: Output,
 }
 
-pub fn main(args: Args) -> Result<u8> {
+pub fn main(args: Args) -> Result<Exit> {
     let run_id = run_id();
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
-    let (mut report, mut trace) = record(&args, &run_id, &run_dir)?;
-    if args.minimise.wanted() {
-        // What was found is known, whatever becomes of the search.
-        if let Err(error) = minimise::search(&args, &report, &run_dir) {
-            verbosity::say(format_args!("warning: the search came to no end: {error:#}"));
+    let order = args.order()?;
+    let (mut report, mut trace) = record(&order, &run_id, &run_dir)?;
+    if args.minimises() {
+        // The findings are known, whatever becomes of the search.
+        if let Err(error) = args.minimise(order, &report, &run_dir) {
+            say(format_args!("warning: the search came to no end: {error:#}"));
         }
-        (report, trace) = self::report(&run_dir)?;
+        (report, trace) = recorded::report(&run_dir)?;
     }
     // First, so that it is known even if the report cannot be handed out.
-    verbosity::say(format_args!("recorded in {}", run_dir.display()));
+    say(format_args!("recorded in {}", run_dir.display()));
     if args.out.is_none() {
         make_room(args.keep_runs);
     }
@@ -114,86 +110,26 @@ pub fn main(args: Args) -> Result<u8> {
 fn make_room(keep: usize) {
     match store::retain(Path::new(""), keep) {
         Ok(removed) if removed.is_empty() => {}
-        Ok(removed) => verbosity::say(format_args!(
+        Ok(removed) => say(format_args!(
             "removed the {} from {}, {}: --keep-runs {keep}",
             amount(removed.len(), "oldest run"),
             store::RUNS,
             ByteSize(removed.iter().map(|run| run.bytes).sum()).display().si(),
         )),
-        Err(error) => verbosity::say(format_args!("warning: old runs stay: {error:#}")),
+        Err(error) => say(format_args!("warning: old runs stay: {error:#}")),
     }
 }
 
-/// Makes the run, or all its repeats, in `run_dir`, and reports on it.
-pub fn record(args: &Args, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
-    refuse_nested_launch()?;
-    let cuda = args.look_for_gpus()?;
-    let spec = args.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
-    let by_default = args.request.world_size.is_none() && !args.request.rank_per_gpu;
-    if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
-        verbosity::say(
-            "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
-        );
-    }
-    ensure!(
-        !is_recorded(run_dir),
-        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
-         `zprobe clean`",
-        run_dir.display(),
-    );
-    if args.rank_program.is_none() {
-        args.python.choose().must_have(spec.engine())?;
-    }
-    let repeats = args.repeats()?;
-    args.refuse_what_cannot_run(&spec)?;
-    claimed(run_dir, || match repeats {
-        1 => {
-            let mut runner = Runner::cold(args, &spec, cuda, run_dir)?;
-            let mut progress = Progress::new(&spec, run_dir);
-            runner.run(&spec, run_id, run_dir, &mut |record| progress.see(record))?;
-            report(run_dir)
-        }
-        count => {
-            let runner = Runner::warm(args, &spec, cuda, run_dir)?;
-            repeat::run(runner, &spec, count, run_id, run_dir)?;
-            report(run_dir)
-        }
-    })
+/// The run that these arguments alone ask for.
+pub fn order(arguments: &[String]) -> Result<Order> {
+    let args = Args::parse(arguments)?;
+    ensure!(!args.minimises(), "--minimise is for `zprobe run`; nothing is minimised here");
+    Ok(Order { spec: args.spec(None)?, ranks: args.ranks(None), repeats: args.repeats()? })
 }
 
-/// Does something in a run directory that nobody else records in meanwhile. What was not recorded leaves
-/// nothing behind.
-pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
-    store::prepare(run_dir)?;
-    let claim = Claim::new(run_dir)?;
-    let made = make();
-    if made.is_ok() || is_recorded(run_dir) {
-        claim.keep();
-    }
-    made
-}
-
-/// Says which processes of a run are left, if any are.
-pub fn warn_of_survivors(ended: &Ended) {
-    if !ended.survivors.is_empty() {
-        let survivors = &ended.survivors;
-        verbosity::say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
-    }
-}
-
-/// Writes a file of a run directory, in place of one that an earlier part of the same command wrote.
-pub fn write_new(path: &Path, text: &str) -> Result<()> {
-    let _ = fs::remove_file(path);
-    zprobe::run_dir::create(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// The report on a recorded run, which it is written beside, and the trace that it is about.
-pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
-    let (report, trace) = diagnosis(run_dir)?;
-    write_new(&run_dir.join(REPORT_FILE), &report.to_json()?)?;
-    Ok((report, trace))
+/// The settings that these arguments alone ask for, on the CPU.
+pub fn spec(arguments: &[String]) -> Result<RunSpec> {
+    Args::parse(arguments)?.spec(None)
 }
 
 impl Args {
@@ -204,50 +140,67 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
-    /// The program of `--rank-program`.
-    pub fn own_program(&self) -> Option<RankProgram> {
-        Some(RankProgram {
-            program: self.rank_program.clone()?,
-            args: self.rank_args.clone(),
-            hosting: Hosting::OnePerRank,
-            library_path: Vec::new(),
-        })
-    }
-
-    /// The interpreter that has the real engine under test.
-    pub fn interpreter(&self) -> PathBuf {
-        self.python.choose().path
-    }
-
-    /// Says it before a run is started that this machine cannot make it.
-    ///
-    /// # Errors
-    /// With the reason, in one line.
-    pub fn refuse_what_cannot_run(&self, spec: &RunSpec) -> Result<()> {
-        // What another program can run is its own business.
-        if self.rank_program.is_none()
-            && let Some(reason) = Limits::default().refusal(spec, &self.interpreter())
-        {
-            bail!("{CANNOT_RUN}: {reason}");
+    /// The run that is asked for on this machine. Repeats are over warm ranks.
+    pub fn order(&self) -> Result<Order> {
+        refuse_nested_launch()?;
+        let cuda = self.look_for_gpus()?;
+        let spec = self.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
+        let by_default = self.request.world_size.is_none() && !self.request.rank_per_gpu;
+        if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
+            say(
+                "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
+            );
         }
-        Ok(())
+        if self.rank_program.is_none() {
+            self.python.choose().must_have(spec.engine())?;
+        }
+        let ranks = self.ranks(cuda.filter(|_| spec.device == Device::Cuda));
+        let order = Order { spec, ranks, repeats: self.repeats()? };
+        Ok(if order.repeats == 1 { order } else { order.warm() })
+    }
+
+    /// The program of `--rank-program`, or else the engine's own ranks, on GPUs if there are any for it.
+    fn ranks(&self, cuda: Option<Cuda>) -> Ranks {
+        match (&self.rank_program, cuda) {
+            (Some(program), _) => Ranks::Program(RankProgram {
+                program: program.clone(),
+                args: self.rank_args.clone(),
+                hosting: Hosting::OnePerRank,
+                library_path: Vec::new(),
+            }),
+            (None, Some(cuda)) => Ranks::Cuda(cuda),
+            (None, None) => Ranks::Cold(self.python.choose().path),
+        }
     }
 
     /// How often the run is made.
-    pub fn repeats(&self) -> Result<usize> {
+    fn repeats(&self) -> Result<usize> {
         let repeats = self.repeat.unwrap_or(1);
         ensure!(repeats > 0, "--repeat 0: must be at least 1");
         Ok(repeats)
     }
 
-    /// What to look for the smallest configuration of.
-    pub fn minimise(&self) -> &minimise::Flags {
-        &self.minimise
+    /// True if the smallest configuration is to be looked for.
+    pub fn minimises(&self) -> bool {
+        self.minimise.minimise.is_some()
+    }
+
+    /// Looks for the smallest configuration, and leaves what it has found in the run directory.
+    fn minimise(&self, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
+        let cuda = self.look_for_gpus()?;
+        let question = Question {
+            code: self.minimise.minimise.as_deref().unwrap_or_default(),
+            limit: self.minimise.minimise_runs,
+            flags: self.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus)),
+            file: self.deepspeed_config.as_deref(),
+            command: &|arguments, with_file| self.command(arguments, with_file),
+        };
+        search(question, order, report, run_dir)
     }
 
     /// What is typed for a run with these arguments in place of one's own, in the same surroundings;
     /// `with_file` if they stand beside the DeepSpeed file.
-    pub fn command(&self, arguments: Vec<String>, with_file: bool) -> Result<String> {
+    fn command(&self, arguments: Vec<String>, with_file: bool) -> Result<String> {
         let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
         words.extend(arguments);
         let mut say = |name: &str, value: Option<String>| {
@@ -271,14 +224,9 @@ impl Args {
         self.out.is_some()
     }
 
-    /// Whether a DeepSpeed file stands beside the flags.
-    pub fn has_file(&self) -> bool {
-        self.deepspeed_config.is_some()
-    }
-
     /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
     /// looks.
-    pub fn look_for_gpus(&self) -> Result<Option<Cuda>> {
+    fn look_for_gpus(&self) -> Result<Option<Cuda>> {
         let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
         let on_gpus = self.request.engine.unwrap_or_default().traits().on_gpus;
         let on_cpu = device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
@@ -296,13 +244,13 @@ impl Args {
     pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
         let mut request = self.flags_alone(gpus);
         for note in self.fill_from_file(&mut request)? {
-            verbosity::say(format_args!("note: {note}"));
+            say(format_args!("note: {note}"));
         }
         Ok(request.resolve()?)
     }
 
     /// Fills what `request` leaves open from the DeepSpeed file, if there is one.
-    pub fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<Note>> {
+    fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<Note>> {
         match &self.deepspeed_config {
             Some(path) => Ok(DeepSpeedConfig::read(path)?.apply(request)?),
             None => Ok(Vec::new()),
@@ -310,7 +258,7 @@ impl Args {
     }
 
     /// What the flags ask for, without the DeepSpeed file.
-    pub fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
+    fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
         SpecRequest { gpus: gpus.cloned(), ..self.request.clone() }
     }
 }
@@ -324,11 +272,4 @@ fn refuse_nested_launch() -> Result<()> {
          set)"
     );
     Ok(())
-}
-
-/// Time and process id: unique on a machine, and sorted by time.
-pub fn run_id() -> String {
-    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
-    format!("{compact}-{}", std::process::id())
 }

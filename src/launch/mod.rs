@@ -32,8 +32,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use pool::Pool;
-pub use signals::{put_signals_right, stopping_signals};
+pub use signals::{Stop, put_signals_right};
 pub use spawn::library_path;
 use strays::Strays;
 use surroundings::advice;
@@ -42,7 +44,7 @@ use crate::spec::RunSpec;
 use crate::trace::Record;
 
 /// The program that ranks run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProgram {
     /// Executable; looked up in `PATH` when it has no slash.
     pub program: PathBuf,
@@ -55,7 +57,7 @@ pub struct RankProgram {
 }
 
 /// How ranks come to be: which processes the launcher starts, and who forks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hosting {
     /// The launcher starts the program once for each rank; each process is a rank.
     OnePerRank,

@@ -8,13 +8,66 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use signal_hook::{SigId, flag, low_level};
 
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// The user's wish to stop, by SIGINT, SIGTERM or SIGHUP. While this exists, the first of these signals does not end
+/// the process, and a second one does, at once. There may be several at a time.
+pub struct Stop {
+    wanted: Arc<AtomicBool>,
+    act: Arc<AtomicBool>,
+    registered: Vec<SigId>,
+}
+
+/// Number of [`Stop`]s that exist.
+static STOPS: AtomicUsize = AtomicUsize::new(0);
+
+impl Stop {
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// When the operating system refuses it.
+    pub fn listen() -> io::Result<Self> {
+        put_signals_right()?;
+        let act = act_by_default()?;
+        // A signal that came while there was another one is not forgotten.
+        if STOPS.fetch_add(1, Ordering::SeqCst) == 0 {
+            act.store(false, Ordering::SeqCst);
+        }
+        let mut stop = Self { wanted: Arc::default(), act, registered: Vec::new() };
+        for &signal in stopping_signals() {
+            for flag in [&stop.wanted, &stop.act] {
+                stop.registered.push(flag::register(signal, Arc::clone(flag))?);
+            }
+        }
+        Ok(stop)
+    }
+
+    /// True from the first signal on.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        forget(&mut self.registered);
+        if STOPS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.act.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn forget(registered: &mut Vec<SigId>) {
+    for id in registered.drain(..) {
+        low_level::unregister(id);
+    }
+}
 
 /// While it exists, SIGINT, SIGTERM and SIGHUP are asked to stop the run instead of the process. A second
 /// one does what it always did, at once, and so does one after the run.
@@ -25,25 +78,23 @@ pub(super) struct Signals {
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
-    act: Arc<AtomicBool>,
+    _stop: Stop,
 }
 
 impl Signals {
     /// Starts listening.
     pub(super) fn listen() -> io::Result<Self> {
-        put_signals_right()?;
-        let act = act_by_default()?;
-        act.store(false, Ordering::SeqCst);
+        let stop = Stop::listen()?;
         let (interrupted, on_interrupt) = UnixStream::pair()?;
         let (child, on_child) = UnixStream::pair()?;
         interrupted.set_nonblocking(true)?;
         child.set_nonblocking(true)?;
         let _on_interrupt = on_interrupt.try_clone()?;
-        let mut signals = Self { interrupted, _on_interrupt, child, registered: Vec::new(), act };
+        let registered = Vec::new();
+        let mut signals = Self { interrupted, _on_interrupt, child, registered, _stop: stop };
         for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
-            let second = flag::register(signal, Arc::clone(&signals.act))?;
-            signals.registered.extend([pipe, second]);
+            signals.registered.push(pipe);
         }
         signals.registered.push(low_level::pipe::register(Signal::SIGCHLD as i32, on_child)?);
         Ok(signals)
@@ -68,16 +119,13 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for id in self.registered.drain(..) {
-            low_level::unregister(id);
-        }
-        self.act.store(true, Ordering::SeqCst);
+        forget(&mut self.registered);
     }
 }
 
 /// Signals that end a run: SIGINT, SIGTERM and SIGHUP, but for those that were ignored when this
 /// process started, which are to stay so (`nohup`, a job in the background of a script).
-pub fn stopping_signals() -> &'static [i32] {
+fn stopping_signals() -> &'static [i32] {
     static SIGNALS: OnceLock<Vec<i32>> = OnceLock::new();
     SIGNALS.get_or_init(|| {
         STOPPING.into_iter().filter(|signal| !is_ignored(*signal)).map(|it| it as i32).collect()

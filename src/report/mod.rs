@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub(crate) mod blank;
+mod exit;
+mod form;
 mod precision;
 pub mod render;
 mod room;
@@ -18,6 +20,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::exit::Exit;
+pub use self::form::Form;
 pub use self::precision::Precision;
 pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
@@ -109,16 +113,6 @@ named_enum! {
 }
 
 impl Verdict {
-    /// The process exit code that goes with it.
-    pub const fn exit_code(self) -> u8 {
-        match self {
-            Self::Clean => 0,
-            Self::Findings => 1,
-            Self::Crashed => 3,
-            Self::Inconclusive => 4,
-        }
-    }
-
     /// The verdict on several runs together: findings weigh more than crashes, these more than doubt,
     /// because each hides the next. None on no runs.
     pub fn worst(verdicts: impl IntoIterator<Item = Self>) -> Option<Self> {
@@ -555,9 +549,9 @@ named_enum! {
 }
 
 impl Report {
-    /// The process exit code that goes with the verdict.
-    pub fn exit_code(&self) -> u8 {
-        self.verdict.exit_code()
+    /// The exit code that goes with the verdict.
+    pub fn exit(&self) -> Exit {
+        self.verdict.into()
     }
 
     /// Why the engine cannot run this configuration here, and what to do, if everything that was found is

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::causes::Cause;
-use super::{Finding, Report, Schema, Verdict};
+use super::{Exit, Finding, Report, Schema, Verdict};
 use crate::spec::{Engine, named_enum};
 
 /// A suite and what came of it.
@@ -133,18 +133,14 @@ named_enum! {
     }
 }
 
-/// Exit code of a suite of which nothing was run, or nothing that it is for.
-const NOTHING_RAN: u8 = 2;
-
-/// The exit code that goes with many statuses: that of the worst ([`Verdict::worst`]). 2 where nothing
-/// ran.
-pub fn exit_code(statuses: impl IntoIterator<Item = Status>) -> u8 {
+/// The exit code that goes with many statuses: that of the worst, unless nothing ran.
+pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
     let statuses: Vec<Status> = statuses.into_iter().collect();
     let none = statuses.iter().all(|it| matches!(it, Status::NotRun | Status::Skipped));
     if none && !statuses.is_empty() {
-        return NOTHING_RAN;
+        return Exit::NothingRan;
     }
-    Verdict::worst(statuses.into_iter().map(Status::verdict)).map_or(0, Verdict::exit_code)
+    Verdict::worst(statuses.into_iter().map(Status::verdict)).map_or(Exit::Clean, Exit::from)
 }
 
 impl Suite {
@@ -158,7 +154,7 @@ impl Suite {
     ) -> Self {
         let codes = cases.iter().flat_map(|case| &case.findings).map(|it| &it.finding.code);
         let pages = codes.filter_map(|code| Some((code.to_string(), page(code)?))).collect();
-        let exit_code = exit_code(cases.iter().map(|case| case.status));
+        let exit_code = exit(cases.iter().map(|case| case.status)).code();
         let seconds = cases.iter().map(|case| case.seconds).sum();
         let (schema, unchecked) = (Schema::CURRENT, None);
         Self { schema, exit_code, unchecked, cases, notices, seconds, file, pages }
@@ -167,11 +163,17 @@ impl Suite {
     /// The same as no answer about the engines that it is for: a suite that would be well is not.
     #[must_use]
     pub fn without_answer(mut self, why: String) -> Self {
-        if self.exit_code == 0 {
-            self.exit_code = NOTHING_RAN;
-        }
         self.unchecked = Some(why);
+        self.exit_code = self.exit().code();
         self
+    }
+
+    /// The exit code of the process: a suite that would be well is not if it is no answer.
+    pub fn exit(&self) -> Exit {
+        match exit(self.cases.iter().map(|case| case.status)) {
+            Exit::Clean if self.unchecked.is_some() => Exit::NothingRan,
+            exit => exit,
+        }
     }
 
     /// Why cases were skipped: for each engine and reason, which.
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
         use Status::{Accepted, Crashed, Failed, Inconclusive, NotRun, Passed, Skipped};
-        let code = |statuses: &[Status]| exit_code(statuses.iter().copied());
+        let code = |statuses: &[Status]| exit(statuses.iter().copied()).code();
         assert_eq!(code(&[Passed, Crashed, Failed, Inconclusive]), 1);
         assert_eq!(code(&[Inconclusive, Crashed, Passed]), 3);
         assert_eq!(code(&[NotRun, Passed]), 3);
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn where_nothing_ran_the_exit_code_says_so() {
-        assert_eq!(exit_code([Status::NotRun, Status::Skipped]), 2);
-        assert_eq!(exit_code([Status::Skipped]), 2);
+        assert_eq!(exit([Status::NotRun, Status::Skipped]).code(), 2);
+        assert_eq!(exit([Status::Skipped]).code(), 2);
     }
 }

@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use zprobe::diagnose::{diagnose, rules::RULES};
-use zprobe::report::render::{Format, render, render_within};
-use zprobe::report::{Report, RuleCode};
+use zprobe::report::render::{render, render_within};
+use zprobe::report::{Form, Report, RuleCode};
 use zprobe::trace::Trace;
 
 fn traces() -> Vec<(String, PathBuf)> {
@@ -92,7 +92,7 @@ fn healthy_traces_are_clean() {
     assert!(healthy.len() >= 4);
     for (name, path) in healthy {
         let report = report(&path);
-        assert_eq!((report.exit_code(), report.findings), (0, vec![]), "{name}");
+        assert_eq!((report.exit().code(), report.findings), (0, vec![]), "{name}");
     }
 }
 
@@ -133,55 +133,55 @@ fn a_trace_that_was_cut_off_anywhere_is_still_diagnosed_and_never_clean() {
         std::fs::write(dir.path().join("trace.jsonl"), cut).unwrap();
         let report = report(dir.path());
         let finished = report.ranks.iter().all(|rank| rank.finished);
-        assert!(finished || report.exit_code() != 0, "{kept} lines: {:?}", report.verdict);
-        render(&report, Format::Full).unwrap();
+        assert!(finished || report.exit().code() != 0, "{kept} lines: {:?}", report.verdict);
+        render(&report, Form::Full).unwrap();
     }
 }
 
-fn rendered(name: &str, format: Format) -> String {
-    plain(&named(name), format)
+fn rendered(name: &str, form: Form) -> String {
+    plain(&named(name), form)
 }
 
 /// Without colours.
-fn plain(report: &Report, format: Format) -> String {
-    let text = render(report, format).unwrap();
+fn plain(report: &Report, form: Form) -> String {
+    let text = render(report, form).unwrap();
     anstream::adapter::strip_str(&text).to_string()
 }
 
 #[test]
 fn the_terminal_report_of_a_leak() {
-    insta::assert_snapshot!(rendered("boundary-leak", Format::Full));
+    insta::assert_snapshot!(rendered("boundary-leak", Form::Full));
 }
 
 #[test]
 fn the_terminal_report_of_the_leak_on_the_dense_model() {
-    insta::assert_snapshot!(rendered("boundary-leak-mlp", Format::Full));
+    insta::assert_snapshot!(rendered("boundary-leak-mlp", Form::Full));
 }
 
 #[test]
 fn the_terminal_report_of_a_clean_run_with_buckets() {
-    insta::assert_snapshot!(rendered("clean-ipg-bucket", Format::Full));
+    insta::assert_snapshot!(rendered("clean-ipg-bucket", Form::Full));
 }
 
 #[test]
 fn the_terminal_report_of_dead_hooks() {
-    insta::assert_snapshot!(rendered("dead-hooks", Format::Full));
+    insta::assert_snapshot!(rendered("dead-hooks", Form::Full));
 }
 
 #[test]
 fn the_terminal_report_of_a_killed_rank() {
-    insta::assert_snapshot!(rendered("rank-dies", Format::Full));
+    insta::assert_snapshot!(rendered("rank-dies", Form::Full));
 }
 
 #[test]
 fn the_terminal_report_of_a_hung_rank() {
-    insta::assert_snapshot!(rendered("rank-hangs", Format::Full));
+    insta::assert_snapshot!(rendered("rank-hangs", Form::Full));
 }
 
 /// The terminal report on a simulated trace.
 fn simulated_report(name: &str) -> String {
     let (_, report) = reports().into_iter().find(|(known, _)| known == name).unwrap();
-    plain(&report, Format::Full)
+    plain(&report, Form::Full)
 }
 
 #[test]
@@ -196,14 +196,14 @@ fn the_terminal_report_of_a_real_engine_that_did_not_agree_on_an_overflow() {
 
 #[test]
 fn the_concise_report() {
-    insta::assert_snapshot!(rendered("stale-all-gather", Format::Concise));
+    insta::assert_snapshot!(rendered("stale-all-gather", Form::Concise));
 }
 
 #[test]
 fn no_line_of_a_terminal_report_is_wider_than_the_terminal() {
     for (name, report) in reports() {
         for columns in [40, 60, 80] {
-            let text = render_within(&report, Format::Full, columns).unwrap();
+            let text = render_within(&report, Form::Full, columns, || unreachable!()).unwrap();
             for line in anstream::adapter::strip_str(&text).to_string().lines() {
                 assert!(line.chars().count() <= columns, "{name} in {columns} columns: {line}");
             }
@@ -243,11 +243,11 @@ fn what_was_not_read_is_not_clean() {
     for trace in ["clean-accumulator", "clean-ipg-bucket", "clean-mlp"] {
         for (what, keep) in without {
             let report = edited(trace, |record| keep(record)).unwrap();
-            assert_ne!(report.exit_code(), 0, "{trace} without {what}");
+            assert_ne!(report.exit().code(), 0, "{trace} without {what}");
         }
     }
     let report = edited("clean-accumulator", |r| r["event"]["type"] != "layout").unwrap();
-    assert_eq!(report.exit_code(), 4);
+    assert_eq!(report.exit().code(), 4);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use zprobe::diagnose::diagnose;
-use zprobe::report::render::{Format, render};
-use zprobe::report::{Report, Verdict};
+use zprobe::report::render::render;
+use zprobe::report::{Form, Report, Verdict};
 use zprobe::spec::{Dtype, Engine, Plan, SpecRequest};
 use zprobe::trace::{Event, Payload, Point, Trace};
 
@@ -138,7 +138,7 @@ fn one_wrong_bit_on_one_of_many_ranks_is_found_on_that_rank() {
 #[test]
 fn the_terminal_report_of_many_ranks_is_short() {
     let report = diagnose(&simulation(&[(0, 173, 2)]).trace());
-    let text = render(&report, Format::Full).unwrap();
+    let text = render(&report, Form::Full).unwrap();
     let text = anstream::adapter::strip_str(&text).to_string();
     assert!(text.lines().count() < 60, "{text}");
     assert!(text.contains("ranks 0-254"), "{text}");

@@ -1,5 +1,7 @@
 //! The command of a run leads to the run.
 
+use std::fs;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 use zprobe::lattice::Lattice;

@@ -1,66 +1,38 @@
 //! Renderers of a [`Suite`], for people and for what runs in a CI: one file each, in one registry.
 
 mod github;
-mod json;
 mod junit;
 mod markdown;
 mod sarif;
 mod text;
 
 use super::WIDTH;
-use crate::report::Finding;
 use crate::report::suite::{Case, CaseFinding, Suite};
-use crate::spec::named_enum;
+use crate::report::{Finding, Form};
 use crate::visible::Visible;
-
-named_enum! {
-    /// Form of the report on a suite.
-    pub enum SuiteFormat {
-        /// A line for each case, and each failure with its evidence.
-        Full = "full",
-        /// A line for each case that is not well, and one for all.
-        Concise = "concise",
-        /// Everything, for programs.
-        Json = "json",
-        /// A table, and each failure folded.
-        Markdown = "markdown",
-        /// JUnit XML: cases as tests.
-        Junit = "junit",
-        /// Annotations of GitHub Actions.
-        Github = "github",
-        /// SARIF 2.1.0, for code scanning.
-        Sarif = "sarif",
-    }
-}
-
-impl SuiteFormat {
-    /// Those that a single run is rendered in as a suite of one case; it has forms of its own for the
-    /// others.
-    pub const OF_A_RUN: [Self; 3] = [Self::Junit, Self::Github, Self::Sarif];
-}
 
 /// Renders a suite. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
 ///
 /// # Errors
 /// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
-pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
-    render_within(suite, format, WIDTH)
+pub fn render(suite: &Suite, form: Form) -> anyhow::Result<String> {
+    render_within(suite, form, WIDTH)
 }
 
 /// The same for a terminal of so many columns.
 ///
 /// # Errors
 /// As [`render`].
-pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyhow::Result<String> {
-    Ok(match format {
-        SuiteFormat::Full => text::full(&Visible::of(suite)?, columns),
-        SuiteFormat::Concise => text::concise(&Visible::of(suite)?),
-        SuiteFormat::Json => json::render(suite)?,
-        SuiteFormat::Markdown => markdown::render(&Visible::of(suite)?),
-        SuiteFormat::Junit => junit::render(&Visible::of(suite)?)?,
-        SuiteFormat::Github => github::render(&Visible::of(suite)?),
+pub fn render_within(suite: &Suite, form: Form, columns: usize) -> anyhow::Result<String> {
+    Ok(match form {
+        Form::Full => text::full(&Visible::of(suite)?, columns),
+        Form::Concise => text::concise(&Visible::of(suite)?),
+        Form::Json => suite.to_json()?,
+        Form::Markdown => markdown::render(&Visible::of(suite)?),
+        Form::Junit => junit::render(&Visible::of(suite)?)?,
+        Form::Github => github::render(&Visible::of(suite)?),
         // The documentation of rules is zprobe's own.
-        SuiteFormat::Sarif => sarif::render(&Visible::of(suite)?, &suite.pages)?,
+        Form::Sarif => sarif::render(&Visible::of(suite)?, &suite.pages)?,
     })
 }
 

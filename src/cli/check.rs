@@ -1,0 +1,235 @@
+//! `zprobe check`: every probe of a suite over warm ranks, and one answer for a CI.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Arg, Args as _, ValueHint};
+use zprobe::console;
+use zprobe::lab::check::accept::{Accepted, Writing};
+use zprobe::lab::check::probe::Probe;
+use zprobe::lab::check::select::{self, Choice};
+use zprobe::lab::check::{Check, refuse_nothing};
+use zprobe::report::{Exit, Form};
+use zprobe::spec::Engine;
+use zprobe::spec::settings::{ALL, About, Timeout};
+
+use super::interpreter::Python;
+use super::output::{Exports, print_suite, write};
+use super::{config, flags, run};
+
+/// Arguments of `zprobe check`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Probes: names, TOML files, or directories of these [default: the standard suite]
+    #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
+    probes: Vec<String>,
+
+    /// Only on this engine, which then has to be there; may be repeated [default: all that can run]
+    #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
+    engine: Vec<Engine>,
+
+    #[command(flatten)]
+    python: Python,
+
+    /// Only cases whose name, description or arguments contain this; several narrow it down
+    #[arg(long, value_name = "SUBSTRING", env = "ZPROBE_FILTER")]
+    filter: Vec<String>,
+
+    /// Start nothing more after the first case that is not well
+    #[arg(
+        long,
+        env = "ZPROBE_FAIL_FAST",
+        value_parser = clap::builder::BoolishValueParser::new()
+    )]
+    fail_fast: bool,
+
+    /// Pools side by side
+    #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
+    jobs: usize,
+
+    #[command(flatten)]
+    timeout: Timeout,
+
+    /// Only list what would be run
+    #[arg(long)]
+    list: bool,
+
+    /// Directory for the runs that are not well [default: a new one under .zprobe/check]
+    #[arg(long, value_name = "DIR", env = "ZPROBE_OUT")]
+    out: Option<PathBuf>,
+
+    #[command(flatten)]
+    baseline: Known,
+
+    /// Form of the report on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    output_format: Form,
+
+    /// Also write the report as JSON to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
+    export_json: Option<PathBuf>,
+
+    #[command(flatten)]
+    exports: Exports,
+
+    /// Exit with 0 whatever came of the cases; errors that kept anything from running still exit with 2
+    #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
+    exit_zero: bool,
+
+    #[command(flatten)]
+    config: config::Choice,
+}
+
+/// Flags about known findings.
+#[derive(Debug, clap::Args)]
+struct Known {
+    /// Findings that are accepted for the time being [default: zprobe-baseline.toml, if it is there]
+    #[arg(long, value_name = "FILE", env = "ZPROBE_BASELINE", help_heading = "Known findings")]
+    baseline: Option<PathBuf>,
+
+    /// Accept what this suite finds: add entries for it to this file
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["reason", "expires"],
+        help_heading = "Known findings"
+    )]
+    write_baseline: Option<PathBuf>,
+
+    /// With --write-baseline: why
+    #[arg(long, value_name = "TEXT", requires = "write_baseline", help_heading = "Known findings")]
+    reason: Option<String>,
+
+    /// With --write-baseline: last day on which it is accepted, like 2026-12-31
+    #[arg(long, value_name = "DATE", requires = "write_baseline", help_heading = "Known findings")]
+    expires: Option<String>,
+}
+
+impl Known {
+    fn accepted(&self) -> Result<Accepted> {
+        let file = self.write_baseline.clone();
+        let writing = file.zip(self.reason.clone().zip(self.expires.clone()));
+        let writing = writing.map(|(file, (reason, expires))| Writing { file, reason, expires });
+        Accepted::read(self.baseline.as_deref(), writing)
+    }
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    let accepted = args.baseline.accepted()?;
+    let probes = select::probes(&args.probes, &settings)?;
+    let named = args.python.named();
+    let choice = Choice {
+        engines: &args.engine,
+        filter: &args.filter,
+        timeout: args.timeout.arguments(),
+        python: named.as_deref(),
+    };
+    let tasks = select::tasks(&probes, &choice, &run::spec)?;
+    if args.list {
+        console::plain(&select::list(&tasks))?;
+        return Ok(Exit::Clean);
+    }
+    let check = Check {
+        named: &args.engine,
+        python: &args.python.choose().path,
+        accepted: &accepted,
+        fail_fast: args.fail_fast,
+        jobs: args.jobs,
+        out: args.out.clone(),
+        is_whole: args.probes.is_empty() && args.engine.is_empty() && args.filter.is_empty(),
+        configuration: configuration(args)?,
+    };
+    let suite = check.suite(&tasks)?;
+    print_suite(&suite, args.output_format)?;
+    if let Some(path) = &args.export_json {
+        write(path, &suite.to_json()?)?;
+    }
+    args.exports.write(&suite)?;
+    refuse_nothing(&suite)?;
+    let exit = suite.exit();
+    if let (Exit::NothingRan, Some(why)) = (exit, suite.unchecked) {
+        bail!(why);
+    }
+    Ok(if args.exit_zero { Exit::Clean } else { exit })
+}
+
+/// The file that stands for probes which have none of their own, from the working directory.
+fn configuration(args: &Args) -> Result<String> {
+    let dir = std::env::current_dir().context("cannot find the working directory")?;
+    let found = args.config.find(&dir)?;
+    let path = found.map_or_else(|| PathBuf::from(config::FILE), |config| config.path);
+    Ok(select::shown(&path, &dir))
+}
+
+/// The settings of a probe as arguments of `zprobe run`. Paths in them are meant from the directory `base`.
+fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
+    let command = run::Args::augment_args(clap::Command::new("zprobe run"));
+    let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
+    Ok(given.iter().flat_map(flags::Given::arguments).collect())
+}
+
+/// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
+/// out of it.
+fn is_setting(arg: &Arg) -> bool {
+    let mut settings = ALL.iter().filter(|setting| setting.describe().about == About::What);
+    let id = arg.get_id().as_str();
+    id == "deepspeed_config" || settings.any(|setting| setting.id() == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use zprobe::document::Document;
+
+    use super::*;
+
+    #[test]
+    fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
+        let probes = select::probes(&[], &settings).unwrap();
+        let choice = Choice { engines: &[], filter: &[], timeout: vec![], python: None };
+        let tasks = select::tasks(&probes, &choice, &run::spec);
+        let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
+        for task in &tasks {
+            assert_eq!(
+                (task.spec.engine(), task.spec.world_size),
+                (task.engine, 2),
+                "{}",
+                task.id()
+            );
+        }
+        let engines = probes.iter().map(|chosen| chosen.probe.engines.len());
+        assert_eq!(tasks.len(), engines.sum::<usize>());
+    }
+
+    #[test]
+    fn no_two_probes_of_the_standard_suite_make_the_same_run() {
+        let chosen = select::probes(&[], &settings).unwrap();
+        for (at, one) in chosen.iter().enumerate() {
+            for other in &chosen[..at] {
+                let same =
+                    one.arguments == other.arguments && one.probe.engines == other.probe.engines;
+                assert!(!same, "{} and {}", one.probe.name, other.probe.name);
+            }
+        }
+    }
+
+    #[test]
+    fn settings_of_a_probe_are_settings_of_a_run_and_not_of_its_report() {
+        let read = |text: &str| {
+            let document = Document { file: "ci/own.toml".to_owned(), text: text.to_owned() };
+            settings(&Probe::read(document).unwrap(), Path::new("ci"))
+        };
+        let own = read(
+            "description = 'Own'\n[run]\nstage = 2\nshape = ['tied', 'frozen']\noffload = 'cpu'\n\
+             overlap_comm = true\ndeepspeed-config = 'ds.json'\n",
+        );
+        let expected = "--deepspeed-config ci/ds.json --offload cpu --overlap-comm true --shape tied \
+                        --shape frozen --stage 2";
+        assert_eq!(own.unwrap().join(" "), expected);
+        for key in ["engine = 'ddp'", "out = 'x'", "output-format = 'json'", "python = 'python3'"] {
+            let error = read(&format!("description = 'Own'\n[run]\n{key}\n"));
+            let error = error.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with("ci/own.toml:3:1: no such key"), "{key}: {error}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `zprobe sweep`: one engine of one Python over a lattice of configurations.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use zprobe::console;
+use zprobe::lab::sweep::plan::{Choice, Design, Plan};
+use zprobe::lab::sweep::{self, Runs, matrix, table};
+use zprobe::lattice::Part;
+use zprobe::lattice::outcome::Sweep;
+use zprobe::report::{Exit, Form};
+use zprobe::spec::Engine;
+use zprobe::spec::settings::Timeout;
+
+use super::interpreter::{Chosen, Python};
+use super::{provision, run};
+
+/// Arguments of `zprobe sweep`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Engine under test
+    #[arg(long, default_value = "deepspeed")]
+    engine: Engine,
+
+    #[command(flatten)]
+    python: Python,
+
+    /// Instead of --python: an environment with these packages, which is made if it is not there
+    #[arg(long, value_name = "NAME==VERSION")]
+    package: Vec<String>,
+
+    /// Only configurations whose words or arguments contain this; several narrow it down
+    #[arg(long, value_name = "SUBSTRING")]
+    filter: Vec<String>,
+
+    /// Only these ZeRO stages
+    #[arg(long, value_name = "0|1|2|3")]
+    stage: Vec<u8>,
+
+    /// Only these parts of the design
+    #[arg(long, value_name = "PART")]
+    part: Vec<Part>,
+
+    /// The whole product of a smaller grid, instead of the covering design
+    #[arg(long, conflicts_with = "part")]
+    full: bool,
+
+    /// Instead of the covering design: this many configurations, drawn by chance from all axes
+    #[arg(long, value_name = "N", conflicts_with_all = ["part", "full", "limit"])]
+    random: Option<usize>,
+
+    /// What the draw starts from
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
+    seed: u64,
+
+    /// At most this many configurations
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// Start no run after so many seconds
+    #[arg(long, value_name = "SECS")]
+    time_limit: Option<u64>,
+
+    /// Go on where an earlier sweep stopped: what it has said in JSON is not run again
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    resume: Option<PathBuf>,
+
+    /// Optimizer steps of each run
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    steps: usize,
+
+    #[command(flatten)]
+    timeout: Timeout,
+
+    /// Pools side by side
+    #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
+    jobs: usize,
+
+    /// Run what is not clean once more, and say so if that comes out differently
+    #[arg(long)]
+    confirm: bool,
+
+    /// Only list what would be run, and what is left out
+    #[arg(long)]
+    list: bool,
+
+    /// Run nothing; make the table of what earlier sweeps have said in JSON
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "list")]
+    results: Vec<PathBuf>,
+
+    /// Keep the run directories of what is not clean in this directory
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+
+    /// Form of the table on standard output
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        value_parser = Form::among(Form::OF_A_TABLE),
+        env = "ZPROBE_OUTPUT_FORMAT"
+    )]
+    output_format: Form,
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    let sweeps = if args.results.is_empty() {
+        let earlier = args.resume.as_ref();
+        let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
+        let plan = Plan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
+        if args.list {
+            console::plain(&table::list(&plan, args.output_format)?)?;
+            return Ok(Exit::Clean);
+        }
+        console::say(plan.summary());
+        vec![args.sweep(plan)?]
+    } else {
+        args.results.iter().map(|path| sweep::read(path)).collect::<Result<_>>()?
+    };
+    let text = match sweeps.as_slice() {
+        [one] => table::table(one, args.output_format)?,
+        many => matrix::table(many, args.output_format)?,
+    };
+    console::plain(&text)?;
+    let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
+    Ok(sweep::exit(rows.map(|row| row.outcome.ending)))
+}
+
+impl Args {
+    /// The configurations that are asked for.
+    fn choice(&self) -> Choice<'_> {
+        let design = match self.random {
+            Some(number) => Design::Drawn { number, seed: self.seed },
+            None if self.full => Design::Product,
+            None => Design::Covering,
+        };
+        Choice {
+            engine: self.engine,
+            design,
+            parts: &self.part,
+            stages: &self.stage,
+            filter: &self.filter,
+            limit: self.limit,
+        }
+    }
+
+    /// Runs what is planned.
+    fn sweep(&self, plan: Plan) -> Result<Sweep> {
+        let python = match (self.package.as_slice(), self.python.named()) {
+            ([], _) => self.python.choose(),
+            (packages, None) => Chosen::provided(provision::interpreter(packages)?),
+            (_, Some(_)) => {
+                bail!(
+                    "--package and --python both say which Python is meant; leave one of them out"
+                )
+            }
+        };
+        python.must_have(self.engine)?;
+        let runs = Runs {
+            steps: self.steps,
+            timeout: self.timeout.arguments(),
+            jobs: self.jobs,
+            time_limit: self.time_limit.map(Duration::from_secs),
+            confirm: self.confirm,
+            keep: self.keep.as_deref(),
+        };
+        runs.sweep(plan, python.path, &run::spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zprobe::lattice::Lattice;
+
+    use super::*;
+
+    #[test]
+    fn every_configuration_resolves_or_is_refused_by_the_spec_and_not_by_the_command_line() {
+        for &engine in Engine::ALL {
+            let lattice = Lattice::of(engine);
+            let bases = lattice.covering();
+            for configuration in bases.iter().chain(&lattice.product()) {
+                let arguments = configuration.arguments();
+                let parsed = run::Args::parse(&arguments);
+                assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.err().expect("an error"));
+            }
+            let resolved = bases.iter().filter(|it| run::spec(&it.arguments()).is_ok()).count();
+            assert!(2 * resolved > bases.len(), "{engine}: {resolved} of {}", bases.len());
+        }
+    }
+}

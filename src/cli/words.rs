@@ -1,0 +1,41 @@
+//! Words of a command line, as clap takes them.
+
+use std::ffi::OsString;
+
+/// The words with dashes in the names of flags.
+pub fn dashed(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    words.into_iter().scan(true, with_dashes).collect()
+}
+
+/// `--nproc_per_node` is `--nproc-per-node`, as in torchrun; what follows `--` is left alone, and so are
+/// several flags in one word, which are somebody's value.
+fn with_dashes(flags: &mut bool, arg: OsString) -> Option<OsString> {
+    let text = arg.to_str().filter(|text| *flags && is_flag(text));
+    let Some(text) = text else { return Some(arg) };
+    if text == "--" {
+        *flags = false;
+        return Some(arg);
+    }
+    Some(match text.split_once('=') {
+        Some((name, value)) => format!("{}={value}", name.replace('_', "-")).into(),
+        None => text.replace('_', "-").into(),
+    })
+}
+
+fn is_flag(text: &str) -> bool {
+    text.starts_with("--") && !text.contains(char::is_whitespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn underscores_in_flag_names_are_dashes_up_to_a_double_dash() {
+        let several = "--python a_b/bin --x_y=1";
+        let args = ["--nproc_per_node=2", "--out", "a_b", "--x_y=a_b", several, "--", "--a_b"];
+        let dashed = dashed(args.map(OsString::from));
+        let right = ["--nproc-per-node=2", "--out", "a_b", "--x-y=a_b", several, "--", "--a_b"];
+        assert_eq!(dashed, right);
+    }
+}

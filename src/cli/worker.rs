@@ -1,0 +1,20 @@
+//! `zprobe pool-worker`: a process that makes runs for another zprobe.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use zprobe::lab::worker::serve;
+use zprobe::report::Exit;
+
+/// Arguments of `zprobe pool-worker`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory for the files of its pools
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    serve(&args.dir)?;
+    Ok(Exit::Clean)
+}

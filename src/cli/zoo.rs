@@ -1,0 +1,62 @@
+//! `zprobe zoo`: known bugs of real releases, each tried on the releases that have it and on those
+//! that do not.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use zprobe::console;
+use zprobe::lab::zoo::{self, Runs, rows, table};
+use zprobe::report::{Exit, Form};
+
+use super::run;
+
+/// Arguments of `zprobe zoo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Rows to try, by name or as a path of a TOML file of your own [default: all of zprobe's]
+    rows: Vec<String>,
+
+    /// Only list what would be tried
+    #[arg(long)]
+    list: bool,
+
+    /// Only releases with this version of a package: `0.18.9`, or `deepspeed==0.18.9`
+    #[arg(long, value_name = "VERSION")]
+    release: Vec<String>,
+
+    /// Runs at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
+    jobs: usize,
+
+    /// Stop at the first run that is not as expected, instead of trying all
+    #[arg(long)]
+    fail_fast: bool,
+
+    /// Directory for the runs [default: a new one under .zprobe/zoo]
+    #[arg(long, value_name = "DIR", env = "ZPROBE_OUT")]
+    out: Option<PathBuf>,
+
+    /// Form of the table on standard output
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        value_parser = Form::among(Form::OF_A_TABLE),
+        env = "ZPROBE_OUTPUT_FORMAT"
+    )]
+    output_format: Form,
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    let rows = rows::chosen(&args.rows)?;
+    let cases = rows::cases(&rows, &args.release)?;
+    if args.list {
+        console::plain(&table::list(&cases, args.output_format)?)?;
+        return Ok(Exit::Clean);
+    }
+    let runs = Runs { jobs: args.jobs, fail_fast: args.fail_fast };
+    let outcomes = zoo::outcomes(&cases, runs, args.out.clone(), &run::order)?;
+    console::plain(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
+    zoo::exit(&outcomes)
+}

@@ -1,0 +1,103 @@
+//! Progress of work that has many parts, in one line.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Verbosity, error, say};
+use crate::visible;
+
+/// Time between two pictures of a spinner.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Lines of progress on standard error; hidden where that is no terminal, and with `--quiet`.
+pub(super) fn lines() -> MultiProgress {
+    let lines = MultiProgress::new();
+    if Verbosity::get().quiet {
+        lines.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    lines
+}
+
+/// A line of progress of this style, at the end of the others.
+pub(super) fn line(lines: &MultiProgress, length: usize, template: &str) -> ProgressBar {
+    let line = lines.add(ProgressBar::new(length as u64));
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        line.set_style(style.progress_chars("=> "));
+    }
+    line
+}
+
+/// Has the spinner of a line turn.
+pub(super) fn turn(line: &ProgressBar) {
+    line.enable_steady_tick(TICK);
+}
+
+/// Shows text in a line of progress.
+pub(super) fn message(line: &ProgressBar, text: &str) {
+    line.set_message(visible::text(text).replace('\n', " "));
+}
+
+/// A line of progress on a terminal, which is gone when this is.
+#[derive(Debug)]
+pub struct Line(ProgressBar);
+
+impl Line {
+    /// A line that counts so many parts.
+    pub fn counter(parts: usize) -> Self {
+        Self::new(parts, "{spinner} [{pos}/{len}] {msg}")
+    }
+
+    /// A line for steps that nobody counts.
+    pub fn steps() -> Self {
+        Self::new(0, "{spinner} {msg}")
+    }
+
+    /// A line that nobody sees.
+    pub fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
+    fn new(length: usize, template: &str) -> Self {
+        let line = line(&lines(), length, template);
+        turn(&line);
+        Self(line)
+    }
+
+    /// Shows the present part on a terminal.
+    pub fn show(&self, text: &str) {
+        message(&self.0, text);
+    }
+
+    /// Shows the present step on a terminal, and says it in a log.
+    pub fn step(&self, text: &str) {
+        if self.is_hidden() { say(text) } else { self.show(text) }
+    }
+
+    /// True where nobody sees the line.
+    pub fn is_hidden(&self) -> bool {
+        self.0.is_hidden()
+    }
+
+    /// Counts a part that is done.
+    pub fn advance(&self) {
+        self.0.inc(1);
+    }
+
+    /// Says something above the line.
+    pub fn say(&self, text: impl Display) {
+        self.0.suspend(|| say(text));
+    }
+
+    /// Says an error above the line.
+    pub fn error(&self, text: &str) {
+        self.0.suspend(|| error(text));
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

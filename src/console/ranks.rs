@@ -1,0 +1,159 @@
+//! Progress of the ranks of one run, on standard error.
+//!
+//! On a terminal: a line for the run and one for each rank, gone when the run is over. Elsewhere, in
+//! a log: a line for each milestone. With `--verbose`: all that ranks do and log, in lines. With
+//! `--quiet`: nothing.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use indicatif::{MultiProgress, ProgressBar};
+
+use super::progress::{line, lines, message, turn};
+use super::standing::Standing;
+use super::{Verbosity, say};
+use crate::run_dir;
+use crate::spec::RunSpec;
+use crate::trace::{Event, Record};
+
+/// More ranks than this have one line together.
+const RANKS_SHOWN: usize = 8;
+
+/// Progress of the ranks of one run.
+pub struct RankProgress {
+    standing: Standing,
+    shown: Shown,
+}
+
+/// Ways to show the progress of ranks.
+enum Shown {
+    Lines,
+    Everything(Vec<Log>),
+    Live(Live),
+    Nothing,
+}
+
+impl RankProgress {
+    /// Begins to show the run that is recorded in `run_dir`.
+    pub fn new(spec: &RunSpec, run_dir: &Path) -> Self {
+        let lines = lines();
+        let flags = Verbosity::get();
+        let shown = if flags.quiet {
+            Shown::Nothing
+        } else if flags.verbose {
+            Shown::Everything((0..spec.world_size).map(|rank| Log::new(run_dir, rank)).collect())
+        } else if lines.is_hidden() {
+            Shown::Lines
+        } else {
+            Shown::Live(Live::new(lines, spec))
+        };
+        Self { standing: Standing::new(spec), shown }
+    }
+
+    /// Takes note of a record.
+    pub fn see(&mut self, record: &Record) {
+        let milestone = self.standing.see(record);
+        match &mut self.shown {
+            Shown::Nothing => {}
+            Shown::Lines => milestone.into_iter().for_each(say),
+            Shown::Everything(logs) => {
+                logs.iter_mut().for_each(Log::follow);
+                let moves = matches!(
+                    record.event,
+                    Event::RankReady { .. }
+                        | Event::PhaseEntered { .. }
+                        | Event::CollectiveEntered { .. }
+                        | Event::Finished
+                );
+                if let Some(rank) = record.rank.filter(|_| moves) {
+                    say(format_args!("rank {rank}: {}", self.standing.words(rank)));
+                }
+                milestone.into_iter().for_each(say);
+            }
+            Shown::Live(live) => live.show(&self.standing, record.rank),
+        }
+    }
+}
+
+impl Drop for RankProgress {
+    fn drop(&mut self) {
+        match &mut self.shown {
+            Shown::Live(live) => live.clear(),
+            Shown::Everything(logs) => logs.iter_mut().for_each(Log::follow),
+            Shown::Lines | Shown::Nothing => {}
+        }
+    }
+}
+
+/// Lines on a terminal.
+struct Live {
+    lines: MultiProgress,
+    head: ProgressBar,
+    /// A line for each rank, or one for all.
+    ranks: Vec<ProgressBar>,
+    world_size: usize,
+}
+
+impl Live {
+    fn new(lines: MultiProgress, spec: &RunSpec) -> Self {
+        let backwards = spec.steps * spec.gradient_accumulation_steps;
+        let head = line(&lines, backwards, "{spinner} {msg} [{bar:30}] {pos}/{len}");
+        message(&head, "backwards");
+        turn(&head);
+        let world_size = spec.world_size;
+        let shown = if world_size <= RANKS_SHOWN { world_size } else { 1 };
+        // A wide message is cut at the edge of the terminal.
+        let ranks = (0..shown).map(|_| line(&lines, 0, "  {wide_msg}")).collect();
+        Self { ranks, lines, head, world_size }
+    }
+
+    fn show(&self, standing: &Standing, rank: Option<usize>) {
+        self.head.set_position(standing.done());
+        let Some(rank) = rank else { return };
+        if self.world_size > RANKS_SHOWN {
+            let text = format!("{} ranks: {}", self.world_size, standing.summary());
+            message(&self.ranks[0], &text);
+        } else if let Some(line) = self.ranks.get(rank) {
+            message(line, &format!("rank {rank}  {}", standing.words(rank)));
+        }
+    }
+
+    fn clear(&self) {
+        for line in self.ranks.iter().chain([&self.head]) {
+            line.finish_and_clear();
+        }
+        let _ = self.lines.clear();
+    }
+}
+
+/// What a rank writes to its standard error, which the launcher keeps in a file.
+struct Log {
+    rank: usize,
+    path: std::path::PathBuf,
+    file: Option<BufReader<File>>,
+    /// The start of a line whose end is not there yet.
+    line: Vec<u8>,
+}
+
+impl Log {
+    fn new(dir: &Path, rank: usize) -> Self {
+        let path = dir.join(format!("rank-{rank}.stderr.log"));
+        Self { rank, path, file: None, line: Vec::new() }
+    }
+
+    /// Prints the lines that are new.
+    fn follow(&mut self) {
+        if self.file.is_none() {
+            self.file = run_dir::open(&self.path).ok().map(BufReader::new);
+        }
+        let Some(file) = &mut self.file else { return };
+        while file.read_until(b'\n', &mut self.line).is_ok_and(|read| read > 0)
+            && self.line.ends_with(b"\n")
+        {
+            let text = String::from_utf8_lossy(self.line.trim_ascii_end());
+            say(format_args!("rank {} | {text}", self.rank));
+            self.line.clear();
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Limits of this machine: found out before a run, where an interpreter knows.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::doctor::{Machine, NoAnswer, Python, questions, refusal};
+use crate::native;
+use crate::spec::RunSpec;
+
+/// Time that an interpreter may take to answer: a busy machine takes minutes to import an engine.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The words before the reason why a run cannot be made.
+pub const CANNOT_RUN: &str = "cannot run here";
+
+/// Interpreters and what they say: each is asked once, and only if a run depends on it.
+#[derive(Default)]
+pub struct Limits {
+    /// None where there was no answer: then the run itself shows what is wrong.
+    asked: Mutex<BTreeMap<PathBuf, Option<Python>>>,
+}
+
+impl Limits {
+    /// An interpreter has said everything about itself already.
+    pub fn knowing(path: &Path, python: Option<Python>) -> Self {
+        Self { asked: Mutex::new([(path.to_owned(), python)].into()) }
+    }
+
+    /// Why a run cannot be made with this interpreter, and what to do; none where nothing is known
+    /// against it.
+    pub fn refusal(&self, spec: &RunSpec, python: &Path) -> Option<String> {
+        let questions = questions(spec);
+        if questions.is_empty() {
+            return None;
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let python = asked
+            .entry(python.to_owned())
+            .or_insert_with(|| Python::ask_about(&questions, python, PATIENCE).ok());
+        refusal(python.as_ref()?, spec)
+    }
+}
+
+/// Looks at the machine and asks an interpreter.
+pub fn examine(python: &Path, patience: Duration) -> Result<(Machine, Result<Python, NoAnswer>)> {
+    Ok((machine()?, Python::ask(python, patience)))
+}
+
+/// Looks at the machine.
+pub fn machine() -> Result<Machine> {
+    Ok(Machine::look(native::place()?))
+}

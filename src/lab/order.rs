@@ -1,0 +1,68 @@
+//! Runs that are to be made.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::cuda::Cuda;
+use super::limits::{CANNOT_RUN, Limits};
+use crate::launch::RankProgram;
+use crate::spec::RunSpec;
+
+/// A run that is to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The settings of the run.
+    pub spec: RunSpec,
+    /// The source of its ranks.
+    pub ranks: Ranks,
+    /// Number of times that the run is made.
+    pub repeats: usize,
+}
+
+/// The source of the ranks of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Ranks {
+    /// The user's own program, started for each run.
+    Program(RankProgram),
+    /// The native engine on GPUs, started for each run; no other process makes such runs.
+    #[serde(skip)]
+    Cuda(Cuda),
+    /// The engine, started for each run, with this interpreter if it is Python.
+    Cold(PathBuf),
+    /// A pool that has loaded the engine, with this interpreter if it is Python.
+    Warm(PathBuf),
+}
+
+impl Order {
+    /// The same run over ranks that stay warm, where there are such.
+    #[must_use]
+    pub fn warm(self) -> Self {
+        match self.ranks {
+            Ranks::Cold(python) => Self { ranks: Ranks::Warm(python), ..self },
+            ranks => Self { ranks, ..self },
+        }
+    }
+
+    /// Refuses a run that this machine cannot make.
+    ///
+    /// # Errors
+    /// With the reason, in one line.
+    pub fn refuse_what_cannot_run(&self) -> Result<()> {
+        // What another program can run is its own business.
+        if let Ranks::Cold(python) | Ranks::Warm(python) = &self.ranks
+            && let Some(reason) = Limits::default().refusal(&self.spec, python)
+        {
+            bail!("{CANNOT_RUN}: {reason}");
+        }
+        Ok(())
+    }
+}
+
+/// Reads arguments of `zprobe run` that stand for themselves: the environment and configuration files do not
+/// count.
+pub type Read<'a> = dyn Fn(&[String]) -> Result<Order> + Sync + 'a;
+
+/// The same for the settings alone, of a run on the CPU.
+pub type ReadSpec<'a> = dyn Fn(&[String]) -> Result<RunSpec> + Sync + 'a;

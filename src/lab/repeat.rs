@@ -1,0 +1,39 @@
+//! The same run over and over.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::order::Order;
+use super::queue::Queue;
+use super::runner::Runner;
+use crate::trace::repeat_dir;
+
+/// Makes all repeats of a run, each in a directory of its own in `run_dir`, until the user interrupts one.
+pub fn all(
+    runner: &mut Runner,
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    queue: &Queue,
+) -> Result<()> {
+    for number in 0..order.repeats {
+        let run_id = format!("{run_id}-{number}");
+        let dir = repeat_dir(run_dir, number);
+        let made = queue.job("repeats", || runner.run(&order.spec, &run_id, &dir, &mut |_| {}));
+        match made {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => break,
+            Ok(Err(error)) if number == 0 => return Err(error),
+            Err(reason) if number == 0 => bail!("{reason}"),
+            // The repeats before it are not lost.
+            Ok(Err(error)) => {
+                let _ = std::fs::remove_dir_all(&dir);
+                queue.say(format_args!("warning: no repeat {number}: {error:#}"));
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! One run: from an order to a trace and the report on it.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::order::Order;
+use super::queue::Queue;
+use super::recorded::report;
+use super::repeat;
+use super::runner::Runner;
+use super::store::claimed;
+use crate::console::RankProgress;
+use crate::report::Report;
+use crate::trace::{Trace, is_recorded};
+
+/// Makes a run, or all its repeats, in `run_dir`, and reports on it.
+///
+/// # Errors
+/// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
+pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
+    ensure!(
+        !is_recorded(run_dir),
+        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
+         `zprobe clean`",
+        run_dir.display(),
+    );
+    order.refuse_what_cannot_run()?;
+    claimed(run_dir, || {
+        let mut runner = Runner::new(order, run_dir)?;
+        if order.repeats == 1 {
+            let mut progress = RankProgress::new(&order.spec, run_dir);
+            runner.run(&order.spec, run_id, run_dir, &mut |record| progress.see(record))?;
+        } else {
+            repeat::all(&mut runner, order, run_id, run_dir, &Queue::new(order.repeats)?)?;
+        }
+        report(run_dir)
+    })
+}

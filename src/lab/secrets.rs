@@ -1,0 +1,33 @@
+//! Secrets, which are in nothing that is printed or exported.
+
+use std::path::Path;
+
+use crate::attachment::logs;
+use crate::redact::{Known, Private, Redactor};
+use crate::report::suite::Suite;
+use crate::trace::Trace;
+use anyhow::{Context as _, Result};
+
+/// Takes out the secrets of this machine, and those that the trace and the logs of a run give away.
+///
+/// # Errors
+/// When a log cannot be read.
+pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
+    let mut known = Known::default();
+    known.trace(trace);
+    let logs = logs::tails(run_dir)
+        .with_context(|| format!("cannot read the logs in {}", run_dir.display()))?;
+    logs.iter().for_each(|tail| known.text(&tail.text));
+    Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
+}
+
+/// A suite without secrets: commands and reasons that are typed or quoted in it may hold some.
+///
+/// # Errors
+/// When a word of the suite's own is one.
+pub fn without(suite: Suite) -> Result<Suite> {
+    let mut known = Known::default();
+    known.json(&serde_json::to_value(&suite)?);
+    let redactor = Redactor::of_secrets(&Private::here(Vec::new()), &known);
+    Ok(Suite { pages: suite.pages.clone(), ..redactor.data(&suite)? })
+}

@@ -1,0 +1,208 @@
+//! The files that zprobe leaves in the working directory: `.zprobe`, and the recorded runs in it.
+//!
+//! Only what surely is a recorded run is ever removed: a directory, and no link to one, directly in
+//! `.zprobe/runs`, that holds a trace and that nobody writes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::run_dir::Claim;
+use crate::trace::{TRACE_FILE, is_recorded, trace_dirs};
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// Where everything goes unless somebody says otherwise.
+const ROOT: &str = ".zprobe";
+
+/// Where runs are recorded unless somebody says otherwise.
+pub const RUNS: &str = ".zprobe/runs";
+
+/// A new name for a run: time and process id, unique on a machine, and sorted by time.
+pub fn run_id() -> String {
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    format!("{compact}-{}", std::process::id())
+}
+
+/// The path of a new directory in `.zprobe`, which is made if it is not there.
+///
+/// # Errors
+/// When `.zprobe` cannot be made.
+pub fn place(kind: &str) -> Result<PathBuf> {
+    make_root()?;
+    Ok(Path::new(ROOT).join(kind).join(run_id()))
+}
+
+/// Records something in a run directory that nobody else records in meanwhile. A run that was not recorded
+/// leaves nothing behind.
+///
+/// # Errors
+/// Those of `make`, and when the directory cannot be used.
+pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    prepare(run_dir)?;
+    let claim = Claim::new(run_dir)?;
+    let made = make();
+    if made.is_ok() || is_recorded(run_dir) {
+        claim.keep();
+    }
+    made
+}
+
+/// Makes `.zprobe` if a run is to be recorded in it.
+fn prepare(run_dir: &Path) -> Result<()> {
+    let run_dir = std::path::absolute(run_dir)?;
+    for own in [ROOT, RUNS] {
+        ensure!(
+            run_dir != std::path::absolute(own)?,
+            "{own} holds the runs that are given no directory; name one below it, or another, with --out"
+        );
+    }
+    if run_dir.starts_with(std::path::absolute(ROOT)?) { make_root() } else { Ok(()) }
+}
+
+/// Makes `.zprobe` such that git ignores it.
+fn make_root() -> Result<()> {
+    are_there(Path::new(""))?;
+    let made = fs::create_dir_all(ROOT).and_then(|()| {
+        let ignore = Path::new(ROOT).join(".gitignore");
+        match OpenOptions::new().write(true).create_new(true).open(ignore) {
+            Ok(mut file) => file.write_all(b"*\n"),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    });
+    made.with_context(|| {
+        format!("cannot write into {ROOT}; run zprobe in another directory, or name one with --out")
+    })
+}
+
+/// Whether the directory `base` has the directories of zprobe.
+///
+/// # Errors
+/// When there is something else in their place. A link, which a working directory may bring along,
+/// would have zprobe write and remove where nobody expects it.
+fn are_there(base: &Path) -> Result<bool> {
+    for dir in [base.join(ROOT), base.join(RUNS)] {
+        match fs::symlink_metadata(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", dir.display()));
+            }
+            Ok(it) if !it.is_dir() => bail!(
+                "{} is not a directory but a link or a file; nothing behind it is written or removed: \
+                 take it away, or name a directory with --out",
+                dir.display()
+            ),
+            Ok(_) => {}
+        }
+    }
+    Ok(true)
+}
+
+/// Whether somebody records a run there: whoever does holds a lock on the directory
+/// ([`Claim`]). One that cannot be looked at counts as held.
+fn is_being_written(run_dir: &Path) -> bool {
+    match File::open(run_dir) {
+        Ok(directory) => directory.try_lock_shared().is_err(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// A recorded run that nobody writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its directory.
+    pub path: PathBuf,
+    /// When its trace was written last.
+    pub written: SystemTime,
+    /// Bytes of the files in it.
+    pub bytes: u64,
+}
+
+impl Recorded {
+    /// Whether its name is one that zprobe gives.
+    fn is_named_by_zprobe(&self) -> bool {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let Some((time, process)) = name.split_once('-') else { return false };
+        let shape: String =
+            time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        shape == "00000000T000000Z" && process.parse::<u32>().is_ok()
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When something in it cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            // Somebody else was quicker.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.with_context(|| format!("cannot remove {}", self.path.display()))?,
+        }
+        Ok(())
+    }
+}
+
+/// The recorded runs of the directory `base`, the newest first.
+///
+/// # Errors
+/// When a directory cannot be read, or is a link to another.
+pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
+    if !are_there(base)? {
+        return Ok(vec![]);
+    }
+    let runs = base.join(RUNS);
+    let cannot = || format!("cannot read {}", runs.display());
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&runs).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        // The type of a link is that it is one.
+        if entry.file_type().is_ok_and(|it| it.is_dir()) {
+            all.extend(run(entry.path()));
+        }
+    }
+    all.sort_by(|a, b| (b.written, &b.path).cmp(&(a.written, &a.path)));
+    Ok(all)
+}
+
+/// The run in a directory, if it is one that nobody writes.
+fn run(path: PathBuf) -> Option<Recorded> {
+    let traces = trace_dirs(&path).into_iter().map(|dir| dir.join(TRACE_FILE));
+    let files = traces.filter_map(|trace| fs::symlink_metadata(trace).ok());
+    let written = files.filter(fs::Metadata::is_file).filter_map(|it| it.modified().ok()).max()?;
+    if is_being_written(&path) {
+        return None;
+    }
+    let bytes = bytes(&path);
+    Some(Recorded { path, written, bytes })
+}
+
+/// Bytes of all files in a directory. Links count as nothing, and are not followed.
+fn bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(it) if it.is_dir() => bytes(&entry.path()),
+        Ok(it) if it.is_file() => it.len(),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+/// Removes the oldest runs beyond `keep`, of those that have a name of zprobe's, and returns them. 0
+/// keeps all.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn retain(base: &Path, keep: usize) -> Result<Vec<Recorded>> {
+    if keep == 0 {
+        return Ok(vec![]);
+    }
+    let own = recorded(base)?.into_iter().filter(Recorded::is_named_by_zprobe);
+    let surplus: Vec<Recorded> = own.skip(keep).collect();
+    surplus.iter().try_for_each(Recorded::remove)?;
+    Ok(surplus)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The table of one sweep, in each of its forms.
+
+use std::fmt::Write as _;
+
+use crate::lattice::group::{Class, group};
+use crate::lattice::outcome::{Ending, Outcome, Refused, Sweep};
+use crate::report::Form;
+use crate::report::words::amount;
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::plan::Plan;
+use crate::lab::table::{grid, to_json};
+
+/// How many ways to come to an outcome a cell lists.
+const LISTED: usize = 16;
+
+/// The configurations that would be run.
+pub fn list(plan: &Plan, form: Form) -> Result<String> {
+    if form == Form::Json {
+        let rows: Vec<Value> = plan
+            .chosen
+            .iter()
+            .map(|it| json!({"label": it.label(), "part": it.part, "command": it.command()}))
+            .collect();
+        return to_json(&json!({ "rows": rows, "refused": plan.refused }));
+    }
+    let rows = plan.chosen.iter().map(|it| vec![it.part.to_string(), it.label(), it.command()]);
+    let table = grid(form, &["part", "configuration", "command"], rows);
+    Ok(table + &refused(&plan.refused) + &plan.summary() + "\n")
+}
+
+/// The configurations that were run, and their outcomes: equal ones in one line for each kind of
+/// configuration.
+pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
+    if form == Form::Json {
+        return to_json(sweep);
+    }
+    let bad = sweep.rows.iter().filter(|row| row.outcome.ending != Ending::Clean);
+    let mut rows = Vec::new();
+    for group in group(bad.map(|row| (&row.configuration, Same(&row.outcome)))) {
+        for class in &group.classes {
+            rows.push(vec![
+                outcome(group.what.0, form),
+                class.bases.join("; "),
+                with(class),
+                class.members.len().to_string(),
+                example(class, form),
+            ]);
+        }
+    }
+    let mut text = String::new();
+    if !rows.is_empty() {
+        text += &grid(form, &["outcome", "where", "with", "rows", "for example"], rows.into_iter());
+        text.push('\n');
+    }
+    let count = |ending| sweep.rows.iter().filter(|row| row.outcome.ending == ending).count();
+    let (clean, skipped) = (count(Ending::Clean), count(Ending::Skipped));
+    let made = amount(sweep.rows.len() - skipped, "configuration");
+    let _ = write!(text, "{clean} of {made} clean");
+    if skipped > 0 {
+        let _ = write!(text, ", {skipped} skipped");
+    }
+    if sweep.not_tried > 0 {
+        let _ = write!(text, ", {} not tried", sweep.not_tried);
+    }
+    let _ = writeln!(text, ": {}", versions(sweep));
+    Ok(text + &refused(&sweep.refused))
+}
+
+/// Outcomes are equal if they are the same but for numbers in the engine's words.
+struct Same<'a>(&'a Outcome);
+
+impl PartialEq for Same<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+/// An outcome with the engine's own words.
+fn outcome(outcome: &Outcome, form: Form) -> String {
+    match outcome.own_words() {
+        Some(words) => format!("{}: {}", outcome.words(), code(words, form)),
+        None => outcome.words(),
+    }
+}
+
+/// The fewest additions, and how many more there are.
+pub fn with(class: &Class<'_>) -> String {
+    if class.with.is_empty() {
+        return "nothing else".to_owned();
+    }
+    let mut text = class.with.iter().take(LISTED).cloned().collect::<Vec<_>>().join("; ");
+    if class.with.len() > LISTED {
+        let _ = write!(text, "; and {} more", class.with.len() - LISTED);
+    }
+    text
+}
+
+/// The command of the smallest configuration.
+pub fn example(class: &Class<'_>, form: Form) -> String {
+    class.smallest().map(|it| code(&it.command(), form)).unwrap_or_default()
+}
+
+/// What somebody typed or a program said.
+pub fn code(text: &str, form: Form) -> String {
+    if form == Form::Markdown {
+        // Neither ends the cell, nor the code.
+        format!("`{}`", text.replace('|', "¦").replace('`', "'"))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Versions of what ran.
+fn versions(sweep: &Sweep) -> String {
+    let versions = sweep.versions.iter().map(|(name, version)| format!("{name} {version}"));
+    versions.collect::<Vec<_>>().join(", ")
+}
+
+/// Why configurations are left out.
+fn refused(refused: &[Refused]) -> String {
+    let mut text = String::new();
+    for Refused { reason, count, example } in refused {
+        let count = amount(*count, "configuration");
+        let _ = writeln!(text, "{count} left out, like `{example}`: {reason}");
+    }
+    text
+}

@@ -1,0 +1,170 @@
+//! The runs of the zoo, each judged by its report, and their outcomes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::environments::Environments;
+use super::rows::Case;
+use crate::lab::limits::{CANNOT_RUN, Limits};
+use crate::lab::order::{Ranks, Read};
+use crate::lab::queue::{NotStarted, Queue};
+use crate::lab::worker::Worker;
+use crate::report::{Ending, Verdict};
+
+/// The end of a case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What the run said, or why there was none.
+    pub got: String,
+    /// True if that was expected.
+    pub ok: bool,
+    /// The reason why it cannot be run here, if that is so: then there is nothing to expect.
+    pub skipped: Option<String>,
+    /// The reason why it was not started, though it could be, if that is so.
+    pub not_tried: Option<NotStarted>,
+    /// True if the user has interrupted it, or the queue before it was started.
+    pub interrupted: bool,
+    /// The directory in which it is recorded, if it was started.
+    pub dir: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// There was no run, though there could be one.
+    fn without_run(got: String) -> Self {
+        Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
+    }
+
+    /// This machine cannot run it.
+    fn skipped(reason: String) -> Self {
+        Self { skipped: Some(reason), ..Self::without_run("skipped".to_owned()) }
+    }
+
+    /// The queue was over before it was started.
+    fn not_tried(reason: NotStarted) -> Self {
+        let interrupted = reason == NotStarted::Interrupted;
+        let outcome = Self::without_run("not tried".to_owned());
+        Self { not_tried: Some(reason), interrupted, ..outcome }
+    }
+
+    /// In a word, whether it is as it should be.
+    pub fn word(&self) -> &'static str {
+        if self.skipped.is_some() {
+            "skipped"
+        } else if self.ok {
+            "yes"
+        } else if self.interrupted || self.not_tried.is_some() {
+            "-"
+        } else {
+            "NO"
+        }
+    }
+
+    /// The verdict on an experiment with this outcome alone.
+    pub fn verdict(&self) -> Verdict {
+        if self.ok || self.skipped.is_some() {
+            Verdict::Clean
+        } else if self.interrupted {
+            Verdict::Inconclusive
+        } else {
+            Verdict::Findings
+        }
+    }
+
+    /// The outcome in words, for people who may wait for hours.
+    fn words(&self) -> String {
+        match &self.skipped {
+            Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
+            None if self.interrupted => self.got.clone(),
+            None if self.ok => format!("{}, as expected", self.got),
+            None => format!("{}, NOT as expected", self.got),
+        }
+    }
+}
+
+/// Runs of the zoo.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// Runs side by side.
+    pub jobs: usize,
+    /// Start nothing after the first run that is not as expected.
+    pub fail_fast: bool,
+}
+
+impl Runs {
+    /// Runs all cases, and returns their outcomes in the same order.
+    pub(super) fn all(
+        self,
+        cases: &[Case<'_>],
+        environments: &Environments<'_>,
+        out: &Path,
+        read: &Read<'_>,
+    ) -> Result<Vec<Outcome>> {
+        let queue = Queue::new(cases.len())?.fail_fast(self.fail_fast).announcing();
+        let limits = Limits::default();
+        let label = |case: &Case<'_>| format!("{} on {}", case.row.name, case.release.label());
+        let outcomes = queue.all(
+            cases,
+            (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
+            |_, case| label(case),
+            |worker, at, case| {
+                let outcome = run(case, environments, &limits, read, worker, (out, at));
+                queue.say(format_args!("{}: {}", label(case), outcome.words()));
+                if outcome.verdict() == Verdict::Findings {
+                    queue.fail();
+                }
+                outcome
+            },
+        );
+        Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(Outcome::not_tried)).collect())
+    }
+}
+
+/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+fn run(
+    case: &Case<'_>,
+    environments: &Environments<'_>,
+    limits: &Limits,
+    read: &Read<'_>,
+    worker: &mut Worker,
+    (out, at): (&Path, usize),
+) -> Outcome {
+    let python = match environments.get(&case.release.packages) {
+        None => None,
+        Some(Ok(python)) => Some(python),
+        Some(Err(error)) => {
+            let first = error.lines().next().unwrap_or_default();
+            return Outcome::without_run(format!("no environment: {first}"));
+        }
+    };
+    let did_not_run =
+        |error: anyhow::Error| Outcome::without_run(format!("did not run: {error:#}"));
+    let arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
+    let mut order = match read(&arguments) {
+        Ok(order) => order,
+        Err(error) => return did_not_run(error),
+    };
+    if let (Ranks::Cold(own), Some(python)) = (&mut order.ranks, python) {
+        own.clone_from(python);
+    }
+    let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
+    if let Some(reason) = refusal {
+        return Outcome::skipped(reason);
+    }
+    let dir = out.join(&case.row.name).join(case.file_name());
+    let outcome = match worker.report(order, &dir, at) {
+        Ok(report) => {
+            let judgement = case.row.judge(case.release, &report);
+            match report.limit().filter(|_| !judgement.ok) {
+                Some(reason) => Outcome::skipped(reason),
+                None if report.run.ending == Ending::Interrupted => {
+                    let outcome = Outcome::without_run("interrupted".to_owned());
+                    Outcome { interrupted: true, ..outcome }
+                }
+                None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
+            }
+        }
+        Err(error) => did_not_run(error),
+    };
+    Outcome { dir: Some(dir), ..outcome }
+}

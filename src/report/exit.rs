@@ -1,0 +1,54 @@
+//! The exit codes of `zprobe`.
+
+use super::Verdict;
+
+/// Exit code of `zprobe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Every gradient arrived; everything came out as expected; two runs are the same.
+    Clean = 0,
+    /// Something is wrong, or not as expected; two runs differ.
+    Findings = 1,
+    /// Usage or set-up error: nothing ran, or nothing that was asked for.
+    NothingRan = 2,
+    /// An engine under test crashed or hung.
+    Crashed = 3,
+    /// A run ended without an answer, or the user has interrupted the experiment.
+    Inconclusive = 4,
+}
+
+impl Exit {
+    /// Every exit code, in ascending order.
+    pub const ALL: [Self; 5] =
+        [Self::Clean, Self::Findings, Self::NothingRan, Self::Crashed, Self::Inconclusive];
+
+    /// The number that the process ends with.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The exit codes with these words for them, as a command's help shows them.
+    pub fn help(words: [&str; 5]) -> String {
+        let lines = Self::ALL.iter().zip(words);
+        let lines = lines.map(|(exit, words)| format!("\n  {}  {words}", exit.code()));
+        format!("Exit codes:{}", lines.collect::<String>())
+    }
+}
+
+impl From<Verdict> for Exit {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Clean => Self::Clean,
+            Verdict::Findings => Self::Findings,
+            Verdict::Crashed => Self::Crashed,
+            Verdict::Inconclusive => Self::Inconclusive,
+        }
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
