@@ -1,4 +1,5 @@
-//! Which function of an engine makes the buffer at a point of the journey: where to look in its code.
+//! Functions of engines that make the buffer at a point of the journey: where to look in their
+//! code.
 
 use crate::spec::{Dataflow, Engine, Offload, RunSpec};
 use crate::trace::Point;
@@ -78,13 +79,14 @@ const DEEPSPEED: &[(&str, Point, &str)] = &[
     ),
 ];
 
-/// Who makes the buffer at a point, in an engine's own names; none where that is not known.
+/// Function that makes the buffer at a point, in an engine's own names; none where it is not known.
 pub fn function(spec: &RunSpec, class: Option<&str>, point: Point) -> Option<&'static str> {
     match spec.engine {
         Engine::Native => native(spec, point),
         Engine::DeepSpeed => {
             let class = class?;
-            // Subclasses and wrappers carry more than the class in their name.
+            // The whole name is compared: subclasses and wrappers carry more than the class in
+            // their name.
             let known = DEEPSPEED.iter().find(|(name, at, _)| class == *name && *at == point);
             known.map(|(.., function)| *function)
         }
@@ -105,7 +107,7 @@ pub fn function(spec: &RunSpec, class: Option<&str>, point: Point) -> Option<&'s
     }
 }
 
-/// zprobe's own engine, by file.
+/// File of zprobe's own engine that makes the buffer at a point.
 fn native(spec: &RunSpec, point: Point) -> Option<&'static str> {
     Some(match point {
         Point::LocalGradient => return None,

@@ -14,20 +14,20 @@ named_enum! {
     pub enum Form {
         /// Tables and plots, for reading.
         Full = "full",
-        /// The same, for issues and pull requests.
+        /// Markdown tables and plots, for issues and pull requests.
         Markdown = "markdown",
-        /// Everything, for programs; `schema/compare.v1.schema.json`.
+        /// JSON of the whole comparison, for programs; `schema/compare.v1.schema.json`.
         Json = "json",
     }
 }
 
-/// Weights of so many buffers are shown.
+/// Number of buffers whose weights are shown.
 const SHOWN: usize = 6;
 
 /// Renders a comparison.
 ///
 /// # Errors
-/// When JSON cannot be written, which no [`Comparison`] leads to.
+/// When JSON cannot be written, which does not happen with a [`Comparison`].
 pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String> {
     let mut page = match form {
         Form::Json => return visible::json(comparison),
@@ -130,7 +130,7 @@ fn weights(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// The table that a training log would fill, the gaps, and the curves.
+/// Writes loss and gradient norm of each step as a table, the largest gaps, and the curves.
 fn steps(page: &mut Page, comparison: &Comparison) {
     let steps = &comparison.steps;
     let Some(last) = steps.last() else { return };
@@ -195,7 +195,7 @@ fn norms(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// Two digits; small numbers with their power of ten.
+/// A number with two digits; a small one in scientific notation.
 fn number(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),

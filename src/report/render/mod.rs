@@ -21,23 +21,25 @@ named_enum! {
         Concise = "concise",
         /// `report.json`.
         Json = "json",
-        /// For issues, pull requests and job summaries.
+        /// Markdown for issues, pull requests and job summaries.
         Markdown = "markdown",
     }
 }
 
-/// Columns that every terminal has, and that lines for reading have at most.
+/// Width of every terminal at least, and of lines for reading at most, in columns.
 pub const WIDTH: usize = 80;
 
-/// Renders a report. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
+/// Renders a report. The text may contain ANSI styles, but only zprobe's own; all other control
+/// characters are made visible.
 ///
 /// # Errors
-/// When JSON cannot be written, which no report that [`crate::diagnose`] builds leads to.
+/// When JSON cannot be written, which does not happen with a report that [`crate::diagnose`]
+/// builds.
 pub fn render(report: &Report, format: Format) -> anyhow::Result<String> {
     render_within(report, format, WIDTH)
 }
 
-/// The same for a terminal of so many columns.
+/// Renders a report for a terminal of so many columns.
 ///
 /// # Errors
 /// As [`render`].
@@ -50,7 +52,7 @@ pub fn render_within(report: &Report, format: Format, columns: usize) -> anyhow:
     })
 }
 
-/// The verdict's reason in one line.
+/// Reason for the verdict, in one line.
 pub(super) fn headline(report: &Report) -> String {
     full::headline(report)
 }

@@ -20,7 +20,7 @@ named_enum! {
         Full = "full",
         /// A line for each case that is not well, and one for all.
         Concise = "concise",
-        /// Everything, for programs.
+        /// JSON of the whole suite, for programs.
         Json = "json",
         /// A table, and each failure folded.
         Markdown = "markdown",
@@ -34,20 +34,22 @@ named_enum! {
 }
 
 impl SuiteFormat {
-    /// Those that a single run is rendered in as a suite of one case; it has forms of its own for the
-    /// others.
+    /// Forms in which a single run is rendered as a suite of one case; for the others it has forms
+    /// of its own.
     pub const OF_A_RUN: [Self; 3] = [Self::Junit, Self::Github, Self::Sarif];
 }
 
-/// Renders a suite. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
+/// Renders a suite. The text may contain ANSI styles, but only zprobe's own; all other control
+/// characters are made visible.
 ///
 /// # Errors
-/// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
+/// When JSON or XML cannot be written, which does not happen with a suite that [`Suite::new`]
+/// makes.
 pub fn render(suite: &Suite, format: SuiteFormat) -> anyhow::Result<String> {
     render_within(suite, format, WIDTH)
 }
 
-/// The same for a terminal of so many columns.
+/// Renders a suite for a terminal of so many columns.
 ///
 /// # Errors
 /// As [`render`].
@@ -64,13 +66,13 @@ pub fn render_within(suite: &Suite, format: SuiteFormat, columns: usize) -> anyh
     })
 }
 
-/// What came out, or why nothing did.
+/// First line of the result, or of the reason why there is none.
 fn first_line(case: &Case) -> &str {
     let text = case.reason.as_deref().unwrap_or(&case.got);
     text.lines().next().unwrap_or_default()
 }
 
-/// What came out in few words: the findings of a case that is not well by name, because its cause says the
+/// Result in few words: the findings of a case that is not well by name, because its cause says the
 /// rest once for all of its cases.
 fn in_short(case: &Case) -> String {
     if case.findings.is_empty() || !case.status.is_bad() {
@@ -81,7 +83,8 @@ fn in_short(case: &Case) -> String {
     wrong.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// What was seen, one fact a line, what follows from it, and which known bug it is.
+/// Facts about a finding, one a line: its evidence, its consequences, and the known bugs that it
+/// looks like.
 fn facts(finding: &Finding) -> impl Iterator<Item = String> {
     let known = finding.known.iter().map(|known| {
         format!(
