@@ -1,7 +1,7 @@
-//! What a maintainer asks about the machine: systems, versions, devices, variables.
+//! Facts about the machine that a maintainer asks for: systems, versions, devices, variables.
 //!
-//! The machine and the interpreter are looked at by [`crate::doctor`], when the attachment is made;
-//! what the ranks ran is in the report.
+//! [`crate::doctor`] looks at the machine and the interpreter when the attachment is made; what the
+//! ranks ran is in the report.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +14,8 @@ use crate::engines::{self, Package};
 use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
-/// Beginnings of the names of variables that matter to engines. All others stay at home.
+/// Prefixes of the names of environment variables that matter to engines. No others enter the
+/// attachment.
 const RELEVANT: &[&str] = &[
     "ACCELERATE_",
     "CUDA_",
@@ -38,19 +39,19 @@ const RELEVANT: &[&str] = &[
     "ZPROBE_",
 ];
 
-/// Words with which a script of an engine describes an installation.
+/// Arguments with which an interpreter runs a script that describes the installation of an engine.
 const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
 const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
 
-/// What is known of the machine and of the interpreter.
+/// Facts about the machine and the interpreter.
 pub struct Environment {
     /// Names and values, in order.
     pub facts: Vec<(String, String)>,
     /// Variables that matter.
     pub variables: Vec<(String, String)>,
-    /// Whether this is a container.
+    /// True if this is a container.
     pub container: bool,
-    /// Names of GPUs, or why they are not known.
+    /// Names of the GPUs, or the reason why they are not known.
     pub gpus: Result<Vec<String>, String>,
     /// Output of `python -m torch.utils.collect_env`; none if no interpreter was named.
     pub collect_env: Option<String>,
@@ -59,7 +60,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// What the machine says, and what the interpreter says if one was named.
+    /// Collects the facts of the machine, and those of the interpreter if one was named.
     pub fn new(
         machine: &Machine,
         python: Option<&Python>,
@@ -134,7 +135,7 @@ impl Environment {
         }
     }
 
-    /// Everything, one fact a line.
+    /// All facts and variables, one a line, and the outputs of the engines' own scripts.
     pub fn text(&self) -> String {
         let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
@@ -171,7 +172,7 @@ fn said_list(fact: &Attempt<Vec<String>>) -> String {
     }
 }
 
-/// Says so if the interpreter has other versions than the ranks had.
+/// Note on an interpreter that has other versions than the ranks had; none if it has the same.
 fn another(python: &Python, report: &Report) -> Option<String> {
     let differs = |package: &Package| {
         let then = report.run.versions.get(package.module);
@@ -183,7 +184,7 @@ fn another(python: &Python, report: &Report) -> Option<String> {
         .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
 }
 
-/// Standard output of an interpreter, or what became of it.
+/// Standard output of an interpreter, or a few words on why there is none.
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
     let asked = crate::python::command(interpreter)
         .args(arguments)

@@ -1,5 +1,5 @@
-//! The journey of the gradient, station by station: where what was seen first departs from the plan,
-//! and what was right before it.
+//! The journey of the gradient, station by station: where what was seen first departs from the
+//! plan, and what was right before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +33,8 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .collect()
 }
 
-/// Where the journey first departs from the plan. A finding about hooks or buckets comes before the
-/// buffers of its microbatch, which are made by them.
+/// The first departure of the journey from the plan. A finding about hooks or buckets comes before
+/// the buffers of its microbatch, which are made by them.
 pub fn first_divergence(
     case: &Case<'_>,
     stations: &[Station],

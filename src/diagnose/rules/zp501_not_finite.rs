@@ -82,7 +82,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
     let values = buffer.payload.values().ok()?;
     let parts = parts(&case.observed, &case.plan, buffer);
     if parts.is_empty() {
-        // A buffer that nobody described.
+        // A buffer whose layout no rank described.
         return values.iter().any(|value| !value.is_finite()).then(Vec::new);
     }
     let mut planned = planned(&case.observed, &case.plan, buffer);
@@ -102,8 +102,8 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .map(|part| case.observed.param_name(part.param))
         .collect();
     names.dedup();
-    // In between the samples, where nobody looked, the norm knows of it; poison in the padding would
-    // look the same.
+    // The norm also covers elements between the samples; NaN in poisoned padding would look the
+    // same.
     let elsewhere = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0
         && planned.is_none()
         && !spec.poison_memory

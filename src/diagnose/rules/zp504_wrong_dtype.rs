@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Operations that carry gradients, when they carry more than a number.
+/// Operations that carry gradients, if they carry more than one number.
 const REDUCTIONS: [CollectiveOp; 3] =
     [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
 
@@ -89,7 +89,7 @@ fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     Some(finding)
 }
 
-/// Whether fewer integers are exact in `dtype`, or its range is smaller.
+/// True if fewer integers are exact in `dtype` than in `asked`.
 fn is_narrower(dtype: Dtype, asked: Dtype) -> bool {
     dtype.exact_integers() < asked.exact_integers()
 }

@@ -1,4 +1,4 @@
-//! What was run, in a few lines.
+//! Settings of the run, in a few lines.
 
 use super::super::Report;
 use crate::engines;
@@ -8,7 +8,8 @@ use crate::spec::settings::ALL;
 use crate::spec::{Device, Dtype, Offload, RunSpec, Staging};
 use crate::trace::UNSET_MEMORY;
 
-/// A line each for the step, the dtypes, the software, and what is unusual.
+/// Lines about the settings: a line each for the step, the dtypes, the software, and what is
+/// unusual.
 pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     let mut lines = vec![
