@@ -1,7 +1,7 @@
 //! Compiles the C++ shim over libtorch, and links it into the program `zprobe-rank` alone.
 //!
-//! Without the feature `native` there is nothing to do. With it, whatever concerns libtorch is said
-//! to the linker of that one program: `zprobe` itself never links libtorch.
+//! Without the feature `native` there is nothing to do. With it, every link argument that concerns
+//! libtorch goes to that one program: `zprobe` itself never links libtorch.
 
 #![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
@@ -13,16 +13,16 @@ fn main() {
     }
 }
 
-/// The native engine's part.
+/// The build of the native engine's shim.
 #[cfg(feature = "native")]
 mod native {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    /// Where the sources of the shim are.
+    /// Directory of the shim's sources.
     const SHIM: &str = "src/bin/zprobe-rank/shim";
 
-    /// The name of the static library made of them.
+    /// Name of the static library made of them.
     const LIBRARY: &str = "zprobe_shim";
 
     /// Compiles the shim and tells how to link it.
@@ -57,10 +57,11 @@ mod native {
             // It only calls into libtorch: more optimization would cost time and gain nothing.
             .opt_level(1)
             .debug(false)
-            // What cc would print links the library into every target of the package.
+            // The lines that cc would print for cargo link the library into every target of the
+            // package.
             .cargo_metadata(false);
         for dir in [include.join("torch/csrc/api/include"), include] {
-            // As headers of the system, whose warnings are nobody's here.
+            // As system headers, for which the compiler prints no warnings.
             build.flag("-isystem").flag(dir);
         }
         for variable in ["CXX", "CXXFLAGS"] {
@@ -74,14 +75,15 @@ mod native {
     /// Links `zprobe-rank`, and the tests in it, with the shim and libtorch.
     fn link(archive: &Path, lib: &Path) {
         let lib = lib.display();
-        // The shim first: linkers take from a library what was asked for before it.
+        // The shim comes first: a linker takes from a library only the symbols that are still
+        // undefined.
         for arg in [
             archive.display().to_string(),
             format!("-L{lib}"),
             "-ltorch_cpu".into(),
             "-lc10".into(),
             "-lstdc++".into(),
-            // So that the program runs from where it is built, with no environment.
+            // An rpath, so that the program runs from where it is built, with no environment.
             format!("-Wl,-rpath,{lib}"),
         ] {
             println!("cargo::rustc-link-arg-bin=zprobe-rank={arg}");

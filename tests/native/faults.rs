@@ -1,4 +1,5 @@
-//! Every fault in every configuration: where it changes anything, it is named; where not, nothing is.
+//! Every fault in every configuration: where it changes anything, it is named; where not, nothing
+//! is found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,27 +14,27 @@ use zprobe::trace::{Event, Trace};
 use crate::pool::{pool, run};
 use crate::repeat::RACES;
 
-/// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes it anew.
+/// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes the matrix anew.
 const PAGE: &str = "docs/faults.md";
 const BEGIN: &str = "<!-- the matrix: begin -->";
 const END: &str = "<!-- the matrix: end -->";
 
-/// What a fault must be called.
+/// The finding that a fault must lead to.
 pub struct Expected {
     pub fault: Fault,
     /// Code of the only root finding.
     pub code: &'static str,
-    /// Another code where the fault is the same as another one: with a single microbatch, for
-    /// example, one that is doubled is a wrong scale.
+    /// Other codes that are right, too, where the fault is the same as another one: with a single
+    /// microbatch, for example, one that is doubled is a wrong scale.
     pub or: &'static [&'static str],
-    /// What the finding must say about where.
+    /// The place that the finding must name.
     place: Where,
 }
 
-/// Where a finding must be.
+/// Place of a finding.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Where {
-    /// Nowhere in particular.
+    /// Anywhere: the fault has no place of its own.
     Anywhere,
     /// In the first microbatch.
     First,
@@ -97,7 +98,7 @@ pub fn expected() -> Vec<Expected> {
     ]
 }
 
-/// What some faults need to have a place.
+/// A request with the settings that some faults need to take effect.
 fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
     let overlap = Some(true);
     match fault {
@@ -121,7 +122,7 @@ fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
     }
 }
 
-/// Configurations, by what the matrix calls them; the first few are run every day.
+/// Configurations, by their names in the matrix; the first few are run every day.
 fn configurations() -> Vec<(&'static str, SpecRequest)> {
     let ipg = |stage: u8| SpecRequest {
         stage: Some(stage),
@@ -159,10 +160,11 @@ fn configurations() -> Vec<(&'static str, SpecRequest)> {
     ]
 }
 
-/// How many of them are run every day.
+/// Number of configurations, the first ones, that are run every day.
 const EVERYDAY: usize = 5;
 
-/// Everything that steps leave behind: inputs of the optimizers, weights and parameters.
+/// Digests of all buffers that steps leave behind: inputs of the optimizers, weights and
+/// parameters.
 fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), String> {
     let mut outcome = BTreeMap::new();
     for (rank, event) in trace.events() {
@@ -175,7 +177,7 @@ fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), Str
     outcome
 }
 
-/// What a cell of the matrix says, and what is wrong with it.
+/// Text of a cell of the matrix, and what is wrong with it, if anything.
 pub fn cell(
     pool: &Pool,
     clean: &mut BTreeMap<String, Trace>,
@@ -208,7 +210,7 @@ pub fn cell(
     (text, wrong)
 }
 
-/// Findings in a line each.
+/// Findings, a line each.
 fn brief(findings: &[Finding]) -> String {
     let line = |f: &Finding| {
         let Finding { code, step, microbatch, rank, param, message, .. } = f;
@@ -220,7 +222,7 @@ fn brief(findings: &[Finding]) -> String {
 fn misplaced(row: &Expected, spec: &RunSpec, finding: &Finding) -> Option<String> {
     let right = match row.place {
         Where::Anywhere => true,
-        // With another code the fault is another one.
+        // With another of its codes the fault is another one, with another place.
         _ if finding.code != row.code => true,
         Where::First => finding.microbatch.is_none_or(|microbatch| microbatch == 0),
         Where::Boundary => finding.microbatch == Some(spec.gradient_accumulation_steps - 1),
@@ -270,7 +272,7 @@ fn every_fault_is_named_where_it_changes_anything_and_silent_where_not() {
     }
 }
 
-/// The page holds this table.
+/// Asserts that the page holds this table.
 fn compare_with_page(table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let page = std::fs::read_to_string(&path).unwrap();

@@ -142,7 +142,7 @@ fn rendered(name: &str, format: Format) -> String {
     plain(&named(name), format)
 }
 
-/// Without colours.
+/// The report in a form, without colours.
 fn plain(report: &Report, format: Format) -> String {
     let text = render(report, format).unwrap();
     anstream::adapter::strip_str(&text).to_string()

@@ -1,5 +1,4 @@
-//! Runs `zprobe sweep` over releases of DeepSpeed, and writes what comes of it into
-//! documentation.
+//! Runs `zprobe sweep` over releases of DeepSpeed, and writes the results into documentation.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,24 +11,24 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::workspace;
 
-/// Where the table stands.
+/// The page with the table.
 pub const PAGE: Page = Page { path: "docs/lattice.md", command: "cargo xtask lattice" };
 
 /// Releases of DeepSpeed, oldest first: the last of each line, and those around a fix.
 const RELEASES: &[&str] =
     &["0.14.5", "0.15.4", "0.16.9", "0.17.6", "0.18.2", "0.18.6", "0.18.9", "0.19.0", "0.19.8"];
 
-/// The torch that all of them run on.
+/// The release of torch on which all of them run.
 const TORCH: &str = "2.11.0";
 
-/// How it is done.
+/// Options of `cargo xtask lattice`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these releases [default: all of the page's]
     #[arg(long, value_name = "VERSION")]
     release: Vec<String>,
 
-    /// Run nothing: only make the page of what is there
+    /// Run nothing; only write the page from the results that are there
     #[arg(long)]
     page: bool,
 
@@ -42,7 +41,7 @@ pub struct Options {
     args: Vec<String>,
 }
 
-/// Sweeps each release, and writes the page of all that were ever swept.
+/// Sweeps each release, and writes the page from all results that are there.
 pub fn run(options: &Options) -> Result<()> {
     let dir = workspace::target_dir()?.join("lattice");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -68,14 +67,14 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&String::from_utf8(output.stdout)?)
 }
 
-/// Where the results of a release are kept.
+/// File of the results of a release.
 fn results(dir: &Path, release: &str) -> PathBuf {
     dir.join(format!("deepspeed-{release}.json"))
 }
 
 fn sweep(mut zprobe: Command, release: &str, options: &Options, results: &Path) -> Result<()> {
     eprintln!("DeepSpeed {release}");
-    // Under its own name only when it is complete.
+    // The file gets its own name only when it is complete.
     let part = results.with_extension("part");
     let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
     let resumed = if options.resume && results.is_file() {
@@ -92,7 +91,7 @@ fn sweep(mut zprobe: Command, release: &str, options: &Options, results: &Path) 
         .stdout(file)
         .status()
         .context("cannot start zprobe")?;
-    // Findings and crashes are what this is for.
+    // Findings and crashes are no failure: the page shows them.
     let ran = status.code().is_some_and(|code| code != 2);
     ensure!(
         ran,
