@@ -13,16 +13,16 @@ fn main() {
     }
 }
 
-/// The native engine's part.
+/// The build of the native engine's shim.
 #[cfg(feature = "native")]
 mod native {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    /// Where the sources of the shim are.
+    /// Directory of the shim's sources.
     const SHIM: &str = "src/bin/zprobe-rank/shim";
 
-    /// The name of the static library made of them.
+    /// Name of the static library made of them.
     const LIBRARY: &str = "zprobe_shim";
 
     /// Compiles the shim and tells where it is.
@@ -63,10 +63,11 @@ mod native {
             // It only calls into libtorch: more optimization would cost time and gain nothing.
             .opt_level(1)
             .debug(false)
-            // What cc would print links the library into every target of the package.
+            // The lines that cc would print for cargo link the library into every target of the
+            // package.
             .cargo_metadata(false);
         for dir in [include.join("torch/csrc/api/include"), include] {
-            // As headers of the system, whose warnings are nobody's here.
+            // As system headers, for which the compiler prints no warnings.
             build.flag("-isystem").flag(dir);
         }
         for variable in ["CXX", "CXXFLAGS"] {

@@ -1,4 +1,4 @@
-//! What is registered is documented, and what is documented is registered.
+//! Everything that is registered is documented, and everything that is documented is registered.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,7 +17,7 @@ use zprobe::trace::Trace;
 const SECTIONS: [&str; 4] =
     ["## What it means", "## How zprobe sees it", "## Real cases", "## What to do"];
 
-/// `zprobe explain` prints pages as they are, on terminals of this width.
+/// Width of a terminal on which `zprobe explain` prints pages as they are.
 const WIDTH: usize = 80;
 
 fn root() -> &'static Path {

@@ -87,13 +87,13 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 /// A rank is the only program that links libtorch.
 const LIBTORCH: &str = "src/bin/zprobe-rank";
 
-/// What a diagnosis must not depend on: it is a function of the trace alone.
+/// Modules that a diagnosis must not depend on: it is a function of the trace alone.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::net", "std::process", "std::time"];
 
 /// A source file, by its path in the repository.
 struct Source {
     path: String,
-    /// Without comments.
+    /// Text of the file, without comments.
     code: String,
 }
 
@@ -231,7 +231,7 @@ fn the_table_lists_every_module_of_the_library() {
 
 #[test]
 fn the_table_has_no_way_back() {
-    // Every module may use only modules that stand before it.
+    // Each module may use only modules that stand before it.
     let place: BTreeMap<&str, usize> =
         LIBRARY.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
     for (name, allowed) in LIBRARY {

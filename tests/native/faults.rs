@@ -1,4 +1,5 @@
-//! Every fault in every configuration: where it changes anything, it is named; where not, nothing is.
+//! Every fault in every configuration: where it changes anything, it is named; where not, nothing
+//! is found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use zprobe::trace::{Event, Trace};
 use crate::pool::{pool, run};
 use crate::repeat::RACES;
 
-/// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes it anew.
+/// The page with the matrix. `ZPROBE_BLESS=1 ZPROBE_TEST_FULL=1` writes the matrix anew.
 const PAGE: &str = "docs/faults.md";
 const BEGIN: &str = "<!-- the matrix: begin -->";
 const END: &str = "<!-- the matrix: end -->";
@@ -25,7 +26,7 @@ pub fn expected() -> Vec<Expected> {
     faults.map(|fault| fault.expected()).collect()
 }
 
-/// The request, with a setting that gives a fault a place where it has none yet.
+/// A request with the settings that some faults need to take effect.
 fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
     if fault == Fault::ReducedInBf16 {
         return SpecRequest { comm_dtype: Some(Dtype::Fp32), ..request };
@@ -47,7 +48,7 @@ fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
     settings.into_iter().find(has_place).unwrap_or(request)
 }
 
-/// Configurations, by what the matrix calls them; the first few are run every day.
+/// Configurations, by their names in the matrix; the first few are run every day.
 fn configurations() -> Vec<(&'static str, SpecRequest)> {
     let ipg = |stage: u8| SpecRequest {
         stage: Some(stage),
@@ -85,10 +86,11 @@ fn configurations() -> Vec<(&'static str, SpecRequest)> {
     ]
 }
 
-/// How many of them are run every day.
+/// Number of configurations, the first ones, that are run every day.
 const EVERYDAY: usize = 5;
 
-/// Everything that steps leave behind: inputs of the optimizers, weights and parameters.
+/// Digests of all buffers that steps leave behind: inputs of the optimizers, weights and
+/// parameters.
 fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), String> {
     let mut outcome = BTreeMap::new();
     for (rank, event) in trace.events() {
@@ -101,7 +103,7 @@ fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), Str
     outcome
 }
 
-/// What a cell of the matrix says, and what is wrong with it.
+/// Text of a cell of the matrix, and what is wrong with it, if anything.
 pub fn cell(
     pool: &Pool,
     clean: &mut BTreeMap<String, Trace>,
@@ -134,7 +136,7 @@ pub fn cell(
     (text, wrong)
 }
 
-/// Findings in a line each.
+/// Findings, a line each.
 fn brief(findings: &[Finding]) -> String {
     let line = |f: &Finding| {
         let Finding { code, step, microbatch, rank, param, message, .. } = f;
@@ -196,7 +198,7 @@ fn every_fault_is_named_where_it_changes_anything_and_silent_where_not() {
     }
 }
 
-/// The page holds this table.
+/// Asserts that the page holds this table.
 fn compare_with_page(table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let page = std::fs::read_to_string(&path).unwrap();

@@ -1,5 +1,4 @@
-//! Runs `zprobe sweep` over releases of DeepSpeed, and writes what comes of it into
-//! documentation.
+//! Runs `zprobe sweep` over releases of DeepSpeed, and writes the results into documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +9,17 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::{sweeps, workspace};
 
-/// Where the table stands.
+/// The page with the table.
 pub const PAGE: Page = Page { path: "docs/lattice.md", command: "cargo xtask lattice" };
 
 /// Releases of DeepSpeed, oldest first: the last of each line, and those around a fix.
 const RELEASES: &[&str] =
     &["0.14.5", "0.15.4", "0.16.9", "0.17.6", "0.18.2", "0.18.6", "0.18.9", "0.19.0", "0.19.8"];
 
-/// The torch that all of them run on.
+/// The release of torch on which all of them run.
 const TORCH: &str = "2.11.0";
 
-/// How it is done.
+/// Options of `cargo xtask lattice`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these releases [default: all of the page's]
@@ -31,7 +30,7 @@ pub struct Options {
     sweeps: sweeps::Options,
 }
 
-/// Sweeps each release, and writes the page of all that were ever swept.
+/// Sweeps each release, and writes the page from all results that are there.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("lattice")?;
     let chosen: Vec<&str> = match options.release.as_slice() {
@@ -57,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&String::from_utf8(output.stdout)?)
 }
 
-/// Where the results of a release are kept.
+/// File of the results of a release.
 fn results(dir: &Path, release: &str) -> PathBuf {
     dir.join(format!("deepspeed-{release}.json"))
 }

@@ -1,5 +1,5 @@
-//! How often zprobe is wrong: runs by chance of engines that are right, and what became of every
-//! fault and of every known bug.
+//! Accuracy of zprobe: outcomes of random runs of engines that are right, of every fault and of
+//! every known bug.
 
 mod bound;
 mod false_alarms;
@@ -14,20 +14,20 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::sweeps;
 
-/// Where the tables stand.
+/// The page with the tables.
 pub const PAGE: Page = Page { path: "docs/accuracy.md", command: "cargo xtask accuracy" };
 
 /// An engine that is right, but for bugs that are known.
 pub struct Subject {
     /// Name of the engine.
     pub engine: &'static str,
-    /// Packages of its environment; none for the native engine.
+    /// Packages of its environment; empty for the native engine.
     packages: &'static [&'static str],
-    /// How many configurations are drawn.
+    /// Number of configurations that are drawn.
     runs: usize,
 }
 
-/// All of them.
+/// All engines that are measured.
 const SUBJECTS: &[Subject] = &[
     Subject { engine: "native", packages: &[], runs: 500 },
     Subject { engine: "ddp", packages: &["torch==2.15.0"], runs: 250 },
@@ -35,14 +35,14 @@ const SUBJECTS: &[Subject] = &[
     Subject { engine: "deepspeed", packages: &["deepspeed==0.19.8", "torch==2.11.0"], runs: 200 },
 ];
 
-/// How it is done.
+/// Options of `cargo xtask accuracy`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these engines [default: all]
     #[arg(long, value_name = "ENGINE")]
     engine: Vec<String>,
 
-    /// What the draw starts from
+    /// Seed of the draw
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -50,7 +50,8 @@ pub struct Options {
     sweeps: sweeps::Options,
 }
 
-/// Runs what was drawn of each engine, and writes the page of all that ever was.
+/// Runs the configurations drawn for each engine, and writes the page from all results that are
+/// there.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("accuracy")?;
     let wanted = |subject: &&Subject| {
@@ -68,7 +69,7 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&format!("{drawn}\n{}", misses::table()?))
 }
 
-/// Where the results of an engine are kept.
+/// File of the results of an engine.
 fn results(dir: &Path, subject: &Subject) -> PathBuf {
     dir.join(format!("{}.json", subject.engine))
 }
