@@ -1,7 +1,7 @@
-//! Compiles the C++ shim over libtorch, and links it into the program `zprobe-rank` alone.
+//! Compiles the C++ shim over libtorch, and says where both are.
 //!
-//! Without the feature `native` there is nothing to do. With it, whatever concerns libtorch is said
-//! to the linker of that one program: `zprobe` itself never links libtorch.
+//! Without the feature `native` there is nothing to do. Only a program that has the module `shim` links
+//! them: `zprobe` itself never does.
 
 #![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
@@ -13,24 +13,30 @@ fn main() {
     }
 }
 
-/// The native engine's part.
+/// The build of the native engine's shim.
 #[cfg(feature = "native")]
 mod native {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    /// Where the sources of the shim are.
+    /// Directory of the shim's sources.
     const SHIM: &str = "src/bin/zprobe-rank/shim";
 
-    /// The name of the static library made of them.
+    /// Name of the static library made of them.
     const LIBRARY: &str = "zprobe_shim";
 
-    /// Compiles the shim and tells how to link it.
+    /// Compiles the shim and tells where it is.
     pub fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed={SHIM}");
         let lib = libtorch_lib()?;
-        let archive = compile(&lib)?;
-        link(&archive, &lib);
+        let out = compile(&lib)?;
+        for dir in [&out, &lib] {
+            println!("cargo::rustc-link-search=native={}", dir.display());
+        }
+        // So that programs run from where they are built, with no environment.
+        for target in ["bin=zprobe-rank", "examples"] {
+            println!("cargo::rustc-link-arg-{target}=-Wl,-rpath,{}", lib.display());
+        }
         Ok(())
     }
 
@@ -43,7 +49,7 @@ mod native {
         })
     }
 
-    /// Compiles the shim into a static library.
+    /// Compiles the shim into a static library; the directory that it is in.
     fn compile(lib: &Path) -> Result<PathBuf, String> {
         let include = lib.with_file_name("include");
         let mut build = cc::Build::new();
@@ -57,10 +63,11 @@ mod native {
             // It only calls into libtorch: more optimization would cost time and gain nothing.
             .opt_level(1)
             .debug(false)
-            // What cc would print links the library into every target of the package.
+            // The lines that cc would print for cargo link the library into every target of the
+            // package.
             .cargo_metadata(false);
         for dir in [include.join("torch/csrc/api/include"), include] {
-            // As headers of the system, whose warnings are nobody's here.
+            // As system headers, for which the compiler prints no warnings.
             build.flag("-isystem").flag(dir);
         }
         for variable in ["CXX", "CXXFLAGS"] {
@@ -68,23 +75,6 @@ mod native {
         }
         build.try_compile(LIBRARY).map_err(|error| format!("the C++ shim: {error}"))?;
         let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: cargo runs this program")?;
-        Ok(Path::new(&out).join(format!("lib{LIBRARY}.a")))
-    }
-
-    /// Links `zprobe-rank`, and the tests in it, with the shim and libtorch.
-    fn link(archive: &Path, lib: &Path) {
-        let lib = lib.display();
-        // The shim first: linkers take from a library what was asked for before it.
-        for arg in [
-            archive.display().to_string(),
-            format!("-L{lib}"),
-            "-ltorch_cpu".into(),
-            "-lc10".into(),
-            "-lstdc++".into(),
-            // So that the program runs from where it is built, with no environment.
-            format!("-Wl,-rpath,{lib}"),
-        ] {
-            println!("cargo::rustc-link-arg-bin=zprobe-rank={arg}");
-        }
+        Ok(PathBuf::from(out))
     }
 }

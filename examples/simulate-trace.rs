@@ -1,5 +1,5 @@
-//! Writes the trace of a run that nobody has the machines for: thousands of ranks on paper, correct
-//! but for gradients that are lost.
+//! Writes the trace of a simulated run, for numbers of ranks that nobody has the machines for:
+//! correct but for gradients that are lost.
 //!
 //! `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
 //! `zprobe diagnose DIR`.
@@ -19,7 +19,7 @@ use zprobe::trace::TRACE_FILE;
 
 use self::simulator::Simulation;
 
-/// What to write.
+/// Write the trace of a simulated run.
 #[derive(Parser)]
 struct Args {
     /// Ranks; a power of two
@@ -34,7 +34,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     steps: usize,
 
-    /// A gradient that reaches nobody; may be repeated
+    /// A gradient that reaches no optimizer; may be repeated
     #[arg(long, value_name = "STEP,RANK,MICROBATCH", value_parser = place)]
     lose: Vec<(usize, usize, usize)>,
 

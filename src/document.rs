@@ -1,5 +1,5 @@
-//! TOML files that people write, read strictly: a complaint says the file, the line, the key, and what
-//! was probably meant.
+//! TOML files that people write, read strictly: a complaint says the file, the line, the key, and
+//! what was probably meant.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,25 +11,26 @@ use toml::Spanned;
 /// A table whose keys are long names of flags, with the place of each key and value.
 pub type Flags = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
 
-/// How alike two words are, from 0 to 1, so that one may have been meant by the other.
+/// Smallest likeness of two words, from 0 to 1, at which one may have been meant by the other.
 const ALIKE: f64 = 0.6;
 
-/// Characters of a complaint that are said: a complaint quotes the file, in which a word may be long.
+/// Largest number of characters of a complaint: it quotes the file, in which a word may be long.
 const LONGEST_PROBLEM: usize = 2000;
 
-/// Bytes of a word from which on nothing is like it: comparing takes as much memory as both are long.
+/// Largest number of bytes of a word for which a similar one is looked for: the memory for
+/// comparing two words grows with their lengths.
 const LONGEST_WORD: usize = 100;
 
-/// A file and what stands in it.
+/// A file and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its path, as people know it.
+    /// Path of the file, as people know it.
     pub file: String,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
-/// What is wrong with a file.
+/// An error in a file, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {problem}")]
 pub struct Complaint {
@@ -39,12 +40,13 @@ pub struct Complaint {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong, and what to write instead.
+    /// Description of the error, and of what to write instead.
     pub problem: String,
 }
 
 impl Document {
-    /// What the file says. Types that deny unknown fields get a suggestion for each of them.
+    /// Reads the file as a value of type `T`. For a type that denies unknown fields, the complaint
+    /// about such a field suggests a known one.
     ///
     /// # Errors
     /// When it is not TOML, or not what `T` is.
@@ -58,7 +60,7 @@ impl Document {
         })
     }
 
-    /// A complaint about the text at these bytes.
+    /// An error in the text at these bytes.
     pub fn complain(&self, at: Range<usize>, problem: impl fmt::Display) -> Complaint {
         let (line, column) = self.place(at);
         let mut problem = problem.to_string();
@@ -77,7 +79,7 @@ impl Document {
     }
 }
 
-/// The known word that is most like this one, if any is like it.
+/// The known word that is most like `word`, if any is like it.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -88,7 +90,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, other)| other)
 }
 
-/// ``no such key `tilte`; did you mean `title`?``, or what there is where nothing is like it.
+/// A message like ``no such key `tilte`; did you mean `title`?``, or with all known words if none
+/// is like this one.
 pub fn no_such<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     match nearest(word, known.iter().copied()) {
@@ -97,7 +100,8 @@ pub fn no_such<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a s
     }
 }
 
-/// serde's words about an unknown field, as ours.
+/// The message of [`no_such`] in place of serde's message about an unknown field; none for other
+/// messages.
 fn unknown_field(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field `")?;
     let (field, rest) = rest.split_once('`')?;

@@ -6,14 +6,15 @@
 //!
 //! 1. [`spec`]: the command line and a user's files become one validated [`spec::RunSpec`]; its
 //!    [`spec::Plan`] says where every gradient should go.
-//! 2. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
-//! 3. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
+//! 2. [`engines`]: a room for each engine under test, with everything that is known of it.
+//! 3. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
+//! 4. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
 //!    emits [`trace::Event`]s.
 //!    [`native`] says how it is started, with a libtorch for CUDA too.
 //!    Ranks of real engines are Python, started by [`adapters`].
-//! 4. [`trace`]: what happened, as it was written down; [`redact`] keeps secrets out of it.
-//! 5. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
-//! 6. [`report`]: built once, rendered many ways.
+//! 5. [`trace`]: what happened, as it was written down; [`redact`] keeps secrets out of it.
+//! 6. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
+//! 7. [`report`]: built once, rendered many ways.
 //!
 //! Above the journey: [`lab`] makes experiments of many runs, over one queue.
 //!
@@ -32,6 +33,7 @@ pub mod console;
 pub mod diagnose;
 pub mod doctor;
 pub mod document;
+pub mod engines;
 pub mod environment;
 pub mod lab;
 pub mod lattice;

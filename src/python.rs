@@ -1,13 +1,14 @@
-//! Interpreters of Python, asked without that the working directory has a say in the answer.
+//! Commands of Python interpreters, whose answers the working directory cannot change.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The interpreter, started where nobody but the administrator can put a file. With `-c` and `-m` Python
-/// looks for modules in its working directory first: a `torch.py` in a directory that somebody else has
-/// made would be imported, and run.
+/// The command of an interpreter, which starts in a directory where nobody but the administrator
+/// can put a file. With `-c` and `-m` Python looks for modules in its working directory first: a
+/// `torch.py` in a directory that somebody else has made would be imported, and run.
 pub fn command(interpreter: &Path) -> Command {
-    // A bare name is looked for on PATH; any other path is of the directory that zprobe is in.
+    // A bare name is looked for on PATH; any other path is relative to the working directory of
+    // zprobe.
     let is_path = interpreter.components().count() > 1;
     let absolute = is_path.then(|| std::path::absolute(interpreter).ok()).flatten();
     let mut command = Command::new(absolute.as_deref().unwrap_or(interpreter));

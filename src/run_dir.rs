@@ -1,9 +1,10 @@
-//! The files of a run directory: made new and for this user alone, and read without being led astray.
+//! Files of a run directory: they are made new and for this user alone, and read without following
+//! links.
 //!
-//! Whoever can name a directory beforehand can put things into it: a module that Python would import, a
-//! link in whose place a file would be overwritten. So a run is recorded in a directory that is new, or
-//! empty and this user's, and each of its files is a new one. A directory of somebody else is only read,
-//! and only regular files of it, none of them behind a link.
+//! A user who knows the name of a directory beforehand can put things into it: a module that Python
+//! would import, or a link that leads to a file which would be overwritten. So a run is recorded in
+//! a directory that is new, or empty and owned by this user, and each of its files is a new one. A
+//! directory of another user is only read, and only its regular files, none of them behind a link.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -15,24 +16,24 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 use nix::unistd::geteuid;
 
-/// Rights of a run directory: nobody else's.
+/// Access rights of a run directory: those of this user alone.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Rights of the files in it.
+/// Access rights of the files in a run directory.
 const FILE_MODE: u32 = 0o600;
 
-/// Why nothing can be recorded in a directory.
+/// Reason why nothing can be recorded in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// There is something in it.
+    /// The directory is not empty.
     #[error(
         "{0} is not empty; name a directory with --out that does not exist yet, or leave --out away"
     )]
     NotEmpty(PathBuf),
-    /// There is something else of this name, or a link.
+    /// The path is a link, or no directory.
     #[error("{0} is a link, or no directory; name a directory with --out that does not exist yet")]
     NoDirectory(PathBuf),
-    /// It is somebody else's.
+    /// The directory belongs to another user.
     #[error(
         "{0} belongs to another user, who could change what is recorded; name a directory with --out \
          that does not exist yet"
@@ -41,32 +42,34 @@ pub enum Unusable {
     /// Another run is being recorded there.
     #[error("{0} is being written to by another zprobe; name another directory with --out")]
     Busy(PathBuf),
-    /// The system refuses.
+    /// The operating system refuses.
     #[error("cannot create {path}: {cause}; choose another run directory with --out")]
     System {
         /// The directory.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         cause: io::Error,
     },
 }
 
-/// A directory that one zprobe records in, and no other. Unless it is kept, what was put into it is gone
-/// with this, and so is the directory if it was made for it.
+/// A directory in which this process records, and no other zprobe. Unless it is kept, its content
+/// is removed when this value is dropped, and so is the directory itself if it was made for it.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// Open, because a lock lasts as long. None where the file system has no locks.
+    /// The open directory, whose lock lasts until it is closed; none where the file system has no
+    /// locks.
     lock: Option<File>,
     is_new: bool,
     is_kept: bool,
 }
 
 impl Claim {
-    /// Makes a directory, or takes one that is there, empty, and this user's.
+    /// Claims a directory: makes it, or takes one that is empty and owned by this user.
     ///
     /// # Errors
-    /// When there is anything in its place that could lead astray, or another run is recorded there.
+    /// When the path is a link, no directory, not empty or owned by another user, when another run
+    /// is recorded there, or when the operating system refuses.
     pub fn new(path: &Path) -> Result<Self, Unusable> {
         let system = |cause| Unusable::System { path: path.to_owned(), cause };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -104,7 +107,7 @@ impl Claim {
             }
             let mode = fs::Permissions::from_mode(DIRECTORY_MODE);
             fs::set_permissions(path, mode).map_err(system)?;
-            // Again: from now on nobody else can put anything into it.
+            // Checked again, because from now on no other user can put anything into it.
             if !is_empty()? {
                 fs::set_permissions(path, before).map_err(system)?;
                 return Err(Unusable::NotEmpty(path.to_owned()));
@@ -113,7 +116,7 @@ impl Claim {
         Ok(Self { path: path.to_owned(), lock, is_new, is_kept: false })
     }
 
-    /// Leaves everything where it is.
+    /// Keeps the directory and its content.
     pub fn keep(mut self) {
         self.is_kept = true;
     }
@@ -127,7 +130,7 @@ impl Drop for Claim {
         if self.is_new {
             let _ = fs::remove_dir_all(&self.path);
         } else if self.lock.is_some() {
-            // It was empty, and nobody else's since.
+            // The directory was empty, and no other user could write to it since.
             for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
                 let _ = match entry.file_type() {
                     Ok(kind) if kind.is_dir() => fs::remove_dir_all(entry.path()),
@@ -138,7 +141,7 @@ impl Drop for Claim {
     }
 }
 
-/// A new directory with those above it, for this user alone.
+/// Makes a new directory with those above it, for this user alone.
 ///
 /// # Errors
 /// When there is something of this name already, or the system refuses.
@@ -151,15 +154,16 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     builder.recursive(false).create(path)
 }
 
-/// A new file to write to, for this user alone.
+/// Makes a new file to write to, for this user alone.
 ///
 /// # Errors
-/// When there is something of this name already, be it a link that leads nowhere, or the system refuses.
+/// When there is something of this name already, be it a link that leads nowhere, or the system
+/// refuses.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
-/// A regular file, opened for reading. Nothing waits for a writer, as it would at a named pipe.
+/// Opens a regular file for reading. It does not wait for a writer, as opening a named pipe would.
 ///
 /// # Errors
 /// When it is a link or no regular file, or cannot be read.
@@ -180,7 +184,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The text of a regular file that has no more than so many bytes.
+/// The text of a regular file of at most `most` bytes.
 ///
 /// # Errors
 /// As [`open`], and when the file is larger or not UTF-8.
@@ -193,12 +197,12 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether a path is a directory itself, and no link to one.
+/// Returns true if a path is a directory itself, and no link to one.
 pub fn is_dir(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|it| it.is_dir())
 }
 
-/// Whether a path is a regular file itself, and no link to one.
+/// Returns true if a path is a regular file itself, and no link to one.
 pub fn is_file(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|it| it.is_file())
 }

@@ -1,10 +1,10 @@
-//! Text that others wrote, made visible: what a terminal, a browser, a CI or a reader would take for
-//! something else than it is, is spelled out.
+//! Makes text that others wrote visible: characters that a terminal, a browser, a CI or a reader
+//! would take for something else are spelled out.
 //!
-//! Names, messages and versions come from traces, files, logs and engines of strangers. In data they stay as
-//! they are; whatever is made for people is made of a [`Visible`] copy, in which no renderer has to think of
-//! it. [`terminal`] is the last look at everything that goes to a terminal, and [`json`] writes documents that
-//! a terminal can show.
+//! Names, messages and versions come from traces, files, logs and engines of strangers. In data
+//! they stay as they are. Everything that is made for people is made of a [`Visible`] copy, so that
+//! no renderer has to think of hidden characters. [`terminal`] is applied last to all text that
+//! goes to a terminal, and [`json`] writes documents that a terminal can show.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// A copy of something in whose texts nothing is hidden.
+/// A copy of a value in whose texts nothing is hidden.
 #[derive(Clone, Debug)]
 pub struct Visible<T>(T);
 
@@ -25,7 +25,8 @@ impl<T: Clone + Serialize + DeserializeOwned> Visible<T> {
     /// The visible copy of a value.
     ///
     /// # Errors
-    /// When the value does not survive being written as JSON and read again: a number in it is not finite.
+    /// When the value does not survive being written as JSON and read again: a number in it is not
+    /// finite.
     pub fn of(value: &T) -> serde_json::Result<Self> {
         let mut suspicion = Suspicion::default();
         serde_json::to_writer(&mut suspicion, value)?;
@@ -37,7 +38,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Visible<T> {
         serde_json::from_value(tree).map(Self)
     }
 
-    /// The copy itself, for what is not text.
+    /// The copy without its wrapper.
     pub fn into_inner(self) -> T {
         self.0
     }
@@ -51,7 +52,7 @@ impl<T> Deref for Visible<T> {
     }
 }
 
-/// Looks at JSON that is written to it for a text that may hide something.
+/// A writer that looks for texts that may hide something in the JSON that is written to it.
 #[derive(Default)]
 struct Suspicion {
     raised: bool,
@@ -98,8 +99,8 @@ fn spell_out(value: &mut Value) {
     }
 }
 
-/// Whether a character is not what it looks like: it controls a terminal, turns the direction of writing,
-/// or takes no room. Line feeds and tabs are not among these.
+/// Returns true if a character is not what it looks like: it controls a terminal, turns the
+/// direction of writing, or takes no room. Line feeds and tabs are not among these.
 pub fn is_hidden(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -127,17 +128,17 @@ pub fn is_hidden(c: char) -> bool {
     }
 }
 
-/// A sequence that only colours, with the start of which a terminal is told to.
+/// An escape sequence that only sets colours and weights.
 static COLOUR: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\x1b\[[0-9;:]*m"));
 
 /// The colours and weights of zprobe's own texts.
 static OWN_STYLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\x1b\[(?:0|1|2|4|3[1-6])?m"));
 
-/// Two colons that a line begins with: a command of GitHub's runner.
+/// Two colons at the beginning of a line: a command of GitHub's runner.
 static COMMAND: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(?m)^((?:\x1b\[[0-9;]*m|[\s&&[^\n]])*)::"));
 
-/// The older form of such a command, and that of Azure's and TeamCity's, anywhere in a line.
+/// The older form of such a command, and the form of Azure and TeamCity, anywhere in a line.
 static OLD_COMMAND: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"#((?:\x1b\[[0-9;]*m)*)#((?:\x1b\[[0-9;]*m|[\w.-])*)\["));
 
@@ -145,14 +146,14 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// A text without anything hidden: what is, is spelled out as `\x1b` or `\u{202e}`. Colours are taken out,
-/// which logs have in plenty.
+/// The text with its hidden characters spelled out, as `\x1b` or `\u{202e}`. Colours, which are
+/// frequent in logs, are taken out.
 pub fn text(text: &str) -> Cow<'_, str> {
     spelled(text, |rest| COLOUR.find(rest).map(|found| (found.len(), "")))
 }
 
-/// A text for a terminal or a log of a CI, which may have the styles of zprobe's own texts, and in which no
-/// line is a command to whoever reads the log.
+/// The text for a terminal or the log of a CI: hidden characters are spelled out, except for the
+/// styles of zprobe's own texts, and no line is a command to the program that reads the log.
 pub fn terminal(text: &str) -> Cow<'_, str> {
     let styled =
         spelled(text, |rest| OWN_STYLE.find(rest).map(|found| (found.len(), found.as_str())));
@@ -166,8 +167,9 @@ pub fn terminal(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text with what is hidden spelled out. `sequence` says of a rest that begins with an escape
-/// character how long the sequence is that stands there, and by what it is replaced.
+/// The text with its hidden characters spelled out. For a rest of the text that begins with an
+/// escape character, `sequence` returns the length of the known sequence there, and its
+/// replacement.
 fn spelled<'a>(
     text: &'a str,
     sequence: impl Fn(&'a str) -> Option<(usize, &'a str)>,
@@ -201,14 +203,14 @@ fn spelled<'a>(
     Cow::Owned(visible)
 }
 
-/// A value as a JSON document with a line feed at the end: the same data, with everything escaped that a
-/// terminal, or the log of a CI, would take for something else.
+/// A value as a JSON document with a line feed at the end: the same data, with all characters
+/// escaped that a terminal, or the log of a CI, would take for something else.
 ///
 /// # Errors
 /// When the value has no form in JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let document = serde_json::to_string_pretty(value)? + "\n";
-    // Outside of strings a document has none of these.
+    // Outside of its strings a document has no such characters.
     if !document.contains(is_hidden) && !document.contains("##") {
         return Ok(document);
     }

@@ -1,4 +1,5 @@
-//! `zprobe report`: what is in the attachment of a bug report, and what must not be.
+//! `zprobe report`: required contents of the attachment of a bug report, and contents that it must
+//! not have.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -45,7 +46,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// One with a copy of a recorded run in `.zprobe/runs/run`.
+    /// A bench with a copy of a recorded run in `.zprobe/runs/run`.
     fn with(fixture: &str) -> Self {
         let bench = Self { dir: tempfile::tempdir().unwrap(), variables: Vec::new() };
         let run = bench.run_dir();
@@ -62,13 +63,13 @@ impl Bench {
     fn zprobe(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
         command.args(words).current_dir(self.dir.path());
-        // Nothing but what the test says, so that counts are those of the test.
+        // Only the variables that the test sets, so that counts are those of the test.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.output().unwrap()
     }
 
-    /// What is in the zip, by path.
+    /// Contents of the zip, by path.
     fn attachment(&self, words: &[&str]) -> BTreeMap<String, String> {
         let words = [&["report", "--out", "a.zip", "--force"], words].concat();
         let output = self.zprobe(&words);
@@ -76,7 +77,7 @@ impl Bench {
         entries(&self.dir.path().join("a.zip"))
     }
 
-    /// Appends records of rank 0's or, for the launcher, of nobody's.
+    /// Appends a record of this rank or, with `None`, of the launcher.
     fn append(&self, rank: Option<usize>, event: Value) {
         let path = self.run_dir().join("trace.jsonl");
         let mut text = fs::read_to_string(&path).unwrap();
@@ -155,7 +156,7 @@ fn nothing_private_leaves_the_machine() {
     for project in ["plain", "deepspeed", "pytorch"] {
         let entries = bench.attachment(&["--for", project]);
         for (path, text) in &entries {
-            // The parts, so that half of one is found, too.
+            // The parts of secrets, so that a secret is found even if half of it is redacted.
             for private in [
                 "plantedalice",
                 "planted-node",
@@ -217,7 +218,7 @@ fn what_is_not_private_survives_bit_for_bit() {
 fn the_page_is_the_one_that_a_run_without_anything_private_exports() {
     for fixture in ["boundary-leak", "rank-hangs"] {
         let mut bench = Bench::with(fixture);
-        // Words of the page's tags, styles and script.
+        // These values are words of the page's tags, styles and script.
         bench.variables.push(("USER".to_owned(), "li".to_owned()));
         bench.variables.push(("MY_TOKEN".to_owned(), "stroke".to_owned()));
         let page = &bench.attachment(&[])["report.html"];
@@ -380,7 +381,7 @@ fn of_repeats_the_attachment_has_one_and_the_command_for_all() {
     }
     assert!(entries["report.md"].contains("\nzprobe run --ga 1\n"), "{}", entries["report.md"]);
     assert!(entries["report.html"].contains("<pre>zprobe run --ga 1</pre>"));
-    // One that is missing in between is missed.
+    // A repeat that is missing between others is reported.
     fs::remove_dir_all(run.join("repeat-1")).unwrap();
     let output = bench.zprobe(&["diagnose", ".zprobe/runs/run"]);
     assert_eq!(output.status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! What zprobe leaves in the working directory, and how it goes away. Needs no engine.
+//! Runs that zprobe leaves in the working directory, and their removal. Needs no engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -42,7 +42,7 @@ impl Place {
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
-    /// Records a run, which takes no engine to fail.
+    /// Records a run, which needs no engine, because it fails.
     fn run(&self, args: &[&str]) -> String {
         let own = ["run", "--rank-program", "./dies", "--output-format", "concise"];
         let (code, _, stderr) = self.zprobe(&[&own, args].concat());
@@ -50,7 +50,7 @@ impl Place {
         stderr
     }
 
-    /// Names of what is in `.zprobe/runs`.
+    /// Names of the entries of `.zprobe/runs`.
     fn runs(&self) -> Vec<String> {
         let entries = fs::read_dir(self.0.path().join(".zprobe/runs")).unwrap();
         let mut names: Vec<String> =
@@ -63,7 +63,7 @@ impl Place {
         self.0.path().join(".zprobe/runs").join(run).join("trace.jsonl")
     }
 
-    /// Lets a run be so many days old.
+    /// Makes a run this many days old.
     fn age(&self, run: &str, days: u64) {
         let trace = fs::File::options().append(true).open(self.trace(run)).unwrap();
         trace.set_modified(SystemTime::now() - Duration::from_secs(days * 86_400)).unwrap();
@@ -121,7 +121,7 @@ fn a_run_that_is_being_written_is_left_alone() {
     let (_, _, stderr) = place.zprobe(&["clean", "--keep", "0"]);
     assert!(stderr.contains("removed 0 of 0"), "{stderr}");
     assert!(place.trace(&name).exists());
-    // What a killed process leaves can be removed.
+    // The run of a killed process can be removed.
     run.kill().unwrap();
     run.wait().unwrap();
     let (_, _, stderr) = place.zprobe(&["clean", "--keep", "0"]);
@@ -151,7 +151,7 @@ fn git_ignores_what_zprobe_leaves_and_old_runs_make_room_for_new_ones() {
     assert!(!place.runs().contains(&first[0]) && place.runs().len() == 2);
     let said = place.run(&["--keep-runs", "1", "--quiet"]);
     assert_eq!((said.as_str(), place.runs().len()), ("", 1));
-    // Elsewhere nothing is removed.
+    // Runs in another directory are not removed.
     place.run(&["--out", "elsewhere", "--keep-runs", "1"]);
     assert_eq!(place.runs().len(), 1);
 }

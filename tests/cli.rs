@@ -1,4 +1,4 @@
-//! The command line: what is refused, and in which words. Needs no libtorch.
+//! The command line: requests that are refused, and the messages about them. Needs no libtorch.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).display().to_string()
 }
 
-/// Runs nothing, exits with 2, prints nothing to stdout and this to stderr.
+/// Standard error of a refused command, which must exit with 2 and print nothing to stdout.
 fn refusal(args: &[&str]) -> String {
     let output = zprobe(args);
     let stderr = String::from_utf8(output.stderr).expect("messages are UTF-8");

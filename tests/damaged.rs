@@ -1,5 +1,5 @@
-//! Traces that were damaged or made up: each is refused, or has a report. Seeded, so that what fails once
-//! fails again.
+//! Traces that were damaged or made up: each is refused, or has a report. A seed makes a failure
+//! repeatable.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use zprobe::report::Form;
 use zprobe::report::render::{html, render};
 use zprobe::trace::{TRACE_FILE, Trace};
 
-/// Traces of which pieces are put together anew.
+/// Traces that are damaged, and of which pieces are mixed.
 const FIXTURES: &[&str] = &[
     "boundary-leak",
     "rank-dies",
@@ -24,11 +24,11 @@ const FIXTURES: &[&str] = &[
     "rank-rubbish",
 ];
 
-/// Damages of each fixture.
+/// Number of damaged copies of each fixture.
 const ROUNDS: u64 = 60;
 
-/// Most memory that this process may ever have had, in KiB: far more than any trace needs, and far less
-/// than what the numbers in a damaged one ask for.
+/// Most memory that this process may ever have had, in KiB: far more than any trace needs, and far
+/// less than the numbers in a damaged one ask for.
 const MOST_MEMORY: u64 = 2 << 20;
 
 fn lines(name: &str) -> Vec<String> {
@@ -81,7 +81,7 @@ fn twist(value: &mut Value, rng: &mut Rng) {
     }
 }
 
-/// A damaged copy.
+/// A damaged copy of a trace, with lines of another one.
 fn damaged(lines: &[String], others: &[String], rng: &mut Rng) -> Vec<u8> {
     let mut lines = lines.to_vec();
     for _ in 0..rng.usize(1..4) {
@@ -107,7 +107,7 @@ fn damaged(lines: &[String], others: &[String], rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Reads, diagnoses and renders; why there is no report, if there is none.
+/// Reads, diagnoses and renders a trace; the error is the reason why there is no report.
 fn used(dir: &Path) -> Result<(), String> {
     let trace = Trace::read(dir).map_err(|error| error.to_string())?;
     let report = diagnose(&trace);
@@ -118,7 +118,7 @@ fn used(dir: &Path) -> Result<(), String> {
     page.map(drop).map_err(|error| format!("html: {error}"))
 }
 
-/// Most memory that this process has had, in KiB.
+/// Most memory that this process has had so far, in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! The doctor, with interpreters that work and that do not. Needs no torch.
+//! `zprobe doctor`, with interpreters that work and others that do not. Needs no torch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use zprobe::doctor::{NoAnswer, Python};
 
-/// An interpreter that runs this script instead of what it is given.
+/// An interpreter that runs this script, whatever its arguments are.
 fn interpreter(script: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("python3");
@@ -85,7 +85,7 @@ fn only_engines_are_tried_with_a_python() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A virtual environment in which `absent` is what is not installed, and a directory to work in.
+/// A directory with a virtual environment in which the packages of `absent` are not installed.
 fn environment(absent: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("venv/bin");
@@ -96,7 +96,7 @@ fn environment(absent: &str) -> TempDir {
     dir
 }
 
-/// `zprobe` in that directory, where the environment is active.
+/// Exit code and output of `zprobe` in that directory, where the environment is active.
 fn active(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.args(args).current_dir(dir.path()).env("VIRTUAL_ENV", dir.path().join("venv"));
@@ -120,7 +120,7 @@ fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
     ] {
         let (code, stdout, stderr) = active(&dir, args);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}");
-        // A sweep says first how much it would do.
+        // A sweep first prints how much it would do.
         assert_eq!(stderr.split_inclusive('\n').next_back(), Some(told), "{args:?}");
         assert!(stderr.lines().count() <= 2, "{args:?}: {stderr}");
         assert!(!dir.path().join(".zprobe").exists(), "{args:?}");

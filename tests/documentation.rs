@@ -1,4 +1,4 @@
-//! What is registered is documented, and what is documented is registered.
+//! Everything that is registered is documented, and everything that is documented is registered.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,7 +17,7 @@ use zprobe::trace::Trace;
 const SECTIONS: [&str; 4] =
     ["## What it means", "## How zprobe sees it", "## Real cases", "## What to do"];
 
-/// `zprobe explain` prints pages as they are, on terminals of this width.
+/// Width of a terminal on which `zprobe explain` prints pages as they are.
 const WIDTH: usize = 80;
 
 fn root() -> &'static Path {
@@ -153,14 +153,14 @@ fn every_page_names_the_rules_that_explain_its_findings() {
 }
 
 #[test]
-fn every_fault_is_on_the_page_of_a_rule() {
+fn every_fault_is_on_the_page_of_the_rule_that_names_it() {
     for fault in Fault::ALL {
-        let wanted = format!("--inject {fault}");
-        let documented = RULES.iter().any(|rule| {
-            // Pages are wrapped; a flag and its value may stand on two lines.
-            rule.doc.split_whitespace().collect::<Vec<_>>().join(" ").contains(&wanted)
-        });
-        assert!(documented, "no page of a rule says `{wanted}`");
+        let (wanted, code) = (format!("--inject {fault}"), fault.expected().code);
+        let rule = RULES.iter().find(|rule| rule.code == code);
+        let rule = rule.unwrap_or_else(|| panic!("{fault} must be found as {code}: no such rule"));
+        // Pages are wrapped; a flag and its value may stand on two lines.
+        let page = rule.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains(&wanted), "the page of {code} does not say `{wanted}`");
     }
 }
 

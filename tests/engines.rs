@@ -1,10 +1,10 @@
 //! Real engines end to end: the real `zprobe`, ranks in Python, the engine of an environment.
 //!
-//! They need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to it and
-//! run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes them try
-//! the whole lattice. Every run costs an import of torch.
+//! The tests need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to
+//! it and run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes
+//! them try the whole lattice. Every run costs an import of torch.
 //!
-//! What this machine cannot run is left out, and said so (`--nocapture` shows it).
+//! A run that this machine cannot make is left out, with a message (`--nocapture` shows it).
 
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
@@ -34,17 +34,18 @@ fn python() -> PathBuf {
         .into()
 }
 
-/// Whether everything is tried, and not only what stands for it.
+/// Returns true if everything is tried, and not only a part that stands for it.
 fn full() -> bool {
     std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
-/// Runs `zprobe run` with these arguments, which every machine can.
+/// Runs `zprobe run` with these arguments, which are possible on every machine.
 fn zprobe(args: &str) -> Run {
     zprobe_here(args).unwrap_or_else(|| panic!("{args}: not here"))
 }
 
-/// The same with arguments that not every machine can run; none where this one cannot.
+/// Runs `zprobe run` with arguments that are not possible on every machine; none where this one
+/// cannot.
 fn zprobe_here(args: &str) -> Option<Run> {
     let dir = TempDir::new().expect("a temporary directory");
     let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
@@ -68,12 +69,12 @@ fn zprobe_here(args: &str) -> Option<Run> {
     })
 }
 
-/// Whether zprobe said that this machine cannot make a run, which is passed on.
+/// Returns true if zprobe said that this machine cannot make a run, and prints the reason.
 fn is_refused(args: &str, output: &Output) -> bool {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let refused = output.status.code() == Some(2) && stderr.starts_with("error: cannot run here: ");
     if refused {
-        // Of all that is run here, only this is not for every machine.
+        // Of all runs here, only fp16 on DeepSpeed is not possible on every machine.
         assert!(args.contains("deepspeed") && args.contains("fp16"), "{args}: {stderr}");
         println!("skipped {args}: {stderr}");
     }
@@ -125,7 +126,7 @@ impl Run {
             .collect()
     }
 
-    /// What rank 0's engine last said about itself.
+    /// The last description that the engine of rank 0 gave of itself.
     fn facts(&self) -> &BTreeMap<String, String> {
         self.trace
             .events()
@@ -232,7 +233,7 @@ fn a_small_model_fills_several_of_ddps_buckets() {
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn gradients_that_ddp_never_reduced_are_found() {
-    // Each microbatch obeys the flag that the one before it set.
+    // Each microbatch obeys the flag that was set in the one before it.
     let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
     assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
     assert_eq!(late.report.findings[0].code, "ZP104", "{:?}", late.report.findings);
@@ -268,7 +269,7 @@ fn the_script_of_a_bug_report_says_what_zprobe_says() {
     }
 }
 
-/// Runs the script of a run's bug report, without zprobe: its exit code and what it said.
+/// Runs the script of a run's bug report, without zprobe, and returns its exit code and output.
 fn standalone(args: &str) -> (i32, String) {
     let dir = TempDir::new().expect("a temporary directory");
     let zprobe = |words: &[&str]| {
@@ -303,11 +304,13 @@ fn standalone(args: &str) -> (i32, String) {
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn the_rank_programs_own_tests_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = TempDir::new().expect("a temporary directory");
+    zprobe::adapters::rank_program(&python(), dir.path()).expect("the rank program is written");
     let expected = tempfile::NamedTempFile::new().expect("a temporary file");
     serde_json::to_writer(&expected, &codes()).expect("the codes are written");
     let output = Command::new(python())
         .args(["-B", "-m", "unittest", "discover", "--start-directory", "tests/python"])
-        .env("PYTHONPATH", root.join("src/adapters"))
+        .env("PYTHONPATH", dir.path().join("rank-program"))
         .env("ZPROBE_TEST_CODES", expected.path())
         .current_dir(root)
         .output()
@@ -358,7 +361,8 @@ fn the_standard_suite_is_clean_on_every_real_engine() {
     );
 }
 
-/// `zprobe check` of what DeepSpeed runs in fp16, and of one case in bf16, on a machine of another kind.
+/// Exit code and suite of `zprobe check` of two probes in fp16 and one in bf16 on DeepSpeed, on a
+/// simulated machine of another kind.
 fn check_fp16(variable: &str, value: &str) -> (Option<i32>, Suite) {
     let dir = TempDir::new().expect("a temporary directory");
     for (name, dtype) in [("half-1", "fp16"), ("half-2", "fp16"), ("wide", "bf16")] {

@@ -1,5 +1,5 @@
-//! Python environments, made by a program that stands in for uv or for venv and pip, and by the real
-//! ones from an index in a directory. Needs no network.
+//! Python environments, made by a program that stands in for uv or for venv and pip, and by the
+//! real ones from an index in a directory. Needs no network.
 
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -21,7 +21,7 @@ struct Fixture {
     installer: Installer,
 }
 
-/// A uv that makes an environment of one interpreter, and succeeds at whatever else.
+/// A uv that makes an environment of one interpreter, and succeeds at everything else.
 const UV: &str = r#"
 echo "uv $*" >>"$HERE/calls"
 if [ "$1" = venv ]; then
@@ -33,7 +33,7 @@ fi
 "#;
 
 impl Fixture {
-    /// With a uv that runs `script`, in which `$HERE` is the fixture's directory.
+    /// A fixture with a uv that runs `script`, in which `$HERE` is the fixture's directory.
     fn new(script: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("uv");
@@ -158,7 +158,7 @@ fn a_tool_that_does_not_start_is_named() {
     assert!(message.contains("cannot start /does/not/exist/uv"), "{message}");
 }
 
-/// An index of one package, `harmless` 1.0, which says that the package has this hash.
+/// An index of one package, `harmless` 1.0, which declares the hash that `sha256` returns.
 fn index(dir: &Path, sha256: impl Fn(&[u8]) -> String) -> String {
     const FILE: &str = "harmless-1.0-py3-none-any.whl";
     let mut wheel = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -184,7 +184,8 @@ fn index(dir: &Path, sha256: impl Fn(&[u8]) -> String) -> String {
     format!("file://{}", dir.display())
 }
 
-/// Whether `zprobe provision harmless==1.0` succeeds with this index and this `PATH`, and what it says.
+/// Runs `zprobe provision harmless==1.0` with this index and this `PATH`; true if it succeeds, and
+/// its standard error.
 fn provision(index: &str, path: &OsStr) -> (bool, String) {
     let cache = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));

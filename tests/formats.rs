@@ -1,4 +1,4 @@
-//! The forms of a suite's report: what stands in them, and that other programs can read them.
+//! The forms of a suite's report: their contents, and that other programs can read them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -41,7 +41,7 @@ fn case(trace: &str, engine: Engine, probe: &str) -> Case {
     }
 }
 
-/// A case of every status, with everything in it that a format might stumble over.
+/// A suite with a case of every status, and with everything that a format might stumble over.
 fn suite() -> Suite {
     let mut accepted = case("boundary-leak", Engine::Native, "accepted");
     accepted.status = Status::Accepted;
@@ -155,7 +155,7 @@ fn junit_counts_every_case_and_holds_no_character_that_xml_forbids() {
 fn a_cause_is_told_once_with_every_case_that_it_made() {
     let leak = |probe: &str| case("boundary-leak", Engine::DeepSpeed, probe);
     let mut late = leak("late");
-    // Another microbatch, and the same cause.
+    // A finding in another microbatch has the same cause.
     let message = &mut late.findings[0].finding.message;
     *message = message.replace("microbatch 1", "microbatch 3");
     let mut own = leak("own");

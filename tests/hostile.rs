@@ -1,5 +1,4 @@
-//! A stranger's files are data: whatever stands in a text of a trace, no form of a report lets it be
-//! anything but text.
+//! A stranger's files are data: in no form of a report is a text of a trace anything but text.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -22,7 +21,7 @@ use zprobe::report::{Form, KnownBug, Minimised, Report, RuleCode};
 use zprobe::trace::{Event, Record, Trace};
 use zprobe::visible;
 
-/// A pattern that is compiled once.
+/// Compiles a pattern once.
 macro_rules! pattern {
     ($text:expr) => {{
         static PATTERN: LazyLock<Regex> = LazyLock::new(|| Regex::new($text).unwrap());
@@ -30,7 +29,7 @@ macro_rules! pattern {
     }};
 }
 
-/// Texts that are more than text to somebody.
+/// Texts that some reader takes for more than text.
 const HOSTILE: &[(&str, &str)] = &[
     ("clipboard", "\u{1b}]52;c;cm0gLXJmIC8=\u{7}"),
     ("link of a terminal", "\u{1b}]8;;http://evil.example\u{1b}\\x\u{1b}]8;;\u{1b}\\"),
@@ -112,7 +111,7 @@ fn more() -> Vec<Value> {
     ]
 }
 
-/// The lines of a recorded trace, with more of them.
+/// Lines of a recorded trace, followed by records of kinds that no fixture has.
 fn lines(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(fixture(name).join("trace.jsonl")).unwrap();
     let mut lines: Vec<Value> =
@@ -121,7 +120,7 @@ fn lines(name: &str) -> Vec<Value> {
     lines
 }
 
-/// Every place in a value where a text stands, keys of objects included.
+/// Collects every place in a value where a text stands, keys of objects included.
 fn places(value: &Value, here: String, all: &mut Vec<String>) {
     match value {
         Value::String(_) => all.push(here),
@@ -140,7 +139,7 @@ fn places(value: &Value, here: String, all: &mut Vec<String>) {
     }
 }
 
-/// The value with a text put before the one at a place.
+/// A copy of a value, with `text` in front of the text at a place.
 fn planted(value: &Value, place: &str, text: &str) -> Value {
     let mut value = value.clone();
     match place.split_once('>') {
@@ -157,18 +156,18 @@ fn planted(value: &Value, place: &str, text: &str) -> Value {
     value
 }
 
-/// Whether a line is a record of a run, whatever the text at a place is.
+/// Returns true if a line is a record of a run, whatever the text at a place is.
 fn accepts(line: &Value, place: &str, spec: &zprobe::spec::RunSpec) -> bool {
     if place.contains("/payload/") || place == ">run" || place.ends_with("/event>type") {
         return false;
     }
     let changed = planted(line, place, "x");
     let Ok(record) = serde_json::from_value::<Record>(changed.clone()) else { return false };
-    // A key that is nobody's is dropped.
+    // A key that no field has is dropped.
     serde_json::to_value(&record).unwrap() == changed && record.event.fits(spec).is_ok()
 }
 
-/// A recorded trace, and where in which of its lines a text may be anything.
+/// A recorded trace, with the places of each line at which any text is valid.
 struct Ground {
     lines: Vec<Value>,
     open: Vec<(usize, String)>,
@@ -203,7 +202,7 @@ impl Ground {
     }
 }
 
-/// The report on a trace, with everything in it that only other traces lead to.
+/// The report on a trace, with parts added that only other traces lead to.
 fn report(trace: &Trace, text: &str) -> Report {
     let mut report = diagnose(trace);
     report.minimised = Some(Minimised {
@@ -254,7 +253,7 @@ fn forms(trace: &Trace, text: &str) -> BTreeMap<String, String> {
     forms
 }
 
-/// The text without the styles of zprobe's own.
+/// The text without zprobe's own styles.
 fn unstyled(text: &str) -> String {
     pattern!(r"\x1b\[(?:0|1|2|4|3[1-6])?m").replace_all(text, "").into_owned()
 }
@@ -267,7 +266,7 @@ fn assert_nothing_hidden(what: &str, text: &str) {
     }
 }
 
-/// No line is a command to the CI that keeps a log of it.
+/// Asserts that no line is a command to the CI that keeps a log of it.
 fn assert_no_command(what: &str, text: &str) {
     let text = unstyled(text);
     let old = pattern!(r"##[\w.-]*\[");
@@ -276,7 +275,8 @@ fn assert_no_command(what: &str, text: &str) {
     }
 }
 
-/// Lines that are commands, as GitHub's runner finds them.
+/// Asserts that all lines that GitHub's runner takes for commands are zprobe's own, and `count` in
+/// number.
 fn assert_own_commands(what: &str, text: &str, count: usize) {
     let own = pattern!(r"^::(error|warning|notice) (file=[^,:]*,line=\d+,)?title=[^,:]*::");
     let commands: Vec<&str> =
@@ -287,7 +287,7 @@ fn assert_own_commands(what: &str, text: &str, count: usize) {
     }
 }
 
-/// What GitHub would make of Markdown is nothing but zprobe's own.
+/// Asserts that GitHub finds no markup in Markdown but zprobe's own.
 fn assert_no_markup(what: &str, text: &str) {
     let options = Options::ENABLE_TABLES
         | Options::ENABLE_STRIKETHROUGH
@@ -320,7 +320,7 @@ fn assert_no_markup(what: &str, text: &str) {
     }
 }
 
-/// How often a page has each element.
+/// Number of elements of a page, by name.
 fn elements(page: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for found in pattern!("<[!/]?[a-zA-Z]+").find_iter(page) {
@@ -329,7 +329,7 @@ fn elements(page: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Headings, rows and items of Markdown.
+/// Number of headings, rows and items of Markdown.
 fn blocks(text: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -351,7 +351,8 @@ fn assert_xml(what: &str, text: &str) {
 #[test]
 fn no_text_of_a_trace_is_anything_but_text_in_any_form() {
     assert!(HOSTILE.len() >= 40);
-    // Some of them together take less time; only where lines are short each has the trace to itself.
+    // Several texts at a time take less time; only in the trace with short lines each has the trace
+    // to itself.
     let together = |count: usize| -> Vec<(String, String)> {
         let joined = |texts: &[(&str, &str)]| {
             texts.iter().copied().map(|(kind, text)| (kind.to_owned(), text.to_owned())).reduce(
@@ -526,7 +527,7 @@ fn what_ranks_log_and_say_reaches_the_terminal_as_text() {
     let all: String = HOSTILE.iter().map(|(_, text)| format!("{text}\n")).collect();
     fs::write(place.dir.path().join("said"), &all).unwrap();
     let program = place.dir.path().join("rank");
-    // A record of the rank's own, so that its message is told while it runs.
+    // The rank writes a record itself, so that its message is shown while it runs.
     let script = "#!/usr/bin/env python3\nimport json, os, sys\n\
         said = open('said', newline='').read()\nsys.stderr.buffer.write(said.encode())\nsys.stderr.flush()\n\
         rank = int(os.environ['RANK'])\n\

@@ -6,33 +6,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use zprobe::spec::Engine;
+
 /// Each module of the library, and the modules that it may use.
 const LIBRARY: &[(&str, &[&str])] = &[
     ("visible", &[]),
     ("run_dir", &[]),
     ("python", &[]),
     ("spec", &[]),
+    ("engines", &["spec"]),
     ("trace", &["spec", "run_dir"]),
     ("redact", &["spec", "trace"]),
     ("launch", &["spec", "trace", "redact", "run_dir"]),
-    ("adapters", &["spec", "launch", "trace", "run_dir"]),
+    ("adapters", &["spec", "engines", "launch", "trace", "run_dir"]),
     ("native", &["spec", "launch", "trace", "run_dir", "python"]),
-    ("report", &["spec", "trace", "visible"]),
+    ("report", &["spec", "engines", "trace", "visible"]),
     ("environment", &[]),
     ("document", &[]),
     ("zoo", &["spec", "report", "environment", "document"]),
-    ("diagnose", &["spec", "trace", "report", "zoo"]),
-    ("lattice", &["spec", "report"]),
-    ("doctor", &["spec", "python"]),
+    ("diagnose", &["spec", "engines", "trace", "report", "zoo"]),
+    ("lattice", &["spec", "engines", "report"]),
+    ("doctor", &["spec", "engines", "python"]),
     (
         "attachment",
-        &["spec", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
+        &["spec", "engines", "trace", "redact", "report", "doctor", "visible", "run_dir", "python"],
     ),
     ("console", &["spec", "trace", "report", "visible", "run_dir"]),
     (
         "lab",
         &[
             "spec",
+            "engines",
             "launch",
             "adapters",
             "native",
@@ -83,13 +87,13 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 /// A rank is the only program that links libtorch.
 const LIBTORCH: &str = "src/bin/zprobe-rank";
 
-/// What a diagnosis must not depend on: it is a function of the trace alone.
+/// Modules that a diagnosis must not depend on: it is a function of the trace alone.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::net", "std::process", "std::time"];
 
 /// A source file, by its path in the repository.
 struct Source {
     path: String,
-    /// Without comments.
+    /// Text of the file, without comments.
     code: String,
 }
 
@@ -194,6 +198,23 @@ fn climbed_to(source: &Source, depth: usize) -> Vec<String> {
 }
 
 #[test]
+fn engines_are_named_in_the_language_and_in_their_rooms_alone() {
+    let elsewhere = |source: &&Source| {
+        let at_home =
+            ["src/spec/", "src/engines/"].iter().any(|room| source.path.starts_with(room));
+        !at_home && !source.path.ends_with("tests.rs")
+    };
+    for source in sources().iter().filter(elsewhere) {
+        let code = source.code.split("\nmod tests {").next().unwrap_or_default();
+        for engine in Engine::ALL {
+            let name = format!("Engine::{engine:?}");
+            let path = &source.path;
+            assert!(!code.contains(&name), "{path} goes by {name}: ask engines::of, or its traits");
+        }
+    }
+}
+
+#[test]
 fn the_table_lists_every_module_of_the_library() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let lib = without_comments(&fs::read_to_string(root.join("src/lib.rs")).unwrap());
@@ -210,7 +231,7 @@ fn the_table_lists_every_module_of_the_library() {
 
 #[test]
 fn the_table_has_no_way_back() {
-    // Every module may use only modules that stand before it.
+    // Each module may use only modules that stand before it.
     let place: BTreeMap<&str, usize> =
         LIBRARY.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
     for (name, allowed) in LIBRARY {

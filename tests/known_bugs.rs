@@ -1,4 +1,4 @@
-//! The bugs of the zoo are recognised in anybody's run: by what was seen, and by what ran.
+//! The bugs of the zoo are recognised in every user's run: by its findings, and by what ran.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -58,7 +58,7 @@ fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() 
     assert_eq!(names(&report), ["cpu-never-reduced"]);
     let limit = report.limit().unwrap();
     assert!(limit.starts_with("CPU ranks only") && limit.contains("what to do"), "{limit}");
-    // A finding beside it is one.
+    // Another finding beside the known bug is no limit of CPU ranks.
     let mut both = report.clone();
     both.findings.push(leak("0.18.9", "BF16_Optimizer").findings[0].clone());
     assert_eq!(both.limit(), None);
@@ -129,7 +129,7 @@ fn every_row_says_in_which_runs_it_is_recognised() {
     }
 }
 
-/// Where a release is tried as the row says, it has the bug if and only if it is affected.
+/// A release that is tried as the row says has the bug if and only if it is affected.
 #[test]
 fn affected_releases_are_those_that_were_seen_to_have_the_bug() {
     for row in registry::rows() {
@@ -139,7 +139,7 @@ fn affected_releases_are_those_that_were_seen_to_have_the_bug() {
                 release.packages.version(package).is_some_and(|version| versions.contains(version))
             });
             let has = release.expect != Expectation::Clean;
-            // A user's mistake shows in what he adds to a run, and not in the release.
+            // A user's mistake depends on the arguments of a run, and not on the release.
             let by_words = row.releases.iter().any(|other| {
                 other.packages == release.packages && other.expect != Expectation::Clean
             });

@@ -1,4 +1,4 @@
-//! Run directories of strangers, and those that somebody has put things into beforehand. Needs no
+//! Run directories of strangers, and those into which somebody has put files beforehand. Needs no
 //! libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -13,10 +13,10 @@ use nix::unistd::mkfifo;
 use tempfile::TempDir;
 use zprobe::trace::Trace;
 
-/// Something that stands in a file of the user's, and must go nowhere else.
+/// Text of a file of the user's, which must go nowhere else.
 const PRIVATE: &str = "root:x:0:0:root";
 
-/// A module that says that it was run.
+/// A Python module that leaves files when it is run.
 const MODULE: &str = "open('/proc/self/cwd/IMPORTED', 'w').close()\nimport os\nopen(os.environ['MARK'], 'w').close()\n";
 
 struct Place {
@@ -45,7 +45,7 @@ impl Place {
         self.command(args).output().unwrap()
     }
 
-    /// What is said when it is refused.
+    /// Standard error of a command that is refused.
     fn refusal(&self, args: &[&str]) -> String {
         let output = self.zprobe(args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -55,7 +55,7 @@ impl Place {
         said
     }
 
-    /// A recorded run of somebody else's, `run`.
+    /// Writes `run`, a recorded run of somebody else's.
     fn recorded(&self) -> PathBuf {
         let run = self.path("run");
         fs::create_dir(&run).unwrap();
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Arguments of a run whose ranks are content with everything.
+/// Arguments of a run whose ranks accept everything.
 fn run(out: &str) -> Vec<String> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks/minimal.py");
     ["run", "--no-config", "--exit-zero", "--rank-program", program.to_str().unwrap(), "--out", out]
@@ -275,7 +275,7 @@ fn nobody_waits_for_a_pipe_or_a_device_in_a_strangers_run_directory() {
 fn a_line_without_an_end_does_not_take_all_memory() {
     let place = Place::new();
     let dir = place.recorded();
-    // As long as a disk, and on none of it.
+    // A sparse file, as long as a disk, which takes no space.
     fs::File::create(dir.join("trace.jsonl")).unwrap().set_len(1 << 36).unwrap();
     assert!(place.refusal(&["diagnose", "run"]).contains("longer than"));
     fs::copy(

@@ -1,4 +1,4 @@
-//! The formats on the outside have JSON Schemas that are checked in.
+//! The JSON Schemas of the external formats, which are checked in.
 //!
 //! After a change that only adds: `ZPROBE_BLESS=1 cargo test --test schema` writes them anew.
 

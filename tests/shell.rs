@@ -18,13 +18,13 @@ fn commands() -> BTreeSet<String> {
     let help = zprobe(&["--help"]);
     let (_, listed) = help.split_once("Commands:\n").unwrap();
     let lines = listed.lines().take_while(|line| !line.is_empty());
-    // What a description continues with stands further to the right.
+    // The next line of a description is indented further.
     let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|it| !it.starts_with(' ')));
     let names = names.map(|line| line.split(' ').next().unwrap().to_owned());
     names.filter(|name| name != "help").collect()
 }
 
-/// What bash offers for the last of these words.
+/// Completions that bash offers for the last of these words.
 fn bash(words: &[&str]) -> Vec<String> {
     let [.., before, last] = words else { panic!("{words:?}") };
     let call = format!(

@@ -1,5 +1,5 @@
-//! `zprobe sweep`: what it refuses, and that its rows come from runs that do not harm each other. Needs
-//! no engine: a program stands in for a Python that has one.
+//! `zprobe sweep`: the requests that it refuses, and that its rows come from runs that do not harm
+//! each other. Needs no engine: a program stands in for a Python that has one.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A program that stands in for Python; see there what its ranks do.
+/// Path of a program that stands in for Python; `swept.py` says what its ranks do.
 fn stand_in() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks/swept.py");
     path.display().to_string()
@@ -77,7 +77,7 @@ fn a_crash_and_the_end_of_the_pool_harm_no_other_row() {
     assert_eq!(rows.len(), 18, "{json}");
     for row in rows {
         let label = row["label"].as_str().unwrap();
-        // What behaves well says nothing that could be judged.
+        // Ranks that behave well say nothing that could be judged.
         let ending = if label.ends_with("ga 1") { "crashed" } else { "inconclusive" };
         assert_eq!(row["outcome"]["ending"], ending, "{row:#}\n{stderr}");
         let report = dir.path().join(row["run_dir"].as_str().unwrap()).join("report.json");

@@ -1,4 +1,4 @@
-//! What people see on a terminal and in a log: width, colours, progress. Needs no libtorch.
+//! Output for people on a terminal and in a log: width, colours, progress. Needs no libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A command in whose environment nothing says how to look.
+/// A command in whose environment nothing changes the look of output.
 fn plain(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -46,7 +46,7 @@ fn piped(args: &[String], environment: &[(&str, &str)]) -> (String, String) {
     (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// All that zprobe writes on a terminal of so many columns.
+/// All that zprobe writes on a terminal of this many columns.
 fn on_terminal(args: &[String], columns: usize, environment: &[(&str, &str)]) -> String {
     let words = [env!("CARGO_BIN_EXE_zprobe").to_owned()].into_iter().chain(args.to_vec());
     let line = shlex::try_join(words.collect::<Vec<_>>().iter().map(String::as_str)).unwrap();

@@ -1,5 +1,5 @@
-//! The zoo: its rows are complete, its judgement is right, and its command says what happened. Needs
-//! neither libtorch nor a network.
+//! The zoo: its rows are complete, its judgement is right, and its command reports what happened.
+//! Needs neither libtorch nor a network.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -24,7 +24,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A directory to run `zprobe` in, with an own cache and nothing on `PATH` but what it is given.
+/// A directory to run `zprobe` in, with a cache of its own and nothing on `PATH` but the programs
+/// that it is given.
 struct Place(TempDir);
 
 impl Place {
@@ -36,7 +37,7 @@ impl Place {
         fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    /// A program on the `PATH` of [`Place::zprobe`].
+    /// Writes a program to the `PATH` of [`Place::zprobe`].
     fn program(&self, name: &str, script: &str) {
         let bin = self.0.path().join("bin");
         fs::create_dir_all(&bin).unwrap();
@@ -61,7 +62,7 @@ impl Place {
     }
 }
 
-/// A row whose ranks are this program; `release` is the rest of its `[[release]]`.
+/// Text of a row whose ranks are this program; `release` is the rest of its `[[release]]`.
 fn row(program: &str, release: &str) -> String {
     format!(
         "name = 'own'\ntitle = 'Own'\nlinks = []\nengine = 'native'\nsummary = 'It is so.'\n\
@@ -115,7 +116,7 @@ fn a_report_is_as_expected_or_not() {
         ("clean-accumulator", Expectation::Clean, true),
         ("clean-accumulator", finding("ZP101"), false),
         ("boundary-leak", finding("ZP101"), true),
-        // A consequence there, and not the cause.
+        // ZP601 is a consequence in this trace, and not the cause.
         ("boundary-leak", finding("ZP601"), false),
         ("boundary-leak", Expectation::Clean, false),
         ("rank-dies", crash("SIGKILL", Some("ZP901")), true),

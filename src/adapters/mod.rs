@@ -10,12 +10,13 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::engines;
 use crate::launch::{Hosting, RankProgram};
 use crate::run_dir;
 use crate::spec::Engine;
 
-/// The rank program's files, by path: a Python package, and what starts it.
-const FILES: &[(&str, &str)] = &[
+/// The files of the rank program that all engines share, by path: a Python package, and what starts it.
+const SHARED: &[(&str, &str)] = &[
     ("__main__.py", include_str!("__main__.py")),
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
     ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
@@ -23,21 +24,6 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
     ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
-    ("zprobe_rank/engines/ddp.py", include_str!("zprobe_rank/engines/ddp.py")),
-    ("zprobe_rank/engines/deepspeed.py", include_str!("zprobe_rank/engines/deepspeed.py")),
-    (
-        "zprobe_rank/engines/deepspeed_buckets.py",
-        include_str!("zprobe_rank/engines/deepspeed_buckets.py"),
-    ),
-    (
-        "zprobe_rank/engines/deepspeed_experts.py",
-        include_str!("zprobe_rank/engines/deepspeed_experts.py"),
-    ),
-    (
-        "zprobe_rank/engines/deepspeed_hooks.py",
-        include_str!("zprobe_rank/engines/deepspeed_hooks.py"),
-    ),
-    ("zprobe_rank/engines/fsdp2.py", include_str!("zprobe_rank/engines/fsdp2.py")),
     ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
     ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
     ("zprobe_rank/model.py", include_str!("zprobe_rank/model.py")),
@@ -48,7 +34,18 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
     ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
     ("zprobe_rank/selection.py", include_str!("zprobe_rank/selection.py")),
+    ("zprobe_rank/workload.py", include_str!("zprobe_rank/workload.py")),
 ];
+
+/// Every file of the rank program: each engine's adapter is a package in `zprobe_rank/engines`, made of
+/// files of its room.
+fn files() -> impl Iterator<Item = (String, &'static str)> {
+    let adapters = engines::real().flat_map(|(engine, python)| {
+        let path = move |name: &str| format!("zprobe_rank/engines/{engine}/{name}");
+        python.adapter.iter().map(move |(name, text)| (path(name), *text))
+    });
+    SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(adapters)
+}
 
 /// Directory of the rank program inside a run directory.
 const DIRECTORY: &str = "rank-program";
@@ -89,7 +86,7 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
     };
     // Python looks for every module here first: nothing else may be in it.
     run_dir::create_dir(&directory).map_err(unwritable(&directory))?;
-    for (name, text) in FILES {
+    for (name, text) in files() {
         let path = directory.join(name);
         let parent = path.parent().unwrap_or(&directory);
         if !run_dir::is_dir(parent) {
@@ -117,10 +114,9 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn every_python_file_is_embedded() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters");
-        let mut directories = vec![root.clone()];
+    /// Paths of the Python files below a directory.
+    fn python_files(root: &Path) -> Vec<String> {
+        let mut directories = vec![root.to_owned()];
         let mut names = Vec::new();
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(directory).expect("a directory of Python files") {
@@ -128,13 +124,26 @@ mod tests {
                 if path.is_dir() {
                     directories.push(path);
                 } else if path.extension().is_some_and(|ending| ending == "py") {
-                    let name = path.strip_prefix(&root).expect("a path below the root");
+                    let name = path.strip_prefix(root).expect("a path below the root");
                     names.push(name.display().to_string());
                 }
             }
         }
         names.sort();
-        let embedded: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, embedded);
+        names
+    }
+
+    #[test]
+    fn every_python_file_is_embedded() {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let shared: Vec<&str> = SHARED.iter().map(|(name, _)| *name).collect();
+        assert_eq!(python_files(&src.join("adapters")), shared);
+        for (engine, python) in engines::real() {
+            let mut lying = python_files(&src.join("engines").join(engine.name()));
+            // No part of an adapter: they belong to the doctor and to bug reports.
+            lying.retain(|name| !["trial.py", "standalone.py"].contains(&name.as_str()));
+            let embedded: Vec<&str> = python.adapter.iter().map(|(name, _)| *name).collect();
+            assert_eq!(lying, embedded, "{engine}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The zip: the same bytes for the same content, and never half a file.
+//! The zip file of an attachment: the same content gives the same bytes, and the file is written
+//! whole or not at all.
 
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,23 +10,23 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::Entry;
 
-/// Why an attachment cannot be written.
+/// Error of writing an attachment.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// There is a file of that name.
+    /// A file of that name exists already.
     #[error("{0} exists already; choose another file with --out, or pass --force to replace it")]
     Exists(PathBuf),
-    /// The system refuses.
+    /// The operating system refuses to write the file.
     #[error("cannot write {path}: {cause}; choose another file with --out")]
     Unwritable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
 }
 
-/// All entries in order, with no time and the same rights everywhere.
+/// Packs all entries in order, without modification times and all with the same permissions.
 ///
 /// # Errors
 /// When an entry is larger than a zip can hold.
@@ -43,7 +44,7 @@ pub fn zip(entries: &[Entry]) -> zip::result::ZipResult<Vec<u8>> {
     Ok(zip.finish()?.into_inner())
 }
 
-/// Writes a file whole or not at all; an existing one only if it is to be replaced.
+/// Writes a file whole or not at all, and replaces an existing one only if `replace` is true.
 ///
 /// # Errors
 /// When there is a file already, or the system refuses.

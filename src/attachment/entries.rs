@@ -14,11 +14,11 @@ use crate::trace::Trace;
 struct Maker {
     path: &'static str,
     about: &'static str,
-    /// Its content; none where there is nothing to say.
+    /// Function that makes the content; it returns none where there is nothing to say.
     make: fn(&Material) -> Result<Option<String>>,
 }
 
-/// Every file but the logs. A new one is a line here.
+/// Makers of every file but the logs and the manifest. A new file is an entry here.
 const MAKERS: &[Maker] = &[
     Maker {
         path: "report.md",
@@ -77,7 +77,7 @@ const MAKERS: &[Maker] = &[
     },
 ];
 
-/// Every file that there is something to say in, but for the manifest.
+/// Makes every file that has content, except the manifest.
 pub(super) fn all(material: &Material) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for Maker { path, about, make } in MAKERS {
@@ -96,7 +96,7 @@ pub(super) fn all(material: &Material) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// What is in the attachment, what was cut, and what was taken out.
+/// Manifest of the attachment: its files, what was cut, and what was taken out.
 pub(super) fn manifest(
     entries: &[Entry],
     redacted: &BTreeMap<Kind, usize>,
@@ -123,14 +123,14 @@ pub(super) fn manifest(
     Entry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
 }
 
-/// `home 3, secret 1`.
+/// Numbers of redactions in words: `home 3, secret 1`.
 pub fn kinds(redacted: &BTreeMap<Kind, usize>) -> String {
     let kinds: Vec<String> =
         redacted.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
 }
 
-/// The page, from the records that are in the attachment.
+/// The HTML page, made from the records that are in the attachment.
 fn page(material: &Material) -> Result<String> {
     let records = material.trace.text.lines().map(serde_json::from_str);
     let records = records.collect::<Result<_, _>>().context(TOO_COMMON)?;

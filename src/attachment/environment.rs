@@ -1,7 +1,7 @@
-//! What a maintainer asks about the machine: systems, versions, devices, variables.
+//! Facts about the machine that a maintainer asks for: systems, versions, devices, variables.
 //!
-//! The machine and the interpreter are looked at by [`crate::doctor`], when the attachment is made;
-//! what the ranks ran is in the report.
+//! [`crate::doctor`] looks at the machine and the interpreter when the attachment is made; what the
+//! ranks ran is in the report.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,10 +10,12 @@ use std::time::Duration;
 use process_control::{ChildExt as _, Control as _};
 
 use crate::doctor::{Attempt, Machine, Python};
+use crate::engines::{self, Package};
 use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
-/// Beginnings of the names of variables that matter to engines. All others stay at home.
+/// Prefixes of the names of environment variables that matter to engines. No others enter the
+/// attachment.
 const RELEVANT: &[&str] = &[
     "ACCELERATE_",
     "CUDA_",
@@ -37,19 +39,19 @@ const RELEVANT: &[&str] = &[
     "ZPROBE_",
 ];
 
-/// Words with which a script of an engine describes an installation.
+/// Arguments with which an interpreter runs a script that describes the installation of an engine.
 const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
 const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
 
-/// What is known of the machine and of the interpreter.
+/// Facts about the machine and the interpreter.
 pub struct Environment {
     /// Names and values, in order.
-    pub facts: Vec<(&'static str, String)>,
+    pub facts: Vec<(String, String)>,
     /// Variables that matter.
     pub variables: Vec<(String, String)>,
-    /// Whether this is a container.
+    /// True if this is a container.
     pub container: bool,
-    /// Names of GPUs, or why they are not known.
+    /// Names of the GPUs, or the reason why they are not known.
     pub gpus: Result<Vec<String>, String>,
     /// Output of `python -m torch.utils.collect_env`; none if no interpreter was named.
     pub collect_env: Option<String>,
@@ -58,7 +60,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// What the machine says, and what the interpreter says if one was named.
+    /// Collects the facts of the machine, and those of the interpreter if one was named.
     pub fn new(
         machine: &Machine,
         python: Option<&Python>,
@@ -71,27 +73,27 @@ impl Environment {
             Ok(gpus) => gpus.join(", "),
             Err(problem) => problem.clone(),
         };
-        let mut facts = vec![
+        let mut facts = Vec::from(named([
             ("system", say(&machine.system)),
             ("kernel", say(&machine.kernel)),
             ("container", if machine.container { "yes" } else { "no" }.to_owned()),
             ("cores", say(&machine.cores.map(|cores| cores.to_string()))),
             ("GPUs", gpus),
             ("GPU driver", machine.driver_version.clone().unwrap_or_else(|| "none".to_owned())),
-        ];
+        ]));
         if let Some(python) = python {
-            facts.push(("interpreter", python.version.clone()));
-            for (name, fact) in [
-                ("torch, now", &python.torch),
-                ("CUDA of torch", &python.cuda),
-                ("NCCL of torch", &python.nccl),
-                ("DeepSpeed, now", &python.deepspeed),
-            ] {
-                facts.push((name, said(fact)));
-            }
-            facts.push(("backends", said_list(&python.backends)));
-            facts.push(("GPUs that torch can use", said_list(&python.gpus)));
-            facts.extend(another(python, report).map(|other| ("note", other)));
+            facts.push(("interpreter".to_owned(), python.version.clone()));
+            let now = engines::packages().map(|package| {
+                (format!("{}, now", package.title), said(&python.version(&package)))
+            });
+            facts.extend(now);
+            facts.extend(named([
+                ("CUDA of torch", said(&python.cuda)),
+                ("NCCL of torch", said(&python.nccl)),
+                ("backends", said_list(&python.backends)),
+                ("GPUs that torch can use", said_list(&python.gpus)),
+            ]));
+            facts.extend(another(python, report).map(|other| ("note".to_owned(), other)));
         }
         let is_relevant = |name: &str| RELEVANT.iter().any(|begin| name.starts_with(begin));
         let relevant = |(name, _): &&(String, String)| is_relevant(name);
@@ -110,7 +112,7 @@ impl Environment {
     /// Runs the engines' own scripts, each for at most `limit`.
     pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
-        if python.deepspeed.value().is_some() {
+        if python.fact("deepspeed").value().is_some() {
             self.ds_report = Some(output(interpreter, DS_REPORT, limit));
         }
     }
@@ -120,7 +122,7 @@ impl Environment {
     pub fn redacted(&self, redactor: &Redactor) -> Self {
         let text = |text: &String| redactor.text(text);
         Self {
-            facts: self.facts.iter().map(|(name, value)| (*name, text(value))).collect(),
+            facts: self.facts.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
             variables: self
                 .variables
                 .iter()
@@ -133,7 +135,7 @@ impl Environment {
         }
     }
 
-    /// Everything, one fact a line.
+    /// All facts and variables, one a line, and the outputs of the engines' own scripts.
     pub fn text(&self) -> String {
         let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
@@ -148,6 +150,11 @@ impl Environment {
         }
         text
     }
+}
+
+/// Facts with their names.
+fn named<const N: usize>(facts: [(&str, String); N]) -> [(String, String); N] {
+    facts.map(|(name, value)| (name.to_owned(), value))
 }
 
 fn said(fact: &Attempt<String>) -> String {
@@ -165,22 +172,19 @@ fn said_list(fact: &Attempt<Vec<String>>) -> String {
     }
 }
 
-/// Says so if the interpreter has other versions than the ranks had.
+/// Note on an interpreter that has other versions than the ranks had; none if it has the same.
 fn another(python: &Python, report: &Report) -> Option<String> {
-    let differs = |(name, now): &(&str, &Attempt<String>)| {
-        let then = report.run.versions.get(*name);
-        then.is_some_and(|then| now.value() != Some(then))
+    let differs = |package: &Package| {
+        let then = report.run.versions.get(package.module);
+        then.is_some_and(|then| python.version(package).value() != Some(then))
     };
-    let other: Vec<&str> = [("torch", &python.torch), ("deepspeed", &python.deepspeed)]
-        .into_iter()
-        .filter(differs)
-        .map(|(name, _)| name)
-        .collect();
+    let other: Vec<&str> =
+        engines::packages().filter(differs).map(|package| package.module).collect();
     (!other.is_empty())
         .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
 }
 
-/// Standard output of an interpreter, or what became of it.
+/// Standard output of an interpreter, or a few words on why there is none.
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
     let asked = crate::python::command(interpreter)
         .args(arguments)

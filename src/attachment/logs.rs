@@ -15,9 +15,9 @@ const MOST_OF_ALL: u64 = 4 << 20;
 pub struct Tail {
     /// Name of its file.
     pub name: String,
-    /// Whole lines.
+    /// Whole lines at the end of the log.
     pub text: String,
-    /// Bytes that were left out before it.
+    /// Number of bytes that were left out before them.
     pub left_out: u64,
 }
 
@@ -37,12 +37,12 @@ pub fn tails(dir: &Path) -> io::Result<Vec<Tail>> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // The names of all logs that a run writes are like that; others could mislead whoever unpacks them.
+        // All logs that a run writes have such names; others could mislead whoever unpacks them.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         if !name.ends_with(".log") || !name.chars().all(plain) {
             continue;
         }
-        // Of the entry itself: a link is no log, and neither is a pipe.
+        // Metadata of the entry itself: neither a link nor a pipe is a log.
         let log = entry.metadata()?;
         if log.is_file() && log.len() > 0 {
             names.push(name);
@@ -63,7 +63,8 @@ fn tail(dir: &Path, name: String, most: u64) -> io::Result<Tail> {
     if left_out > 0
         && let Some(feed) = bytes.iter().position(|byte| *byte == b'\n')
     {
-        // The middle of a line could be the half of something private.
+        // The rest of a cut line could be a part of something private that is not recognised as
+        // such.
         bytes.drain(..=feed);
         left_out += feed as u64 + 1;
     }

@@ -1,9 +1,9 @@
 //! The attachment of a bug report: everything about a run that a maintainer needs, and nothing that
 //! is private.
 //!
-//! [`Attachment::new`] makes the entries from a run directory, its report and what is known
-//! of the machine. All of that passes through one [`Redactor`], which first learns from all of it,
-//! before any entry is made. [`archive`] makes a zip of them.
+//! [`Attachment::new`] makes the entries from a run directory, its report and the facts about the
+//! machine. All of that passes through one [`Redactor`], which learns from all of it before any
+//! entry is made. [`archive`] packs the entries into a zip.
 
 pub mod archive;
 mod entries;
@@ -21,9 +21,11 @@ use anyhow::{Context as _, Result};
 pub use entries::kinds;
 pub use environment::Environment;
 
+use crate::engines;
+pub use crate::engines::Project;
 use crate::redact::{Kind, Known, Private, Redactor};
 use crate::report::{Repeats, Report};
-use crate::spec::{Command, Engine, named_enum};
+use crate::spec::Command;
 use crate::visible::Visible;
 
 /// Most characters that GitHub takes as the text of an issue.
@@ -35,44 +37,21 @@ pub const MOST_ATTACHMENT: usize = 25_000_000;
 /// Name of the file that a command of the attachment reads.
 const CONFIG_FILE: &str = "deepspeed.json";
 
-/// Why what was redacted cannot be understood any more.
+/// Reason why redacted data cannot be read back.
 const TOO_COMMON: &str =
     "a word of the report itself is the name of a user, of a host, or a secret here";
-
-named_enum! {
-    /// Whose template for bugs the report follows.
-    pub enum Project {
-        /// DeepSpeed's.
-        DeepSpeed = "deepspeed",
-        /// PyTorch's.
-        PyTorch = "pytorch",
-        /// Nobody's in particular.
-        Plain = "plain",
-    }
-}
-
-impl Project {
-    /// Where a bug of this engine is reported.
-    pub fn of(engine: Engine) -> Self {
-        match engine {
-            Engine::DeepSpeed => Self::DeepSpeed,
-            Engine::Ddp | Engine::Fsdp2 => Self::PyTorch,
-            Engine::Native => Self::Plain,
-        }
-    }
-}
 
 /// What an attachment is made of.
 pub struct Source<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,
-    /// The report on it.
+    /// The report on the run.
     pub report: &'a Report,
-    /// The machine.
+    /// Facts about the machine.
     pub environment: &'a Environment,
-    /// What must not be in it.
+    /// Private names and values, which must not be in the attachment.
     pub private: &'a Private,
-    /// Whose headings the bug report has; none for the engine's.
+    /// Project whose headings the bug report has; none for the engine's own project.
     pub project: Option<Project>,
     /// Most bytes of the trace.
     pub max_trace_size: u64,
@@ -83,9 +62,9 @@ pub struct Source<'a> {
 /// A file of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Path inside of the zip.
+    /// Path inside the zip.
     pub path: String,
-    /// What it is.
+    /// Description of the file for the manifest.
     pub about: String,
     /// Its content.
     pub text: String,
@@ -96,14 +75,14 @@ pub struct Entry {
 pub struct Attachment {
     /// Its files, in order.
     pub entries: Vec<Entry>,
-    /// How often something private was taken out, by kind.
+    /// Number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,
 }
 
 /// The material of all entries, redacted.
 struct Material {
     report: Report,
-    /// The report for people.
+    /// Copy of the report for people, in which control characters are visible.
     shown: Visible<Report>,
     project: Project,
     command: Option<Command>,
@@ -133,7 +112,7 @@ impl Attachment {
         let report = redactor.data(source.report).context(TOO_COMMON)?;
         let material = Material {
             shown: Visible::of(&report)?,
-            project: source.project.unwrap_or(Project::of(report.run.spec.engine())),
+            project: source.project.unwrap_or(engines::of(report.run.spec.engine()).project),
             command: command(&report),
             script: standalone::script(&report),
             environment: source.environment.redacted(&redactor),
@@ -150,7 +129,7 @@ impl Attachment {
     }
 }
 
-/// What the attachment has of repeats.
+/// Sentence on which of several repeats the attachment has.
 fn only_one(repeats: &Repeats) -> String {
     format!(
         "Of {} repeats it has number {} alone; how they differ is in report.json, and the command makes \
@@ -160,7 +139,7 @@ fn only_one(repeats: &Repeats) -> String {
     )
 }
 
-/// What to type for the run, as often as it was made.
+/// The command that makes the run again, as often as it was made.
 fn command(report: &Report) -> Option<Command> {
     let mut command = report.run.spec.command(CONFIG_FILE)?;
     if let Some(repeats) = &report.repeats {

@@ -1,7 +1,7 @@
 //! The trace, in whole lines, cut to a size.
 //!
-//! What makes a trace large are buffers. Every other record stays as long as there is room; the room
-//! that is left is shared out equally among the ranks, whose first buffers stay.
+//! Buffers make a trace large. Every other record stays as long as there is room; the remaining
+//! room is divided equally among the ranks, whose first buffers stay.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -13,19 +13,19 @@ use crate::redact::Redactor;
 use crate::run_dir;
 use crate::trace::{Event, LONGEST_LINE, Record, TRACE_FILE};
 
-/// A trace that fits.
+/// A trace that was cut to a size.
 #[derive(Debug, Default)]
 pub struct Cut {
     /// Whole lines.
     pub text: String,
-    /// Records that were left out, by sender.
+    /// Number of records that were left out, by sender.
     pub left_out: BTreeMap<Option<usize>, usize>,
-    /// Bytes of the file.
+    /// Size of the whole trace in bytes.
     pub whole: u64,
 }
 
 impl Cut {
-    /// What is missing, in words; none if nothing is.
+    /// Sentence on what is missing; none if nothing is.
     pub fn describe(&self) -> Option<String> {
         if self.left_out.is_empty() {
             return None;
@@ -52,7 +52,7 @@ struct Line {
     is_buffer: bool,
 }
 
-/// Shows every record of the trace of the run directory `dir` that can be read.
+/// Calls `each` with every record of the trace of the run directory `dir` that can be parsed.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -64,7 +64,7 @@ pub fn each_record(dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> 
     })
 }
 
-/// Reads the trace of the run directory `dir`, of at most `most` bytes, and redacts it.
+/// Reads and redacts the trace of the run directory `dir`, of which at most `most` bytes stay.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -96,7 +96,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     Ok(cut)
 }
 
-/// Which lines stay.
+/// Marks the lines that stay with true.
 fn choose(lines: &[Line], most: u64) -> Vec<bool> {
     let mut left = most;
     let mut stays = vec![false; lines.len()];
@@ -116,13 +116,14 @@ fn choose(lines: &[Line], most: u64) -> Vec<bool> {
     for (at, line) in buffers() {
         let room = shares.entry(line.rank).or_default();
         stays[at] = line.length <= *room;
-        // The first that does not fit ends it: what stays has no holes.
+        // The first buffer that does not fit ends the share of its rank, so that the buffers that
+        // stay have no holes.
         *room = if stays[at] { *room - line.length } else { 0 };
     }
     stays
 }
 
-/// The most that each may have, so that all together have no more than `total`.
+/// The largest size that each may have so that all together have no more than `total`.
 pub(super) fn equal_share(mut wanted: Vec<u64>, mut total: u64) -> u64 {
     wanted.sort_unstable();
     let mut waiting = wanted.len() as u64;
@@ -136,7 +137,7 @@ pub(super) fn equal_share(mut wanted: Vec<u64>, mut total: u64) -> u64 {
     u64::MAX
 }
 
-/// A record without what is private; the line as it is if nothing was.
+/// A line without what is private; the line as it is if nothing in it is.
 fn redacted(line: &str, redactor: &Redactor) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(line) else { return redactor.text(line) };
     let before = value.clone();
@@ -144,7 +145,8 @@ fn redacted(line: &str, redactor: &Redactor) -> String {
     if value == before { line.to_owned() } else { format!("{value}\n") }
 }
 
-/// Every line that ends; the last one of a trace that was cut off while it was written does not.
+/// Calls `each` with every complete line. The last line of a trace that was cut off while it was
+/// written is incomplete.
 fn each_line(path: &Path, mut each: impl FnMut(&str)) -> io::Result<()> {
     let mut reader = BufReader::new(run_dir::open(path)?);
     let mut line = Vec::new();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
 use zprobe::doctor::{NoAnswer, absent};
+use zprobe::engines::{self, Package};
 use zprobe::spec::Engine;
 
 /// How long an interpreter may take to say which packages it has, which imports none: a busy machine
@@ -70,15 +71,8 @@ impl Chosen {
     /// # Errors
     /// One line that says what is missing, and what to do.
     pub fn must_have(&self, engine: Engine) -> Result<()> {
-        let packages: &[(&str, &str)] = match engine {
-            Engine::Native => &[],
-            Engine::DeepSpeed => &[("torch", "torch"), ("deepspeed", "DeepSpeed")],
-            Engine::Ddp | Engine::Fsdp2 => &[("torch", "torch")],
-        };
-        if packages.is_empty() {
-            return Ok(());
-        }
-        let modules: Vec<&str> = packages.iter().map(|(module, _)| *module).collect();
+        let Some(needs) = &engines::of(engine).python else { return Ok(()) };
+        let modules: Vec<&str> = needs.packages().map(|package| package.module).collect();
         let absent = match absent(&self.path, &modules, PATIENCE) {
             Ok(absent) => absent,
             Err(error @ NoAnswer::Start { .. }) => {
@@ -91,10 +85,10 @@ impl Chosen {
             }
             Err(_) => return Ok(()),
         };
-        if let Some((module, name)) = packages.iter().find(|(it, _)| absent.iter().any(|a| a == it))
-        {
+        let is_absent = |package: &Package| absent.iter().any(|module| module == package.module);
+        if let Some(Package { module, title }) = needs.packages().find(is_absent) {
             bail!(
-                "{name} is not installed in {self}; install it there (`pip install {module}`), or name \
+                "{title} is not installed in {self}; install it there (`pip install {module}`), or name \
                  another Python with --python"
             );
         }

@@ -22,7 +22,7 @@ use zprobe::native;
 use zprobe::report::words::amount;
 use zprobe::report::{Exit, Report};
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
-use zprobe::spec::{BackendChoice, Device, DeviceChoice, Engine, Gpus, RunSpec, SpecRequest};
+use zprobe::spec::{BackendChoice, Device, DeviceChoice, Gpus, RunSpec, SpecRequest};
 
 use super::interpreter::Python;
 use super::minimise;
@@ -228,12 +228,12 @@ impl Args {
     /// looks.
     fn look_for_gpus(&self) -> Result<Option<Cuda>> {
         let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
-        let native = self.request.or_default(Engine::Native).engine() == Engine::Native;
+        let on_gpus = self.request.engine.unwrap_or_default().traits().on_gpus;
         let on_cpu = device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
         let asks = device == Some(DeviceChoice::Cuda)
             || backend == Some(BackendChoice::Nccl)
             || rank_per_gpu;
-        if native && !on_cpu && (asks || native::driver_is_there()) {
+        if on_gpus && !on_cpu && (asks || native::driver_is_there()) {
             Cuda::look(self.python.named().as_deref()).map(Some)
         } else {
             Ok(None)

@@ -1,7 +1,8 @@
-//! Every bound by which the diagnosis tells rounding from a slip: derived, or measured, with its source.
+//! Every bound by which the diagnosis tells rounding from a slip: derived, or measured, with its
+//! source.
 //!
-//! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no bound
-//! is needed: see [`coded`].
+//! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no
+//! bound is needed: see [`coded`].
 
 use crate::spec::code::Code;
 use crate::spec::{Dtype, RunSpec};
@@ -13,7 +14,7 @@ pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
     if product < 1.0 { product / (1.0 - product) } else { f64::INFINITY }
 }
 
-/// How far rounding may move an element of a coded buffer, in units of one contribution.
+/// Bound on the rounding error of an element of a coded buffer, in units of one contribution.
 ///
 /// Codes, their sums and a division by a power of two are exact. A division by another number
 /// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
@@ -30,13 +31,14 @@ pub fn coded(spec: &RunSpec) -> f64 {
     (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
 }
 
-/// How far clipping may move an element, as a share of the element: an engine computes the factor
-/// with three operations in the gradient's dtype, and multiplies.
+/// Bound on the error that clipping adds to an element, as a share of the element: an engine
+/// computes the factor with three operations in the gradient's dtype, and multiplies.
 pub fn clipping(dtype: Dtype) -> f64 {
     gamma(4, dtype)
 }
 
-/// How far an engine's norm of a gradient with so many elements may be off, as a share of the norm.
+/// Bound on the error of an engine's norm of a gradient with so many elements, as a share of the
+/// norm.
 ///
 /// A sum of `n` squares in fp32, in any order, is off by at most `n·u`, however many they are; its
 /// root by no more (Jeannerod and Rump, Improved Error Bounds for Inner Products in
@@ -46,39 +48,40 @@ pub fn norm(elements: usize, gradient: Dtype) -> f64 {
     (elements + 3) as f64 * Dtype::Fp32.unit_roundoff() + gamma(3, gradient)
 }
 
-/// The largest error of a coded element with which a weight, which is a whole number, is still told from
-/// its neighbour.
+/// Largest error of a coded element at which a weight, which is a whole number, can still be told
+/// from its neighbour.
 pub const BETWEEN_WEIGHTS: f64 = 0.5;
 
-/// The largest difference of two elements of a coded buffer that are the same, in contributions: sums
-/// of codes are whole numbers, and each of the two may be off by half of it.
+/// Largest difference between two elements of a coded buffer that count as the same, in
+/// contributions: sums of codes are whole numbers, and each of the two may be off by half of this
+/// bound.
 pub const SAME_ELEMENT: f64 = 0.25;
 
-/// Noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸), as many as a wrong
-/// factor passes between the loss and the optimizer. Foreign data leave more: they are as large as the
-/// deviation itself.
+/// Largest noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸), as many
+/// as a wrong factor passes between the loss and the optimizer. Foreign data leave more: they are
+/// as large as the deviation itself.
 pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
 
-/// Relative difference of two readings of the same wrong scale: four roundings in bf16 (`u` = 2⁻⁸). Of
-/// two numbers of microbatches or ranks that somebody mixes up, the larger is off by more than that up
-/// to 63.
+/// Largest relative difference between two readings of the same wrong scale: four roundings in bf16
+/// (`u` = 2⁻⁸). Two counts of microbatches or ranks that are mistaken for each other differ by more
+/// than that if the larger one is at most 63.
 pub const SAME_SCALE: f64 = 1.0 / 64.0;
 
-/// Standard errors of the least squares that a weight may be off: beyond six are 2 of 10⁹ weights, so
-/// that thousands of weights in thousands of runs raise no false alarm.
+/// Number of standard errors of the least squares by which a weight may be off: beyond six are 2 of
+/// 10⁹ weights, so that thousands of weights in thousands of runs raise no false alarm.
 pub const STANDARD_ERRORS: f64 = 6.0;
 
-/// Factors that every element of a gradient may be multiplied with on its way, each of them rounded:
-/// `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on either side, and
-/// a loss scale taken out.
+/// Number of factors that an element of a gradient may be multiplied with on its way, each of them
+/// rounded: `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on
+/// either side, and a loss scale taken out.
 pub const FACTORS: usize = 4;
 
-/// What rounding leaves of a sum of up to a dozen addends, as a share of its norm: more in bf16
-/// (`u` = 2⁻⁸), less in fp16 (2⁻¹¹). Measured on the dense model.
+/// Boundary between the rounding errors of fp16 and bf16 in a sum of up to a dozen addends, as a
+/// share of the norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Measured on the
+/// dense model.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
-/// One in so many, as a power of two, of the searches for displaced pieces that may find one by
-/// chance.
+/// Probability that a search for displaced pieces finds one by chance, as the number `n` in 2⁻ⁿ.
 pub const CHANCE_BITS: f64 = 16.0;
 
 #[cfg(test)]

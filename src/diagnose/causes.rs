@@ -1,4 +1,4 @@
-//! One finding per root cause: what another finding explains becomes its consequence.
+//! Arrangement of findings by root cause: what another finding explains becomes its consequence.
 
 use super::Case;
 use super::deviation::Pattern;
@@ -7,30 +7,30 @@ use super::scope::Scope;
 use crate::report::words::{abridged, counted};
 use crate::report::{Consequence, Family, Finding};
 
-/// What a rule saw, and where.
+/// A finding of a rule, and the scope where it holds.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// What it has to say. Places that are left open here are those of the scope.
+    /// The finding. Places that are left open here are those of the scope.
     pub finding: Finding,
-    /// Where it holds.
+    /// Steps, gradients, parameters and ranks for which the finding holds.
     pub scope: Scope,
-    /// What others of the rule have in common with it, if they are the same slip.
+    /// Criterion by which other sightings of the rule are the same slip.
     pub slip: Slip,
 }
 
-/// What makes two sightings of a rule one finding.
+/// Criterion by which two sightings of a rule are one finding.
 #[derive(Clone, Debug)]
 pub enum Slip {
-    /// Nothing: each is one by itself.
+    /// No other sighting is the same: each is a finding by itself.
     Own,
-    /// The rule: the first speaks for all.
+    /// All sightings of the rule are the same, and the first one gives the message.
     Rule,
-    /// The pattern of the weights, in the same steps or parameters.
+    /// Sightings of the same pattern of weights, in the same steps or parameters, are the same.
     Weights(Pattern),
 }
 
-/// Hangs every sighting that another one explains under that one, and takes those together that are
-/// one slip.
+/// Turns sightings into findings: a sighting that another one explains becomes a consequence of its
+/// root cause, and sightings that are one slip are merged.
 pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
     let causes: Vec<Option<usize>> =
         (0..sightings.len()).map(|effect| cause(&sightings, effect)).collect();
@@ -70,8 +70,8 @@ pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
     roots.into_iter().map(told).collect()
 }
 
-/// The sighting that explains this one: of the first rule in the order of this rule's own list that
-/// saw something that may, the closest in time.
+/// Index of the sighting that explains this one. The first rule in this rule's `explained_by` with
+/// a sighting that may explain it decides; of several such sightings, the latest in time.
 fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
     let Sighting { finding, scope, .. } = &sightings[effect];
     let Rule { explained_by, is_handed_on, .. } = rules::find(&finding.code)?;
@@ -80,30 +80,30 @@ fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
             other.finding.code == *code && other.scope.may_explain(scope, *is_handed_on)
         };
         let causes = sightings.iter().enumerate().filter(may_explain);
-        // Of those of the same step, the first.
+        // Of several in the same step, the first.
         let latest = causes.rev().max_by_key(|(_, cause)| cause.scope.steps.first());
         latest.map(|(number, _)| number)
     })
 }
 
-/// The end of the chain of causes that starts here. Chains end, because explanations have no cycles
-/// (`tests/documentation.rs`).
+/// Index of the end of the chain of causes that starts here. Chains end, because explanations have
+/// no cycles (`tests/documentation.rs`).
 fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }
 
 impl Sighting {
-    /// Something that is no other sighting's slip.
+    /// A sighting that is the same slip as no other.
     pub fn new(finding: Finding, scope: Scope) -> Self {
         Self { finding, scope, slip: Slip::Own }
     }
 
-    /// One of several, of which the first speaks for all.
+    /// A sighting of several that are one slip, of which the first gives the message.
     pub fn one_of(finding: Finding, scope: Scope) -> Self {
         Self { finding, scope, slip: Slip::Rule }
     }
 
-    /// Whether two sightings show the same slip, wherever.
+    /// True if two sightings show the same slip, wherever.
     fn is_alike(&self, other: &Self) -> bool {
         self.finding.code == other.finding.code
             && match (&self.slip, &other.slip) {
@@ -113,13 +113,13 @@ impl Sighting {
             }
     }
 
-    /// Whether two sightings that nothing explains are one slip.
+    /// True if two sightings that nothing explains are one slip.
     fn is_also(&self, other: &Self) -> bool {
         let anywhere = matches!(self.slip, Slip::Rule);
         self.is_alike(other) && (anywhere || self.scope.is_beside(&other.scope))
     }
 
-    /// Takes in another sighting of the same slip.
+    /// Merges another sighting of the same slip into this one.
     fn take_in(&mut self, other: Self) {
         let evidence = &mut self.finding.evidence;
         let message = other.finding.message;
@@ -129,7 +129,8 @@ impl Sighting {
         self.scope.extend(other.scope);
     }
 
-    /// The finding, with its place, and with what its scope says of weights.
+    /// The finding with its place, and for weights with the steps, ranks and parameters of its
+    /// scope.
     fn told(self, case: &Case<'_>) -> Finding {
         let name = |&param: &usize| case.observed.param_name(param);
         let Self { mut finding, scope, slip: _ } = self;
@@ -150,7 +151,7 @@ impl Sighting {
             if !params.is_empty() {
                 facts.push(format!("parameters: {}", abridged(&params)));
             }
-            // Behind the weights of the first and where they first depart.
+            // After the first two facts: the weights, and where they first depart from the plan.
             let place = finding.evidence.len().min(2);
             finding.evidence.splice(place..place, facts);
         }

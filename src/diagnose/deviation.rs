@@ -1,4 +1,4 @@
-//! Where the optimizer's input departs from the plan, and which pattern that makes.
+//! Deviations of the optimizer's input from the plan, and the patterns that they make.
 //!
 //! A pattern is named by what the optimizer consumed, the one truth that all engines share, with
 //! all owners of partitions taken together. The place where it first shows is searched along the
@@ -15,22 +15,22 @@ use super::bounds;
 use super::decode::{Decoded, largest};
 use super::observed::Observed;
 
-/// One pattern of wrong weights in one step.
+/// A pattern of wrong weights in one step.
 #[derive(Clone, Debug)]
 pub struct Deviation {
     /// The optimizer step.
     pub step: usize,
     /// Ranks whose optimizer consumed it.
     pub owners: Vec<usize>,
-    /// Where weights were read.
+    /// Point at which the weights were read.
     pub point: Point,
     /// Parameters concerned; none for all.
     pub params: Option<Vec<String>>,
-    /// What it looks like.
+    /// Pattern of the weights.
     pub pattern: Pattern,
     /// Weights on the first owner, for the evidence.
     pub example: Contribution,
-    /// Where on the journey it shows first.
+    /// First place on the journey where it shows.
     pub first: Place,
 }
 
@@ -41,8 +41,8 @@ pub enum Pattern {
     BoundaryLeak,
     /// Every gradient is there `W` times on its own rank and nowhere else.
     NotAveraged,
-    /// Those of some microbatches are there `W` times on their own rank and nowhere else, and the
-    /// others are right.
+    /// Gradients of some microbatches are there `W` times on their own rank and nowhere else, and
+    /// the others are right.
     PartlyAveraged(Vec<usize>),
     /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
     NotSummed,
@@ -72,7 +72,8 @@ impl Deviation {
 }
 
 impl Pattern {
-    /// Whether both are the same slip: a scale is rounded a little differently in every sum.
+    /// True if both patterns are the same slip: a scale is rounded a little differently in every
+    /// sum.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
@@ -139,8 +140,10 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     found
 }
 
-/// A rank whose gradients are lost everywhere leaves, of two ranks, only the other one's: on that one
-/// that looks as if nothing was summed. If it was not, no rank has another's.
+/// Names gradients of a lost rank as missing. Of two ranks, one whose gradients are lost everywhere
+/// leaves only those of the other, and on that other rank this looks as if nothing was summed. If
+/// nothing was summed, no rank would have gradients of another one, and none would be found
+/// missing.
 fn name_lost_ranks(found: &mut [Deviation]) {
     let is_missing = |deviation: &Deviation| matches!(deviation.pattern, Pattern::Missing(_));
     let is_update = |deviation: &Deviation| deviation.point == Point::Parameters;
@@ -165,8 +168,9 @@ pub fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
     .collect()
 }
 
-/// Where only the boundary microbatch uses a parameter, its leak looks like a gradient that was not
-/// averaged. If the boundary microbatch leaked elsewhere, it leaked here too.
+/// Names leaks that look like something else: where only the boundary microbatch uses a parameter,
+/// its leak looks like a gradient that was not averaged. If the boundary microbatch leaked
+/// elsewhere, it leaked here too.
 fn name_ambiguous_leaks(found: &mut [Deviation]) {
     if found.iter().any(|deviation| deviation.pattern == Pattern::BoundaryLeak) {
         for deviation in found {
@@ -177,7 +181,8 @@ fn name_ambiguous_leaks(found: &mut [Deviation]) {
     }
 }
 
-/// What the optimizers consumed in a step, or the closest to it that was seen.
+/// Contributions to what the optimizers consumed in a step, or to the closest point to it that was
+/// seen.
 fn last_word<'a>(spec: &RunSpec, decoded: &'a Decoded, step: usize) -> Vec<&'a Contribution> {
     let points: &[Point] = match spec.observe {
         Observation::Full => &[Point::OptimizerInput, Point::BeforeStep, Point::Reduced],
@@ -209,22 +214,24 @@ fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Patt
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
-        // What is missing was not lost but taken from the step before.
+        // What is missing was not lost: a gradient of the step before is in its place.
         patterns.retain(|pattern| !matches!(pattern, Pattern::Missing(_)));
         patterns.push(Pattern::Leftover);
     }
     patterns
 }
 
-/// How far this step's weights are from what is expected. A wrong scale (1/3, say) is rounded in the narrowest
-/// dtype on the way, which leaves noise well below a share of this.
+/// Largest difference between this step's weights and the expected ones. A wrong scale (1/3, say)
+/// is rounded in the narrowest dtype on the way, which leaves noise well below
+/// [`bounds::NOISE_BESIDE_DEVIATION`] of this.
 fn largest_deviation(entry: &Contribution) -> f64 {
     let expected = entry.expected.iter().flatten();
     largest(entry.weights.iter().flatten().zip(expected).map(|(weight, e)| (weight - e).abs()))
 }
 
-/// The shape of this step's weights. A microbatch that does not use the parameters has no gradient
-/// in them: a pattern is one of the others, and holds only if that one's weight is 0.
+/// The pattern of this step's weights. A microbatch that does not use the parameters has no
+/// gradient in them: a pattern is about the other microbatches, and holds only if the weight of an
+/// unused one is 0.
 fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
     let world = spec.world_size;
     let boundary = spec.gradient_accumulation_steps - 1;
@@ -248,7 +255,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
     };
     let own = |owner: usize, rank: usize| if rank == owner { world as f64 } else { 0.0 };
-    // Parameters are the work of whoever owns them, which need not be known.
+    // Parameters are updated by whichever rank owns them, which need not be known.
     let owners =
         if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
     if all(&|_, _| 1.0) {
@@ -256,8 +263,8 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         return None;
     }
     if world > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
-        // With nothing but the boundary microbatch a leak looks the same, but it comes after a
-        // reduction in which the microbatch is missing.
+        // Where only the boundary microbatch uses the parameters, a leak looks the same, but it
+        // comes after a reduction in which the microbatch is missing.
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
@@ -301,14 +308,14 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     Some(Pattern::Unexplained)
 }
 
-/// Whether the boundary microbatch is the only one that uses the parameters.
+/// True if the boundary microbatch is the only one that uses the parameters.
 fn only_boundary(entry: &Contribution) -> bool {
     let others =
         |row: &Vec<f64>| row.split_last().is_some_and(|(_, o)| o.iter().all(|e| *e == 0.0));
     entry.expected.iter().all(others)
 }
 
-/// Whether the reduction of this rank and step ran before the boundary microbatch had arrived.
+/// True if the reduction of this rank and step ran before the boundary microbatch had arrived.
 fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
     let ends = |weights: &[Vec<f64>], is: &dyn Fn(f64) -> bool| {
         weights.iter().all(|row| row.last().is_some_and(|weight| is(*weight)))

@@ -1,8 +1,8 @@
 //! Gradients that are right but lie at the wrong place.
 //!
-//! What the plan expects in an element of a coded run is known for all of them, and the signs of the
-//! code make it different from place to place: a piece that is not what it should be is looked for
-//! everywhere else.
+//! In a coded run the expected value of every element is known, and the signs of the code make it
+//! different from place to place: a piece that is not what it should be is looked for everywhere
+//! else.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::bounds;
 use super::infinity;
 use super::norm::Clip;
 
-/// Elements by which a place is looked up.
+/// Number of elements by which a place is looked up.
 const HEAD: usize = 16;
 
 /// A piece of what an optimizer consumed that belongs somewhere else.
@@ -21,16 +21,17 @@ const HEAD: usize = 16;
 pub struct Displaced {
     /// The rank that consumed it.
     pub rank: usize,
-    /// The first element of the flat order that it was taken for.
+    /// First element of the flat order where the piece lies.
     pub place: usize,
-    /// The first one that it really is.
+    /// First element of the flat order where it belongs.
     pub content: usize,
-    /// Its length.
+    /// Number of elements in the piece.
     pub elements: usize,
 }
 
 impl Displaced {
-    /// How many elements further on it belongs.
+    /// Distance in elements from where the piece lies to where it belongs; positive if that is
+    /// further on.
     pub fn distance(&self) -> i64 {
         self.content as i64 - self.place as i64
     }
@@ -71,11 +72,11 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
     displaced
 }
 
-/// What is expected where, to be looked up by content.
+/// Expected values of all elements, to be looked up by content.
 struct Places {
     expected: Vec<f64>,
     by_head: HashMap<Vec<i64>, Vec<usize>>,
-    /// The chance that two elements are alike.
+    /// Probability that two elements are alike.
     collision: f64,
 }
 
@@ -94,16 +95,17 @@ impl Places {
         Self { expected, by_head, collision }
     }
 
-    /// The shortest piece that chance puts nowhere, with `tried` elements at every place: but for one
-    /// case in 2¹⁶.
+    /// The shortest length at which a piece is not found by chance, with `tried` elements at every
+    /// place: but for one search in 2¹⁶ ([`bounds::CHANCE_BITS`]).
     fn shortest(&self, tried: usize) -> usize {
         let pairs = self.expected.len() as f64 * tried as f64;
         let bits = -self.collision.log2();
         HEAD.max(((bounds::CHANCE_BITS + pairs.log2()) / bits).ceil() as usize)
     }
 
-    /// Where the beginning of `values` is found, and how much of it; none if nowhere, or if it means
-    /// nothing because all of it is the same.
+    /// Place at which the beginning of `values` is found, and the number of elements that agree
+    /// there; none if there is no such place, or if all of the beginning is the same value, which
+    /// means nothing.
     fn longest(&self, values: &[f64], shortest: usize) -> Option<(usize, usize)> {
         let head = values.get(..HEAD)?;
         if head.iter().all(|value| value == &head[0]) {
@@ -120,7 +122,7 @@ fn rounded(values: &[f64]) -> Vec<i64> {
     values.iter().map(|value| value.round() as i64).collect()
 }
 
-/// What every element of the flat order should hold when the optimizer reads it.
+/// Values that all elements of the flat order should hold when the optimizer reads them.
 fn expected(case: &Case<'_>, step: usize) -> Vec<f64> {
     let (spec, plan) = (case.observed.spec, &case.plan);
     let code = Plan::code(spec);
@@ -133,7 +135,7 @@ fn expected(case: &Case<'_>, step: usize) -> Vec<f64> {
     (0..plan.params().len()).flat_map(of).collect()
 }
 
-/// How many elements are alike from the beginning.
+/// Number of elements that are alike from the beginning.
 fn alike(values: &[f64], expected: &[f64]) -> usize {
     values
         .iter()

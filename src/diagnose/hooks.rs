@@ -1,4 +1,5 @@
-//! Backwards in which gradient hooks did not do as autograd did, by the parameters that they are of.
+//! Backwards in which gradient hooks did not fire as autograd delivered gradients, grouped by
+//! parameters.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +13,14 @@ use crate::report::words::abridged;
 /// Backwards that have parameters with odd hooks in common.
 #[derive(Default)]
 pub struct Group<'a> {
-    /// In order, each with its odd parameters.
+    /// Backwards in order, each with its odd parameters.
     backwards: Vec<(&'a BackwardAt, &'a Backward<'a>, Vec<usize>)>,
     /// The odd parameters of all of them.
     params: BTreeSet<usize>,
 }
 
-/// All backwards with `odd` parameters, in order. Of two independent bugs that are of different
-/// parameters each has a group.
+/// Groups of all backwards with `odd` parameters, in order. Two independent bugs of different
+/// parameters have a group each.
 pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for (at, backward) in &case.observed.backwards {

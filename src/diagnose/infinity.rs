@@ -33,7 +33,7 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
     is_planned.then_some(element)
 }
 
-/// The parameters' parts in a buffer, as far as it was recorded.
+/// Parts of the parameters in a buffer, as far as it was recorded.
 pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<Fragment> {
     let layout = observed.recorded(buffer.rank, buffer.layout);
     let mut parts = fragments(layout.unwrap_or_default(), plan);
@@ -41,8 +41,8 @@ pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<F
     parts
 }
 
-/// Takes the planned element out of the parts in which its value really is infinite or no number;
-/// also returns how many such elements there were.
+/// Takes the planned element out of the parts in which its value really is infinite or NaN; also
+/// returns how many such elements there were.
 pub fn without_planned(
     parts: Vec<Fragment>,
     values: &[f64],

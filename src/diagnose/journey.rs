@@ -1,13 +1,13 @@
-//! The journey of the gradient, station by station: where what was seen first departs from the plan,
-//! and what was right before it.
+//! The journey of the gradient, station by station: where what was seen first departs from the
+//! plan, and what was right before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::engines;
 use crate::report::{Contribution, Divergence, Family, Finding, Station};
 use crate::trace::Point;
 
 use super::Case;
-use super::functions::function;
 use super::observed::{Buffer, Observed};
 
 /// Every moment at which buffers were read, in the order of the journey.
@@ -33,8 +33,8 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .collect()
 }
 
-/// Where the journey first departs from the plan. A finding about hooks or buckets comes before the
-/// buffers of its microbatch, which are made by them.
+/// The first departure of the journey from the plan. A finding about hooks or buckets comes before
+/// the buffers of its microbatch, which are made by them.
 pub fn first_divergence(
     case: &Case<'_>,
     stations: &[Station],
@@ -72,7 +72,9 @@ pub fn first_divergence(
     }
     let departed = departed?;
     let station = &stations[departed];
+    let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
+    let function = (engines::of(spec.engine()).function)(spec, class, station.point);
     Some(Divergence {
         step: station.step,
         microbatch: station.microbatch,
@@ -80,7 +82,7 @@ pub fn first_divergence(
         ranks: station.departed.clone(),
         params: params(case, station),
         bucket: None,
-        function: function(case.observed.spec, class, station.point).map(str::to_owned),
+        function: function.map(str::to_owned),
         right_before: departed,
     })
 }

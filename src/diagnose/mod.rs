@@ -1,16 +1,16 @@
 //! From a trace to a report: pure functions, no processes, no clock.
 //!
-//! [`observed`] sorts the events, [`placement`] says who holds what, [`decode`] reads contribution weights from buffers, [`deviation`]
-//! compares them with the plan and recognises patterns, the [`rules`] turn what they see into
-//! findings, and [`causes`] hangs consequences under their root. The live run and
-//! `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read from disk.
+//! [`observed`] sorts the events, [`placement`] says who holds what, [`decode`] reads contribution
+//! weights from buffers, [`deviation`] compares them with the plan and recognises patterns, the
+//! [`rules`] turn what they see into findings, and [`causes`] hangs consequences under their root.
+//! The live run and `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read
+//! from disk.
 
 pub mod bounds;
 pub mod causes;
 pub mod decode;
 pub mod deviation;
 pub mod displacement;
-mod functions;
 mod hooks;
 pub mod infinity;
 mod journey;
@@ -36,21 +36,21 @@ use self::norm::Norms;
 use self::observed::Observed;
 use self::placement::Placement;
 
-/// Everything a rule may look at.
+/// All facts that a rule may look at.
 pub struct Case<'a> {
     /// The trace, sorted.
     pub observed: Observed<'a>,
-    /// Where everything should have gone.
+    /// Plan of where every gradient should have gone.
     pub plan: Plan,
-    /// Who holds what.
+    /// Placement of the parameters on the ranks.
     pub placement: Placement,
     /// The norms that gradients must have.
     pub norms: Norms,
-    /// What buffers really contain.
+    /// Contribution weights that the buffers really hold.
     pub decoded: Decoded,
-    /// Where the optimizer's input departs from the plan.
+    /// Deviations of the optimizer's input from the plan.
     pub deviations: Vec<Deviation>,
-    /// Where repeats of this run differ from it first.
+    /// First moment at which repeats of this run differ from it.
     pub repeats: Option<&'a repeats::First>,
 }
 
@@ -97,8 +97,8 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     report.within_bounds()
 }
 
-/// The answer that a run gives with these findings. What a crash kept the engine from may be wrong
-/// too, so that a crash is the answer beside other findings.
+/// The verdict on a run with these findings. Something that a crash kept the engine from may be
+/// wrong too, so that a crash outweighs other findings.
 fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
     let crashed = findings.iter().any(|finding| rules::is_crash(finding.code));
     let complete = case.observed.ending() == Ending::Complete;

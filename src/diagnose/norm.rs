@@ -9,14 +9,15 @@ use super::bounds;
 use super::infinity;
 use super::observed::Observed;
 
-/// Added to the norm before the limit is divided by it: `torch.nn.utils.clip_grad_norm_`, and
-/// DeepSpeed's `unscale_and_clip_grads` in `runtime/zero/stage_1_and_2.py`.
+/// Number that is added to the norm before the limit is divided by it:
+/// `torch.nn.utils.clip_grad_norm_`, and DeepSpeed's `unscale_and_clip_grads` in
+/// `runtime/zero/stage_1_and_2.py`.
 const CLIP_EPSILON: f64 = 1e-6;
 
-/// The norms that the averaged gradients of a run must have, by step: known for codes alone.
+/// The norms that the averaged gradients of a run must have, by step: known for coded data only.
 pub struct Norms {
     by_step: BTreeMap<usize, f64>,
-    /// Elements that every norm is over.
+    /// Number of elements that every norm is over.
     elements: usize,
 }
 
@@ -47,19 +48,19 @@ impl Norms {
         (self.elements as f64).sqrt()
     }
 
-    /// How far an engine's norm may be off, as a share of it ([`bounds::norm`]).
+    /// Bound on the error of an engine's norm, as a share of the norm ([`bounds::norm`]).
     pub fn tolerance(&self, gradient: Dtype) -> f64 {
         bounds::norm(self.elements, gradient)
     }
 }
 
-/// How many different parameters a parameter of the plan stands for: each rank has an expert of its
-/// own.
+/// Number of different parameters that a parameter of the plan stands for: each rank has an expert
+/// of its own.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }
 }
 
-/// Root of the sum of squares of what should reach the optimizers: whole numbers.
+/// Norm of what should reach the optimizers, whose elements are whole numbers.
 fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     let code = Plan::code(spec);
     let boundary = spec.gradient_accumulation_steps - 1;
@@ -77,12 +78,12 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// What clipping multiplies a gradient with.
+/// Factor with which clipping multiplies a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Nothing: its norm is within the limit, or there is none.
+    /// No factor: the norm is within the limit, or there is no limit.
     No,
-    /// This factor, below 1.
+    /// A factor below 1.
     By(f64),
     /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite
     /// element becomes 0; an engine that leaves all as they are is right too. (DeepSpeed puts a
@@ -91,8 +92,8 @@ pub enum Clip {
 }
 
 impl Clip {
-    /// How a rank's engine had to clip a step, going by the norm that it computed itself: whether
-    /// that one is right is for ZP604 alone.
+    /// The clipping that a rank's engine had to do in a step, going by the norm that it computed
+    /// itself: whether that norm is right is for ZP604 alone.
     pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
         let reported = observed.norms.get(&(step, rank));
         let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
@@ -110,9 +111,10 @@ impl Clip {
     }
 }
 
-/// The norm that an engine clipped by, of the one that it reports. Some report that of the gradient of
-/// the scaled loss, and divide by the scale only where they clip: DeepSpeed's
-/// `FP16_UnfusedOptimizer.unscale_and_clip_grads` in `runtime/fp16/unfused_optimizer.py`.
+/// The norm that an engine clipped by, derived from the norm that it reports. Some engines report
+/// the norm of the gradient of the scaled loss, and divide by the scale only where they clip:
+/// DeepSpeed's `FP16_UnfusedOptimizer.unscale_and_clip_grads` in
+/// `runtime/fp16/unfused_optimizer.py`.
 fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
     let off = |norm: f64| (norm / right).ln().abs();
     // A gradient that is wrong besides has another norm, but one of about the same size.

@@ -5,16 +5,16 @@ use super::observed::Observed;
 use crate::spec::{Dtype, Plan};
 use crate::trace::{Event, Phase, Point};
 
-/// What a rank made of a step.
+/// Decision of a rank about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It took the step.
+    /// The rank took the step.
     Taken,
-    /// It saw an overflow, and skipped it.
+    /// The rank saw an overflow, and skipped the step.
     Skipped,
 }
 
-/// What a rank made of a step; none if it did not come that far.
+/// Decision of a rank about a step; none if it did not come that far.
 pub fn decision(
     observed: &Observed<'_>,
     plan: &Plan,
@@ -27,7 +27,8 @@ pub fn decision(
     if observed.of_rank(rank, Point::OptimizerInput, step).next().is_some() {
         return Some(Decision::Taken);
     }
-    // A rank that died in the step, right after it had met the infinity, did not come to say so.
+    // A rank that died in the step, right after it had met the infinity, could not report its
+    // decision.
     let stepping = matches!(
         observed.processes[rank].last_phase,
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
@@ -36,7 +37,7 @@ pub fn decision(
     if observed.spec.dtype != Dtype::Fp16 || !infinite || !stepping {
         return None;
     }
-    // One that hangs in the step while others skipped it went on where they did not.
+    // A rank that hangs in the step while others skipped it went on where they did not.
     let skipped =
         |other: usize| observed.scaled.get(&(step, other)).is_some_and(|scaled| scaled.overflow);
     if observed.processes[rank].failure.is_some() {
@@ -48,7 +49,7 @@ pub fn decision(
     }
 }
 
-/// Why a step may overflow; none if nothing in it can.
+/// Reason why a step may overflow; none if nothing in it can.
 pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<String> {
     if step == 0 && infinity::element(observed, plan).is_some() {
         return Some("one element of one rank's gradient is infinite".to_owned());

@@ -1,8 +1,8 @@
-//! Who holds what: the fragments of parameters in each rank's partition, as the ranks described
-//! them.
+//! Placement of the model on the ranks: the fragments of parameters in each rank's partition, as
+//! the ranks described them.
 //!
-//! Engines cut where they like: one flat order into equal parts, each parameter by itself, or not
-//! at all. Nothing behind this point assumes how.
+//! Engines partition differently: one flat order into equal parts, each parameter by itself, or not
+//! at all. No code behind this point assumes how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct Fragment {
     pub param: usize,
     /// Its elements, in the flat order.
     pub flat: Range<usize>,
-    /// Where it starts in the buffer.
+    /// Start of the fragment in the buffer.
     pub start: usize,
 }
 
@@ -31,15 +31,16 @@ pub struct Span {
     pub param: usize,
     /// Its elements, in the flat order.
     pub flat: Range<usize>,
-    /// Ranks that hold them; one that holds them twice is there twice.
+    /// Ranks that hold them; a rank that holds them twice is listed twice.
     pub owners: Vec<usize>,
 }
 
-/// Who holds what.
+/// Placement of the model on the ranks.
 pub struct Placement {
-    /// By rank; none for a rank that never said.
+    /// Fragments by rank; none for a rank that never described its partition.
     partitions: Vec<Option<Vec<Fragment>>>,
-    /// What is recorded of the buffers of each layout, by rank and layout, where that is samples.
+    /// Samples that were recorded of buffers, by rank and layout, where buffers were not recorded
+    /// whole.
     samples: BTreeMap<(usize, LayoutName), Samples>,
     /// Places of the flat order at which some partition is cut.
     cuts: BTreeSet<usize>,
@@ -67,23 +68,23 @@ impl Placement {
         Self { partitions, cuts, samples: samples.collect() }
     }
 
-    /// Which part of a rank's buffers of a layout was recorded: 1 for all.
+    /// Share of a rank's buffers of a layout that was recorded: 1 for all.
     pub fn recorded_share(&self, rank: usize, layout: LayoutName) -> f64 {
         self.samples.get(&(rank, layout)).map_or(1.0, |samples| samples.share)
     }
 
-    /// The smallest part of any rank's buffers that was recorded; none if all were recorded whole.
+    /// The smallest share of any rank's buffers that was recorded; none if all were recorded whole.
     pub fn smallest_share(&self) -> Option<f64> {
         self.samples.values().map(|samples| samples.share).min_by(f64::total_cmp)
     }
 
-    /// What a rank's optimizer holds; none if it never said.
+    /// Fragments that a rank's optimizer holds; none if the rank never described them.
     pub fn partition(&self, rank: usize) -> Option<&[Fragment]> {
         self.partitions.get(rank)?.as_deref()
     }
 
-    /// Trainable elements that a rank was to record of what its optimizer holds; none if it never
-    /// said, or if it left out the first or last element of a piece.
+    /// Number of trainable elements that a rank was to record of what its optimizer holds; none if
+    /// the rank never described that, or if its samples lack the first or last element of a piece.
     pub fn wanted(&self, rank: usize) -> Option<usize> {
         let held = self.partition(rank)?;
         match self.samples.get(&(rank, LayoutName::Partition)) {
@@ -92,7 +93,8 @@ impl Placement {
         }
     }
 
-    /// The same for what a rank records of the whole model.
+    /// Number of trainable elements that a rank was to record of the whole model; none if its
+    /// samples lack the first or last element of a piece.
     pub fn wanted_of_model(&self, rank: usize, plan: &Plan) -> Option<usize> {
         match self.samples.get(&(rank, LayoutName::Full)) {
             None => Some(trainable(plan).map(Param::numel).sum()),
@@ -100,19 +102,19 @@ impl Placement {
         }
     }
 
-    /// Whether every rank said what it holds.
+    /// True if every rank described what it holds.
     pub fn is_complete(&self) -> bool {
         self.partitions.iter().all(Option::is_some)
     }
 
-    /// Whether a step has a gradient for anything that a rank's optimizer holds; so it is assumed of
-    /// a rank that never said what it holds.
+    /// True if a step has a gradient for anything that a rank's optimizer holds. A rank that never
+    /// described what it holds is assumed to be due one.
     pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
         let used = |param: usize| (0..ga).any(|m| plan.usage(param).uses(step, m, ga));
         self.partition(rank).is_none_or(|held| held.iter().any(|fragment| used(fragment.param)))
     }
 
-    /// Whether every rank's optimizer holds the same.
+    /// True if every rank's optimizer holds the same.
     pub fn is_replicated(&self) -> bool {
         self.is_complete() && self.partitions.windows(2).all(|pair| pair[0] == pair[1])
     }
@@ -131,7 +133,7 @@ impl Placement {
 
     /// Every trainable parameter, cut so that each part has the same owners throughout.
     pub fn spans(&self, plan: &Plan) -> Vec<Span> {
-        // What every rank holds, by where it starts: each part asks only those that can hold it.
+        // Fragments of all ranks by where they start: each part asks only those that can hold it.
         let mut held: Vec<(&Fragment, usize)> = Vec::new();
         for (rank, partition) in self.partitions.iter().enumerate() {
             held.extend(partition.iter().flatten().map(|fragment| (fragment, rank)));
@@ -163,9 +165,10 @@ impl Placement {
 
 /// The samples that are recorded of buffers of one layout.
 struct Samples {
-    /// Which part of the elements they are.
+    /// Share of the elements that are sampled.
     share: f64,
-    /// Trainable elements among them; none if a piece's first or last is not.
+    /// Number of trainable elements among them; none if the first or last one of a piece is not
+    /// sampled.
     wanted: Option<usize>,
 }
 

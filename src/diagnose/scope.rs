@@ -1,25 +1,25 @@
-//! Where a finding holds: what it may explain, and what may explain it.
+//! Scope of a finding: what it may explain, and what may explain it.
 
 use std::collections::BTreeSet;
 
-/// Members of one dimension of a run: some of them, or all, or nobody knows which.
+/// Members of one dimension of a run: some of them, all of them, or an unknown part.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Extent<T> {
     /// All of them, or an unknown part.
     #[default]
     All,
-    /// These.
+    /// Exactly the listed members.
     Only(BTreeSet<T>),
 }
 
 impl<T: Clone + Ord> Extent<T> {
-    /// These members; the whole dimension if there are `of` in all and these are as many.
+    /// An extent of the given members; the whole dimension if they are all `of` its members.
     pub fn of(members: impl IntoIterator<Item = T>, of: usize) -> Self {
         let members: BTreeSet<T> = members.into_iter().collect();
         if members.len() == of { Self::All } else { Self::Only(members) }
     }
 
-    /// The only member.
+    /// The member, if there is exactly one.
     pub fn only(&self) -> Option<&T> {
         match self {
             Self::Only(members) if members.len() == 1 => members.first(),
@@ -27,7 +27,7 @@ impl<T: Clone + Ord> Extent<T> {
         }
     }
 
-    /// The first member.
+    /// The first member; none for all.
     pub fn first(&self) -> Option<&T> {
         match self {
             Self::Only(members) => members.first(),
@@ -45,7 +45,7 @@ impl<T: Clone + Ord> Extent<T> {
         .flatten()
     }
 
-    /// Whether some member may be in both.
+    /// True if some member may be in both.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Only(one), Self::Only(other)) => !one.is_disjoint(other),
@@ -94,8 +94,9 @@ impl Scope {
         microbatches.all(|other| other == first).then_some(first)
     }
 
-    /// Whether what happened here may be the reason of what is seen there: in the same step, or, where
-    /// the `effect` is on what steps hand on, in that or a later one.
+    /// True if what happened in this scope may be the reason for what is seen in `effect`: in the
+    /// same step, or, where the effect is about something that steps hand on, in the same or an
+    /// earlier step.
     pub fn may_explain(&self, effect: &Self, is_handed_on: bool) -> bool {
         let in_time = match (self.steps.first(), effect.steps.first()) {
             (Some(cause), Some(effect)) if is_handed_on => cause <= effect,
@@ -107,7 +108,7 @@ impl Scope {
             && self.holders.overlaps(&effect.holders)
     }
 
-    /// Whether both may be one slip: in the same steps, or of the same parameters.
+    /// True if both may be one slip: in the same steps, or of the same parameters.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.steps.overlaps(&other.steps) || self.params.overlaps(&other.params)
     }

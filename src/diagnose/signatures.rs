@@ -1,16 +1,16 @@
-//! Failures of what stands around the engine: what its exceptions mean. Bugs of engines are known to
-//! [`crate::zoo`].
+//! Failures of the software around an engine, and what its exceptions mean. Bugs of engines are
+//! known to [`crate::zoo`].
 
-/// A failure that is nobody's fault: this engine, or what it stands on, has no such thing here. It says
-/// nothing about gradients.
+/// A failure that is no bug: this engine, or the software that it stands on, does not support
+/// something here. It says nothing about gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// All of these stand in the rank's account of the failure.
+    /// Texts that must all be in the rank's account of the failure.
     pub contains: &'static [&'static str],
-    /// What it means.
+    /// Meaning of the failure.
     pub meaning: &'static str,
-    /// Whether it is a limit of this machine or of a release, which no installation of the same
-    /// packages is without. Where something is not installed, what was asked for is not there.
+    /// True if it is a limit of this machine or of a release, which every installation of the same
+    /// packages has; false if something is not installed, so that what was asked for is not there.
     pub is_limit: bool,
 }
 
@@ -24,7 +24,7 @@ impl Signature {
     }
 }
 
-/// Every known failure; the first that fits is the one.
+/// Every known failure; the first that fits counts.
 pub const SIGNATURES: &[Signature] = &[
     Signature::limit(
         &["SplitBackward0", "modified inplace"],
@@ -57,7 +57,7 @@ pub const SIGNATURES: &[Signature] = &[
     Signature::limit(&["ype bf16 is not supported"], "DeepSpeed refuses bf16 on this accelerator"),
 ];
 
-/// What a failure means that is not the engine's.
+/// The signature of a failure that is not the engine's own.
 pub fn recognise(failure: &str) -> Option<&'static Signature> {
     SIGNATURES.iter().find(|signature| signature.contains.iter().all(|part| failure.contains(part)))
 }

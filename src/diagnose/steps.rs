@@ -1,4 +1,4 @@
-//! What a training log would say about each step: its loss, and the norm of its gradient.
+//! Loss and gradient norm of each step, as a training log would show them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Case;
 pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
     let losses = losses(trace);
     let spec = case.observed.spec;
-    // A part of the microbatches has another mean.
+    // Some of the microbatches have another mean than all of them.
     let is_whole = spec.recording.microbatches.is_none();
     spec.recorded_steps()
         .map(|step| Step {

@@ -10,10 +10,10 @@ use crate::report::words::{by_rank, counted, two_digits};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
-use crate::spec::{Dataflow, Engine, MOST_STEPS, Model, Plan, Shape};
+use crate::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
 
-/// What was run, and on what.
+/// The specification of the run, and the software that it ran on.
 pub fn run(case: &Case<'_>) -> Run {
     let observed = &case.observed;
     let mut versions = BTreeMap::from([("zprobe".to_owned(), observed.zprobe.to_owned())]);
@@ -36,7 +36,7 @@ pub fn run(case: &Case<'_>) -> Run {
     }
 }
 
-/// What the engines of all ranks say; what they say alike, once.
+/// Facts that the engines of all ranks state about themselves; what they state alike, once.
 fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     for (rank, facts) in &case.observed.facts {
@@ -97,7 +97,7 @@ fn norms_of(held: &[&Buffer<'_>], world_size: usize) -> Option<Norms> {
     })
 }
 
-/// How each rank ended.
+/// Ending of each rank.
 pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
     let host_stderr = case.observed.host_stderr;
     case.observed
@@ -119,7 +119,7 @@ pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
         .collect()
 }
 
-/// What a rank did last, in words.
+/// Last thing that a rank did, in words.
 pub fn last_words(process: &Process<'_>) -> String {
     let phase = match process.last_phase {
         Some(Event::PhaseEntered { step, microbatch, phase }) => {
@@ -139,7 +139,7 @@ pub fn last_words(process: &Process<'_>) -> String {
     }
 }
 
-/// Bucket flushes, those that all ranks did alike in one entry.
+/// Bucket flushes; ranks that did one alike share an entry.
 pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     let mut flushes: Vec<Flush> = Vec::new();
     for flush in &case.observed.flushes {
@@ -168,7 +168,7 @@ pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     flushes
 }
 
-/// Hooks against the autograd graph.
+/// Gradient hooks compared with the autograd graph.
 pub fn hooks(case: &Case<'_>) -> Hooks {
     let counts: Vec<HookCount> = case
         .observed
@@ -200,7 +200,7 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
     }
 }
 
-/// Backwards parameter by parameter, ranks on which they were alike in one entry.
+/// Backwards parameter by parameter; ranks on which one was alike share an entry.
 fn firings(case: &Case<'_>) -> Vec<Firings> {
     let params = case.observed.params.len();
     let counts = |list: Option<&[u32]>| -> Option<Vec<u32>> {
@@ -273,7 +273,8 @@ pub fn power(case: &Case<'_>) -> Power {
     }
 }
 
-/// What no code is short enough for, at the point that has the last word.
+/// Sentence on the part of the last word that was too short to be decoded by itself, if there is
+/// one.
 fn short_pieces(case: &Case<'_>) -> Option<String> {
     let spec = case.observed.spec;
     if spec.model != Model::Coded || case.placement.smallest_share().is_some() {
@@ -346,7 +347,7 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     missing
 }
 
-/// What this run says nothing about.
+/// Parts of training that this run says nothing about, one sentence each.
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
@@ -360,7 +361,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if spec.model == Model::Coded && spec.engine() != Engine::Native {
+    if spec.model == Model::Coded && !spec.engine().traits().follows_spec {
         missing.push(
             "the dtype in which sums ran: the coded model's integers are exact in all of them \
              (--model mlp shows it)"

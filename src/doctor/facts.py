@@ -31,12 +31,23 @@ def torch_version():
     return str(torch.__version__)
 
 
-def deepspeed_version():
-    import deepspeed
-
-    return str(deepspeed.__version__)
+# Facts by name, in the order in which they are tried: those that need torch, and the others.
+WITH_TORCH, WITHOUT_TORCH = {}, {}
 
 
+def fact(function):
+    """Makes a fact of a function, which is tried if torch is there."""
+    WITH_TORCH[function.__name__] = function
+    return function
+
+
+def fact_without_torch(function):
+    """Makes a fact of a function, which is tried whether or not torch is there."""
+    WITHOUT_TORCH[function.__name__] = function
+    return function
+
+
+@fact
 def onednn_fp16():
     """Whether oneDNN computes in fp16 on this CPU, as far as ONEDNN_MAX_CPU_ISA lets it."""
     import torch
@@ -44,13 +55,7 @@ def onednn_fp16():
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def deepspeed_fp16():
-    """Whether DeepSpeed takes fp16 on the accelerator that its ranks have: what its engine asks, too."""
-    from deepspeed.accelerator import get_accelerator
-
-    return bool(get_accelerator().is_fp16_supported())
-
-
+@fact
 def backends():
     import torch.distributed as dist
 
@@ -61,6 +66,7 @@ def backends():
     return [name for name, asks in known if getattr(dist, asks, lambda: True)()]
 
 
+@fact
 def gpus():
     import torch
 
@@ -68,13 +74,15 @@ def gpus():
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def cuda_version():
+@fact
+def cuda():
     import torch
 
     return str(torch.version.cuda or "none")
 
 
-def nccl_version():
+@fact
+def nccl():
     import torch
 
     return ".".join(map(str, torch.cuda.nccl.version()))
@@ -93,50 +101,12 @@ def alone(function):
             dist.destroy_process_group()
 
 
-def ddp_step():
-    """One backward under DDP on the CPU."""
-    import torch
-    from torch.nn.parallel import DistributedDataParallel
-
-    def step():
-        module = DistributedDataParallel(torch.nn.Linear(4, 4))
-        module(torch.ones(1, 4)).sum().backward()
-        return True
-
-    return alone(step)
-
-
-def fsdp2_step():
-    """One backward under fully_shard on the CPU."""
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    def step():
-        module = torch.nn.Linear(4, 4)
-        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
-        module(torch.ones(1, 4)).sum().backward()
-        return True
-
-    return alone(step)
-
-
-# In the order in which they are tried.
-WITH_TORCH = {
-    "backends": backends,
-    "gpus": gpus,
-    "cuda": cuda_version,
-    "nccl": nccl_version,
-    "onednn_fp16": onednn_fp16,
-    "ddp": ddp_step,
-    "fsdp2": fsdp2_step,
-}
-WITH_DEEPSPEED = {"deepspeed": deepspeed_version, "deepspeed_fp16": deepspeed_fp16}
+#: engines
 
 
 def main():
-    """Collects the facts; without torch there are no others to try but DeepSpeed's version."""
-    wanted = sys.argv[1:] or [*WITH_TORCH, *WITH_DEEPSPEED]
+    """Collects the facts that are wanted."""
+    wanted = sys.argv[1:] or [*WITH_TORCH, *WITHOUT_TORCH]
     facts = {
         "executable": sys.executable,
         "version": "{}.{}.{}".format(*sys.version_info[:3]),
@@ -148,9 +118,7 @@ def main():
 
     if "value" in facts["torch"]:
         collect(WITH_TORCH)
-    # As DeepSpeed's ranks are started; by itself it looks for a GPU, then for a compiler.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    collect(WITH_DEEPSPEED)
+    collect(WITHOUT_TORCH)
     FACTS.write(json.dumps(facts) + "\n")
     FACTS.flush()
     # Some releases crash while an interpreter with a process group shuts down.

@@ -2,60 +2,57 @@
 
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
-use crate::spec::{Dtype, Engine, RunSpec};
-
-/// What is looked at.
-const DEEPSPEED_FP16: &str = "deepspeed fp16";
-
-/// What to do where the CPU has no fp16.
-const OTHER_CPU: &str = "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16";
-
-/// What to do where DeepSpeed refuses fp16 though the CPU has it.
-const OTHER_RELEASE: &str = "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it";
+use crate::engines::{self, Limit, Package};
+use crate::spec::RunSpec;
 
 /// Runs that some machines cannot make: a line for each of them that the interpreter was asked about.
 pub fn limits(python: &Python) -> Vec<Check> {
-    deepspeed_fp16(python).into_iter().collect()
+    let limits = engines::real().filter_map(|(_, engine)| limit(engine));
+    limits.filter_map(|(package, limit)| check(python, package, limit)).collect()
 }
 
-/// Facts that say whether a run can be made, by their names in [`Python`]; none where nothing has to be
-/// asked.
-pub fn questions(spec: &RunSpec) -> &'static [&'static str] {
-    if spec.engine() == Engine::DeepSpeed && spec.dtype == Dtype::Fp16 {
-        &["onednn_fp16", "deepspeed", "deepspeed_fp16"]
-    } else {
-        &[]
-    }
+/// Facts that say whether a run can be made, by their names in [`Python::about_engines`]; none where
+/// nothing has to be asked.
+pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
+    concerning(spec)
+        .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken])
 }
 
 /// Why a run cannot be made here, and what to do; none where nothing is known against it.
 pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
-    let asks = !questions(spec).is_empty();
-    let check = deepspeed_fp16(python).filter(|check| asks && check.state != State::Ok)?;
+    let (package, limit) = concerning(spec)?;
+    let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
     let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
     Some(format!("{}{advice}", check.detail))
 }
 
-/// Whether DeepSpeed takes fp16 on CPU ranks; none where it could not be asked, and a run has to show it.
-fn deepspeed_fp16(python: &Python) -> Option<Check> {
-    let takes = *python.deepspeed_fp16.value()?;
-    let release = python.deepspeed.value().map_or_else(String::new, |it| format!(" {it}"));
+/// The limit of a run's engine, if the run may meet it.
+fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
+    limit(engines::of(spec.engine()).python.as_ref()?)
+        .filter(|(_, limit)| limit.dtype == spec.dtype)
+}
+
+/// The limit of an engine, and the package whose releases have it.
+fn limit(engine: &'static engines::Python) -> Option<(Package, &'static Limit)> {
+    Some((engine.packages().last()?, engine.limit.as_ref()?))
+}
+
+/// Whether an engine takes a dtype on CPU ranks; none where it could not be asked, and a run has to
+/// show it.
+fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
+    let (title, Limit { subject, dtype, .. }) = (package.title, limit);
+    let takes = python.fact(limit.taken).value()?.as_bool()?;
+    let version = python.version(&package);
+    let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
     if takes {
-        return Some(Check::ok(
-            DEEPSPEED_FP16,
-            format!("DeepSpeed{release} takes it on CPU ranks"),
-        ));
+        return Some(Check::ok(subject, format!("{title}{release} takes it on CPU ranks")));
     }
-    let refuses = format!("DeepSpeed{release} refuses fp16 on the CPU ranks of this machine");
-    Some(match &python.onednn_fp16 {
-        Attempt::Value(true) => Check::not(DEEPSPEED_FP16, State::Missing, refuses, OTHER_RELEASE),
-        Attempt::Value(false) => {
-            let detail = format!("{refuses}: torch's oneDNN has no fp16 on this CPU");
-            Check::not(DEEPSPEED_FP16, State::Missing, detail, OTHER_CPU)
-        }
-        Attempt::Problem(problem) => {
-            let why = if problem == NOT_TRIED { String::new() } else { format!(" ({problem})") };
-            Check::not(DEEPSPEED_FP16, State::Missing, refuses + &why, OTHER_CPU)
-        }
-    })
+    let refuses = format!("{title}{release} refuses {dtype} on the CPU ranks of this machine");
+    let (detail, advice) = match python.fact(limit.on_cpu) {
+        Attempt::Value(on_cpu) if on_cpu.as_bool() == Some(true) => (refuses, limit.other_release),
+        Attempt::Value(_) => (format!("{refuses}: {}", limit.without_cpu), limit.other_cpu),
+        Attempt::Problem(problem) if problem == NOT_TRIED => (refuses, limit.other_cpu),
+        Attempt::Problem(problem) => (format!("{refuses} ({problem})"), limit.other_cpu),
+    };
+    Some(Check::not(subject, State::Missing, detail, advice))
 }

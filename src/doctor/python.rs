@@ -1,5 +1,6 @@
 //! What an interpreter says about itself: the answer of `facts.py`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,9 +8,15 @@ use std::time::Duration;
 use process_control::{ChildExt as _, Control as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-/// The script; it needs nothing but the interpreter.
+use crate::engines::{self, Package, TORCH};
+
+/// The script; it needs nothing but the interpreter. Trials of engines stand in place of a line.
 const SCRIPT: &str = include_str!("facts.py");
+
+/// The line that trials of engines take the place of.
+const TRIALS: &str = "#: engines\n";
 
 /// Why something was not tried.
 pub(super) const NOT_TRIED: &str = "torch does not import";
@@ -19,7 +26,6 @@ const TAIL_LINES: usize = 5;
 
 /// What an interpreter says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Python {
     /// Its path.
     pub executable: String,
@@ -39,21 +45,10 @@ pub struct Python {
     /// Version of NCCL that torch brings.
     #[serde(default)]
     pub nccl: Attempt<String>,
-    /// Whether a backward under DDP works on the CPU.
-    #[serde(default)]
-    pub ddp: Attempt<bool>,
-    /// Whether a backward under `fully_shard` works on the CPU.
-    #[serde(default)]
-    pub fsdp2: Attempt<bool>,
-    /// Version of DeepSpeed.
-    #[serde(default)]
-    pub deepspeed: Attempt<String>,
-    /// Whether oneDNN, which torch computes with, has fp16 on this CPU.
-    #[serde(default)]
-    pub onednn_fp16: Attempt<bool>,
-    /// Whether DeepSpeed takes fp16 on CPU ranks.
-    #[serde(default)]
-    pub deepspeed_fp16: Attempt<bool>,
+    /// Facts that say what engines can do, by name. That with the name of an engine is its version, or
+    /// that a step of it works.
+    #[serde(flatten)]
+    pub about_engines: BTreeMap<String, Attempt<Value>>,
 }
 
 /// Something that was tried.
@@ -129,7 +124,30 @@ impl Python {
     /// # Errors
     /// As [`Python::ask`].
     pub fn ask_about(facts: &[&str], python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
-        answer(python, SCRIPT, facts, limit)
+        let trials: Vec<&str> = engines::real().map(|(_, python)| python.trial).collect();
+        answer(python, &SCRIPT.replace(TRIALS, &trials.join("\n\n")), facts, limit)
+    }
+
+    /// A fact about engines, which counts as not tried if there is none of this name.
+    pub fn fact(&self, name: &str) -> Attempt<&Value> {
+        match self.about_engines.get(name) {
+            Some(Attempt::Value(value)) => Attempt::Value(value),
+            Some(Attempt::Problem(problem)) => Attempt::Problem(problem.clone()),
+            None => Attempt::default(),
+        }
+    }
+
+    /// The version of a package, as far as it was asked for.
+    pub fn version(&self, package: &Package) -> Attempt<String> {
+        if *package == TORCH {
+            return self.torch.clone();
+        }
+        match self.fact(package.module) {
+            Attempt::Value(version) => {
+                Attempt::Value(version.as_str().unwrap_or_default().to_owned())
+            }
+            Attempt::Problem(problem) => Attempt::Problem(problem),
+        }
     }
 }
 

@@ -1,15 +1,15 @@
-//! Why an environment could not be provided.
+//! Errors of providing an environment.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why an environment could not be provided.
+/// Error that prevented an environment from being provided.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
-    /// There is no place for it.
+    /// There is no directory for the cache.
     #[error("no cache directory: {cause}; set ZPROBE_CACHE_DIR to a directory")]
     NoCache {
-        /// What the system said.
+        /// Reason, in words.
         cause: String,
     },
     /// A file or directory of the cache cannot be used.
@@ -20,7 +20,7 @@ pub enum ProvisionError {
     Cache {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// No interpreter fits, and there is no uv to fetch one.
@@ -37,10 +37,10 @@ pub enum ProvisionError {
     NoTool {
         /// The program.
         program: String,
-        /// What the system said.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// What zprobe knows about releases cannot be read.
+    /// The recipe, which holds the facts about releases, cannot be read.
     #[error("src/environment/recipe.toml, as built into this program: {0}")]
     Recipe(Box<toml::de::Error>),
     /// A tool failed.
@@ -55,16 +55,16 @@ pub enum ProvisionError {
      in {log}"
 )]
 pub struct Failure {
-    /// What was to be installed.
+    /// Packages that were to be installed.
     pub packages: String,
-    /// What was being done.
+    /// Step that failed.
     pub step: String,
-    /// How the tool ended.
+    /// Exit status of the tool.
     pub status: String,
-    /// The end of what it printed.
+    /// Last lines of the tool's output.
     pub tail: String,
-    /// What to do.
+    /// Advice for the user.
     pub advice: &'static str,
-    /// Where everything it printed stands.
+    /// Log with all of the tool's output.
     pub log: PathBuf,
 }

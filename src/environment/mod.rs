@@ -1,10 +1,10 @@
 //! Python environments with pinned packages: made once, kept in a cache, used by many runs.
 //!
 //! An environment is made where it stays, because the scripts in a virtual environment hold its
-//! path. It counts only once its mark has been written, after all of its packages were imported; what
-//! a killed process left behind has none and is made anew. A lock on a file beside it keeps two
-//! processes from making the same one. Its name ends in a digest of the whole plan, so a changed
-//! recipe gives a new environment.
+//! path. It counts only once its mark has been written, after all of its packages were imported. An
+//! environment that a killed process left behind has no mark and is made anew. A lock on a file
+//! beside it keeps two processes from making the same one. Its name ends in a digest of the whole
+//! plan, so a changed recipe gives a new environment.
 
 mod error;
 mod installer;
@@ -28,17 +28,17 @@ use recipe::Plan;
 /// The mark of a complete environment; it holds the plan.
 const MARK: &str = "zprobe-environment.txt";
 
-/// Variable that moves the cache.
+/// Environment variable that names the directory of the cache.
 pub const CACHE_VARIABLE: &str = "ZPROBE_CACHE_DIR";
 
-/// How much of a tool's output an error shows.
+/// Number of lines of a tool's output that an error shows.
 const TAIL_LINES: usize = 15;
 
-/// What to do when the installer failed.
+/// Advice for a failure of the installer.
 const CHECK_INSTALL: &str =
     "Check the network, the space on the disk, and that the versions exist; then try again.";
 
-/// What to do when an installed package does not import.
+/// Advice for an installed package that does not import.
 const CHECK_IMPORT: &str = "The versions do not fit each other or this machine; say what they need in \
      src/environment/recipe.toml.";
 
@@ -49,7 +49,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `$ZPROBE_CACHE_DIR`, or `zprobe` in the user's cache directory.
+    /// The cache at `$ZPROBE_CACHE_DIR`, or at `zprobe` in the user's cache directory.
     ///
     /// # Errors
     /// If the user has no home directory.
@@ -69,8 +69,8 @@ impl Cache {
         Self { envs: dir.join("envs") }
     }
 
-    /// The interpreter of an environment with these packages, which is made if it is not there.
-    /// `progress` hears what takes time.
+    /// The interpreter of an environment with these packages, which is made if it does not exist.
+    /// `progress` is told of each step that takes time.
     ///
     /// # Errors
     /// If it cannot be made: no interpreter, no network, no space, versions that do not fit.
@@ -102,7 +102,7 @@ impl Cache {
     }
 }
 
-/// One environment: where it is, or is going to be.
+/// An environment that exists, or is going to be made.
 struct Site<'a> {
     dir: PathBuf,
     packages: &'a Packages,
@@ -122,13 +122,14 @@ impl Site<'_> {
         path.into()
     }
 
-    /// Whether it was made to the end, and the interpreter that it links to is still there.
+    /// Returns true if the environment was made to the end, and the interpreter that it links to
+    /// still exists.
     fn is_complete(&self) -> bool {
         self.dir.join(MARK).is_file() && self.python().exists()
     }
 
-    /// Waits until no other process makes this environment. The lock ends with the file, so with
-    /// the process at the latest.
+    /// Waits until no other process makes this environment, and locks it. The lock ends when the
+    /// file is closed, so with the process at the latest.
     fn lock(&self, progress: &mut dyn FnMut(&str)) -> Result<File, ProvisionError> {
         let path = self.beside(".lock");
         let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
@@ -143,7 +144,7 @@ impl Site<'_> {
         Ok(lock)
     }
 
-    /// Makes it, imports what it is for, and marks it.
+    /// Makes the environment, imports its packages, and marks it.
     fn make(
         &self,
         plan: &Plan,
@@ -182,7 +183,7 @@ impl Site<'_> {
         fs::write(&mark, text).map_err(|cause| cache_error(&mark, cause))
     }
 
-    /// Runs one tool, with all it prints in the log.
+    /// Runs a tool, with all of its output in the log.
     fn run(
         &self,
         step: &str,
@@ -222,7 +223,8 @@ impl Site<'_> {
         })))
     }
 
-    /// The directory that holds it: tools run there, where no project file of the user's is.
+    /// The directory that holds the environment. Tools run there, because it has no project files
+    /// of the user.
     fn envs_dir(&self) -> PathBuf {
         self.dir.parent().map(Path::to_owned).unwrap_or_default()
     }

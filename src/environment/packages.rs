@@ -1,4 +1,4 @@
-//! Which packages an environment holds.
+//! Packages that an environment holds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Packages(BTreeMap<String, Version>);
 
 impl Packages {
-    /// Whether there are none, so that no environment is needed.
+    /// Returns true if there are no packages, so that no environment is needed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -41,7 +41,7 @@ impl<N: Into<String>> FromIterator<(N, Version)> for Packages {
     }
 }
 
-/// `deepspeed 0.18.9, torch 2.11.0`.
+/// Packages for people: `deepspeed 0.18.9, torch 2.11.0`.
 impl fmt::Display for Packages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> =

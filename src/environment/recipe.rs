@@ -1,4 +1,4 @@
-//! How packages are installed: `recipe.toml`, applied to the packages that are wanted.
+//! Plan for installing packages: `recipe.toml`, applied to the packages that are wanted.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use serde::Deserialize;
 use super::error::ProvisionError;
 use super::packages::Packages;
 
-/// What is known about releases, as data.
+/// Text of `recipe.toml`, the facts about releases.
 const RECIPE: &str = include_str!("recipe.toml");
 
-/// `recipe.toml`.
+/// Content of `recipe.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
-    /// Interpreters, best first.
+    /// Versions of interpreters, best first.
     python: Vec<String>,
     beside: Vec<Beside>,
     source: Vec<Source>,
     import: Vec<Import>,
 }
 
-/// What is installed together with a package.
+/// Requirements that are installed together with a package.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Beside {
@@ -31,7 +31,7 @@ struct Beside {
     versions: VersionSpecifiers,
     /// Requirements, as pip has them.
     install: Vec<String>,
-    /// For readers of the file.
+    /// Reason, for readers of the file.
     #[serde(rename = "reason")]
     _reason: String,
 }
@@ -43,7 +43,7 @@ struct Source {
     package: String,
     /// Environment variables of its build.
     build: BTreeMap<String, String>,
-    /// For readers of the file.
+    /// Reason, for readers of the file.
     #[serde(rename = "reason")]
     _reason: String,
 }
@@ -54,29 +54,29 @@ struct Source {
 pub struct Import {
     /// Name of the package, which is that of its module.
     pub package: String,
-    /// Environment variables under which it must.
+    /// Environment variables under which the package must import.
     pub variables: BTreeMap<String, String>,
 }
 
-/// Everything that is done to make one environment, in order.
+/// All steps that make one environment, in order.
 #[derive(Debug)]
 pub struct Plan {
-    /// Interpreters that will do, best first: `3.11`.
+    /// Versions of interpreters that will do, best first: `3.11`.
     pub python: Vec<String>,
     /// Runs of the installer.
     pub stages: Vec<Stage>,
-    /// What must import afterwards.
+    /// Packages that must import afterwards.
     pub imports: Vec<Import>,
 }
 
-/// One run of the installer.
+/// A single run of the installer.
 #[derive(Debug)]
 pub struct Stage {
     /// Requirements, as pip has them.
     pub requirements: Vec<String>,
-    /// Whether packages are built against what is installed, and not in isolation.
+    /// True if packages are built against the installed packages, and not in isolation.
     pub from_source: bool,
-    /// Environment variables.
+    /// Environment variables of the installer.
     pub variables: BTreeMap<String, String>,
 }
 

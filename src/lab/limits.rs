@@ -40,7 +40,7 @@ impl Limits {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let python = asked
             .entry(python.to_owned())
-            .or_insert_with(|| Python::ask_about(questions, python, PATIENCE).ok());
+            .or_insert_with(|| Python::ask_about(&questions, python, PATIENCE).ok());
         refusal(python.as_ref()?, spec)
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::adapters;
+use crate::engines;
 use crate::launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
 use crate::native;
 use crate::spec::{Engine, RunSpec};
@@ -30,9 +31,10 @@ pub struct Pooled {
 impl Pooled {
     /// A pool of `engine`, whose program and logs are in `dir`.
     pub fn new(engine: Engine, python: &Path, dir: &Path) -> Result<Self> {
-        let program = match engine {
-            Engine::Native => native::cpu_ranks(native::program()?),
-            _ => adapters::pool_program(python, dir, engine)?,
+        let program = if engines::of(engine).is_real() {
+            adapters::pool_program(python, dir, engine)?
+        } else {
+            native::cpu_ranks(native::program()?)
         };
         Ok(Self {
             program,

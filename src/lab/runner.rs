@@ -10,9 +10,10 @@ use super::order::{Order, Ranks};
 use super::pooled::Pooled;
 use crate::adapters;
 use crate::console::say;
+use crate::engines;
 use crate::launch::{Ended, Launch, RankProgram, Source};
 use crate::native;
-use crate::spec::{Engine, RunSpec};
+use crate::spec::RunSpec;
 use crate::trace::{Event, Record};
 
 /// Makes one run after the other.
@@ -32,7 +33,7 @@ impl Runner {
         Ok(match &order.ranks {
             Ranks::Program(program) => Self::Cold(program.clone()),
             Ranks::Cuda(cuda) => Self::Cuda(cuda.clone()),
-            Ranks::Cold(_) if engine == Engine::Native => {
+            Ranks::Cold(_) if !engines::of(engine).is_real() => {
                 Self::Cold(native::cpu_ranks(native::program()?))
             }
             Ranks::Cold(python) => Self::Cold(adapters::rank_program(python, dir)?),

@@ -19,7 +19,7 @@ impl Lattice {
     }
 
     fn draw(&self, chance: &mut fastrand::Rng) -> Configuration {
-        let base = self.bases[chance.usize(..self.bases.len())].clone();
+        let base = self.axes.bases[chance.usize(..self.axes.bases.len())].clone();
         let mut extra = vec![
             count("ranks", "--nproc-per-node", WORLD_SIZES[chance.usize(..WORLD_SIZES.len())]),
             count("microbatches", "--ga", MICROBATCHES[chance.usize(..MICROBATCHES.len())]),
@@ -31,13 +31,13 @@ impl Lattice {
             // Half of the models are ordinary; some have two shapes.
             let shapes = [0, 0, 0, 1, 1, 2][chance.usize(..6)];
             for _ in 0..shapes {
-                let shape = &self.shapes[chance.usize(..self.shapes.len())];
+                let shape = &self.axes.shapes[chance.usize(..self.axes.shapes.len())];
                 if !extra.contains(shape) {
                     extra.push(shape.clone());
                 }
             }
         }
-        for axis in &self.factors {
+        for axis in &self.axes.factors {
             let value = &axis[chance.usize(..axis.len())];
             let has = |flag| base.iter().chain(&extra).any(|it| it.arguments.first() == Some(flag));
             if chance.u8(..4) == 0 && value.arguments.first().is_some_and(|flag| !has(flag)) {
@@ -87,7 +87,7 @@ mod tests {
             let counts = |it: &Choice| {
                 it.arguments.iter().any(|word| word == "--ga" || word == "--nproc-per-node")
             };
-            for value in lattice.shapes.iter().chain(lattice.factors.iter().flatten()) {
+            for value in lattice.axes.shapes.iter().chain(lattice.axes.factors.iter().flatten()) {
                 let comes = drawn.iter().any(|it| it.extra.contains(value));
                 assert!(comes || counts(value), "{engine}: {}", value.label);
             }

@@ -1,46 +1,24 @@
 //! The configurations of an engine that are worth running, and what came of them.
 //!
-//! What an engine offers is data: [`Lattice::of`] has its axes and their values. Their whole product
+//! What an engine offers is data: its room has the axes and their values. Their whole product
 //! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
 //! and every pair of an unusual shape and an unusual setting, is met at least once.
 //! [`Lattice::product`] is the whole product of fewer axes, and [`Lattice::drawn`] draws from all of
 //! them by chance. [`group::group`] says the same thing
 //! about many configurations once.
 
-mod ddp;
-mod deepspeed;
 mod draw;
-mod fsdp2;
 pub mod group;
-mod native;
 pub mod outcome;
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Engine, Shape, named_enum};
+use crate::engines::{self, Axes};
+use crate::spec::{Engine, named_enum};
 
-/// A value of an axis: a few words for people, and what to type behind `zprobe run`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Choice {
-    /// For people: `stage 1`.
-    pub label: String,
-    /// The arguments: `--stage 1`; none for what is the default.
-    pub arguments: Vec<String>,
-}
-
-impl Choice {
-    /// A choice of these arguments, separated by spaces.
-    fn new(label: &str, arguments: &str) -> Self {
-        let arguments = arguments.split_whitespace().map(str::to_owned).collect();
-        Self { label: label.to_owned(), arguments }
-    }
-
-    fn shape(shape: Shape) -> Self {
-        Self::new(shape.name(), &format!("--shape {shape}"))
-    }
-}
+pub use crate::engines::Choice;
 
 named_enum! {
     /// Why a configuration is in the covering design.
@@ -103,48 +81,31 @@ fn labels(choices: &[Choice], separator: &str) -> String {
     choices.iter().map(|choice| choice.label.as_str()).collect::<Vec<_>>().join(separator)
 }
 
-/// What an engine offers.
+/// The configurations that an engine offers.
 #[derive(Clone, Debug)]
 pub struct Lattice {
     engine: Engine,
-    /// Every base: a choice of the stage and the dtypes.
-    bases: Vec<Vec<Choice>>,
-    /// Bases against which each factor is tried alone.
-    factor_bases: Vec<Vec<Choice>>,
-    /// Axes with their unusual values. Shapes are one of them.
-    factors: Vec<Vec<Choice>>,
-    /// Bases against which pairs are tried.
-    pair_bases: Vec<Vec<Choice>>,
-    /// What each shape is paired with.
-    partners: Vec<Choice>,
-    /// Shapes of the model.
-    shapes: Vec<Choice>,
-    /// Axes of the whole product, beside the bases: nothing unusual, or one of these values.
-    grid: Vec<Vec<Choice>>,
+    axes: Axes,
 }
 
 impl Lattice {
-    /// What `engine` offers.
+    /// The lattice of `engine`.
     pub fn of(engine: Engine) -> Self {
-        match engine {
-            Engine::Native => native::lattice(),
-            Engine::DeepSpeed => deepspeed::lattice(),
-            Engine::Ddp => ddp::lattice(),
-            Engine::Fsdp2 => fsdp2::lattice(),
-        }
+        Self { engine, axes: (engines::of(engine).axes)() }
     }
 
     /// The covering design: every base; every factor alone; every pair of a shape and a setting.
     pub fn covering(&self) -> Vec<Configuration> {
-        let bases = self.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
+        let bases = self.axes.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
         // By value first, so that a sweep that is cut short has tried some values everywhere.
-        let factors = self.shapes.iter().chain(self.factors.iter().flatten()).flat_map(|value| {
-            let bases = self.factor_bases.iter();
-            bases.map(|base| self.configuration(Part::Factor, base, vec![value.clone()]))
-        });
-        let pairs = self.pair_bases.iter().flat_map(|base| {
-            let pairs = self.shapes.iter().flat_map(|shape| {
-                self.partners.iter().map(|partner| vec![shape.clone(), partner.clone()])
+        let factors =
+            self.axes.shapes.iter().chain(self.axes.factors.iter().flatten()).flat_map(|value| {
+                let bases = self.axes.factor_bases.iter();
+                bases.map(|base| self.configuration(Part::Factor, base, vec![value.clone()]))
+            });
+        let pairs = self.axes.pair_bases.iter().flat_map(|base| {
+            let pairs = self.axes.shapes.iter().flat_map(|shape| {
+                self.axes.partners.iter().map(|partner| vec![shape.clone(), partner.clone()])
             });
             pairs.map(|pair| self.configuration(Part::Pair, base, pair))
         });
@@ -154,7 +115,7 @@ impl Lattice {
     /// The whole product of a smaller grid.
     pub fn product(&self) -> Vec<Configuration> {
         let mut extras = vec![Vec::new()];
-        for axis in &self.grid {
+        for axis in &self.axes.grid {
             extras = extras
                 .into_iter()
                 .flat_map(|extra: Vec<Choice>| {
@@ -165,7 +126,7 @@ impl Lattice {
                 })
                 .collect();
         }
-        distinct(self.bases.iter().flat_map(|base| {
+        distinct(self.axes.bases.iter().flat_map(|base| {
             extras.iter().map(|extra| self.configuration(Part::Product, base, extra.clone()))
         }))
     }
@@ -179,25 +140,6 @@ impl Lattice {
 fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configuration> {
     let mut seen = HashSet::new();
     all.filter(|configuration| seen.insert(configuration.arguments())).collect()
-}
-
-/// Choices from labels and arguments.
-fn choices(pairs: &[(&str, &str)]) -> Vec<Choice> {
-    pairs.iter().map(|(label, arguments)| Choice::new(label, arguments)).collect()
-}
-
-/// Every shape but these.
-fn shapes_without(others: &[Shape]) -> Vec<Choice> {
-    let shapes = Shape::ALL.iter().filter(|shape| !others.contains(shape));
-    shapes.map(|shape| Choice::shape(*shape)).collect()
-}
-
-/// A norm to which no gradient of the coded model is clipped, and one to which each is.
-fn clipping() -> Vec<Choice> {
-    choices(&[
-        ("clipping never", "--gradient-clipping 1000000000"),
-        ("clipping always", "--gradient-clipping 0.125"),
-    ])
 }
 
 #[cfg(test)]
@@ -226,11 +168,11 @@ mod tests {
                 wanted.iter().all(|choice| configuration.extra.contains(choice))
             })
         };
-        for value in lattice.factors.iter().flatten() {
+        for value in lattice.axes.factors.iter().flatten() {
             assert!(met(&[value]), "{}", value.label);
         }
-        for shape in &lattice.shapes {
-            for partner in &lattice.partners {
+        for shape in &lattice.axes.shapes {
+            for partner in &lattice.axes.partners {
                 assert!(met(&[shape, partner]), "{} × {}", shape.label, partner.label);
             }
         }

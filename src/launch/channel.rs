@@ -1,4 +1,4 @@
-//! The launcher's end of a pipe, cut into lines.
+//! The launcher's end of a pipe, whose content is split into lines.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,27 +9,28 @@ use nix::unistd::pipe2;
 
 use crate::trace::LONGEST_LINE;
 
-/// Pipe capacity asked for: lines hold whole buffers, and a rank should not wait for the launcher
-/// within one. The default limit of Linux for unprivileged processes.
+/// Requested capacity of a pipe, in bytes. Lines hold whole buffers, and a rank should not have to
+/// wait for the launcher in the middle of one. The value is Linux's default limit for unprivileged
+/// processes.
 const PIPE_CAPACITY: i32 = 1 << 20;
 
 /// The receiving end of a channel.
 pub(super) struct Channel {
     pipe: File,
     buffer: Vec<u8>,
-    /// Start of the first line that was not handed out yet.
+    /// Offset of the first line that was not handed out yet.
     start: usize,
-    /// Everything before this was searched for a line feed.
+    /// Offset up to which the buffer was searched for a line feed.
     searched: usize,
     limit: usize,
 }
 
-/// Whether more may come.
+/// State of a channel: open if more bytes may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// A sender may still hold the other end.
     Open,
-    /// Nobody holds the other end.
+    /// No process holds the other end.
     Closed,
 }
 
@@ -41,9 +42,10 @@ impl Channel {
     /// A new channel and its sending end. Neither is inherited by child processes.
     pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
         let (receiver, sender) = pipe2(OFlag::O_CLOEXEC)?;
-        // Only this end: the sender, a separate open file, keeps blocking writes.
+        // Only the receiver does not block: writes to the sender, a separate open file, still do.
         fcntl(&receiver, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        // Refused when the user's pipes hold too much already; a small pipe is only slower.
+        // The kernel refuses it when the pipes of the user hold too much already; a small pipe is
+        // only slower.
         let _ = fcntl(&receiver, FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY));
         let channel = Self {
             pipe: File::from(receiver),
@@ -55,9 +57,9 @@ impl Channel {
         Ok((channel, sender))
     }
 
-    /// Receives what is there, without waiting, up to the pipe's capacity. When the sender is dead
-    /// already, that is all it ever sent, even if a descendant of its keeps the other end open or
-    /// goes on writing.
+    /// Receives the available bytes without waiting, up to the capacity of the pipe. If the sender
+    /// is dead already, these are all the bytes that it ever sent, even if one of its descendants
+    /// keeps the other end open or goes on writing.
     pub(super) fn receive(&mut self) -> State {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
@@ -72,7 +74,7 @@ impl Channel {
         }
     }
 
-    /// The next complete line among what was received, without its line feed.
+    /// The next complete line that was received, without its line feed.
     pub(super) fn next_line(&mut self) -> Option<Result<&[u8], TooLong<'_>>> {
         let feed = memchr::memchr(b'\n', &self.buffer[self.searched..]);
         let end = feed.map_or(self.buffer.len(), |offset| self.searched + offset);

@@ -4,7 +4,7 @@ use super::channel::{Channel, TooLong};
 use super::sender::{Sender, excerpt};
 use crate::trace::{Record, Violation};
 
-/// What the launcher has with each rank, and with a host that forks them.
+/// The channel from a rank, or from a host that forks ranks, with the state of its sender.
 pub(super) struct Conversation {
     pub(super) channel: Channel,
     pub(super) sender: Sender,
@@ -18,7 +18,7 @@ pub(super) struct Breach {
 }
 
 impl Conversation {
-    /// The next record among what was received, with its line.
+    /// The next record that was received, with its line.
     pub(super) fn next_record(&mut self) -> Option<Result<(&[u8], Record), Breach>> {
         let (violation, line) = match self.channel.next_line()? {
             Ok(line) => match self.sender.check(line) {

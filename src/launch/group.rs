@@ -13,26 +13,27 @@ use nix::unistd::Pid;
 
 use crate::trace::Outcome;
 
-/// How long the kernel may take to end processes after SIGKILL. Only a process inside a device
+/// Time that the kernel may take to end processes after SIGKILL. Only a process inside a device
 /// driver takes longer than an instant.
 pub(super) const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// How often to look in that time.
+/// Interval between two looks at the processes within [`KILL_GRACE`].
 pub(super) const KILL_POLL: Duration = Duration::from_millis(1);
 
-/// A group: the leader, whose process id is the group's, and whatever descends from it.
+/// A process group: the leader, whose process id is that of the group, and its descendants.
 #[derive(Debug)]
 pub(super) struct ProcessGroup {
-    /// A child of the launcher's, whoever forked it; its id is its own until it was waited for.
+    /// A child of the launcher, whichever process forked it. Its id is not reused before it was
+    /// waited for.
     leader: Pid,
-    /// Set once the leader was waited for.
+    /// Outcome of the leader; set once it was waited for.
     outcome: Option<Outcome>,
     killed: bool,
 }
 
 impl ProcessGroup {
-    /// Takes charge of the group that process `leader` leads, a child of the launcher's that nobody
-    /// else waits for.
+    /// Takes charge of the group that process `leader` leads, a child of the launcher for which
+    /// nothing else waits.
     pub(super) fn new(leader: u32) -> Self {
         Self { leader: Pid::from_raw(leader.cast_signed()), outcome: None, killed: false }
     }
@@ -42,11 +43,12 @@ impl ProcessGroup {
         self.leader.as_raw().cast_unsigned()
     }
 
-    /// How the leader ended, if it has. What it left behind is killed.
+    /// Outcome of the leader, or none while it runs. Once it has ended, the rest of the group is
+    /// killed.
     pub(super) fn outcome(&mut self) -> Option<Outcome> {
         if self.outcome.is_none() && self.leader_is_dead() {
-            // As long as the dead leader was not waited for, nobody else can get its id: no
-            // stranger is hit.
+            // The id of a dead leader is not reused before it was waited for, so no other process
+            // is hit.
             self.signal();
             self.outcome = wait(self.leader).map(|status| self.read(status));
         }
@@ -62,7 +64,7 @@ impl ProcessGroup {
     }
 
     fn signal(&self) {
-        // Fails only when there is nobody left.
+        // Fails only if no process of the group is left.
         let _ = killpg(self.leader, Signal::SIGKILL);
     }
 
@@ -82,8 +84,9 @@ impl ProcessGroup {
         }
     }
 
-    /// Waits for members whose parent has died, and which the launcher has inherited; adds those
-    /// that had an end of their own, before the kill, to `ended`. Whether the group is empty.
+    /// Waits for dead members that the launcher inherited from their dead parent, and returns true
+    /// if the group is empty. Members that did not end by SIGKILL, so before the kill, are added to
+    /// `ended`.
     fn reap(&mut self, ended: &mut Vec<(u32, Outcome)>) -> bool {
         if self.outcome().is_none() {
             return false;
@@ -120,8 +123,9 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Kills groups and waits until they are empty. Members with an end of their own are added to
-/// `ended`; the leaders of groups that would not die are returned.
+/// Kills process groups and waits until they are empty, for at most [`KILL_GRACE`]. Members that
+/// did not end by SIGKILL are added to `ended`. Returns the ids of the leaders of groups that did
+/// not die.
 pub(super) fn end(groups: &mut [&mut ProcessGroup], ended: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
     for group in groups.iter_mut() {
         group.kill();

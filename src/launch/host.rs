@@ -1,4 +1,4 @@
-//! Starts the hosts of a run: the processes that a rank, or every rank, lives in.
+//! Starts the hosts of a run. A host is a process that is one rank, or that forks all ranks.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,17 +12,18 @@ use super::pool::Handover;
 use super::sender::{Role, Sender};
 use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
 use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
-use crate::spec::Plan;
+use crate::spec::{Plan, Workload};
 use crate::trace::contract::{self, LogOf};
 
-/// Variables that say who the ranks of a run are, beside those of zprobe.
+/// Environment variables of a run that engines read, in addition to those of zprobe: the number of
+/// ranks, and the address at which they meet.
 pub(super) const OF_A_RUN: [&str; 4] =
     ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
 
-/// The interface that nobody else reaches, by Linux's name for it.
+/// Linux's name of the loopback interface, which no other machine reaches.
 const LOOPBACK: &str = "lo";
 
-/// Every host of a run, and a conversation with each rank, in rank order. A host that forks its
+/// All hosts of a run, and a conversation with each rank, in rank order. A host that forks the
 /// ranks is the only one, and the conversation with it comes last.
 pub(super) struct Started {
     pub(super) groups: Vec<ProcessGroup>,
@@ -61,13 +62,13 @@ pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, Laun
     Ok(Started { groups, conversations })
 }
 
-/// What the hosts of a run have in common.
+/// Inputs that all hosts of a run share.
 struct Hosts<'a> {
-    /// Absolute, because a rank may change its directory.
+    /// The run directory as an absolute path, because a rank may change its working directory.
     run_dir: &'a Path,
     /// The part of the environment that is the same for every host.
     variables: Variables,
-    /// Where the ranks meet. The socket listens already, so nobody can take its port.
+    /// Socket at which the ranks meet. It listens already, so no other process can take its port.
     store: TcpListener,
 }
 
@@ -75,8 +76,11 @@ impl<'a> Hosts<'a> {
     fn new(launch: &Launch<'_>, run_dir: &'a Path) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
-        let params = serde_json::to_string(Plan::new(launch.spec).params())
+        let plan = Plan::new(launch.spec);
+        let params = serde_json::to_string(plan.params())
             .map_err(LaunchError::system("the parameters for the ranks"))?;
+        let workload = serde_json::to_string(&Workload::new(launch.spec, &plan))
+            .map_err(LaunchError::system("the workload for the ranks"))?;
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(LaunchError::system("a socket for the ranks to meet at"))?;
         let address =
@@ -86,18 +90,19 @@ impl<'a> Hosts<'a> {
             (contract::RUN, Some(launch.run_id.into())),
             (contract::SPEC, Some(spec.into())),
             (contract::PARAMS, Some(params.into())),
+            (contract::WORKLOAD, Some(workload.into())),
             (contract::RUN_DIR, Some(run_dir.into())),
             ("MASTER_ADDR", Some(address.ip().to_string().into())),
             ("MASTER_PORT", Some(address.port().to_string().into())),
             ("WORLD_SIZE", Some(world_size.clone().into())),
             ("LOCAL_WORLD_SIZE", Some(world_size.into())),
         ];
-        // Gloo listens where the name of the host leads to, which others may reach, too.
+        // By default Gloo listens on the address of the host name, which other machines may reach.
         variables.extend(unless_set("GLOO_SOCKET_IFNAME", LOOPBACK));
         Ok(Self { run_dir, variables, store })
     }
 
-    /// Starts a process that is rank `rank`. It gets the sending end of its channel.
+    /// Starts the process of rank `rank`, which gets the sending end of its event channel.
     fn start_rank(
         &self,
         program: &RankProgram,
@@ -117,8 +122,8 @@ impl<'a> Hosts<'a> {
         spawn(program, Streams::create(LogOf::Rank(rank), self.run_dir)?, variables, &inherited)
     }
 
-    /// Starts the process that forks all ranks. It gets the sending ends of their channels, and of
-    /// its own.
+    /// Starts the process that forks all ranks. It gets the sending ends of their event channels,
+    /// and of its host channel.
     fn start_forking(
         &self,
         program: &RankProgram,
@@ -137,7 +142,7 @@ impl<'a> Hosts<'a> {
         spawn(program, streams, variables, &self.inherited(events, host_channel))
     }
 
-    /// The same for a process that exists already.
+    /// Inputs with which a pool forks the process that forks all ranks.
     fn handover<'b>(
         &'b self,
         events: &'b [OwnedFd],

@@ -1,14 +1,15 @@
-//! The end of a log.
+//! Reads the end of a log.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use crate::run_dir;
 
-/// Most bytes looked at, so that a rank that floods its standard error costs nothing.
+/// Largest number of bytes that are read, so that a rank that floods its standard error costs
+/// nothing.
 const BYTES: u64 = 4 << 10;
 
-/// Most lines kept.
+/// Largest number of lines that are kept.
 const LINES: usize = 20;
 
 /// The last lines of a log; none when it is empty or was never written.

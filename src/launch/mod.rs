@@ -1,4 +1,5 @@
-//! From a spec to a trace: one process per rank, started, watched, recorded and reaped.
+//! Performs a run, from its spec to its trace: one process per rank is started, watched, recorded
+//! and reaped.
 //!
 //! A rank is *any program that speaks the protocol* of `docs/protocol.md`: it writes
 //! [`trace::Record`](crate::trace::Record)s, one JSON object a line, to a descriptor of its own,
@@ -46,27 +47,28 @@ use crate::trace::Record;
 /// The program that ranks run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProgram {
-    /// Executable; looked up in `PATH` when it has no slash.
+    /// Executable; looked up in `PATH` if it has no slash.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// How its ranks come to be.
+    /// Way in which the processes of its ranks are created.
     pub hosting: Hosting,
-    /// Directories in which the dynamic loader looks for its libraries first.
+    /// Directories that the dynamic loader searches first for the libraries of the program.
     pub library_path: Vec<PathBuf>,
 }
 
-/// How ranks come to be: which processes the launcher starts, and who forks.
+/// The way in which the processes of ranks are created: started by the launcher, or forked from a
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hosting {
     /// The launcher starts the program once for each rank; each process is a rank.
     OnePerRank,
-    /// The launcher starts the program once. It loads its libraries once, forks the ranks, waits
-    /// for them, and says on its host channel how they end.
+    /// The launcher starts the program once. The program loads its libraries once, forks the ranks,
+    /// waits for them, and says on its host channel how they end.
     Forked,
 }
 
-/// Where the hosts of a run come from.
+/// Origin of the hosts of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// This program is started for the run.
@@ -83,7 +85,7 @@ impl Source<'_> {
         }
     }
 
-    /// What run `run` may leave behind.
+    /// Marks of the processes that run `run` may leave behind.
     fn strays(&self, run: &str) -> Strays {
         match self {
             Source::Cold(_) => Strays::of(run),
@@ -92,29 +94,29 @@ impl Source<'_> {
     }
 }
 
-/// Everything that a run needs.
+/// All inputs of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// Identifies the run in every record.
+    /// Id of the run, which every record carries.
     pub run_id: &'a str,
-    /// What to run.
+    /// Specification of the run.
     pub spec: &'a RunSpec,
-    /// Who runs it.
+    /// Origin of the hosts of the run.
     pub source: Source<'a>,
-    /// Where the trace and the ranks' logs go; created when it does not exist.
+    /// Directory for the trace and the logs of the ranks; created if it does not exist.
     pub run_dir: &'a Path,
 }
 
-/// What is left of a run that is over. Everything else stands in its trace.
+/// Processes that are left of a run that is over. All other facts are in its trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "processes may have survived"]
 pub struct Ended {
-    /// Ids of processes that did not die of SIGKILL: they are stuck inside the kernel, which
-    /// happens to processes in a device driver. Empty in every other case.
+    /// Ids of processes that did not die of SIGKILL, because they are stuck inside the kernel, for
+    /// example in a device driver. Empty in every other case.
     pub survivors: Vec<u32>,
 }
 
-/// Why a run could not be started or recorded.
+/// Error that prevented a run from being started or recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Something in the run directory cannot be written.
@@ -123,9 +125,9 @@ pub enum LaunchError {
         advice(.cause, "choose another run directory with --out")
     )]
     RunDir {
-        /// What was to be written.
+        /// Path that could not be written.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// The program does not start.
@@ -136,7 +138,7 @@ pub enum LaunchError {
     Spawn {
         /// The program.
         program: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// The operating system refuses a pipe, a socket or a signal handler.
@@ -145,9 +147,9 @@ pub enum LaunchError {
         advice(.cause, "check the limits of this shell with `ulimit -a`")
     )]
     System {
-        /// What was being set up.
+        /// Resource that was being set up, in words.
         what: &'static str,
-        /// The operating system's answer.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// Ranks would not have the stack that they need.
@@ -156,12 +158,12 @@ pub enum LaunchError {
          `ulimit -s 8192`"
     )]
     Stack {
-        /// The limit.
+        /// Stack limit of the shell, in KiB.
         kib: u64,
-        /// What a rank needs.
+        /// Stack size that a rank needs, in KiB.
         needed: u64,
     },
-    /// The process of a pool does not do its part.
+    /// The process of a pool has ended, or does not answer as it should.
     #[error(
         "the pool of {program} {failure}; start another pool, or run without one{}",
         last_words(.stderr)
@@ -169,7 +171,7 @@ pub enum LaunchError {
     Pool {
         /// The program.
         program: PathBuf,
-        /// What is wrong.
+        /// Failure of the pool.
         failure: PoolFailure,
         /// The last lines of its standard error.
         stderr: Option<String>,
@@ -180,52 +182,54 @@ pub enum LaunchError {
          at once; run without a pool"
     )]
     PoolWorld {
-        /// Ranks of the run.
+        /// Number of ranks of the run.
         ranks: usize,
-        /// Most ranks of a run over a pool.
+        /// Largest number of ranks of a run over a pool.
         most: usize,
     },
 }
 
-/// What is wrong with a pool.
+/// Reason why a pool cannot serve a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolFailure {
-    /// Its process is gone.
+    /// The process of the pool has exited with this code.
     #[error("has exited with code {0}")]
     Exited(i32),
-    /// Its process is gone.
+    /// The process of the pool was ended by this signal.
     #[error("was ended by signal {0}")]
     Killed(i32),
-    /// Its process did not say that its engine is loaded.
+    /// The process of the pool did not report its engine as loaded within this time.
     #[error("did not say that it is ready, and had {0:?} for it")]
     NotReady(Duration),
-    /// There is no host for a run.
+    /// The pool did not fork a host for the run.
     #[error("did not fork a host for the run")]
     NoHost,
 }
 
-/// The end of a message that quotes standard error.
+/// End of an error message that quotes standard error.
 fn last_words(stderr: &Option<String>) -> String {
     stderr.as_ref().map_or_else(String::new, |tail| format!(". Its last words:\n{tail}"))
 }
 
 impl LaunchError {
-    /// For `map_err`: wraps the operating system's answer to a request for `what`.
+    /// Returns a function for `map_err` that wraps the operating system's error on a request for
+    /// `what`.
     fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |cause| Self::System { what, cause: cause.into() }
     }
 }
 
 impl Launch<'_> {
-    /// Runs to the end, whatever end that is, and leaves a trace in the run directory.
+    /// Performs the run to its end, whether it succeeds or not, and leaves a trace in the run
+    /// directory.
     ///
     /// `observer` sees each record as it is written. When this returns (or unwinds), no process
     /// of the run is left, except for [`Ended::survivors`].
     ///
-    /// Runs of one process take place one after the other: while one lasts, SIGINT, SIGTERM and SIGHUP
-    /// end that run instead of the process (a second one ends the process at once). The calling
-    /// thread must outlive the run: the kernel kills the ranks when the thread that started them
-    /// ends.
+    /// Runs of one process take place one after the other: while one lasts, SIGINT, SIGTERM and
+    /// SIGHUP end that run instead of the process (a second one ends the process at once). The
+    /// calling thread must outlive the run: the kernel kills the ranks when the thread that started
+    /// them ends.
     ///
     /// # Errors
     /// When the program cannot be started, the pool does not fork a host, or the trace or the logs

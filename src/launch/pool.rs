@@ -34,20 +34,21 @@ use crate::trace::Outcome;
 use crate::trace::contract::{self, LogOf};
 use crate::trace::handover::{LEADING_DESCRIPTORS, MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, encode};
 
-/// How long the host of a run may take to be forked: an instant, unless the machine is stuck.
+/// Time within which the host of a run must be forked. It takes an instant, unless the machine is
+/// stuck.
 const HANDOVER: Duration = Duration::from_secs(60);
 
-/// Longest answer: a process id, or [`WARM`].
+/// Length of the longest answer, in bytes: a process id, or [`WARM`].
 const ANSWER: usize = 64;
 
 /// A program that was started once for many runs.
 ///
-/// It lives until this is dropped, and stays on the thread that started it: when that thread ends,
-/// the kernel ends the process.
+/// The process lives until this value is dropped, and is bound to the thread that started it: when
+/// that thread ends, the kernel ends the process.
 #[derive(Debug)]
 pub struct Pool {
     program: PathBuf,
-    /// What its processes have for [`contract::RUN`] in the environment that the kernel shows.
+    /// Value of [`contract::RUN`] in the environment that the kernel shows of its processes.
     id: String,
     /// Log of its standard error.
     stderr: PathBuf,
@@ -56,7 +57,7 @@ pub struct Pool {
     stays: PhantomData<*const ()>,
 }
 
-/// What a pool needs for the host of a run.
+/// Inputs from which a pool forks the host of a run.
 pub(super) struct Handover<'a> {
     /// The run's part of the environment.
     pub(super) variables: &'a Variables,
@@ -68,10 +69,10 @@ pub(super) struct Handover<'a> {
     pub(super) stderr: PathBuf,
 }
 
-/// What came of waiting for an answer.
+/// Result of waiting for an answer from a pool.
 enum Answer {
     Said(Vec<u8>),
-    /// Nobody is left to answer.
+    /// The other end is closed.
     Closed,
     Late,
 }
@@ -106,7 +107,7 @@ impl Pool {
                 .map_err(LaunchError::system("a socket to a pool"))?;
         let id = format!("pool-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let mut variables = for_forking();
-        // Those of a run come with it; the user's own would be of another one.
+        // The variables of a run come with the run; those of the user would belong to another one.
         variables.extend(super::host::OF_A_RUN.map(|name| (name, None)));
         variables.push((contract::RUN, Some((&id).into())));
         variables.push((contract::POOL_FD, Some(far_end.as_raw_fd().to_string().into())));
@@ -131,7 +132,8 @@ impl Pool {
         self.process.borrow().pid()
     }
 
-    /// What a run over this pool may leave behind, beside what is marked as the run's.
+    /// Marks of the processes that a run over this pool may leave behind, in addition to those with
+    /// the mark of the run.
     pub(super) fn strays(&self) -> Strays {
         Strays::of(&self.id).sparing(self.pid())
     }
@@ -154,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// Sends the message about a run. Whether somebody is there to take it.
+    /// Sends the message about a run. Returns false if the pool has closed its end of the socket.
     fn send(&self, handover: &Handover<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
         let Streams { stdout, stderr } = &handover.streams;
         let mut fds: Vec<RawFd> = vec![answer.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
@@ -201,8 +203,9 @@ impl Pool {
         }
     }
 
-    /// Why there was no good answer: the end of the process, where that is the reason, otherwise
-    /// `failure`. A process that does not answer at all is of no use any more, and is ended.
+    /// Error for an answer that is missing or wrong: the end of the process, if it has ended,
+    /// otherwise `failure`. A process that has not closed its end is of no use any more, and is
+    /// killed first.
     fn failure(&self, answer: &Answer, failure: PoolFailure, host: Option<&Path>) -> LaunchError {
         let mut process = self.process.borrow_mut();
         if matches!(answer, Answer::Closed) {
@@ -230,7 +233,7 @@ impl Drop for Pool {
     }
 }
 
-/// Whether this is a child of the launcher's that leads its process group.
+/// Returns true if `pid` is a child of the launcher and leads its process group.
 fn is_child(pid: u32) -> bool {
     let pid = Pid::from_raw(pid.cast_signed());
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;

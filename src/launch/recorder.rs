@@ -1,4 +1,5 @@
-//! Writes the trace as it happens, without secrets, and shows each record to the observer.
+//! Writes the trace while the run is going on, without secrets, and shows each record to the
+//! observer.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
@@ -23,7 +24,7 @@ pub(super) struct Recorder<'a> {
     next_seq: u64,
     selection: Selection,
     redactor: Redactor,
-    /// Whether the specification has secrets, which no trace tells afterwards.
+    /// True if the specification holds secrets, which cannot be known from the trace afterwards.
     has_secrets: bool,
 }
 
@@ -52,8 +53,8 @@ impl<'a> Recorder<'a> {
         })
     }
 
-    /// Records a rank's `line`, as far as the trace is to hold it and without the secrets in it;
-    /// `record` is what it says.
+    /// Records the line of a rank without its secrets, as far as the trace is to hold it; `record`
+    /// is the parsed line.
     pub(super) fn relay(&mut self, line: &[u8], mut record: Record) -> Result<(), LaunchError> {
         let written = self.without_secrets(&mut record).and_then(|redacted| {
             let line = redacted.as_deref().unwrap_or(line);
@@ -66,7 +67,7 @@ impl<'a> Recorder<'a> {
         self.finish(written, &record)
     }
 
-    /// Records an event of the launcher's own, now.
+    /// Records an event of the launcher, with the present time.
     pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
         self.record_at(now_ns(), event)
     }
@@ -91,7 +92,7 @@ impl<'a> Recorder<'a> {
         self.finish(written, &record)
     }
 
-    /// Takes the secrets out of a record, and says what its line is then, if there were any.
+    /// Takes the secrets out of a record, and returns its new line if there were any.
     fn without_secrets(&self, record: &mut Record) -> io::Result<Option<Vec<u8>>> {
         let redacted = self.redactor.record(record)?;
         Ok(redacted.then(|| serde_json::to_vec(record)).transpose()?)
@@ -102,13 +103,14 @@ impl<'a> Recorder<'a> {
         self.file.write_all(line).and_then(|()| self.file.write_all(b"\n"))
     }
 
-    /// Hands everything to the operating system, so that it outlives the launcher.
+    /// Hands all of the trace to the operating system, so that it outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
         self.file.flush().map_err(|cause| self.error(cause))
     }
 
-    /// Takes what the specification has of secrets out of the logs of its run, now that nobody writes to
-    /// them any more: with the trace it is not known any more what to look for.
+    /// Takes the secrets of the specification out of the logs of its run, once no process writes to
+    /// them any more. It cannot be done later: the trace alone does not tell which texts to look
+    /// for.
     pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
         if !self.has_secrets {
             return Ok(());
@@ -126,7 +128,7 @@ impl<'a> Recorder<'a> {
         logs().map_err(|cause| self.error(cause))
     }
 
-    /// Writes a log again if a secret stands in it.
+    /// Rewrites a log without the secrets in it, if there are any.
     fn keep_secrets_out_of(&self, log: &Path, run_dir: &Path) -> io::Result<()> {
         let mut clean = NamedTempFile::new_in(run_dir)?;
         let mut reader = BufReader::new(File::open(log)?);

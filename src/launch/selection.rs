@@ -1,24 +1,24 @@
-//! Which records of the ranks the trace holds, and of which of them the content.
+//! Selection of the ranks' records that the trace holds, and of those whose content it holds.
 //!
-//! Ranks say all that they do, so that the launcher knows at any time where they are. What the
-//! spec's [`Recording`](crate::spec::Recording) leaves out is not written, but for the last words of
-//! a rank that ends there.
+//! Ranks report all that they do, so that the launcher knows at any time where they are. Records
+//! that the [`Recording`](crate::spec::Recording) of the spec leaves out are not written, except
+//! for the last ones of a rank that ends there.
 
 use crate::spec::{Point, RunSpec};
 use crate::trace::{Contents, Event, LayoutName, Record};
 
-/// What becomes of a line.
+/// Decision about a line of a rank.
 pub(super) enum Choice {
-    /// It is written as it is.
+    /// The line is written as it is.
     Whole,
-    /// This is written in its place: the buffer's content stands in the trace already, or the trace
-    /// has no room for it.
+    /// This line is written in its place: the content of the buffer is already in the trace, or the
+    /// trace has no room for it.
     WithoutContent(Vec<u8>),
-    /// Nothing is written.
+    /// No line is written.
     LeftOut,
 }
 
-/// What was written so far, and what was not.
+/// State of the selection: the contents that were written so far, and the lines that were left out.
 pub(super) struct Selection {
     spec: RunSpec,
     bytes: u64,
@@ -26,19 +26,19 @@ pub(super) struct Selection {
     ranks: Vec<Rank>,
 }
 
-/// Where a rank is.
+/// Position of a rank in the run, and the last of its lines that were left out.
 #[derive(Clone, Default)]
 struct Rank {
     step: Option<usize>,
     microbatch: Option<usize>,
-    /// Lines that were left out since the last that was written: the last phase that was entered,
-    /// and what followed it last.
+    /// Lines that were left out since the last written line: the last phase that the rank entered
+    /// (`phase`), and the last line after it (`last`).
     phase: Option<Vec<u8>>,
     last: Option<Vec<u8>>,
 }
 
 impl Selection {
-    /// Nothing written yet of a run of `spec`.
+    /// The selection for a run of `spec`, of which nothing was written yet.
     pub(super) fn new(spec: &RunSpec) -> Self {
         let ranks = vec![Rank::default(); spec.world_size];
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
@@ -49,7 +49,7 @@ impl Selection {
         self.bytes += bytes as u64;
     }
 
-    /// Decides about a rank's line.
+    /// Decides about the line of a rank.
     pub(super) fn choose(&mut self, line: &[u8], record: &Record) -> Choice {
         let Some(rank) = record.rank.and_then(|rank| self.ranks.get_mut(rank)) else {
             return Choice::Whole;
@@ -70,10 +70,11 @@ impl Selection {
         self.shorten(line.len(), record).map_or(Choice::Whole, Choice::WithoutContent)
     }
 
-    /// The line of a buffer without its content, where that is not to be written.
+    /// The line of a buffer without its content, or none if the content is to be written.
     ///
-    /// Copies of the whole model make way when the budget is used up: in a run in which ranks hold
-    /// the same there is one of each, and what an optimizer consumes is its rank's partition.
+    /// Copies of the whole model are left out once the budget is used up. Where ranks hold the same
+    /// copy the trace has it once anyway, and what an optimizer consumes is the partition of its
+    /// rank.
     fn shorten(&mut self, length: usize, record: &Record) -> Option<Vec<u8>> {
         let Event::Buffer { step, microbatch, point, layout, payload } = &record.event else {
             return None;
@@ -94,8 +95,8 @@ impl Selection {
         serde_json::to_vec(&Record { event, run: record.run.clone(), ..*record }).ok()
     }
 
-    /// Lines that were left out and that `event`, the end of a rank or of the run, makes worth
-    /// keeping: the last words of the ranks concerned.
+    /// Lines that were left out and have to be kept because `event` ends a rank or the run: the
+    /// last lines of the ranks concerned.
     pub(super) fn last_words(&mut self, event: &Event) -> Vec<Vec<u8>> {
         let ranks = match event {
             Event::RankExited { rank, .. } => *rank..*rank + 1,
@@ -109,11 +110,11 @@ impl Selection {
     }
 }
 
-/// Whether the trace does without an event of a rank that is where `rank` says.
+/// Returns true if the trace leaves out an event of a rank at the position `rank`.
 fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
     match event {
-        // Ranks record no buffer that is not to be recorded, and what they tell each other of buffers
-        // goes with them.
+        // Ranks emit only the buffers that are to be recorded. The digests of buffers that they
+        // exchange are recorded where the buffers are.
         Event::Buffer { .. } => return false,
         Event::DigestsGathered { step, .. } => {
             return !spec.records_point(Point::Parameters, *step, None);

@@ -1,5 +1,5 @@
-//! What a line on a channel must be to count: the next record of the sender that the channel
-//! belongs to.
+//! Checks of the lines on a channel: each must be the next record of the sender to which the
+//! channel belongs.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use serde::de::IgnoredAny;
 use crate::spec::RunSpec;
 use crate::trace::{Event, PROTOCOL_VERSION, Record, Violation};
 
-/// Most characters of an offending line that the trace keeps.
+/// Largest number of characters of an offending line that the trace keeps.
 const EXCERPT: usize = 200;
 
-/// Who may write to a channel.
+/// Role of the process that may write to a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A rank.
@@ -20,7 +20,7 @@ pub(super) enum Role {
     Host(Range<usize>),
 }
 
-/// One end of a conversation, and how far it has got.
+/// The sender on a channel, and the state of its records so far.
 pub(super) struct Sender {
     run: String,
     spec: RunSpec,
@@ -30,12 +30,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender that has not said anything yet.
+    /// A sender that has not sent any record yet.
     pub(super) fn new(run: &str, spec: &RunSpec, role: Role) -> Self {
         Self { run: run.to_owned(), spec: spec.clone(), role, next_seq: 0, finished: false }
     }
 
-    /// The rank, if this is one.
+    /// Number of the rank, if the sender is one.
     pub(super) fn rank(&self) -> Option<usize> {
         match self.role {
             Role::Rank(rank) => Some(rank),
@@ -43,7 +43,7 @@ impl Sender {
         }
     }
 
-    /// Takes the sender's next line.
+    /// Checks the next line of the sender and returns its record.
     pub(super) fn check(&mut self, line: &[u8]) -> Result<Record, Violation> {
         let record = parse(line)?;
         if record.run != self.run || record.rank != self.rank() {
@@ -93,7 +93,7 @@ fn parse(line: &[u8]) -> Result<Record, Violation> {
     }
 }
 
-/// The start of an offending line, as readable as it gets.
+/// The start of an offending line, with invalid UTF-8 replaced.
 pub(super) fn excerpt(line: &[u8]) -> String {
     // A character has at most four bytes.
     let start = &line[..line.len().min(4 * EXCERPT)];

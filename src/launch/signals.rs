@@ -1,5 +1,5 @@
-//! Signals to the launcher, as descriptors that `poll` can wait for, and what whoever started it has
-//! made of them.
+//! Signals to the launcher: as descriptors that `poll` can wait for, and set right where the
+//! process that started the launcher has blocked or ignored them.
 
 use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
@@ -69,12 +69,12 @@ fn forget(registered: &mut Vec<SigId>) {
     }
 }
 
-/// While it exists, SIGINT, SIGTERM and SIGHUP are asked to stop the run instead of the process. A second
-/// one does what it always did, at once, and so does one after the run.
+/// Guard during whose life SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second
+/// signal has its usual effect at once, and so has a signal after the run.
 pub(super) struct Signals {
     interrupted: UnixStream,
-    /// Where every stopping signal is ignored nobody else holds the other end, and a closed one would
-    /// look like an interrupt.
+    /// The other end of `interrupted`, kept open. If every stopping signal is ignored nothing else
+    /// holds it, and a closed end would look like an interrupt.
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
@@ -100,17 +100,18 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Readable once the user wants the run to stop.
+    /// Descriptor that is readable once the user wants the run to stop.
     pub(super) fn interrupted(&self) -> BorrowedFd<'_> {
         self.interrupted.as_fd()
     }
 
-    /// Readable when a child process may have ended.
+    /// Descriptor that is readable when a child process may have ended.
     pub(super) fn child(&self) -> BorrowedFd<'_> {
         self.child.as_fd()
     }
 
-    /// To be called before looking at the children, so that none can end unnoticed in between.
+    /// Empties [`Signals::child()`]. To be called before looking at the children, so that none can
+    /// end unnoticed in between.
     pub(super) fn clear_child(&self) {
         let mut bytes = [0; 64];
         while matches!((&self.child).read(&mut bytes), Ok(n) if n > 0) {}
@@ -134,12 +135,12 @@ fn stopping_signals() -> &'static [i32] {
 
 /// Makes sure that signals arrive on this thread, whatever it inherited: that the ends of children
 /// are noticed and waited for, that a run can be stopped, and that a file which is too large
-/// (`ulimit -f`) is an error of whoever writes it, and not the end of the process.
+/// (`ulimit -f`) is an error of the write, and not the end of the process.
 ///
 /// # Errors
 /// When the operating system refuses it.
 pub fn put_signals_right() -> io::Result<()> {
-    // Asked for before anything listens to one.
+    // They must be determined before a handler is installed.
     let _ = stopping_signals();
     let mut needed = SigSet::empty();
     needed.extend(STOPPING);
@@ -154,8 +155,8 @@ pub fn put_signals_right() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a child what programs expect to start with, but for signals that the user ignores. To be
-/// called between fork and exec: it makes system calls, and nothing else.
+/// Gives a child the signal state that programs expect at their start, except for signals that the
+/// user ignores. To be called between fork and exec: it makes system calls, and nothing else.
 pub(super) fn start_anew() -> io::Result<()> {
     SigSet::empty().thread_set_mask()?;
     // SAFETY: no handler is installed, and none is replaced.
@@ -171,8 +172,9 @@ fn is_ignored(signal: Signal) -> bool {
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Whether the stopping signals end the process. `signal-hook` never gives a signal back, so the
-/// handler that emulates the default stays for good, and comes first.
+/// Flag that is true while the stopping signals end the process. `signal-hook` never restores the
+/// handler of a signal, so the handler that emulates the default stays installed for good, and
+/// comes first.
 fn act_by_default() -> io::Result<Arc<AtomicBool>> {
     static ACT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(act) = ACT.get() {

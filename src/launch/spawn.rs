@@ -1,5 +1,5 @@
-//! Starts a program: its environment, its output, what it inherits, and that it dies with the
-//! launcher.
+//! Starts a program with its environment, its output and its inherited descriptors, so that it dies
+//! with the launcher.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,10 +22,11 @@ use super::{LaunchError, RankProgram};
 use crate::run_dir;
 use crate::trace::contract::LogOf;
 
-/// Environment variables with their values. None: not set, even if the launcher has it.
+/// Environment variables with their values. One without a value is not set, even if the launcher
+/// has it.
 pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
 
-/// Where the output of a process goes.
+/// Files for the output of a process.
 pub(super) struct Streams {
     pub(super) stdout: File,
     pub(super) stderr: File,
@@ -42,7 +43,8 @@ impl Streams {
     }
 }
 
-/// What a program that loads an engine for several ranks is given, beside what it is for.
+/// Environment variables of a program that loads an engine and then forks, in addition to those of
+/// the run.
 pub(super) fn for_forking() -> Variables {
     let mut variables = vec![("RANK", None), ("LOCAL_RANK", None)];
     // libtorch's start-up allocates tens of megabytes in small pieces. Huge pages spare it most of
@@ -78,8 +80,8 @@ pub(super) fn spawn(
     Ok(ProcessGroup::new(child.id()))
 }
 
-/// The variable by which the dynamic loader looks into these directories before the user's own; none
-/// for no directories.
+/// The environment variable that lets the dynamic loader search these directories before those of
+/// the user; none if there are no directories.
 pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)> {
     const NAME: &str = "LD_LIBRARY_PATH";
     if directories.is_empty() {
@@ -98,7 +100,7 @@ pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)>
     Some((NAME, value))
 }
 
-/// A variable for which the user's own value comes first.
+/// The environment variable with this value, or none if the user has set it.
 pub(super) fn unless_set(
     name: &'static str,
     value: &str,
@@ -106,8 +108,8 @@ pub(super) fn unless_set(
     env::var_os(name).is_none().then(|| (name, Some(value.into())))
 }
 
-/// Makes the child die with the launcher, start with no signal blocked, and inherit these descriptors
-/// and no others.
+/// Makes the child die with the launcher, start with no signal blocked, and inherit these
+/// descriptors and no others.
 fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
     let launcher = getpid();
     let prepare = move || -> io::Result<()> {

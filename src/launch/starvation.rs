@@ -1,22 +1,22 @@
-//! Time that a process was ready to run, and had no core.
+//! Measures the time for which a process was ready to run and had no core.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Less is noise, and not worth another look.
+/// Shortest time that counts as starvation. Less is noise, and not worth another look.
 const NOTICEABLE: Duration = Duration::from_millis(20);
 
-/// How long to wait until it shows whether a process that wants a core has one.
+/// Time after which it shows whether a process that wants a core has got one.
 const ANOTHER_LOOK: Duration = Duration::from_millis(100);
 
-/// What was seen of processes at the last look.
+/// Usage of each process at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Starvation {
     known: HashMap<u32, Usage>,
 }
 
-/// What the kernel has counted of a process since it began.
+/// The kernel's counts for a process since its start.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     at: Instant,
@@ -25,13 +25,13 @@ struct Usage {
     /// Time for which the thread that waited longest has waited for a core. A wait that still lasts
     /// is not counted.
     waited: Duration,
-    /// Whether a thread has or wants a core now.
+    /// True if a thread has or wants a core now.
     runnable: bool,
 }
 
 impl Starvation {
-    /// How long a process was starved for since the last look, or since it began; nothing where the
-    /// kernel does not count it, and where it is not worth mentioning.
+    /// Time for which a process was starved since the last look, or since its start; zero if the
+    /// kernel does not count it, or if it is shorter than [`NOTICEABLE`].
     pub(super) fn since_last_look(&mut self, pid: u32) -> Duration {
         let Some(now) = usage(pid) else { return Duration::ZERO };
         let starved = starved(self.known.get(&pid).copied(), now);
@@ -43,7 +43,7 @@ impl Starvation {
     }
 }
 
-/// How long a process was starved for between two looks; without the first, since it began.
+/// Time for which a process was starved between two looks; without the first, since its start.
 fn starved(before: Option<Usage>, now: Usage) -> Duration {
     let waited = now.waited.saturating_sub(before.map_or(Duration::ZERO, |it| it.waited));
     let still_waits = match before {

@@ -13,43 +13,43 @@ use super::LaunchError;
 use super::group::{KILL_GRACE, KILL_POLL};
 use crate::trace::contract;
 
-/// Makes whatever a dying process leaves behind a child of the launcher, which can then wait for
-/// it.
+/// Makes the children that a dying process leaves behind children of the launcher, which can then
+/// wait for them.
 pub(super) fn adopt_orphans() -> Result<(), LaunchError> {
     prctl::set_child_subreaper(true)
         .map_err(LaunchError::system("the adoption of orphaned processes"))
 }
 
-/// Which processes among the launcher's children, where the kernel puts them when their parent is
-/// gone, are strays.
+/// Criteria for strays among the children of the launcher, which the kernel gives it when their
+/// parent is gone.
 ///
-/// They are known by their environment, which a process has to go out of its way to lose. The
-/// kernel shows the environment that a program was started with: those that are forked have that
-/// of the process that forked them.
+/// Strays are recognised by a variable of their environment, which a process has to go out of its
+/// way to lose. The kernel shows the environment that a program was started with: a forked process
+/// has that of the process that forked it.
 pub(super) struct Strays {
     marks: Vec<String>,
     spared: Option<u32>,
 }
 
 impl Strays {
-    /// Those of run `run`.
+    /// Criteria for the strays of run `run`.
     pub(super) fn of(run: &str) -> Self {
         Self { marks: vec![mark(run)], spared: None }
     }
 
-    /// All but this process.
+    /// Excludes the process `pid`.
     pub(super) fn sparing(mut self, pid: u32) -> Self {
         self.spared = Some(pid);
         self
     }
 
-    /// Those of run `run` too.
+    /// Adds the strays of run `run`.
     pub(super) fn and(mut self, run: &str) -> Self {
         self.marks.push(mark(run));
         self
     }
 
-    /// Kills them. Returns those that would not die.
+    /// Kills the strays. Returns the ids of those that did not die.
     pub(super) fn end(&self) -> Vec<u32> {
         let deadline = Instant::now() + KILL_GRACE;
         let mut dying: Vec<u32> = Vec::new();
@@ -62,7 +62,7 @@ impl Strays {
                 return dying;
             }
             for &pid in &found {
-                // Nobody else waits for it, so the id is still its own.
+                // Nothing else waits for it, so its id was not reused.
                 let _ = kill(to_pid(pid), Signal::SIGKILL);
             }
             dying.extend(found);
@@ -75,7 +75,7 @@ impl Strays {
         }
     }
 
-    /// Whether this child is one of them.
+    /// Returns true if the child `pid` is a stray.
     fn are(&self, pid: u32) -> bool {
         if self.spared == Some(pid) {
             return false;
@@ -90,7 +90,7 @@ fn mark(run: &str) -> String {
     format!("{}={run}", contract::RUN)
 }
 
-/// Children of this process, whichever thread they hang on.
+/// Ids of the children of this process, whichever of its threads started them.
 fn children() -> Vec<u32> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let lists =

@@ -1,4 +1,4 @@
-//! The run itself: waits for something to happen, records it, and knows when it is over.
+//! Supervises a run: waits for events, records them, and ends the run when it is over.
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -21,10 +21,11 @@ use super::{Ended, Hosting, Launch, LaunchError};
 use crate::trace::contract::LogOf;
 use crate::trace::{Event, Outcome, Record, TRACE_FILE};
 
-/// A longer timeout is cut to this, a century, so that no point in time is out of range.
+/// Longest timeout, a century, to which a longer one is cut so that no point in time is out of
+/// range.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// See [`Launch::run`].
+/// Performs a run; see [`Launch::run`].
 pub(super) fn run(
     launch: &Launch<'_>,
     observer: &mut dyn FnMut(&Record),
@@ -44,7 +45,8 @@ pub(super) fn run(
     })?;
     let (trace, logs) = (run_dir.join(TRACE_FILE), run_dir.clone());
     let mut supervisor = Supervisor::start(launch, run_dir, recorder).inspect_err(|_| {
-        // Nothing ran, so nothing was recorded; what stands in the way of this is in the error.
+        // Nothing ran, so no trace and no logs are kept. An obstacle to removing them is one that
+        // the error names already.
         let _ = std::fs::remove_file(&trace);
         for log in (0..launch.spec.world_size).map(LogOf::Rank).chain([LogOf::Host]) {
             let _ = std::fs::remove_file(log.stdout(&logs));
@@ -54,7 +56,7 @@ pub(super) fn run(
     match supervisor.watch(&signals) {
         Ok(()) => supervisor.end(),
         Err(error) => {
-            // Nobody records how they ended, or that they would not.
+            // Neither their outcomes nor those that did not die are recorded.
             supervisor.end_processes(&mut Vec::new());
             Err(error)
         }
@@ -71,9 +73,10 @@ struct Supervisor<'a> {
     timeout_s: u64,
     ranks: Vec<Rank>,
     hosting: Hosting,
-    /// One for each rank, or one for all.
+    /// Hosts: one for each rank, or one for all ranks.
     hosts: Vec<Host>,
-    /// The ranks' in rank order, then that of the host that forks them. None once closed.
+    /// Conversations with the ranks, in rank order, then with the host that forks them; none once
+    /// closed.
     conversations: Vec<Option<Conversation>>,
     violated: bool,
 }
@@ -100,7 +103,7 @@ impl<'a> Supervisor<'a> {
         let world_size = launch.spec.world_size;
         let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
         let Started { groups, conversations } = host::start(launch, &run_dir)?;
-        // Not before: a machine with much to do takes its time for each process.
+        // The watchdog starts only now, because a busy machine takes long to start each process.
         let watchdog = Watchdog::new(world_size, timeout, Instant::now());
         let mut supervisor = Self {
             strays: launch.source.strays(launch.run_id),
@@ -145,10 +148,10 @@ impl<'a> Supervisor<'a> {
             if self.violated {
                 return Ok(());
             }
-            // Judged after listening, so that a launcher that was held up blames nobody for it.
+            // Judged after listening, so that a launcher that was held up blames no rank for it.
             until = match self.watchdog.verdict(Instant::now()) {
                 Verdict::WaitUntil(time) => time,
-                // Nobody is blamed for time without a core: that is judged once more.
+                // No rank is blamed for time without a core: the situation is judged once more.
                 Verdict::GraceOver if self.grace_starved() => Instant::now(),
                 Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
                 Verdict::GraceOver => return Ok(()),
@@ -161,8 +164,8 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Whether the machine has kept one of these ranks from saying anything, or one that has
-    /// finished from ending.
+    /// Returns true if one of the ranks in `silent`, or one that has finished but not ended, had no
+    /// core, so that it gets more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
         let mut starved = false;
         let is_leaving = |rank: &Rank| rank.finished && rank.outcome.is_none();
@@ -179,7 +182,8 @@ impl<'a> Supervisor<'a> {
         starved
     }
 
-    /// The same of whoever is still there when a grace is over.
+    /// Returns true if a process that is left when a grace is over had no core, so that the grace
+    /// gets longer.
     fn grace_starved(&mut self) -> bool {
         let left = (0..self.ranks.len()).filter(|&rank| self.ranks[rank].outcome.is_none());
         let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
@@ -188,13 +192,14 @@ impl<'a> Supervisor<'a> {
         by.is_some_and(|by| self.watchdog.grace_starved(by))
     }
 
-    /// The process of a rank, or, before it was forked, of its host.
+    /// Id of the process of a rank, or, before that was forked, of its host.
     fn process_of(&self, rank: usize) -> Option<u32> {
         let host = self.hosts.get(self.host_of(rank)).map(|host| host.group.pid());
         self.ranks[rank].pid.or(host)
     }
 
-    /// Takes in what a sender has to say. Its channel closes at its end, and at a violation.
+    /// Receives and records the lines on the channel `index`, which is closed at its end and at a
+    /// violation.
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
         let Some(mut conversation) = self.conversations[index].take() else { return Ok(()) };
         let state = conversation.channel.receive();
@@ -238,7 +243,7 @@ impl<'a> Supervisor<'a> {
         self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
     }
 
-    /// Records the end of a rank, after everything that it still had to say. The first report
+    /// Records the end of a rank, after all lines that it had still sent. Only the first report
     /// counts.
     fn rank_ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
         if self.ranks[rank].outcome.is_some() {
@@ -251,7 +256,7 @@ impl<'a> Supervisor<'a> {
         self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
     }
 
-    /// Looks which hosts have ended.
+    /// Takes note of the hosts that have ended since the last call.
     fn reap(&mut self) -> Result<(), LaunchError> {
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
@@ -262,7 +267,7 @@ impl<'a> Supervisor<'a> {
                 host.ended = true;
                 match self.hosting {
                     Hosting::OnePerRank => self.rank_ended(index, outcome, now_ns())?,
-                    // Its own channel is the last one.
+                    // The channel of the host is the last one.
                     Hosting::Forked => self.listen(self.ranks.len())?,
                 }
             }
@@ -270,7 +275,8 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Ends whatever is still there, and records how it ended. Every rank ends exactly once.
+    /// Ends all processes that are left, and records the outcome of each rank. Every rank ends
+    /// exactly once.
     fn end(mut self) -> Result<Ended, LaunchError> {
         let mut orphans = Vec::new();
         let survivors = self.end_processes(&mut orphans);
@@ -282,7 +288,7 @@ impl<'a> Supervisor<'a> {
             let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.ranks[rank].pid);
             let outcome = match orphan {
                 Some(&(_, outcome)) => outcome,
-                // A rank whose end nobody saw ended with its host.
+                // A rank whose end was not reported ended with its host.
                 None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
             };
             self.rank_ended(rank, outcome, now_ns())?;
@@ -293,8 +299,8 @@ impl<'a> Supervisor<'a> {
         Ok(Ended { survivors })
     }
 
-    /// Ends every process of the run. Returns those that would not die; `orphans` are ranks that had
-    /// an end of their own, which their host did not tell of.
+    /// Ends every process of the run, and returns the ids of those that did not die. Processes that
+    /// ended by themselves and whose end their host did not report are added to `orphans`.
     fn end_processes(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
         let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut survivors = group::end(&mut groups, orphans);
@@ -307,7 +313,7 @@ impl<'a> Supervisor<'a> {
         self.hosts.get_mut(host).and_then(|host| host.group.outcome())
     }
 
-    /// Number of the host that a rank lives in.
+    /// Index of the host of a rank.
     fn host_of(&self, rank: usize) -> usize {
         match self.hosting {
             Hosting::OnePerRank => rank,
@@ -315,7 +321,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Keeps the last words of ranks that did not end well, and of the host that forked them.
+    /// Records the last lines on standard error of ranks that did not end well, and of the host
+    /// that forked them.
     fn record_stderr(&mut self) -> Result<(), LaunchError> {
         let mut logs: Vec<_> = (0..self.ranks.len())
             .filter(|&rank| !self.ranks[rank].ended_well())

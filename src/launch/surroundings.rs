@@ -1,5 +1,5 @@
-//! What a run needs of the machine and of the shell that it was started from, checked before
-//! anything is started: what lacks would show in the ranks, as a fault of the engine.
+//! Requirements of a run on the machine and on the shell, checked before anything is started: one
+//! that is not met would show in the ranks, as a fault of the engine.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::LaunchError;
 /// shell gives more.
 const STACK: u64 = 1 << 20;
 
-/// Checks everything.
+/// Checks all requirements.
 pub(super) fn check() -> Result<(), LaunchError> {
     check_stack()?;
     check_loopback()
@@ -29,13 +29,14 @@ fn check_stack() -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Ranks meet over the loopback interface: tries it.
+/// Tries the loopback interface, over which ranks meet.
 fn check_loopback() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     TcpStream::connect(listener.local_addr()?).map(drop)
 }
 
-/// What to do about an error of the operating system; `otherwise` where it is no limit.
+/// Advice about an error of the operating system; `otherwise` if it is none of the limits that are
+/// known here.
 pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str {
     match cause.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

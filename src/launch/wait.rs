@@ -10,18 +10,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::channel::Channel;
 use super::signals::Signals;
 
-/// What woke the launcher up; nothing at all when the time was over.
+/// Events that woke the launcher up; none if the time was over.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// The user wants the run to stop.
+    /// True if the user wants the run to stop.
     pub(super) interrupted: bool,
-    /// A host may have ended.
+    /// True if a host may have ended.
     pub(super) child: bool,
     /// Indices of channels that have something to receive, or are closed.
     pub(super) channels: Vec<usize>,
 }
 
-/// Sleeps until something happens, or `until`.
+/// Sleeps until an event occurs, but not beyond `until`.
 pub(super) fn wait<'a>(
     channels: impl Iterator<Item = Option<&'a Channel>>,
     signals: &Signals,
@@ -54,7 +54,7 @@ pub(super) fn wait<'a>(
     })
 }
 
-/// Rounded up, so that the time is over when `poll` says so.
+/// Time left until `until`, rounded up so that it is over when `poll` says so.
 pub(super) fn timeout(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {

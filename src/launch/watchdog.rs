@@ -1,57 +1,60 @@
-//! When to stop waiting: a pure state machine over what the ranks did and when.
+//! Decides when to stop waiting for ranks: a pure state machine over their events and the times of
+//! these.
 //!
 //! The rules, in the order in which they apply:
 //!
 //! 1. **After a crash** (a rank ended abnormally), the other ranks have [`CRASH_GRACE`] to notice
 //!    and to say so. Silence means nothing in that time: they wait for a peer that is gone.
 //! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed
-//!    without an event from it. One that waits for another in a [meeting](crate::trace::Meeting) is not late, however long
-//!    it waits; its time starts when everybody has come. The verdict waits until every rank that
-//!    does not wait is late, so that each that hangs has had a timeout of its own, whichever was
-//!    first. It does not wait for ranks that go on talking for longer than [`TALKERS`] timeouts more.
-//!    A rank that has finished has [`LINGER_GRACE`] to end before it.
+//!    without an event from it. One that waits for another in a [meeting](crate::trace::Meeting) is
+//!    not late, however long it waits; its time starts when all ranks have come to the meeting. The
+//!    verdict is put off until every rank that does not wait is late, so that each rank that hangs
+//!    has had a timeout of its own, whichever hung first. For ranks that go on sending events it is
+//!    put off by at most [`TALKERS`] timeouts more. A rank that has finished gets [`LINGER_GRACE`]
+//!    to end before the verdict.
 //! 3. **Deadlock**: where every rank waits for another (in meetings of different kinds), all are
 //!    late once the timeout has passed since the last of them came.
 //! 4. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
 //!
-//! Time in which a process could have run, and had no core, does not count ([`Watchdog::starved`]),
-//! up to [`STARVED`] times what it has.
+//! Time in which a process was ready to run and had no core does not count ([`Watchdog::starved`]),
+//! up to [`STARVED`] times its timeout or grace.
 
 use std::time::{Duration, Instant};
 
 use crate::trace::{Event, Meetings, Reached, Waiting};
 
-/// How long the other ranks have after one ended abnormally; less if the timeout is less.
+/// Time that the other ranks have after one ended abnormally; less if the timeout is less.
 pub(super) const CRASH_GRACE: Duration = Duration::from_secs(3);
 
-/// How long processes may take to end once every rank has finished or ended.
+/// Time that processes may take to end once every rank has finished or ended.
 pub(super) const LINGER_GRACE: Duration = Duration::from_secs(5);
 
-/// For how many timeouts more, once a rank is late, the verdict waits for ranks that go on talking.
+/// Number of timeouts for which the verdict, once a rank is late, still waits for ranks that go on
+/// sending events.
 const TALKERS: u32 = 4;
 
-/// How often a timeout or a grace may be given once more to who had no core.
+/// Number of times by which a timeout or a grace may grow for processes that had no core.
 const STARVED: u32 = 20;
 
-/// What is known about each rank, and when it came to be known.
+/// State of each rank, with the times at which it changed.
 pub(super) struct Watchdog {
     timeout: Duration,
     ranks: Vec<Rank>,
     meetings: Meetings,
-    /// How far all ranks had come at the last look.
+    /// Meetings that all ranks had come to at the last look.
     by_all: Reached,
-    /// Since when they have come so far, on each line of meetings.
+    /// Time of the last change of `by_all`, for each line of meetings.
     since: [Instant; 2],
     crashed: Option<Instant>,
-    /// What the grace after a crash, or for ending, is longer by.
+    /// Extension of the grace after a crash, or of the one for ending.
     grace_starved: Duration,
 }
 
 struct Rank {
     state: State,
-    /// The last sign of life.
+    /// Time of the last sign of life.
     last: Instant,
-    /// How long it had no core since then.
+    /// Time without a core since the last sign of life.
     starved: Duration,
 }
 
@@ -62,10 +65,10 @@ enum State {
     Ended,
 }
 
-/// What to do now.
+/// Decision of the watchdog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing before this time, unless something happens.
+    /// Do nothing before this time, unless an event comes.
     WaitUntil(Instant),
     /// End the run: ranks are silent.
     Silent(Silence),
@@ -73,7 +76,7 @@ pub(super) enum Verdict {
     GraceOver,
 }
 
-/// Who is silent, and who waits for whom.
+/// Ranks that are silent, and ranks that wait for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Silence {
     /// Ranks that hang; in a deadlock, all.
@@ -86,7 +89,7 @@ pub(super) struct Silence {
 struct Running {
     rank: usize,
     waits: Option<Waiting>,
-    /// When it is late, if it does not wait.
+    /// Time at which the rank is late, if it does not wait for another.
     due: Instant,
 }
 
@@ -105,7 +108,7 @@ impl Watchdog {
         }
     }
 
-    /// The process of a rank exists: its time starts.
+    /// Takes note that the process of a rank exists: its time starts.
     pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
         let state = self.ranks[rank].state;
         if state == State::Running {
@@ -113,15 +116,15 @@ impl Watchdog {
         }
     }
 
-    /// An event came from a rank.
+    /// Takes note of an event of a rank.
     pub(super) fn heard(&mut self, rank: usize, event: &Event, now: Instant) {
         self.meetings.see(rank, event);
         let state = if *event == Event::Finished { State::Finished } else { State::Running };
         self.enters(rank, state, now);
     }
 
-    /// The process of a rank has ended, with success or without. Whoever ends without having
-    /// finished has crashed, even with success.
+    /// Takes note that the process of a rank has ended, with or without success. A rank that ends
+    /// without having finished has crashed, even with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == State::Finished;
         self.enters(rank, State::Ended, now);
@@ -137,13 +140,14 @@ impl Watchdog {
         }
     }
 
-    /// A rank was ready to run and had no core, for this long since it was heard. Whether it has
-    /// more time because of it.
+    /// Adds to the time for which a rank was ready to run and had no core since its last event.
+    /// Returns true if the rank has more time because of it.
     pub(super) fn starved(&mut self, rank: usize, by: Duration) -> bool {
         lengthen(&mut self.ranks[rank].starved, by, self.timeout)
     }
 
-    /// The same of what is awaited after a crash, or at the end.
+    /// Adds to the time for which processes that are awaited after a crash, or at the end, had no
+    /// core. Returns true if the grace is longer because of it.
     pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
         let grace = self.crash_grace().max(LINGER_GRACE);
         lengthen(&mut self.grace_starved, by, grace)
@@ -153,7 +157,7 @@ impl Watchdog {
         CRASH_GRACE.min(self.timeout)
     }
 
-    /// Judges the situation.
+    /// Decides what to do at the time `now`.
     pub(super) fn verdict(&mut self, now: Instant) -> Verdict {
         self.look_at_meetings(now);
         let grace = |start: Instant, grace: Duration| {
@@ -169,7 +173,7 @@ impl Watchdog {
             running.iter().filter(awaited).map(|rank| rank.due).min(),
             running.iter().filter(awaited).map(|rank| rank.due).max(),
         ) else {
-            // Every rank waits for another, or there is none.
+            // Every rank waits for another, or no rank is running.
             let Some(all_late) = running.iter().map(|rank| rank.due).max() else {
                 let settled = self.ranks.iter().map(|rank| rank.last).max().unwrap_or(now);
                 return grace(settled, LINGER_GRACE);
@@ -185,7 +189,8 @@ impl Watchdog {
         if now < first {
             return Verdict::WaitUntil(first);
         }
-        // Whoever has finished leaves, and is not to be cut off by the end of the others.
+        // A rank that has finished is about to end, and must not be cut off by the end of the
+        // others.
         let leaving = self.ranks.iter().filter(|rank| rank.state == State::Finished);
         let left = leaving.map(|rank| rank.last + rank.starved + LINGER_GRACE).max();
         let decision = last.min(first + self.timeout * TALKERS).max(left.unwrap_or(first));
@@ -199,7 +204,7 @@ impl Watchdog {
         })
     }
 
-    /// Takes note of when all ranks have come to a meeting.
+    /// Takes note of the time at which all ranks have come to a meeting.
     fn look_at_meetings(&mut self, now: Instant) {
         let by_all = self.meetings.reached_by_all();
         for (line, since) in self.since.iter_mut().enumerate() {
@@ -215,7 +220,8 @@ impl Watchdog {
         running
             .map(|(rank, it)| {
                 let meeting = self.meetings.waits(rank, &self.by_all);
-                // In a meeting to which all have come, it can go on only since the last one came.
+                // In a meeting to which all ranks have come, a rank can go on only since the last
+                // one came.
                 let came = self.meetings.line(rank).map(|line| self.since[line]);
                 let free = came.map_or(it.last, |came| came.max(it.last));
                 Running {
@@ -228,8 +234,8 @@ impl Watchdog {
     }
 }
 
-/// Adds to the time that somebody was starved for, up to a number of times `whole`. Whether it made
-/// a difference.
+/// Adds `by` to a time without a core, up to [`STARVED`] times `whole`. Returns true if the time
+/// grew.
 fn lengthen(starved: &mut Duration, by: Duration, whole: Duration) -> bool {
     let before = *starved;
     *starved = (before + by).min(whole * STARVED);

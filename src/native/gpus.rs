@@ -1,4 +1,5 @@
-//! What the native engine finds of CUDA, by its own rank program: `zprobe` links none of it.
+//! Asks the rank program of the native engine for the GPUs that it finds: `zprobe` itself links no
+//! CUDA.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,25 +12,27 @@ use crate::launch::library_path;
 use crate::spec::Gpus;
 use crate::trace::contract::GPUS;
 
-/// How long it may take: a driver that starts many GPUs takes some seconds for each.
+/// Time that the rank program may take: a driver that starts many GPUs takes some seconds for each.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is there where NVIDIA's driver is: on Linux, and in WSL.
+/// Paths that exist where NVIDIA's driver is installed: on Linux, and in WSL.
 const DRIVER: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/dxg"];
 
-/// Whether it is worth asking for GPUs. Costs nothing.
+/// Returns true if NVIDIA's driver is installed, so that it is worth asking for GPUs. Costs
+/// nothing.
 pub fn driver_is_there() -> bool {
     DRIVER.iter().any(|path| Path::new(path).exists())
 }
 
-/// What `program` finds with a libtorch that was named, or why there is none.
+/// GPUs that `program` finds with the libtorch that was named. If it cannot be used, the reason
+/// stands in [`Gpus::libtorch`].
 pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
     let answer = match libtorch {
         Ok(libtorch) => ask(program, libtorch),
         Err(words) => Err(words.clone()),
     };
     answer.unwrap_or_else(|words| {
-        // The driver is another matter than the libtorch that was named.
+        // The driver may be fine even if the libtorch that was named is not.
         let own = ask(program, &Libtorch::OWN);
         let (names, nccl) = match own {
             Ok(Gpus { names, nccl, .. }) => (names, nccl),
@@ -39,7 +42,7 @@ pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
     })
 }
 
-/// The rank program's own answer; an error is why there is none, in words.
+/// The answer of the rank program; an error is the reason why there is none, in words.
 fn ask(program: &Path, libtorch: &Libtorch) -> Result<Gpus, String> {
     let directories = libtorch.library_path();
     let name = match directories.first() {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Prints where the package `torch` is, without the seconds that importing it takes.
+/// Python program that prints the directory of the package `torch`, without the seconds that
+/// importing it takes.
 const FIND_TORCH: &str = "
 import importlib.util
 spec = importlib.util.find_spec('torch')
@@ -13,24 +14,24 @@ print(spec.submodule_search_locations[0] if spec else '')
 /// A libtorch for ranks on CUDA devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Libtorch {
-    /// The directory of its libraries; none for the one that the rank program was built for.
+    /// Directory of the libraries; none for the libtorch that the rank program was built for.
     directory: Option<PathBuf>,
 }
 
 impl Libtorch {
-    /// The one that the rank program was built for.
+    /// The libtorch that the rank program was built for.
     pub const OWN: Libtorch = Libtorch { directory: None };
 
-    /// The one whose libraries are in this directory.
+    /// The libtorch whose libraries are in this directory.
     pub fn in_directory(directory: &Path) -> Self {
         Self { directory: Some(directory.to_owned()) }
     }
 
-    /// The directory that `LIBTORCH` names, otherwise the torch of `python`, otherwise
-    /// [`Libtorch::OWN`].
+    /// The libtorch in the directory that `LIBTORCH` names, otherwise the torch of `python`,
+    /// otherwise [`Libtorch::OWN`].
     ///
     /// # Errors
-    /// When what is named is none, in words.
+    /// When the directory that is named is no libtorch, or the interpreter has no torch, in words.
     pub fn named(libtorch: Option<&Path>, python: Option<&Path>) -> Result<Self, String> {
         let (directory, origin) = match (libtorch, python) {
             (Some(named), _) => (named.to_owned(), "LIBTORCH".to_owned()),
@@ -45,7 +46,8 @@ impl Libtorch {
         }
     }
 
-    /// What goes first on the library path of a program that is to start with it.
+    /// Directories that go first on the library path of a program that is to start with this
+    /// libtorch.
     pub(super) fn library_path(&self) -> Vec<PathBuf> {
         self.directory.clone().into_iter().collect()
     }

@@ -1,7 +1,8 @@
 //! The native engine: its rank program, and the libtorch that it runs on.
 //!
-//! `zprobe-rank` is built for one libtorch, with which it starts. On CUDA devices it starts with one
-//! that has CUDA: the same program, with the directory of that libtorch first on its library path.
+//! `zprobe-rank` is built for one libtorch, with which it starts. On CUDA devices it starts with
+//! one that has CUDA: the same program, with the directory of that libtorch first on its library
+//! path.
 
 mod gpus;
 mod libtorch;
@@ -22,10 +23,10 @@ const LIBRARIES: &str = "libraries";
 /// The name by which ranks look for NCCL; NVIDIA's wheel has it as `libnccl.so.2` alone.
 const NCCL: &str = "libnccl.so";
 
-/// Why ranks of the native engine cannot be started.
+/// Error that prevents ranks of the native engine from being started.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
-    /// There is no such program.
+    /// The rank program does not exist.
     #[error("the native engine is missing: {0} does not exist; build it with `cargo xtask build`")]
     NotBuilt(PathBuf),
     /// The program that is running does not know its own path.
@@ -34,38 +35,38 @@ pub enum NativeError {
     /// The run directory cannot be written.
     #[error("cannot write {path}: {cause}; choose another run directory with --out")]
     Unwritable {
-        /// What was to be written.
+        /// Path that could not be written.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         cause: io::Error,
     },
 }
 
-/// Where the rank program should be: beside the program that is running.
+/// Path at which the rank program should be: beside the program that is running.
 ///
 /// # Errors
-/// When the operating system does not say where that is.
+/// When the operating system does not say where the running program is.
 pub fn place() -> Result<PathBuf, NativeError> {
     let own = std::env::current_exe().map_err(NativeError::NoPath)?;
     Ok(own.with_file_name("zprobe-rank"))
 }
 
-/// The rank program.
+/// Path of the rank program.
 ///
 /// # Errors
-/// When it is not there.
+/// When the file does not exist.
 pub fn program() -> Result<PathBuf, NativeError> {
     let program = place()?;
     if program.is_file() { Ok(program) } else { Err(NativeError::NotBuilt(program)) }
 }
 
-/// Ranks on the CPU.
+/// The program for ranks on the CPU.
 pub fn cpu_ranks(program: PathBuf) -> RankProgram {
     RankProgram { program, args: Vec::new(), hosting: Hosting::Forked, library_path: Vec::new() }
 }
 
-/// Ranks on CUDA devices: with this libtorch in place of the one that the program was built for, and
-/// with the NCCL library at this path, if there is one.
+/// The program for ranks on CUDA devices: with this libtorch in place of the one that the program
+/// was built for, and with the NCCL library at this path, if there is one.
 ///
 /// # Errors
 /// When the run directory cannot be written.

@@ -1,5 +1,5 @@
-//! What is assigned to a name that tells: `password: x`, `apiKey='x'`, `--token x`, a header, a
-//! parameter of a URL.
+//! Values that are assigned to the name of a secret: `password: x`, `apiKey='x'`, `--token x`, a
+//! header, a parameter of a URL.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::keys::{self, Tells};
 
-/// Values that stand under such names and are no secrets, and types of a language.
+/// Values under such names that are no secrets, and types of a language.
 const NO_SECRETS: &[&str] = &[
     "any",
     "auto",
@@ -40,17 +40,18 @@ const NO_SECRETS: &[&str] = &[
     "yes",
 ];
 
-/// Fewest characters of a secret.
+/// Smallest number of characters of a secret.
 const LEAST: usize = 3;
 
-/// A name and what assigns. DeepSpeed prints settings with dots between: `api_key ....... x`.
+/// A name and a sign that assigns. DeepSpeed prints settings with dots between:
+/// `api_key ....... x`.
 static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let name = r#"(?P<name>[A-Za-z_][\w.-]*)(?P<quote>\\*["'`])?"#;
     let sign = r"[ \t]*(?:(?P<compares>==)|=>|:=|=|:|[ \t]\.{3,}[ \t])[ \t]*";
     Regex::new(&format!("{name}{sign}")).ok()
 });
 
-/// A flag with its value as the next word, also as the next one of a list.
+/// A flag with its value as the next word, or as the next item of a list.
 static FLAGS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?:^|[\s"'`=,\[(])--?(?P<name>[A-Za-z][\w-]*)(?:(?P<quote>\\*["'`]),?)?[ \t]+"#)
         .ok()
@@ -60,7 +61,7 @@ static FLAGS: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static PARAMETERS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"[?&;](?P<name>[\w.-]+)=(?P<value>[^&\s"'`<>#\\]+)"#).ok());
 
-/// Passwords behind words that are no assignment.
+/// Passwords behind words that do not assign.
 static WORDS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let words = [
         // ~/.netrc
@@ -76,12 +77,12 @@ static WORDS: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// Schemes before the secret part of an `Authorization` header.
 const SCHEMES: &[&str] = &["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
-/// Beginnings of expressions that name where a value is kept.
+/// Beginnings of expressions that name the object in which a value is kept.
 const OWNERS: &[&str] = &[
     "args", "cfg", "config", "env", "environ", "kwargs", "opts", "os", "params", "self", "settings",
 ];
 
-/// Every value that is assigned to a name which tells.
+/// Ranges of all values that are assigned to the name of a secret.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for name in NAMES.iter().flat_map(|names| names.captures_iter(text)) {
@@ -106,13 +107,13 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether what stands under this name is secret.
+/// Returns true if the value under this name is secret.
 pub(super) fn is_secret_under(name: &str, value: &str) -> bool {
     let is_directory = keys::is_directory(name) && keys::is_path(value);
     !is_directory && keys::tells(name).is_some_and(|tells| is_secret(value, tells))
 }
 
-/// Whether a value under a name that tells is a secret by its looks.
+/// Returns true if a value under the name of a secret looks like one.
 pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
     let word = value.to_lowercase();
     let nothing = value.chars().count() < LEAST
@@ -122,7 +123,7 @@ pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
     !nothing && (tells == Tells::Surely || is_drawn(value))
 }
 
-/// The value behind a name.
+/// Range of the value behind a name, if it is secret.
 fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<usize>> {
     keys::tells(&name["name"])?;
     let start = name.get(0)?.end();
@@ -136,7 +137,7 @@ fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<
         None if is_flag && text[start..].starts_with('-') => return None,
         None if header || keys::is_of_words(&name["name"]) => start..start + line(&text[start..]),
         None => {
-            // In quotes a value is meant; without them it may be an expression that makes one.
+            // In quotes there is a value; without them there may be an expression that makes one.
             if is_code(&text[start..]) {
                 return None;
             }
@@ -156,14 +157,14 @@ fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<
     is_secret_under(&name["name"], &text[range.clone()]).then_some(range)
 }
 
-/// The quotation mark with which a value begins, as often escaped as it is.
+/// The quotation mark with which a value begins, with its escapes.
 fn opening(rest: &str) -> Option<&str> {
     let escapes = rest.len() - rest.trim_start_matches('\\').len();
     let quoted = rest[escapes..].starts_with(['"', '\'', '`']);
     quoted.then(|| &rest[..=escapes])
 }
 
-/// Bytes up to the same mark, or to the end of the line.
+/// Number of bytes up to the same mark, or to the end of the line.
 fn closing(rest: &str, quote: &str) -> usize {
     let mut at = 0;
     while at < rest.len() {
@@ -180,13 +181,13 @@ fn closing(rest: &str, quote: &str) -> usize {
     at.min(rest.len())
 }
 
-/// Bytes to the end of the line, or of what is quoted around it.
+/// Number of bytes to the end of the line, or of the quotation around it.
 fn line(rest: &str) -> usize {
     rest.find(['\n', '\r', '"', '\'', '`']).unwrap_or(rest.len())
 }
 
-/// Bytes of a value without quotes. A mark may be part of a password; it is none where another name or
-/// nothing follows.
+/// Number of bytes of a value without quotes. A punctuation mark may be part of a password, unless
+/// another name or nothing follows it.
 fn word(rest: &str, in_list: bool) -> usize {
     let end = rest.find(|c: char| c.is_whitespace() || "\"'`<>".contains(c)).unwrap_or(rest.len());
     let mut end = end;
@@ -200,21 +201,22 @@ fn word(rest: &str, in_list: bool) -> usize {
     rest[..end].trim_end_matches([',', ';', ')', ']', '}']).len()
 }
 
-/// Whether a name with a sign behind it, or nothing but a blank, begins here.
+/// Returns true if a name with a sign that assigns behind it begins here.
 fn is_name(rest: &str) -> bool {
     let rest = rest.trim_start();
     let name = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c));
     rest.len() > name.len() && name.starts_with(['=', ':'])
 }
 
-/// Letters and digits, as what is drawn has them, and code like `key=lambda` or `tokens[0]` seldom.
+/// Returns true if a value looks random: it has letters and digits, which code like `key=lambda` or
+/// `tokens[0]` seldom has.
 fn is_drawn(value: &str) -> bool {
     let has = |what: fn(char) -> bool| value.contains(what);
     let is_call = value.contains(['(', '[', '.', '/', ' ']);
     value.len() >= 8 && has(|c| c.is_ascii_digit()) && has(|c| c.is_ascii_alphabetic()) && !is_call
 }
 
-/// An expression: `tokens[0]`, `getpass()`, `self.token`, `["a", "b"]`.
+/// Returns true if an expression begins here: `tokens[0]`, `getpass()`, `self.token`, `["a", "b"]`.
 fn is_code(rest: &str) -> bool {
     let end = rest.find(|c: char| c.is_whitespace() || ",;".contains(c)).unwrap_or(rest.len());
     let behind = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic() || "_.".contains(c));

@@ -1,12 +1,13 @@
-//! Keys of several lines: PEM, OpenSSH, PGP, PuTTY.
+//! Private keys of several lines: PEM, OpenSSH, PGP, PuTTY.
 
 use std::ops::Range;
 
-/// Fewest characters of a line that belongs to a key whose beginning or end is missing.
+/// Smallest number of characters of a line that belongs to a key whose beginning is missing.
 const LEAST: usize = 40;
 
-/// Every key: from the mark at its beginning to the one at its end. Where one of them was cut off, as far
-/// as there are lines of a key.
+/// Ranges of all private keys, each from the mark at its beginning to the one at its end. If its
+/// end was cut off, a range goes to the end of the text; if its beginning was cut off, it begins
+/// with the first line of the key that is left.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     if !text.contains("PRIVATE KEY") && !text.contains("Private-Lines") {
@@ -19,7 +20,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     for line in text.split_inclusive('\n') {
         let end = at + line.trim_end().len();
         if let Some(begin) = begins(line) {
-            // All of it may stand in one line, with its line feeds escaped.
+            // A whole key may stand in one line, with its line feeds escaped.
             match ends(&line[begin..]) {
                 Some(length) => found.push(at + begin..at + begin + length),
                 None => open = Some(at + begin),
@@ -48,7 +49,7 @@ fn begins(line: &str) -> Option<usize> {
     mark.or_else(|| line.find("Private-Lines:"))
 }
 
-/// Bytes to the end of the mark at the end of a key.
+/// Number of bytes up to the end of the mark that ends a key.
 fn ends(line: &str) -> Option<usize> {
     let pem = line.find("-----END ").and_then(|at| {
         let key = at + line[at..].find("PRIVATE KEY")?;
@@ -57,7 +58,7 @@ fn ends(line: &str) -> Option<usize> {
     pem.or_else(|| line.starts_with("Private-MAC:").then(|| line.trim_end().len()))
 }
 
-/// Whether a line is of base64, whatever stands before it.
+/// Returns true if a line ends with a long word of base64, whatever stands before it.
 fn has_key_line(line: &str) -> bool {
     let last = line.split_whitespace().last().unwrap_or_default();
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);

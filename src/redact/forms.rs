@@ -5,10 +5,11 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
 use super::Kind;
 
-/// Fewest characters of base64 that are looked for: less is found by chance.
+/// Smallest number of characters of base64 that are looked for: fewer are found by chance.
 const LEAST_BASE64: usize = 8;
 
-/// Every form of a text. Only secrets are looked for in base64, which any three bytes may begin.
+/// All forms of a text. Only secrets are looked for in base64, where a text may begin at any of
+/// three bytes.
 pub(super) fn of(text: &str, kind: Kind) -> Vec<String> {
     let mut forms = vec![text.to_owned()];
     let json = serde_json::Value::from(text).to_string();
@@ -16,7 +17,7 @@ pub(super) fn of(text: &str, kind: Kind) -> Vec<String> {
     forms.push(json.replace('/', "\\/"));
     forms.push(json);
     forms.push(percent(text, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)));
-    // As where a path is escaped and its slashes are not.
+    // The form of a path that is escaped except for its slashes.
     forms.push(percent(text, |byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)));
     if kind == Kind::Secret {
         for engine in [&STANDARD, &URL_SAFE] {
@@ -34,8 +35,8 @@ fn percent(text: &str, stays: fn(u8) -> bool) -> String {
         .collect()
 }
 
-/// The characters that a text has in base64 behind `shift` other bytes, whatever these and those
-/// behind it are.
+/// The characters of base64 that a text has behind `shift` other bytes, as far as they depend on
+/// the text alone.
 fn base64(text: &str, shift: usize, engine: &base64::engine::GeneralPurpose) -> Option<String> {
     let encoded = engine.encode([&vec![0; shift], text.as_bytes()].concat());
     let first = (8 * shift).div_ceil(6);

@@ -1,11 +1,11 @@
 //! Names under which secrets stand: of variables, of settings, of headers, of flags.
 
-/// How much a name tells of what stands under it.
+/// Certainty with which a name says that the value under it is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tells {
     /// A secret, whatever it looks like.
     Surely,
-    /// A secret if it looks drawn by chance: `key` is also that of a dictionary.
+    /// A secret if it looks random: a `key` may also be that of a dictionary.
     Maybe,
 }
 
@@ -43,11 +43,11 @@ const SECRETS: &[&str] = &[
     "webhook",
 ];
 
-/// Last words that are something else as often.
+/// Last words of names that are as often those of something else.
 const AMBIGUOUS: &[&str] =
     &["auth", "key", "keys", "pass", "pat", "pin", "salt", "session", "sig", "signature"];
 
-/// Words before `key` that make it one of a lock.
+/// Words before `key` that make it the name of a secret.
 const OF_A_LOCK: &[&str] = &[
     "access",
     "account",
@@ -91,10 +91,10 @@ const OF_A_LOCK: &[&str] = &[
     "wandb",
 ];
 
-/// Ends of glued words: `pgpassword`, `dpassword`, `githubtoken`.
+/// Ends of words that are written together: `pgpassword`, `dpassword`, `githubtoken`.
 const GLUED: &[&str] = &["apikey", "passphrase", "passwd", "password", "secret", "token"];
 
-/// Last words that say how a secret is written down.
+/// Last words of names that say how a secret is written down; they are skipped.
 const FORMS: &[&str] =
     &["b64", "base", "base64", "hex", "plain", "raw", "str", "string", "text", "url", "value"];
 
@@ -106,7 +106,7 @@ const PARAMETERS: &[&str] =
 const HEADERS: &[&str] =
     &["authorization", "cookie", "proxyauthorization", "setcookie", "xamzsecuritytoken"];
 
-/// How much a name tells; none for one that tells of no secret.
+/// Certainty with which a name is that of a secret; none if it is not.
 pub(super) fn tells(name: &str) -> Option<Tells> {
     let mut words = words(name);
     if words.len() > 1 && words.join("").ends_with("connectionstring") {
@@ -132,8 +132,9 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     }
 }
 
-/// Whether a variable of the environment has a secret for its value. Any word of its name tells, unless
-/// the value is a path: that of a socket or of a file, or, in `PWD`, of the working directory.
+/// Returns true if the value of an environment variable is a secret. Any word of the name can show
+/// it. Where the value is a path (of a socket or a file, or in `PWD` of the working directory),
+/// only a name that is surely that of a secret does, and not that of a directory.
 pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     let is_word = |word: &String| {
         let word = word.as_str();
@@ -147,17 +148,17 @@ pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     }
 }
 
-/// Whether this is the name of a working directory, which it shares with passwords.
+/// Returns true if this is the name of a working directory (`PWD`), which passwords have, too.
 pub(super) fn is_directory(name: &str) -> bool {
     ["pwd", "oldpwd"].contains(&plain(name).as_str())
 }
 
-/// Whether a value reads like an absolute path.
+/// Returns true if a value reads like an absolute path.
 pub(super) fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~'])
 }
 
-/// Whether a parameter of a URL is secret, or its name in another spelling.
+/// Returns true if the URL parameter of this name, in whatever spelling, is secret.
 pub(super) fn is_secret_parameter(name: &str) -> bool {
     let plain = plain(name);
     PARAMETERS.contains(&plain.as_str())
@@ -166,23 +167,23 @@ pub(super) fn is_secret_parameter(name: &str) -> bool {
         || tells(name) == Some(Tells::Surely)
 }
 
-/// Whether a header's whole line is secret.
+/// Returns true if the whole value of the header of this name is secret.
 pub(super) fn is_header(name: &str) -> bool {
     HEADERS.contains(&plain(name).as_str())
 }
 
-/// Whether the value may have blanks in it.
+/// Returns true if the value under this name may have blanks in it.
 pub(super) fn is_of_words(name: &str) -> bool {
     words(name).iter().any(|word| word.ends_with("passphrase"))
 }
 
-/// Whether a number of this name is secret: not that of tokens.
+/// Returns true if a number under this name is secret: a number of tokens is not.
 pub(super) fn may_be_a_number(name: &str) -> bool {
     let ends = ["password", "passwd", "passcode", "pwd", "secret", "apikey", "accesskey", "pin"];
     ends.iter().any(|end| plain(name).ends_with(end))
 }
 
-/// Letters and digits alone, in lowercase.
+/// Letters and digits of a name, in lowercase.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -1,4 +1,4 @@
-//! Secrets that one place gives away, to be looked for in all others.
+//! Secrets that were found in one place, to be looked for in all others.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,22 @@ use super::private::vocabulary;
 use super::{as_flag, assigned, blocks, found, inherited, is_element, keys, tokens};
 use crate::trace::{Record, Trace};
 
-/// Values that many names have.
+/// Values that are common under many names, and are no secrets.
 const COMMON: &[&str] = &["true", "false", "yes", "none", "null", "default", "auto"];
 
-/// Fewest characters of a secret that stands under a name in data, and of one that a text gives away.
+/// Smallest numbers of characters: of a secret that stands under a name in data (`LEAST`), and of
+/// one that is found in a text (`LEAST_IN_TEXT`).
 const LEAST: usize = 4;
 const LEAST_IN_TEXT: usize = 8;
 
-/// Secrets by their values.
+/// Set of secrets, by their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     secrets: BTreeSet<String>,
 }
 
 impl Known {
-    /// What a text gives away.
+    /// Adds the secrets that are found in a text.
     pub fn text(&mut self, text: &str) {
         for range in found(text) {
             let secret = &text[range];
@@ -33,17 +34,17 @@ impl Known {
         }
     }
 
-    /// What data gives away by its keys and in its texts.
+    /// Adds the secrets that are found in data, by its keys and in its texts.
     pub fn json(&mut self, value: &Value) {
         self.json_under("", value);
     }
 
-    /// What the events of a trace give away.
+    /// Adds the secrets that are found in the events of a trace.
     pub fn trace(&mut self, trace: &Trace) {
         trace.records.iter().for_each(|record| self.record(record));
     }
 
-    /// What an event gives away.
+    /// Adds the secrets that are found in the event of a record.
     pub fn record(&mut self, record: &Record) {
         if super::tells_in_words(&record.event)
             && let Ok(event) = serde_json::to_value(&record.event)
@@ -52,12 +53,13 @@ impl Known {
         }
     }
 
-    /// Whether nothing is.
+    /// Returns true if no secret is known.
     pub fn is_empty(&self) -> bool {
         self.secrets.is_empty()
     }
 
-    /// The value of a variable: each line of it, where its name tells, and otherwise what it gives away.
+    /// Adds the secrets of a variable: its value and the long lines of it, if its name is that of a
+    /// secret, and the secrets that are found in it.
     pub(super) fn variable(&mut self, name: &str, value: &str) {
         if keys::is_secret_variable(name, value) {
             let lines = value.lines().filter(|line| line.len() >= 16);
@@ -68,7 +70,7 @@ impl Known {
         }
     }
 
-    /// All of them.
+    /// All known secrets.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.secrets.iter().map(String::as_str)
     }
@@ -106,7 +108,7 @@ impl Known {
         }
     }
 
-    /// A secret, also without the escapes that it is written with, and the password in it.
+    /// Adds a secret, the same without the escapes that it is written with, and the password in it.
     fn part(&mut self, secret: &str, least: usize) {
         self.add(secret, least);
         for meant in [unescaped(secret), decoded(secret)].into_iter().flatten() {
@@ -118,13 +120,13 @@ impl Known {
         }
     }
 
-    /// The credentials of `Bearer x` and the values of `a=x; b=y`.
+    /// Adds the credentials of `Bearer x` and the values of `a=x; b=y`.
     fn parts_of_header(&mut self, value: &str) {
         let parts = value.split([' ', ';', '=', ',']);
         parts.for_each(|part| self.add(part, LEAST_IN_TEXT));
     }
 
-    /// Unless it is said by everybody.
+    /// Adds a secret, unless it is short, a short number, or a common word.
     fn add(&mut self, secret: &str, least: usize) {
         let number = secret.len() < 6 && secret.bytes().all(|byte| byte.is_ascii_digit());
         let word = secret.to_lowercase();
@@ -136,12 +138,12 @@ impl Known {
     }
 }
 
-/// A text that was escaped for JSON.
+/// The text without its escapes for JSON; none if it has none.
 fn unescaped(text: &str) -> Option<String> {
     text.contains('\\').then(|| serde_json::from_str(&format!("\"{text}\"")).ok()).flatten()
 }
 
-/// A text that was escaped for a URL.
+/// The text without its escapes for a URL; none if it has none.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Texts that are known to stand for something private, found in every form.
+//! Search for texts that are known to be private, in all of their forms.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,19 +7,20 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{Kind, forms};
 
-/// Fewest characters of a secret of letters or of digits alone that is looked for inside of words.
+/// Smallest number of characters of a secret of letters or digits alone that is looked for inside
+/// of words.
 const LEAST_INSIDE: usize = 8;
 
-/// Many texts, found in one search: the longest wins.
+/// A search for many texts at once: the longest match wins.
 #[derive(Default)]
 pub(super) struct Literals {
     search: Option<AhoCorasick>,
-    /// What each text stands for, and whether it must be a word of its own.
+    /// Kind of each text, and true if it must be a word of its own.
     kinds: Vec<(Kind, bool)>,
 }
 
 impl Literals {
-    /// A search for these.
+    /// A search for these texts, in all of their forms.
     pub(super) fn new(literals: impl IntoIterator<Item = (String, Kind)>) -> Self {
         let mut known = BTreeMap::new();
         for (text, kind) in literals {
@@ -43,8 +44,8 @@ impl Literals {
         Self { search, kinds }
     }
 
-    /// Every place where one stands: a place of files, or a name, or a short secret only as a word of
-    /// its own.
+    /// Ranges of all texts that are found. A path, a name or a short secret counts only as a word
+    /// of its own.
     pub(super) fn find(&self, text: &str) -> Vec<(Range<usize>, Kind)> {
         let mut found = Vec::new();
         for it in self.search.iter().flat_map(|search| search.find_iter(text)) {
@@ -63,16 +64,17 @@ impl Literals {
     }
 }
 
-/// A directory ends where its name does: `/home/al` is not in `/home/alice`.
+/// Returns true if a path is not part of a longer name: `/home/al` is not in `/home/alice`.
 fn is_path(before: &str, behind: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     !before.ends_with(|c: char| c.is_alphanumeric()) && !behind.starts_with(in_name)
 }
 
-/// A name is a word of its own: `al` is not in `total`.
+/// Returns true if a name is a word of its own: `al` is not in `total`.
 fn is_word(before: &str, behind: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric();
-    // The end of a percent escape or of a JSON escape is a letter or a digit, and no part of a word.
+    // The end of a percent escape or of a JSON escape is a letter or a digit, and no part of a
+    // word.
     let escaped = before.len() >= 3
         && before.is_char_boundary(before.len() - 3)
         && before[before.len() - 3..].starts_with('%');

@@ -1,17 +1,19 @@
 //! Takes out what must not leave the machine: secrets, names and places.
 //!
-//! Redaction is done to data, before any form is made of it, so that no form can undo it. It has two
-//! extents. [`Redactor::of_secrets`] takes out secrets alone: that is done to every trace when it is
-//! recorded and when it is read, so that nothing that zprobe prints, exports or keeps tells one.
-//! [`Redactor::of_everything`] takes out names and places as well, for what is handed to others.
+//! Redaction is done to data, before any form is made of it, so that no form can undo it. It has
+//! two extents. [`Redactor::of_secrets`] takes out secrets alone: that is done to every trace when
+//! it is recorded and when it is read, so that nothing that zprobe prints, exports or keeps has one
+//! in it. [`Redactor::of_everything`] takes out names and places as well, for what is handed to
+//! others.
 //!
-//! What is secret is known in three ways. [`Private`] holds what this machine knows of itself. `keys`
-//! knows under which names secrets stand, and `assigned` reads them there, in data as in prose. `rules`,
-//! `tokens` and `blocks` know what tokens, URLs and keys look like. Whatever was found in one place is
-//! looked for in all others, in every form in which a text may hold it: that is [`Known`].
+//! Secrets are known in three ways. [`Private`] holds what this machine knows of itself. `keys`
+//! knows under which names secrets stand, and `assigned` reads them there, in data as in prose.
+//! `rules`, `tokens` and `blocks` know what tokens, URLs and keys look like. A secret that was
+//! found in one place is looked for in all others, in every form in which a text may hold it: see
+//! [`Known`].
 //!
 //! Numbers stay, and so do the words that the schemas of the report and of the trace are made of:
-//! whoever is called `rank` is not hidden by taking that word out of a report.
+//! the name of a user who is called `rank` is not taken out of a report.
 
 mod assigned;
 mod blocks;
@@ -41,7 +43,7 @@ pub use known::Known;
 pub use private::Private;
 
 named_enum! {
-    /// What was taken out.
+    /// Kind of text that is taken out.
     pub enum Kind {
         /// A token, a password, a key.
         Secret = "secret",
@@ -49,9 +51,9 @@ named_enum! {
         Home = "home",
         /// The directory from which zprobe was called.
         WorkingDirectory = "cwd",
-        /// Where an interpreter was installed.
+        /// The directory in which an interpreter was installed.
         Python = "python",
-        /// Any other absolute path, but for its last name.
+        /// Any other absolute path, except for its last name.
         Path = "path",
         /// The name of a user.
         User = "user",
@@ -67,26 +69,26 @@ named_enum! {
 }
 
 impl Kind {
-    /// What stands in its place.
+    /// Placeholder for a text of this kind.
     pub fn placeholder(self) -> String {
         format!("<{self}>")
     }
 }
 
-/// Fewest characters of a token, which is recognised without a word beside it.
+/// Smallest number of characters of a token, which is recognised without a name beside it.
 const LEAST_TELLING: usize = 16;
 
 /// Takes private things out of texts and data, and counts them.
 pub struct Redactor {
     secrets: Literals,
-    /// Places and names; none where these stay.
+    /// Places and names to take out; none if these stay.
     others: Option<(Literals, Literals)>,
     counts: RefCell<BTreeMap<Kind, usize>>,
 }
 
 impl Redactor {
-    /// Takes out secrets: those of this machine, those that are known of the data, and whatever looks
-    /// like one.
+    /// A redactor that takes out secrets: those of this machine, those that are known of the data,
+    /// and texts that look like one.
     pub fn of_secrets(private: &Private, known: &Known) -> Self {
         let mut all = known.clone();
         private.variables.iter().for_each(|(name, value)| all.variable(name, value));
@@ -94,18 +96,18 @@ impl Redactor {
         Self { secrets, others: None, counts: RefCell::default() }
     }
 
-    /// Takes out names and places, too.
+    /// A redactor that takes out secrets, names and places.
     pub fn of_everything(private: &Private, known: &Known) -> Self {
         let others = (Literals::new(private.places()), Literals::new(private.names()));
         Self { others: Some(others), ..Self::of_secrets(private, known) }
     }
 
-    /// How often something of each kind was taken out so far.
+    /// Number of texts of each kind that were taken out so far.
     pub fn counts(&self) -> BTreeMap<Kind, usize> {
         self.counts.borrow().clone()
     }
 
-    /// A text without what is private.
+    /// The text with placeholders for its private parts.
     pub fn text(&self, text: &str) -> String {
         let secrets = self
             .secrets
@@ -121,12 +123,12 @@ impl Redactor {
         places::addresses(&text, &mut |kind| self.count(kind))
     }
 
-    /// A text without the secrets that are known, whatever else looks like one.
+    /// The text with placeholders for known secrets alone, not for texts that look like one.
     pub fn without_known(&self, text: &str) -> String {
         self.replaced(text, self.secrets.find(text))
     }
 
-    /// The value of a variable or a setting of this name.
+    /// The redacted value of a variable or setting of this name.
     pub fn value_of(&self, name: &str, value: &str) -> String {
         match assigned::is_secret_under(name, value) {
             true => self.placeholder(),
@@ -134,13 +136,13 @@ impl Redactor {
         }
     }
 
-    /// Takes it out of every string of a JSON value, keys included, and whatever stands under a key that
-    /// tells. The elements of buffers stay as they are: see [`crate::trace::Payload`].
+    /// Redacts every string of a JSON value, keys included, and every value under a key that names
+    /// a secret. The elements of buffers stay as they are: see [`crate::trace::Payload`].
     pub fn json(&self, value: &mut Value) {
         self.json_under("", value);
     }
 
-    /// Takes it out of data that is the same in JSON.
+    /// Redacts data that can be written as JSON and read back.
     ///
     /// # Errors
     /// When a word that the format is made of was taken out.
@@ -153,7 +155,8 @@ impl Redactor {
         serde_json::from_value(value)
     }
 
-    /// Takes it out of a record, if it has anything but numbers. Whether anything was.
+    /// Redacts a record, unless its event has nothing but numbers. Returns true if the record was
+    /// changed.
     ///
     /// # Errors
     /// As [`Redactor::data`].
@@ -167,7 +170,7 @@ impl Redactor {
         Ok(is_other)
     }
 
-    /// Takes it out of a trace and its specification.
+    /// Redacts a trace and its specification.
     ///
     /// # Errors
     /// As [`Redactor::data`].
@@ -181,7 +184,7 @@ impl Redactor {
         Ok(())
     }
 
-    /// What stands under a key, or, in a list, behind a flag that tells.
+    /// Redacts the value under a key, or, in a list, behind a flag that names a secret.
     fn json_under(&self, name: &str, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.value_of(name, text),
@@ -206,7 +209,7 @@ impl Redactor {
         }
     }
 
-    /// A text with placeholders in these places. What overlaps is one.
+    /// The text with placeholders in these ranges. Ranges that overlap get one placeholder.
     fn replaced(&self, text: &str, mut found: Vec<(Range<usize>, Kind)>) -> String {
         if found.is_empty() {
             return text.to_owned();
@@ -236,7 +239,7 @@ impl Redactor {
     }
 }
 
-/// How many secrets were taken out of a trace, now or when it was recorded.
+/// Number of secrets that were taken out of a trace, now or when it was recorded.
 pub fn taken_out(trace: &Trace) -> usize {
     let words = trace.records.iter().filter(|record| tells_in_words(&record.event));
     let placeholder = Kind::Secret.placeholder();
@@ -247,9 +250,9 @@ pub fn taken_out(trace: &Trace) -> usize {
     words.map(count).sum()
 }
 
-/// Every secret of a text by its looks and by what it is assigned to.
+/// Ranges of all secrets of a text, by their looks and by the names that they are assigned to.
 fn found(text: &str) -> Vec<Range<usize>> {
-    // Most texts of a trace are words of its own format, and no secret is so short without a name.
+    // Most texts of a trace are words of its format, and a secret without a name is never so short.
     if text.len() < LEAST_TELLING && !text.contains([':', '=', '@', ' ', '"', '/']) {
         return Vec::new();
     }
@@ -260,7 +263,8 @@ fn found(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The name that counts below another one: everything under `credentials` is secret.
+/// The name that decides about a member of an object with the name `above`: everything under
+/// `credentials` is secret.
 fn inherited<'a>(above: &'a str, name: &'a str) -> &'a str {
     let is_secret = |name| keys::tells(name) == Some(Tells::Surely);
     if is_secret(above) && !is_secret(name) { above } else { name }
@@ -272,12 +276,12 @@ fn as_flag(item: &Value) -> Option<String> {
     (!name.contains(['=', ' ']) && keys::tells(name).is_some()).then(|| name.to_owned())
 }
 
-/// Whether a member is what a buffer holds, which may read like anything.
+/// Returns true if a member is the content of a buffer, which may read like anything.
 fn is_element(key: &str, item: &Value, above: &str) -> bool {
     above == "payload" && item.is_string() && ["digest", "data"].contains(&key)
 }
 
-/// Whether an event has words that a machine, an engine or a user chose.
+/// Returns true if an event has words that a machine, an engine or a user chose.
 fn tells_in_words(event: &Event) -> bool {
     match event {
         Event::RunStarted { .. }

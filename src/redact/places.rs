@@ -1,4 +1,4 @@
-//! What paths, hosts, users and addresses look like.
+//! Patterns of paths, hosts, users and addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use regex::Regex;
 use super::Kind;
 use super::private::COMMON_USERS;
 
-/// Hosts that are nobody's in particular: where software, its documentation and models come from.
+/// Public hosts, from which software, its documentation and models come.
 const KNOWN_HOSTS: &[&str] = &[
     "anaconda.org",
     "apache.org",
@@ -41,7 +41,7 @@ const KNOWN_HOSTS: &[&str] = &[
     "w3.org",
 ];
 
-/// Last parts of the names of machines.
+/// Last labels of the names of machines.
 const MACHINES_ARE_IN: &[&str] = &[
     "at",
     "au",
@@ -92,7 +92,8 @@ const MACHINES_ARE_IN: &[&str] = &[
     "us",
 ];
 
-/// Patterns whose group `private`, or else the whole match, is taken out; none for one that cannot be read.
+/// Patterns whose group `private`, or else the whole match, is taken out; none for one that cannot
+/// be compiled.
 type Patterns = LazyLock<Vec<Option<Regex>>>;
 
 macro_rules! patterns {
@@ -103,11 +104,11 @@ macro_rules! patterns {
 }
 
 patterns! {
-    /// Where an interpreter lies, up to its library.
+    /// Directories of interpreters, up to their library.
     INTERPRETERS: [
         r#"(?P<private>/[^\s"'<>:;,()\[\]]+?)/lib(?:64)?/python\d"#,
     ];
-    /// Homes, whoever's they are.
+    /// Home directories of any user.
     HOMES: [
         r"(?P<private>/(?:home|Users)/[A-Za-z0-9._-]+)",
         r"(?i)\b(?P<private>[a-z]:\\+Users\\+[A-Za-z0-9._-]+)",
@@ -129,7 +130,7 @@ patterns! {
         // A prompt: `alice@node-17:~$`.
         r"@(?P<private>[A-Za-z][A-Za-z0-9.-]*):[~/]",
     ];
-    /// Words that read like the names of hosts, of which [`is_machine`] are some.
+    /// Words that read like the names of hosts; [`is_machine`] says which of them are.
     MACHINES: [
         r"(?i)\b(?P<private>[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,11})\b",
         r"(?i)\b(?P<private>[a-z][a-z0-9]*(?:-[a-z0-9]+)+):\d{4,5}\b",
@@ -150,7 +151,7 @@ patterns! {
     EMAILS: [
         r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b",
     ];
-    /// Addresses that have to be read before it is known that they are some.
+    /// Texts that may be IP addresses; [`is_address`] says which of them are.
     IPS: [
         // Not behind `==`, `-` and the like: a version of a package may have four parts.
         r"(?:^|[\s\[(/@,:'`|]|[^=]=)(?P<private>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})\b",
@@ -180,7 +181,7 @@ pub(super) fn addresses(text: &str, count: &mut dyn FnMut(Kind)) -> String {
     each(&IPS, &text, Kind::Ip, is_address, count)
 }
 
-/// Replaces every match of every pattern that `is_private`.
+/// Replaces every match of these patterns for which `is_private` returns true.
 fn each(
     patterns: &Patterns,
     text: &str,
@@ -194,7 +195,7 @@ fn each(
         let mut written = 0;
         for found in regex.captures_iter(&text) {
             let Some(private) = found.name("private").or_else(|| found.get(0)) else { continue };
-            // A placeholder is not private again.
+            // A placeholder is not replaced again.
             if private.as_str().starts_with('<') || !is_private(private.as_str()) {
                 continue;
             }
@@ -217,7 +218,7 @@ fn is_common(path: &str) -> bool {
     })
 }
 
-/// A host that is somebody's.
+/// Returns true if a host is not one of the [`KNOWN_HOSTS`].
 fn is_host(name: &str) -> bool {
     let name = name.trim_end_matches(['.', '-']).to_lowercase();
     let known = |known: &&str| {
@@ -226,8 +227,9 @@ fn is_host(name: &str) -> bool {
     !name.is_empty() && !KNOWN_HOSTS.iter().any(known)
 }
 
-/// A host by its name alone: numbered, as machines are, and in a domain that machines are in, or with
-/// nothing that speaks against it. Names of modules and of files have dots, too.
+/// Returns true if a name alone shows that it is one of a host: its first label has letters and
+/// digits, and its last label is one of [`MACHINES_ARE_IN`], unless it has only one. Names of
+/// modules and of files have dots, too.
 fn is_machine(name: &str) -> bool {
     let name = name.to_lowercase();
     let labels: Vec<&str> = name.split('.').collect();
@@ -243,13 +245,14 @@ fn is_machine(name: &str) -> bool {
     in_domain && numbered(first) && is_host(&name)
 }
 
-/// The address of a card, and not that of all or of none.
+/// Returns true if an address is that of a network card, and not that of all cards or of none.
 fn is_card(text: &str) -> bool {
     let digits = || text.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase());
     !digits().all(|c| c == 'f') && !digits().all(|c| c == '0')
 }
 
-/// An address that says something: not the own machine, not all of them, and no time of day.
+/// Returns true if a text is an address that identifies a machine: not the loopback address, not
+/// the unspecified one, and no time of day.
 fn is_address(text: &str) -> bool {
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => !address.is_loopback() && !address.is_unspecified(),
@@ -258,8 +261,8 @@ fn is_address(text: &str) -> bool {
     }
 }
 
-/// Addresses that are given to machines: `2000::/3`, `fc00::/7` and `fe80::/10`. Everything else that
-/// reads like an address is more likely a name of C++.
+/// Returns true if an address is one of those that are given to machines: `2000::/3`, `fc00::/7`
+/// and `fe80::/10`. Everything else that reads like an address is more likely a name of C++.
 fn is_global_or_local(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];
     first >> 13 == 1 || first >> 9 == 0x7e || first >> 6 == 0x3fa

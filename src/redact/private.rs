@@ -1,4 +1,4 @@
-//! What is private on this machine.
+//! Private facts of this machine: its variables, directories, users and hosts.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use nix::unistd::{User, gethostname, getuid};
 
 use super::Kind;
 
-/// Users that many machines have: their names say nothing, and are words of other texts.
+/// Users that many machines have: their names tell nothing, and are words of other texts.
 pub(super) const COMMON_USERS: &[&str] = &[
     "root",
     "user",
@@ -31,7 +31,7 @@ pub(super) const COMMON_USERS: &[&str] = &[
     "dev",
 ];
 
-/// Hosts that are no machine in particular.
+/// Names of hosts that are those of no machine in particular.
 const COMMON_HOSTS: &[&str] = &["localhost", "localhost.localdomain"];
 
 /// Variables that name this machine or another one of the same run.
@@ -52,7 +52,7 @@ const HOSTS: &[&str] = &[
     "SLURM_SUBMIT_HOST",
 ];
 
-/// Fewest characters of a name.
+/// Smallest number of characters of a name that is taken out.
 const LEAST_NAME: usize = 2;
 
 /// The schemas, whose words are not private.
@@ -61,16 +61,16 @@ const SCHEMAS: [&str; 2] = [
     include_str!("../../schema/record.v1.schema.json"),
 ];
 
-/// What is private on a machine.
+/// Private facts of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Private {
-    /// Environment variables, of which those count whose names sound like a secret.
+    /// Environment variables, some of which hold secrets.
     pub variables: Vec<(String, String)>,
     /// Home directories.
     pub homes: Vec<PathBuf>,
     /// The working directory.
     pub working_directory: Option<PathBuf>,
-    /// Other directories that are not to be known.
+    /// Other private directories.
     pub directories: Vec<PathBuf>,
     /// Names of users.
     pub users: Vec<String>,
@@ -79,7 +79,7 @@ pub struct Private {
 }
 
 impl Private {
-    /// What is private here; `directories` are not to be known, either.
+    /// Private facts of this machine; `directories` are private, too.
     pub fn here(directories: Vec<PathBuf>) -> Self {
         let variables: Vec<(String, String)> = std::env::vars_os()
             .map(|(name, value)| {
@@ -105,7 +105,7 @@ impl Private {
         }
     }
 
-    /// Directories.
+    /// Private directories, with their kinds.
     pub(super) fn places(&self) -> Vec<(String, Kind)> {
         let homes = self.homes.iter().map(|path| (path, Kind::Home));
         let here = self.working_directory.iter().map(|path| (path, Kind::WorkingDirectory));
@@ -122,7 +122,7 @@ impl Private {
             .collect()
     }
 
-    /// Users and hosts, and hosts without their domain.
+    /// Private users and hosts, and hosts without their domain, with their kinds.
     pub(super) fn names(&self) -> Vec<(String, Kind)> {
         let common = vocabulary();
         let is_private = |name: &str, known: &[&str]| {
@@ -140,7 +140,8 @@ impl Private {
     }
 }
 
-/// Hosts that a variable lists: `a:29500`, `node[1-4],login`, `a b`. Of a range its common beginning.
+/// Hosts that a variable lists: `a:29500`, `node[1-4],login`, `a b`. Of a range the common
+/// beginning is taken.
 fn nodes(list: &str) -> Vec<String> {
     let mut nodes = Vec::new();
     let mut inside = false;

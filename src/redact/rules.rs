@@ -1,8 +1,8 @@
-//! The rules of gitleaks: what the tokens of some 200 services look like.
+//! The rules of gitleaks: patterns of the tokens of some 200 services.
 //!
-//! The rule set is a file of its own, as its makers publish it (`gitleaks/README.md`). A rule is tried
-//! where one of its keywords stands, which one search finds for all rules, and its expression is
-//! compiled when it is first tried.
+//! The rule set is a file of its own, as its makers publish it (`gitleaks/README.md`). A rule is
+//! tried where one of its keywords stands, which one search finds for all rules, and its expression
+//! is compiled when it is first tried.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,14 +15,15 @@ use serde::Deserialize;
 /// The rule set.
 const RULES: &str = include_str!("gitleaks/gitleaks.toml");
 
-/// Its rule for whatever is assigned to a name that tells. [`super::assigned`] reads assignments
-/// instead: it finds values of letters, and names that this rule does not know.
+/// Id of the rule for values that are assigned to the name of a secret, which is left out.
+/// [`super::assigned`] reads assignments instead: it finds values of letters, and names that this
+/// rule does not know.
 const GENERIC: &str = "generic-api-key";
 
-/// How most expressions end: with what may stand behind a value in a file of code.
+/// End of most expressions: the characters that may stand behind a value in a file of code.
 const END: &str = r#"(?:[\x60'"\s;]|\\[nr]|$)"#;
 
-/// What stands for it here: in prose a token may also end at a bracket, a comma or a full stop.
+/// Replacement for [`END`]: in prose a token may also end at a bracket, a comma or a full stop.
 const END_IN_PROSE: &str = r"(?:[^\w=+/-]|$)";
 
 /// The rule set as it stands in its file.
@@ -54,16 +55,16 @@ struct Rule {
 /// All rules, and one search for the keywords of all.
 struct Rules {
     rules: Vec<Rule>,
-    /// Finds a keyword, each of which stands at the place of its rules in `of_keyword`.
+    /// Search for all keywords; the number of a keyword is the index of its rules in `of_keyword`.
     keywords: Option<AhoCorasick>,
     of_keyword: Vec<Vec<usize>>,
-    /// Rules without a keyword: always tried.
+    /// Indices of rules without a keyword, which are always tried.
     always: Vec<usize>,
 }
 
 static ALL: LazyLock<Rules> = LazyLock::new(|| Rules::read(RULES));
 
-/// Every secret that a rule finds.
+/// Ranges of all secrets that a rule finds.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for at in ALL.tried(text) {
@@ -74,7 +75,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
 
 impl Rules {
     fn read(text: &str) -> Self {
-        // That the file can be read is a test's to say: it is part of the program.
+        // The file is part of the program; a test checks that it can be read.
         let written = toml::from_str::<File>(text).map(|file| file.rules).unwrap_or_default();
         let mut all =
             Self { rules: Vec::new(), keywords: None, of_keyword: Vec::new(), always: Vec::new() };
@@ -106,7 +107,8 @@ impl Rules {
         all
     }
 
-    /// The rules one of whose keywords stands in a text.
+    /// Indices of the rules to try: those with a keyword in the text, and those without any
+    /// keyword.
     fn tried(&self, text: &str) -> BTreeSet<usize> {
         let found = self.keywords.iter().flat_map(|all| all.find_overlapping_iter(text));
         let rules = found.flat_map(|found| &self.of_keyword[found.pattern().as_usize()]);
@@ -116,7 +118,7 @@ impl Rules {
 
 impl Rule {
     fn regex(&self) -> Option<&Regex> {
-        // As in gitleaks, whose classes are those of ASCII.
+        // Classes of characters are those of ASCII, as in gitleaks.
         let compile = || RegexBuilder::new(&self.expression).unicode(false).build().ok();
         self.compiled.get_or_init(compile).as_ref()
     }
@@ -128,7 +130,7 @@ impl Rule {
             let group = self.group.map_or_else(first, |group| matched.get(group));
             let Some(secret) = group.or_else(|| matched.get(0)) else { continue };
             if entropy(secret.as_bytes()) >= self.entropy {
-                // Classes of bytes may end inside of a character.
+                // A match of bytes may end inside of a character.
                 let inside = |at: &usize| text.is_char_boundary(*at);
                 let start = (0..=secret.start()).rev().find(inside).unwrap_or(0);
                 found.push(start..(secret.end()..).find(inside).unwrap_or(text.len()));
@@ -137,7 +139,7 @@ impl Rule {
     }
 }
 
-/// Bits that a byte of these tells, by Shannon.
+/// Shannon entropy of these bytes, in bits per byte.
 fn entropy(bytes: &[u8]) -> f64 {
     let mut counts = [0_u32; 256];
     bytes.iter().for_each(|byte| counts[usize::from(*byte)] += 1);

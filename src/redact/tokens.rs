@@ -1,19 +1,20 @@
-//! What tokens look like that the rules of gitleaks do not know, or know only beside a word that tells;
-//! and what stands where passwords stand in a URL.
+//! Patterns of tokens that the rules of gitleaks do not know, or know only beside a certain word,
+//! and of credentials in URLs.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::{Regex, RegexSet};
 
-/// Families by their prefixes, and URLs. What is taken out is the group `secret`, or else the whole.
+/// Patterns of token families, by their prefixes, and of URLs. The group `secret` is taken out, or
+/// else the whole match.
 const FAMILIES: &[&str] = &[
     r"\b(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}\b",
     // GitHub, GitLab
     r"\bgh[pousr]_[A-Za-z0-9]{20,}",
     r"\bgithub_pat_[A-Za-z0-9_]{20,}",
     r"\bgl[a-z]{2,5}-[A-Za-z0-9_-]{16,}",
-    // Hugging Face, OpenAI, Anthropic and whoever took their form, NVIDIA, Groq and others
+    // Hugging Face, OpenAI, Anthropic and others that took their form, NVIDIA, Groq and others
     r"\bhf_[A-Za-z0-9]{20,}",
     r"\bapi_org_[A-Za-z0-9]{20,}",
     r"\bsk-[A-Za-z0-9_-]{20,}",
@@ -59,21 +60,21 @@ const FAMILIES: &[&str] = &[
     r"\bntn_[A-Za-z0-9]{30,}",
     // JSON web tokens
     r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-    // URLs: what stands before the host; a password may hold an `@`, and that of a database a `/`
+    // URLs: the part before the host; a password may hold an `@`, and that of a database a `/`
     r"(?i)\b[a-z][a-z0-9+.-]*://(?P<secret>[^\s/@<>'\x22]+)@",
     r"(?i)\b[a-z][a-z0-9+.-]*://(?P<secret>[^\s/@:<>'\x22]*:[^\s/<>'\x22]+)@",
     r"(?i)\b(?:postgres|postgresql|mysql|mariadb|mongodb|redis|rediss|amqp|amqps|mssql|oracle|clickhouse|cockroachdb|snowflake|nats|ldaps?)(?:\+[a-z0-9]+)?://(?P<secret>[^\s:@<>'\x22]*:[^\s<>'\x22]+)@",
     r"(?i)%3A%2F%2F(?P<secret>[A-Za-z0-9._~%-]+?)%40",
 ];
 
-/// All of them at once, to know which to try.
+/// Set of all families, which finds those that have to be tried.
 static ALL: LazyLock<Option<RegexSet>> = LazyLock::new(|| RegexSet::new(FAMILIES).ok());
 
-/// One by one.
+/// Compiled patterns of the families, in the same order.
 static EACH: LazyLock<Vec<Option<Regex>>> =
     LazyLock::new(|| FAMILIES.iter().map(|family| Regex::new(family).ok()).collect());
 
-/// Every token, and what stands where passwords stand.
+/// Ranges of all tokens, and of credentials in URLs.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let tried = ALL.iter().flat_map(|all| all.matches(text));
     let mut found = Vec::new();
@@ -86,7 +87,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The password alone of what stands before the host of a URL.
+/// The password in `user:password`, the part of a URL before its host.
 pub(super) fn password(before_host: &str) -> Option<&str> {
     before_host.split_once(':').map(|(_, password)| password)
 }

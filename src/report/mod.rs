@@ -27,52 +27,52 @@ pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};
 
-/// Everything zprobe has to say about a run.
+/// Report on a run: all that zprobe has to say about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Version of this format.
     pub schema: Schema,
-    /// The answer.
+    /// The verdict on the run.
     pub verdict: Verdict,
-    /// What was run, and on what.
+    /// Specification of the run, and the software that it ran on.
     pub run: Run,
-    /// What is wrong: one finding per root cause, most upstream first.
+    /// Findings: one per root cause, most upstream first.
     pub findings: Vec<Finding>,
-    /// Where what was seen first departs from the plan; none where nothing is wrong, or where what is
-    /// wrong shows in no buffer that could be read.
+    /// First departure from the plan; none where nothing is wrong, or where what is wrong shows in
+    /// no buffer that could be read.
     #[serde(default)]
     pub first_divergence: Option<Divergence>,
     /// Every moment at which buffers were read, in the order of the journey.
     #[serde(default)]
     pub journey: Vec<Station>,
-    /// Which gradients each buffer really holds.
+    /// Gradients that each buffer really holds.
     pub contributions: Vec<Contribution>,
-    /// Number of entries of `contributions` that the report has no room for; those that are as planned
-    /// make way first.
+    /// Number of entries of `contributions` that the report has no room for; those that are as
+    /// planned make way first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub contributions_left_out: usize,
     /// Buffer norms of all ranks side by side, in the order of the journey.
     pub norms: Vec<Norms>,
-    /// What a training log would say about each step.
+    /// Loss and gradient norms of each step, as a training log would show them.
     #[serde(default)]
     pub steps: Vec<Step>,
-    /// How each rank ended, and what it did last.
+    /// Ending of each rank, and the last thing that it did.
     pub ranks: Vec<Rank>,
     /// Every bucket flush.
     pub buckets: Vec<Flush>,
     /// Gradient hooks against the autograd graph.
     pub hooks: Hooks,
-    /// How exactly gradients were added up, in the order of the journey; dense data only.
+    /// Precision with which gradients were added up, in the order of the journey; dense data only.
     #[serde(default)]
     pub precision: Vec<Precision>,
-    /// What this run could have seen.
+    /// Smallest deviation that this run could have seen.
     pub power: Power,
-    /// What this run did not exercise: no verdict about these.
+    /// Parts of training that this run did not exercise: no verdict about these.
     pub not_exercised: Vec<String>,
-    /// How many secrets were taken out of what was recorded: `<secret>` stands for each.
+    /// Number of secrets that were taken out of what was recorded: `<secret>` stands for each.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub masked: usize,
-    /// Of a run that was repeated: how the repeats compare. The rest of the report is about the
+    /// Comparison of the repeats of a run that was repeated. The rest of the report is about the
     /// repeat that is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
@@ -81,7 +81,7 @@ pub struct Report {
     pub minimised: Option<Minimised>,
 }
 
-/// Whether nothing was counted.
+/// True if nothing was counted.
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -89,7 +89,7 @@ fn is_zero(count: &usize) -> bool {
 /// Version of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Schema {
-    /// 1; fields are only added within a version.
+    /// Number of the version, 1. Fields are only added within a version.
     pub version: u32,
 }
 
@@ -122,7 +122,7 @@ impl Verdict {
     }
 }
 
-/// What was run, and on what.
+/// Specification of a run, and the software that it ran on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// The run's specification.
@@ -133,26 +133,26 @@ pub struct Run {
     pub optimizer_class: Option<String>,
     /// The inner optimizer.
     pub inner_optimizer: Option<String>,
-    /// What the engine says about itself, by name; where a rank says something else than rank 0,
-    /// that name with the rank in brackets.
+    /// Facts that the engine states about itself, by name; where a rank states something else than
+    /// rank 0, its value is under that name with the rank in brackets.
     pub engine_facts: BTreeMap<String, String>,
-    /// What of the engine was not observed.
+    /// Parts of the engine that were not observed.
     pub not_observed: Vec<NotObserved>,
-    /// How the recording ended.
+    /// Ending of the recording.
     pub ending: Ending,
 }
 
 /// Something that this release of an engine does not let be seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotObserved {
-    /// What was not observed.
+    /// Name of what was not observed.
     pub what: String,
-    /// Why.
+    /// Reason why it was not observed.
     pub why: String,
 }
 
 named_enum! {
-    /// How the recording of a run ended.
+    /// Ending of the recording of a run.
     pub enum Ending {
         /// Every rank ended, in whatever way.
         Complete = "complete",
@@ -171,9 +171,9 @@ pub struct Finding {
     pub code: RuleCode,
     /// Rule name, for example `boundary-leak`.
     pub name: String,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What happened, in one sentence.
+    /// Sentence on what happened.
     pub message: String,
     /// First optimizer step affected.
     pub step: Option<usize>,
@@ -185,27 +185,28 @@ pub struct Finding {
     pub param: Option<String>,
     /// Flush affected, where it is one.
     pub bucket: Option<usize>,
-    /// What was seen, one fact a line.
+    /// Evidence, one fact a line.
     pub evidence: Vec<String>,
-    /// What follows from it, and would be a finding by itself otherwise.
+    /// Consequences of the finding, which would be findings by themselves otherwise.
     pub consequences: Vec<Consequence>,
     /// Known bugs of released engines that look like this in such a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownBug>,
-    /// Why the engine cannot run this configuration here, where that is what was found: a limit of the
-    /// ranks of this machine or of what stands around the engine, which says nothing about gradients.
+    /// Reason why the engine cannot run this configuration here, where that is what was found: a
+    /// limit of the ranks of this machine or of the software around the engine, which says nothing
+    /// about gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
 
-/// Where the journey first departs from the plan.
+/// First departure of the journey from the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divergence {
     /// Optimizer step.
     pub step: usize,
     /// Microbatch, inside the accumulation.
     pub microbatch: Option<usize>,
-    /// The buffer; none where it is a gradient hook or a bucket.
+    /// Point of the buffer that departs; none where it is a gradient hook or a bucket.
     pub point: Option<Point>,
     /// Ranks on which it departs.
     pub ranks: Vec<usize>,
@@ -215,7 +216,7 @@ pub struct Divergence {
     pub bucket: Option<usize>,
     /// Function of the engine that makes this buffer, where known.
     pub function: Option<String>,
-    /// Stations of [`Report::journey`] before it, all as planned.
+    /// Number of stations of [`Report::journey`] before it, all as planned.
     pub right_before: usize,
 }
 
@@ -239,7 +240,7 @@ pub struct Station {
 pub struct KnownBug {
     /// Its name: `zprobe zoo NAME` tries it.
     pub name: String,
-    /// What it is, in a few words.
+    /// Description of the bug in a few words.
     pub title: String,
     /// Pull requests, issues and other places that tell of it.
     pub links: Vec<String>,
@@ -247,19 +248,20 @@ pub struct KnownBug {
     pub affected: String,
     /// The first release without it; none if no release is known to be.
     pub fixed: Option<String>,
-    /// Why: the engine's file and function.
+    /// Cause of the bug: the engine's file and function.
     pub cause: String,
-    /// How to do without the fix.
+    /// Workaround for those who cannot have the fix.
     pub workaround: String,
 }
 
 impl KnownBug {
-    /// What it is, where, and until when: `title (deepspeed <0.19.0; fixed in 0.19.0)`.
+    /// Description of the bug, with affected releases and the fix: `title (deepspeed <0.19.0; fixed
+    /// in 0.19.0)`.
     pub fn description(&self) -> String {
         format!("{} ({}; {})", self.title, self.affected, self.fix())
     }
 
-    /// `fixed in 0.19.0`
+    /// The fix in words: `fixed in 0.19.0`.
     pub fn fix(&self) -> String {
         match &self.fixed {
             Some(release) => format!("fixed in {release}"),
@@ -273,12 +275,12 @@ impl KnownBug {
 pub struct Consequence {
     /// Code of the rule that saw it.
     pub code: RuleCode,
-    /// What it saw.
+    /// Sentence on what the rule saw.
     pub message: String,
 }
 
 named_enum! {
-    /// How bad a finding is.
+    /// Severity of a finding.
     pub enum Severity {
         /// Training is wrong.
         Error = "error",
@@ -300,12 +302,14 @@ pub struct Contribution {
     pub rank: usize,
     /// Parameters concerned; none for all that no other entry of the same buffer names.
     pub params: Option<Vec<String>>,
-    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step. Of a gradient that
-    /// was clipped: before it was.
+    /// `weights[s][m]`: weight of source rank `s`, microbatch `m` of this step. For a gradient that
+    /// was clipped, the weight before clipping.
     pub weights: Vec<Vec<f64>>,
-    /// What `weights` should be. A microbatch that does not use a parameter has no gradient there.
+    /// Expected values of `weights`. A microbatch that does not use a parameter has no gradient
+    /// there.
     pub expected: Vec<Vec<f64>>,
-    /// The same as `weights` for earlier steps, oldest first: `GA` columns a step. Expected 0.
+    /// Weights of gradients of earlier steps, one row for each source rank like `weights`, oldest
+    /// step first: `GA` columns a step. Expected 0.
     pub leftover: Vec<Vec<f64>>,
     /// Largest part of the buffer that no gradient explains, in units of a weight.
     pub residual: f64,
@@ -313,10 +317,11 @@ pub struct Contribution {
     pub tolerance: f64,
     /// Fraction of the elements that were decoded by themselves.
     pub covered: f64,
-    /// Whether this is what the plan says.
+    /// True if the buffer is what the plan says.
     pub as_planned: bool,
-    /// Other ranks whose buffers hold the same, in runs: first and last. Where a rank's own gradients
-    /// weigh differently, each its own. Empty where every rank has an entry, as it has up to 64 ranks.
+    /// Other ranks whose buffers hold the same, in runs: first and last. Where a rank's own
+    /// gradients have other weights than those of other ranks, each buffer has its own rank's in
+    /// that place. Empty where every rank has an entry, as it has up to 64 ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<[usize; 2]>,
 }
@@ -328,13 +333,13 @@ impl Contribution {
         std::iter::once(self.rank).chain(others)
     }
 
-    /// Whether this is about the buffer of a rank.
+    /// True if this is about the buffer of `rank`.
     pub fn is_of(&self, rank: usize) -> bool {
         self.rank == rank || self.also.iter().any(|&[first, last]| (first..=last).contains(&rank))
     }
 }
 
-/// One buffer's norm on every rank.
+/// Norm of one buffer on every rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Norms {
     /// Optimizer step.
@@ -343,7 +348,7 @@ pub struct Norms {
     pub microbatch: Option<usize>,
     /// Point of the gradient's journey.
     pub point: Point,
-    /// Whether all ranks hold the same bits; none where they need not.
+    /// True if all ranks hold the same bits; none where they need not.
     pub agree: Option<bool>,
     /// Norm by rank; none where it was not seen or is not finite.
     pub norms: Vec<Option<f64>>,
@@ -351,7 +356,7 @@ pub struct Norms {
     pub difference_percent: Vec<Option<f64>>,
 }
 
-/// What a training log would say about a step.
+/// Loss and gradient norms of a step, as a training log would show them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Optimizer step.
@@ -364,18 +369,18 @@ pub struct Step {
     pub input_norm: Option<f64>,
 }
 
-/// How a rank ended, and what it did last.
+/// Ending of a rank, and the last thing that it did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
     /// The rank.
     pub rank: usize,
     /// Process id; none if it was never started.
     pub pid: Option<u32>,
-    /// How its process ended; none if that is not known.
+    /// Outcome of its process; none if that is not known.
     pub outcome: Option<Outcome>,
-    /// Whether it did everything it was asked to.
+    /// True if the rank did everything that it was asked to do.
     pub finished: bool,
-    /// What it did last, in words.
+    /// Last thing that the rank did, in words.
     pub last: String,
     /// Its own account of a failure.
     pub failure: Option<String>,
@@ -384,7 +389,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// How its process ended: `exit code 1`.
+    /// Outcome of the process in words: `exit code 1`.
     pub fn ending(&self) -> String {
         match self.outcome {
             Some(Outcome::Code(code)) => format!("exit code {code}"),
@@ -406,7 +411,7 @@ pub struct Flush {
     pub flush: usize,
     /// Ranks that flushed this bucket, in this way.
     pub ranks: Vec<usize>,
-    /// Why.
+    /// Reason for the flush.
     pub reason: FlushReason,
     /// Elements in the bucket.
     pub elements: usize,
@@ -421,22 +426,22 @@ pub struct Flush {
 pub struct Minimised {
     /// Code of the finding.
     pub code: RuleCode,
-    /// What to type for it.
+    /// Command line that runs the configuration.
     pub command: String,
-    /// Whether everything that could be taken from it was tried; otherwise the runs were used up.
+    /// True if everything that could be taken out of it was tried; otherwise the runs were used up.
     pub complete: bool,
-    /// What was tried on the way, in order.
+    /// Configurations that were tried on the way, in order.
     pub trials: Vec<Trial>,
 }
 
 /// A configuration that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// What was changed in the smallest configuration so far.
+    /// Change to the smallest configuration so far.
     pub change: String,
     /// Codes of what was found, or else the verdict.
     pub said: String,
-    /// Whether the finding was still there, so that the search went on from here.
+    /// True if the finding was still there, so that the search went on from here.
     pub kept: bool,
 }
 
@@ -447,9 +452,10 @@ pub struct Repeats {
     pub verdicts: Vec<Verdict>,
     /// The repeat that the report is about: the first of those with the worst verdict.
     pub shown: usize,
-    /// Points of the journey, on all ranks, at which the repeats were compared bit for bit.
+    /// Number of points of the journey, on all ranks, at which the repeats were compared bit for
+    /// bit.
     pub compared: usize,
-    /// Those at which some differ from repeat 0, in the order of the journey.
+    /// Points at which some repeats differ from repeat 0, in the order of the journey.
     pub differences: Vec<RepeatDifference>,
 }
 
@@ -462,7 +468,7 @@ pub struct RepeatDifference {
     pub microbatch: Option<usize>,
     /// Rank.
     pub rank: usize,
-    /// What differs, in words.
+    /// Name of what differs.
     pub what: String,
     /// Repeats that are not like repeat 0.
     pub repeats: Vec<usize>,
@@ -471,14 +477,15 @@ pub struct RepeatDifference {
 /// Gradient hooks against the autograd graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hooks {
-    /// Whether the engine's dataflow has hooks; without, `fired` is empty.
+    /// True if firings of hooks were seen; otherwise, as in a dataflow without hooks, `fired` is
+    /// none.
     pub observed: bool,
-    /// `AccumulateGrad` nodes and hooks that fired, by step, microbatch and rank.
+    /// Numbers of `AccumulateGrad` nodes and of hooks that fired, by step, microbatch and rank.
     pub counts: Vec<HookCount>,
     /// The model's parameters, in flat order: those that `firings` is about.
     #[serde(default)]
     pub params: Vec<String>,
-    /// The same parameter by parameter.
+    /// Nodes and firings of each backward, parameter by parameter.
     #[serde(default)]
     pub firings: Vec<Firings>,
 }
@@ -495,11 +502,11 @@ pub struct Firings {
     pub part: usize,
     /// Ranks on which it was like this.
     pub ranks: Vec<usize>,
-    /// Whether the graph has an `AccumulateGrad` node for the parameter, by parameter.
+    /// By parameter: true if the graph has an `AccumulateGrad` node for it.
     pub reached: Vec<bool>,
-    /// Gradients that autograd delivered, by parameter; none where that was not watched.
+    /// Number of gradients that autograd delivered, by parameter; none where that was not watched.
     pub arrived: Option<Vec<u32>>,
-    /// How often the hook fired, by parameter; none where the dataflow has no hooks.
+    /// Number of times that the hook fired, by parameter; none where the dataflow has no hooks.
     pub fired: Option<Vec<u32>>,
 }
 
@@ -515,9 +522,9 @@ pub struct HookCount {
     pub part: usize,
     /// Rank.
     pub rank: usize,
-    /// `AccumulateGrad` nodes in the graph.
+    /// Number of `AccumulateGrad` nodes in the graph.
     pub accumulate_grad_nodes: usize,
-    /// Hooks that fired, over all parameters; none where the dataflow has no hooks.
+    /// Number of hooks that fired, over all parameters; none where the dataflow has no hooks.
     pub fired: Option<usize>,
     /// Parameters that the graph reaches but whose hook did not fire.
     pub silent: Vec<String>,
@@ -526,7 +533,7 @@ pub struct HookCount {
 /// The smallest deviation that this run could have seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Power {
-    /// How weights were read.
+    /// Method by which weights were read.
     pub method: Method,
     /// Smallest change of a weight that would have been a finding, at the optimizer's input.
     pub smallest_weight_deviation: Option<f64>,
@@ -534,12 +541,12 @@ pub struct Power {
     pub condition: Option<f64>,
     /// Smallest change of a single element, in units of one contribution; coded data only.
     pub smallest_element_deviation: Option<f64>,
-    /// The same in a sentence.
+    /// Sentence on the smallest deviation.
     pub statement: String,
 }
 
 named_enum! {
-    /// How contribution weights were read.
+    /// Method by which contribution weights were read.
     pub enum Method {
         /// Walsh–Hadamard codes: exact.
         Coded = "coded",
@@ -554,8 +561,8 @@ impl Report {
         self.verdict.into()
     }
 
-    /// Why the engine cannot run this configuration here, and what to do, if everything that was found is
-    /// a limit of this machine: then the run has no answer about the engine.
+    /// Reason why the engine cannot run this configuration here, and what to do, if everything that
+    /// was found is a limit of this machine: then the run has no answer about the engine.
     pub fn limit(&self) -> Option<String> {
         let (first, others) = self.findings.split_first()?;
         let limit = first.limit.as_ref()?;

@@ -1,4 +1,4 @@
-//! In which dtype sums really ran.
+//! Dtype in which sums really ran.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 use crate::spec::Dtype;
 use crate::trace::Point;
 
-/// How exactly the gradients were added up that buffers hold at one point of the journey.
+/// Precision with which gradients were added up that buffers hold at one point of the journey.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Precision {
     /// Point of the journey. The accumulator holds sums over microbatches, later points those over
     /// ranks too.
     pub point: Point,
-    /// The narrowest dtype that the run asked for on the way to here.
+    /// The narrowest dtype that the run asked for on the way to this point.
     pub asked: Dtype,
-    /// The dtype that rounds as much as was seen, on whatever rank and in whatever step it was most.
+    /// The dtype that rounds as much as was seen, on the rank and in the step where it was most.
     pub as_exact_as: Dtype,
-    /// Norm of what is left beside the sum in fp64, as a share of its norm; the largest.
+    /// Largest norm of the difference from the sum in fp64, as a share of the norm of that sum.
     pub relative_error: f64,
 }
 
 impl Precision {
-    /// The same in a few words.
+    /// The precision in a few words.
     pub fn describe(&self) -> String {
         let Self { point, as_exact_as, relative_error, .. } = self;
         let how = match *relative_error {

@@ -6,7 +6,7 @@ use super::{Contribution, Report};
 const MOST_NUMBERS: usize = 200_000;
 
 impl Report {
-    /// Leaves out as many entries of `contributions` as are too many. Those that are not as planned
+    /// Leaves out entries of `contributions` until the others fit. Those that are not as planned
     /// stay longest, and among those alike what the optimizers consumed, then what follows it.
     #[must_use]
     pub fn within_bounds(mut self) -> Self {
@@ -31,7 +31,7 @@ impl Report {
     }
 }
 
-/// Numbers in an entry.
+/// Count of numbers in the matrices of an entry.
 fn size(entry: &Contribution) -> usize {
     let lists = [&entry.weights, &entry.expected, &entry.leftover];
     lists.into_iter().flatten().map(Vec::len).sum()

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Letters before the number of a code.
 const PREFIX: &str = "ZP";
 
-/// RuleCode of a rule: `ZP` and three digits, of which the first is that of its [`Family`].
+/// Code of a rule: `ZP` and three digits, of which the first is that of its [`Family`].
 ///
 /// Codes that this zprobe has no rule for are codes as well: a report of a later release may have
 /// them.
@@ -77,9 +77,9 @@ impl RuleCode {
         Some(Self([b'Z', b'P', family, tens, ones]))
     }
 
-    /// `ZP101`
+    /// The code as text: `ZP101`.
     pub fn as_str(&self) -> &str {
-        // Nothing but ASCII is ever read.
+        // Only ASCII is ever read.
         str::from_utf8(&self.0).unwrap_or(PREFIX)
     }
 

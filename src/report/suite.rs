@@ -1,4 +1,4 @@
-//! The report on a suite: many runs, and whether each came out as expected.
+//! The report on a suite: many runs, each with its expected and its actual result.
 //!
 //! [`Suite`] is what `zprobe check --output-format json` prints; its JSON Schema is checked in as
 //! `schema/check.v1.schema.json`. A single run is a suite of one case, so that the forms that other
@@ -15,20 +15,20 @@ pub use self::causes::Cause;
 use super::{Exit, Finding, Report, Schema, Verdict};
 use crate::spec::{Engine, named_enum};
 
-/// A suite and what came of it.
+/// A suite and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Suite {
     /// Version of this format.
     pub schema: Schema,
-    /// The process exit code that goes with it.
+    /// The process exit code that goes with the suite.
     pub exit_code: u8,
-    /// Why this is no answer about the engines that it is for, if it is none: none of their probes was
-    /// run.
+    /// Reason why the suite gives no answer about the engines that it is for, if it gives none:
+    /// none of their probes was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unchecked: Option<String>,
     /// Every case, in the order in which they were run.
     pub cases: Vec<Case>,
-    /// Entries of the baseline that want to be looked at.
+    /// Entries of the baseline that need attention.
     pub notices: Vec<Notice>,
     /// Seconds from start to end.
     pub seconds: f64,
@@ -46,32 +46,32 @@ pub struct Case {
     pub probe: String,
     /// The engine.
     pub engine: Engine,
-    /// What the probe tries.
+    /// Description of what the probe tries.
     pub description: String,
     /// The probe's file; none for probes that are part of zprobe.
     pub file: Option<String>,
-    /// What to type to run it by itself.
+    /// Command line that runs the case by itself.
     pub command: String,
-    /// What must come out.
+    /// Expected result.
     pub expected: String,
-    /// What came out, in a few words.
+    /// Result, in a few words.
     pub got: String,
-    /// Whether that is well.
+    /// Status of the case.
     pub status: Status,
-    /// Why it was skipped or could not be run, and what to do.
+    /// Reason why the case was skipped or could not be run, and what to do.
     pub reason: Option<String>,
-    /// What is wrong.
+    /// Findings of the run.
     pub findings: Vec<CaseFinding>,
     /// Versions of what ran, by name.
     pub versions: BTreeMap<String, String>,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Where it is recorded, if that was kept.
+    /// Directory in which the run is recorded, if it was kept.
     pub run_dir: Option<std::path::PathBuf>,
 }
 
 named_enum! {
-    /// What came of a case.
+    /// Status of a case.
     pub enum Status {
         /// As expected.
         Passed = "passed",
@@ -85,8 +85,8 @@ named_enum! {
         Inconclusive = "inconclusive",
         /// There was no run.
         NotRun = "not-run",
-        /// Its engine is not there, or cannot run it on this machine, or an earlier failure ended the
-        /// suite.
+        /// The engine is not there, or cannot run the case on this machine, or an earlier failure
+        /// ended the suite.
         Skipped = "skipped",
     }
 }
@@ -97,38 +97,38 @@ pub struct CaseFinding {
     /// The finding.
     #[serde(flatten)]
     pub finding: Finding,
-    /// Why and how long it is accepted; none if it is not.
+    /// Acceptance by the baseline; none if the finding is not accepted.
     pub accepted: Option<Acceptance>,
 }
 
-/// Why and how long a finding is accepted.
+/// Acceptance of a finding: the reason, and the last day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Acceptance {
-    /// Why.
+    /// Reason for accepting the finding.
     pub reason: String,
-    /// Last day on which it is, as `2026-12-31`.
+    /// Last day on which the finding is accepted, as `2026-12-31`.
     pub expires: String,
 }
 
-/// An entry of the baseline that wants to be looked at.
+/// An entry of the baseline that needs attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Notice {
-    /// What is the matter with it.
+    /// Kind of the problem.
     pub kind: NoticeKind,
     /// The baseline's file.
     pub file: String,
     /// Line of the entry, from 1.
     pub line: usize,
-    /// The whole in a sentence.
+    /// The problem in a sentence.
     pub message: String,
 }
 
 named_enum! {
-    /// What is the matter with an entry of a baseline.
+    /// Problem with an entry of a baseline.
     pub enum NoticeKind {
-        /// It would accept a finding, and is out of date.
+        /// The entry would accept a finding, but is out of date.
         Expired = "expired",
-        /// Nothing was found that it accepts.
+        /// The entry accepts nothing that was found.
         Unused = "unused",
     }
 }
@@ -144,8 +144,8 @@ pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
 }
 
 impl Suite {
-    /// A suite of these cases; `page` finds the documentation of a rule, `file` stands for cases that
-    /// have none of their own.
+    /// A suite of these cases; `page` finds the documentation of a rule, `file` stands for cases
+    /// that have none of their own.
     pub fn new(
         cases: Vec<Case>,
         notices: Vec<Notice>,
@@ -160,7 +160,8 @@ impl Suite {
         Self { schema, exit_code, unchecked, cases, notices, seconds, file, pages }
     }
 
-    /// The same as no answer about the engines that it is for: a suite that would be well is not.
+    /// The suite, marked as giving no answer about the engines that it is for; its exit code says
+    /// so even if all is well.
     #[must_use]
     pub fn without_answer(mut self, why: String) -> Self {
         self.unchecked = Some(why);
@@ -219,7 +220,7 @@ impl Suite {
         Self::new(vec![case], vec![], file, page)
     }
 
-    /// How many cases have this status.
+    /// Number of cases with this status.
     pub fn count(&self, status: Status) -> usize {
         self.cases.iter().filter(|case| case.status == status).count()
     }
@@ -234,7 +235,7 @@ impl Suite {
 }
 
 impl Status {
-    /// Of a run that should be clean.
+    /// The status of a run that should be clean.
     pub fn of(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Clean => Self::Passed,
@@ -244,7 +245,7 @@ impl Status {
         }
     }
 
-    /// The verdict that says as much of a suite.
+    /// The verdict that counts as much as this status in the exit code of a suite.
     const fn verdict(self) -> Verdict {
         match self {
             Self::Passed | Self::Accepted | Self::Skipped => Verdict::Clean,
@@ -254,24 +255,24 @@ impl Status {
         }
     }
 
-    /// Whether somebody has to do something about it.
+    /// True if somebody has to do something about it.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Failed | Self::Crashed | Self::Inconclusive | Self::NotRun)
     }
 }
 
 impl Case {
-    /// `deepspeed/stage1-bf16`: the engine and the probe.
+    /// The engine and the probe: `deepspeed/stage1-bf16`.
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.probe)
     }
 
-    /// Whether there was a run.
+    /// True if there was a run.
     pub fn run_was_made(&self) -> bool {
         !matches!(self.status, Status::NotRun | Status::Skipped)
     }
 
-    /// Why it is not well, in a line: `expected clean, got ZP101 boundary-leak`.
+    /// Reason why the case is not well, in a line: `expected clean, got ZP101 boundary-leak`.
     pub fn complaint(&self) -> String {
         match &self.reason {
             Some(reason) => reason.clone(),

@@ -1,8 +1,8 @@
-//! What every rank did when: phases and collectives, from the times in the trace.
+//! Timeline of every rank: phases and collectives, from the times in the trace.
 
 use crate::trace::{CollectiveOp, Event, Outcome, Phase, Trace};
 
-/// What every rank did when. Times are nanoseconds since the first record, as the senders' clocks
+/// Timeline of every rank. Times are nanoseconds since the first record, as the senders' clocks
 /// tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
@@ -10,29 +10,29 @@ pub struct Timeline {
     pub start_ns: u64,
     /// Length of the recording, in nanoseconds; 0 for a trace without times.
     pub length_ns: u64,
-    /// By rank.
+    /// Lanes, by rank.
     pub lanes: Vec<Lane>,
     /// Every time at which something happened, ascending.
     pub moments: Vec<u64>,
 }
 
-/// What one rank did when.
+/// Timeline of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     /// Phases, in order, without overlap.
     pub spans: Vec<Span>,
     /// Collectives that it entered, in order.
     pub calls: Vec<Call>,
-    /// When its process was gone, and how it ended.
+    /// Time at which its process was gone, and its outcome.
     pub end: Option<(u64, Outcome)>,
-    /// Whether it did everything it was asked to.
+    /// True if the rank did everything that it was asked to do.
     pub finished: bool,
 }
 
 /// A phase of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What it did: step, microbatch and phase; none for its start-up.
+    /// Step, microbatch and phase; none for the start-up of the rank.
     pub what: Option<(usize, usize, Phase)>,
     /// Beginning.
     pub from: u64,
@@ -45,7 +45,7 @@ pub struct Span {
 pub struct Call {
     /// The operation.
     pub op: CollectiveOp,
-    /// When the rank entered it.
+    /// Time at which the rank entered it.
     pub from: u64,
     /// The rank's next event: it had left the collective by then. The end of the rank if there is
     /// none.
@@ -87,7 +87,7 @@ impl Timeline {
 #[derive(Clone, Default)]
 struct Open {
     lane: Lane,
-    /// Whether the last span or call has no end yet.
+    /// True if the last span has no end yet; `in_call` is the same of the last call.
     in_span: bool,
     in_call: bool,
 }
@@ -136,7 +136,7 @@ impl Open {
         }
     }
 
-    /// What a rank was in when it ended lasted until then.
+    /// Ends the phase and the collective that a rank was in when it ended.
     fn close(mut self, length_ns: u64) -> Lane {
         let end = self.lane.end.map_or(length_ns, |(t, _)| t);
         self.end_span(end);

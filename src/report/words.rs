@@ -15,10 +15,11 @@ pub fn two_digits(number: f64) -> String {
     format!("{number:.places$}")
 }
 
-/// Up to so many numbers are all named; of more, runs are.
+/// Largest count of numbers that are named one by one; more are named as ranges.
 const NAMED: usize = 8;
 
-/// `step 0`, or `steps 0, 1 and 2`; of many numbers `ranks 0-4094 and 4096`.
+/// Numbers with their noun: `step 0`, or `steps 0, 1 and 2`; of many numbers `ranks 0-4094 and
+/// 4096`.
 pub fn counted(noun: &str, numbers: &[usize]) -> String {
     let texts = runs(numbers);
     if let ([run], 2..) = (&texts[..], numbers.len()) {
@@ -33,7 +34,7 @@ pub fn counted(noun: &str, numbers: &[usize]) -> String {
     }
 }
 
-/// The numbers, in words: of many, which ascend, those of a run together.
+/// Numbers in words; of many, which ascend, consecutive ones as a range.
 pub fn runs(numbers: &[usize]) -> Vec<String> {
     if numbers.len() <= NAMED {
         return numbers.iter().map(usize::to_string).collect();
@@ -64,12 +65,12 @@ pub fn by_rank(texts: impl IntoIterator<Item = (usize, String)>) -> Vec<String> 
     lines.into_iter().map(|(text, ranks)| format!("{}: {text}", counted("rank", &ranks))).collect()
 }
 
-/// `1 step`, or `3 steps`.
+/// A count with its noun: `1 step`, or `3 steps`.
 pub fn amount(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {}", plural(noun)) }
 }
 
-/// `31 of 32 probes`.
+/// A part of a count with its noun: `31 of 32 probes`.
 pub fn of_all(number: usize, all: usize, noun: &str) -> String {
     format!("{number} of {}", amount(all, noun))
 }
@@ -79,11 +80,11 @@ fn plural(noun: &str) -> String {
     format!("{noun}{ending}")
 }
 
-/// Up to so many weights are all written down.
+/// Largest count of weights that are written down one by one.
 const WRITTEN: usize = 64;
 
-/// `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch. Of a large matrix the weight
-/// that most have, and those that differ: `1, but for rank 17: m3 0`.
+/// A matrix in words, `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch. Of a
+/// large matrix the weight that most have, and those that differ: `1, but for rank 17: m3 0`.
 pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     let count: usize = weights.iter().map(Vec::len).sum();
     if count > WRITTEN {
@@ -103,7 +104,7 @@ pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     format!("[{}]", rows.join(", "))
 }
 
-/// A text that keeps to its line.
+/// A text in one line.
 pub fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::deepspeed::DeepSpeedConfig;
 use super::settings::{ALL, Setting};
-use super::{Dtype, Engine, LossScale, Optimizer, RunSpec, SpecRequest};
+use super::{DeepSpeedFile, Dtype, LossScale, Optimizer, RunSpec, SpecRequest};
 
 /// What to type for a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,15 +76,16 @@ impl RunSpec {
 
     /// A DeepSpeed file, and the flags that go with it; none for engines that read no such file.
     fn as_file(&self) -> Option<(SpecRequest, Option<Value>)> {
-        let (request, mut config) = match (self.engine(), self.deepspeed_config()) {
-            (Engine::DeepSpeed, Some(Value::Object(passed_on))) => {
-                let mut request = SpecRequest::default();
-                ALL.iter().for_each(|setting| setting.ask_beside_file(self, &mut request));
-                (request, passed_on.clone())
-            }
-            (Engine::Native, _) => (self.as_flags(), self.native_file()),
-            _ => return None,
-        };
+        let (request, mut config) =
+            match (self.engine().traits().deepspeed_file, self.deepspeed_config()) {
+                (DeepSpeedFile::PassedOn, Some(Value::Object(passed_on))) => {
+                    let mut request = SpecRequest::default();
+                    ALL.iter().for_each(|setting| setting.ask_beside_file(self, &mut request));
+                    (request, passed_on.clone())
+                }
+                (DeepSpeedFile::Followed, _) => (self.as_flags(), self.native_file()),
+                _ => return None,
+            };
         if request.optimizer.is_none() {
             config.insert("optimizer".to_owned(), section(self.optimizer));
         }

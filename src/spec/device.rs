@@ -164,7 +164,8 @@ impl SpecRequest {
             ("--nproc-per-node gpu", self.rank_per_gpu),
         ];
         let wants = wants.into_iter().find_map(|(flag, asked)| asked.then_some(flag));
-        if let (Some(flag), true) = (wants, engine != Engine::Native) {
+        let on_gpus = engine.traits().on_gpus;
+        if let (Some(flag), false) = (wants, on_gpus) {
             return Err(Invalid::contradiction(
                 flag,
                 "ranks of real engines run on the CPU over Gloo; use --engine native, or leave it \
@@ -181,7 +182,7 @@ impl SpecRequest {
             let world_size = this.ranks(DEFAULT_WORLD_SIZE)?;
             Ok(Placement { device: Device::Cpu, backend: Backend::Gloo, world_size })
         };
-        if engine != Engine::Native || asked_device == DeviceChoice::Cpu {
+        if !on_gpus || asked_device == DeviceChoice::Cpu {
             return on_cpu(self);
         }
         let gpus = match (&self.gpus, wants) {

@@ -1,6 +1,7 @@
-//! The faults that the native engine can be told to have.
+//! The faults that the native engine can be told to have: what they are called, which ranks have them,
+//! what a run needs to have room for them, and what they must be found as.
 
-use super::named_enum;
+use super::{Dataflow, Dtype, Invalid, Offload, RunSpec, Shape, named_enum};
 
 named_enum! {
     /// A deliberate slip at one named point of the dataflow (`--inject`).
@@ -121,4 +122,195 @@ named_enum! {
         /// The last rank writes a line that is no event on its event channel.
         RankRubbish = "rank-rubbish",
     }
+}
+
+/// The only root finding that a run with a fault must have, wherever the fault changes anything.
+pub struct Expected {
+    /// The fault.
+    pub fault: Fault,
+    /// Code of the finding.
+    pub code: &'static str,
+    /// Other codes, where the fault is the same as another one: with a single microbatch, for example,
+    /// one that is doubled is a wrong scale.
+    pub or: &'static [&'static str],
+    /// The place that the finding must name.
+    pub place: Place,
+}
+
+/// A place that a finding must name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere in particular.
+    Anywhere,
+    /// In the first microbatch.
+    FirstMicrobatch,
+    /// In the boundary microbatch.
+    Boundary,
+    /// In the second step.
+    SecondStep,
+    /// On the last rank.
+    LastRank,
+}
+
+impl Fault {
+    /// The finding that this fault must become. Tests hold every run to it.
+    pub fn expected(self) -> Expected {
+        use Place::{Anywhere, Boundary, FirstMicrobatch, LastRank, SecondStep};
+        let (code, or, place): (_, &[_], _) = match self {
+            Self::DeadHooks => ("ZP201", &[], FirstMicrobatch),
+            Self::HookFiresTwice => ("ZP202", &[], FirstMicrobatch),
+            Self::MicrobatchDropped => ("ZP102", &[], FirstMicrobatch),
+            Self::MicrobatchDoubled => ("ZP103", &["ZP105"], FirstMicrobatch),
+            Self::MicrobatchFromPreviousStep => ("ZP106", &[], SecondStep),
+            Self::AccumulatorNotZeroed => ("ZP106", &[], SecondStep),
+            Self::AccumulatedInBf16 => ("ZP504", &[], Anywhere),
+            Self::InfinityOnOneRank => ("ZP501", &["ZP503"], Anywhere),
+            Self::GaNotScaled => ("ZP105", &[], Anywhere),
+            Self::GaScaledTwice => ("ZP105", &[], Anywhere),
+            Self::SummedNotAveraged => ("ZP105", &[], Anywhere),
+            Self::RankNotDivided => ("ZP103", &["ZP105"], Anywhere),
+            Self::BoundaryLeak => ("ZP101", &[], Boundary),
+            Self::NotAveraged => ("ZP104", &[], Anywhere),
+            Self::BucketNotAveraged => ("ZP104", &[], Anywhere),
+            Self::EmptyBucketFlush => ("ZP301", &[], Anywhere),
+            Self::BucketFlushedEarly => ("ZP102", &[], Anywhere),
+            Self::BucketNeverFlushed => ("ZP102", &["ZP301"], Anywhere),
+            Self::StaleParameterList => ("ZP402", &["ZP107", "ZP102"], Anywhere),
+            Self::BufferOverwritten => ("ZP402", &["ZP107"], Anywhere),
+            Self::WaitMissing => ("ZP104", &["ZP102"], Anywhere),
+            Self::ReducedInBf16 => ("ZP504", &[], Anywhere),
+            Self::UnusedWaitedFor => ("ZP102", &[], Anywhere),
+            Self::TiedReducedTwice => ("ZP105", &[], Anywhere),
+            Self::CollectiveSkipped => ("ZP801", &[], Anywhere),
+            Self::CollectivesSwapped => ("ZP801", &[], Anywhere),
+            Self::SlicesSwapped => ("ZP402", &[], Anywhere),
+            Self::PartitionOffset => ("ZP402", &[], Anywhere),
+            Self::PartitionOwnedTwice => ("ZP401", &[], Anywhere),
+            Self::BufferNotSet => ("ZP501", &[], Anywhere),
+            Self::PaddingNotZeroed => ("ZP604", &[], Anywhere),
+            Self::OffloadCopiedEarly => ("ZP701", &[], Anywhere),
+            Self::StaleHostBuffer => ("ZP701", &[], SecondStep),
+            Self::HostCopyRaces => ("ZP905", &[], Anywhere),
+            Self::OverflowNotAgreed => ("ZP502", &[], Anywhere),
+            Self::LossScaleKept => ("ZP105", &[], Anywhere),
+            Self::ClippedByLocalNorm => ("ZP604", &[], Anywhere),
+            Self::ClippedTwice => ("ZP105", &[], Anywhere),
+            Self::NormCountsReplicas => ("ZP604", &[], Anywhere),
+            Self::StepSkipped => ("ZP603", &[], LastRank),
+            Self::StaleAllGather => ("ZP602", &[], LastRank),
+            Self::UpdateNotCopied => ("ZP602", &[], LastRank),
+            Self::DigestCorrupted => ("ZP904", &[], LastRank),
+            Self::RankDies => ("ZP901", &[], LastRank),
+            Self::RankHangs => ("ZP902", &[], LastRank),
+            Self::RankRubbish => ("ZP903", &[], LastRank),
+        };
+        Expected { fault: self, code, or, place }
+    }
+
+    /// True if only the last rank has it.
+    pub fn is_of_last_rank(self) -> bool {
+        matches!(
+            self,
+            Self::InfinityOnOneRank
+                | Self::RankNotDivided
+                | Self::CollectiveSkipped
+                | Self::CollectivesSwapped
+                | Self::PartitionOwnedTwice
+                | Self::StepSkipped
+                | Self::StaleAllGather
+                | Self::UpdateNotCopied
+                | Self::DigestCorrupted
+                | Self::RankDies
+                | Self::RankHangs
+                | Self::RankRubbish
+        )
+    }
+}
+
+/// Refuses a fault that the run has no place for. One that changes nothing, as most do with a single
+/// rank, is let through.
+pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
+    let Some(fault) = spec.inject() else { return Ok(()) };
+    let has_buckets = spec.dataflow() == Some(Dataflow::IpgBucket);
+    let reduces_at_once = spec.stage >= 2;
+    let overlaps = spec.overlap_comm() == Some(true);
+    let offloads = spec.offload == Offload::Cpu;
+    let has_unused = spec.shapes.iter().any(|shape| shape.leaves_unused());
+    let backwards = spec.steps * spec.gradient_accumulation_steps;
+    let goes_backward_again = backwards > 1
+        || spec.has_shape(Shape::SeveralBackwards)
+        || spec.has_shape(Shape::PenaltyBackward);
+    // Stage 3 pads to the world size, the others to an even multiple of it.
+    let pads = spec.stage > 0 && (spec.stage < 3 || spec.world_size > 1);
+    let (place, reason) = match fault {
+        Fault::DeadHooks
+        | Fault::HookFiresTwice
+        | Fault::BucketNotAveraged
+        | Fault::BucketFlushedEarly
+        | Fault::BucketNeverFlushed
+        | Fault::StaleParameterList
+        | Fault::CollectivesSwapped => (
+            has_buckets,
+            "the accumulator dataflow has no hooks and no buckets; add --dataflow ipg-bucket",
+        ),
+        Fault::EmptyBucketFlush => (
+            has_buckets && !reduces_at_once,
+            "it is about a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
+        ),
+        Fault::BufferOverwritten => (
+            overlaps && spec.contiguous_gradients() == Some(true),
+            "no buffer is filled while another is reduced; add --overlap-comm and leave out \
+             --contiguous-gradients false",
+        ),
+        Fault::WaitMissing => {
+            (overlaps, "every reduction is waited for at once; add --overlap-comm")
+        }
+        Fault::UnusedWaitedFor => (
+            has_buckets && has_unused,
+            "nothing is waited for; use --dataflow ipg-bucket and --shape unused-last",
+        ),
+        Fault::TiedReducedTwice => (
+            has_buckets && spec.has_shape(Shape::Tied),
+            "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
+        ),
+        Fault::OffloadCopiedEarly | Fault::HostCopyRaces => {
+            (offloads, "nothing is copied to the host; add --offload cpu")
+        }
+        Fault::StaleHostBuffer => (
+            offloads && spec.steps > 1,
+            "nothing is copied to the host a second time; add --offload cpu and --steps 2",
+        ),
+        Fault::MicrobatchFromPreviousStep | Fault::AccumulatorNotZeroed => (
+            spec.steps > 1,
+            "it shows in the step after the first, and there is none; use --steps 2 or more",
+        ),
+        Fault::RankDies | Fault::RankHangs | Fault::RankRubbish => (
+            goes_backward_again,
+            "it happens before the second backward, and there is none; use --ga 2 or --steps 2",
+        ),
+        Fault::BufferNotSet => (
+            spec.poison_memory,
+            "what memory holds that nobody has set is chance; add --poison-memory",
+        ),
+        Fault::PaddingNotZeroed => {
+            (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")
+        }
+        Fault::OverflowNotAgreed => (
+            spec.dtype == Dtype::Fp16 && spec.has_shape(Shape::InfinityOnOneRank),
+            "nothing overflows; use --dtype fp16 and --shape infinity-on-one-rank",
+        ),
+        Fault::LossScaleKept => {
+            (spec.dtype == Dtype::Fp16, "only fp16 has a loss scale; use --dtype fp16")
+        }
+        Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
+            (spec.gradient_clipping > 0.0, "nothing is clipped; add --gradient-clipping 1")
+        }
+        Fault::StaleAllGather => (spec.stage > 0, "stage 0 gathers nothing; use --stage 1"),
+        Fault::UpdateNotCopied => (
+            matches!(spec.stage, 1 | 2),
+            "stage 0 gathers nothing, and stage 3 only what it uses at once; use --stage 1",
+        ),
+        _ => return Ok(()),
+    };
+    if place { Ok(()) } else { Err(Invalid::FaultHasNoPlace { fault, reason }) }
 }

@@ -5,18 +5,17 @@
 //! so nothing behind it (launcher, rank, diagnosis) interprets flags a second time. It travels as
 //! JSON to the ranks and stands in the trace's first record.
 
-mod averaging;
 pub mod code;
 mod command;
 pub mod deepspeed;
 mod device;
+mod engine;
 mod engines;
 mod exactness;
 pub mod fault;
 mod invalid;
 mod models;
 mod options;
-pub mod partitioning;
 pub mod plan;
 mod point;
 mod recording;
@@ -26,6 +25,7 @@ mod shape;
 mod usage;
 mod validate;
 mod wire;
+pub mod workload;
 
 use std::ops::Range;
 
@@ -34,11 +34,12 @@ use serde::{Deserialize, Serialize};
 
 pub use command::Command;
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
+pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    Buckets, CommHook, DdpOptions, DeepSpeedOptions, EngineSettings, Flow, Fsdp2Options, LossScale,
-    NativeOptions, Observation, Offload,
+    Buckets, CommHook, DdpOptions, DeepSpeedOptions, Flow, Fsdp2Options, LossScale, NativeOptions,
+    Observation, Offload,
 };
 pub use plan::Plan;
 pub use point::Point;
@@ -48,6 +49,7 @@ pub use request::DEFAULT_WORLD_SIZE;
 pub use settings::SpecRequest;
 pub use shape::Shape;
 pub use usage::Usage;
+pub use workload::{Loss, Output, Workload};
 
 /// One run, completely specified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -198,28 +200,6 @@ macro_rules! named_enum {
     };
 }
 pub(crate) use named_enum;
-
-named_enum! {
-    /// The engine under test.
-    pub enum Engine {
-        /// zprobe's own sharded engine, on libtorch.
-        Native = "native",
-        /// The DeepSpeed of a Python environment.
-        DeepSpeed = "deepspeed",
-        /// PyTorch's `DistributedDataParallel`.
-        Ddp = "ddp",
-        /// PyTorch's `fully_shard`.
-        Fsdp2 = "fsdp2",
-    }
-}
-
-impl Engine {
-    /// Whether it scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines
-    /// leave both to the training loop.
-    pub fn scales_loss(self) -> bool {
-        matches!(self, Engine::Native | Engine::DeepSpeed)
-    }
-}
 
 named_enum! {
     /// Element type of a buffer.

@@ -4,20 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Dataflow, Dtype, Engine, Fault, RunSpec, Shape, SpecRequest, named_enum};
-
-/// The engine under test, with the settings that it alone has.
-#[derive(Clone, Debug, PartialEq)]
-pub enum EngineSettings {
-    /// zprobe's own engine.
-    Native(NativeOptions),
-    /// DeepSpeed.
-    DeepSpeed(DeepSpeedOptions),
-    /// PyTorch's `DistributedDataParallel`.
-    Ddp(DdpOptions),
-    /// PyTorch's `fully_shard`.
-    Fsdp2(Fsdp2Options),
-}
+use super::{Dataflow, Dtype, EngineSettings, Fault, RunSpec, named_enum};
 
 /// Settings of zprobe's own engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,65 +55,7 @@ pub struct DeepSpeedOptions {
     pub immediate_grad_update: Option<bool>,
 }
 
-impl EngineSettings {
-    /// The settings that were asked for, with the defaults of the engine. What depends on the whole of a
-    /// specification is left open: DeepSpeed's configuration, and the default size of DDP's buckets.
-    pub(super) fn of(
-        request: &SpecRequest,
-        (engine, stage): (Engine, u8),
-        dataflow: Option<Dataflow>,
-        shapes: &[Shape],
-    ) -> Self {
-        let asked = request.or_default(engine);
-        match engine {
-            // With DeepSpeed's defaults (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
-            Engine::Native => Self::Native(NativeOptions {
-                flow: match dataflow {
-                    Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
-                        overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
-                        contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
-                        reduce_scatter: request.reduce_scatter.unwrap_or(true),
-                    }),
-                    _ => Flow::Accumulator,
-                },
-                allgather_bucket_size: asked.allgather_bucket_size(),
-                parameter_groups: asked.parameter_groups(),
-                inject: request.inject,
-            }),
-            Engine::DeepSpeed => Self::DeepSpeed(DeepSpeedOptions {
-                config: None,
-                overlap_comm: request.overlap_comm,
-                contiguous_gradients: request.contiguous_gradients,
-                reduce_scatter: request.reduce_scatter,
-                immediate_grad_update: request.immediate_grad_update,
-            }),
-            Engine::Ddp => Self::Ddp(DdpOptions {
-                bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
-                find_unused_parameters: request
-                    .find_unused_parameters
-                    .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
-                static_graph: asked.static_graph(),
-                gradient_as_bucket_view: asked.gradient_as_bucket_view(),
-                comm_hook: asked.comm_hook(),
-            }),
-            Engine::Fsdp2 => {
-                Self::Fsdp2(Fsdp2Options { reshard_after_forward: asked.reshard_after_forward() })
-            }
-        }
-    }
-}
-
 impl RunSpec {
-    /// The engine under test.
-    pub fn engine(&self) -> Engine {
-        match self.settings {
-            EngineSettings::Native(_) => Engine::Native,
-            EngineSettings::DeepSpeed(_) => Engine::DeepSpeed,
-            EngineSettings::Ddp(_) => Engine::Ddp,
-            EngineSettings::Fsdp2(_) => Engine::Fsdp2,
-        }
-    }
-
     /// Settings of the native engine; none for other engines.
     pub fn native(&self) -> Option<&NativeOptions> {
         if let EngineSettings::Native(options) = &self.settings { Some(options) } else { None }

@@ -1,8 +1,7 @@
 //! Where everything should go: the pure plan of a run.
 //!
 //! The diagnosis compares what was observed with it. Gradients, master weights and parameters share
-//! one flat order: the parameters one after the other. How an engine cuts them is its own business;
-//! [`super::partitioning`] says how the native one does.
+//! one flat order: the parameters one after the other. How an engine cuts them is its own business.
 
 use std::ops::Range;
 
@@ -173,7 +172,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::partitioning::Partitioning;
     use crate::spec::{Engine, Model, Shape, SpecRequest};
 
     fn plan(world_size: usize, ga: usize, steps: usize) -> (RunSpec, Plan) {
@@ -198,11 +196,6 @@ mod tests {
             let sizes: Vec<usize> = plan.params().iter().map(Param::numel).collect();
             prop_assert!(sizes.iter().any(|&size| size > spec.reduce_bucket_size));
             prop_assert!(sizes.iter().any(|&size| size < code));
-            let partitioning = Partitioning::new(&spec, &plan);
-            prop_assert!(partitioning.partition_numel() >= code, "a partition can be decoded alone");
-            prop_assert!(partitioning.numel() > plan.numel(), "there is padding to look at");
-            let is_cut = |&param: &usize| partitioning.slices(param).len() > 1;
-            prop_assert!(world_size == 1 || (0..sizes.len()).any(|param| is_cut(&param)));
         }
     }
 

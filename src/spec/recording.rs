@@ -10,7 +10,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Invalid, Model, Plan, Point, RunSpec};
+use super::{Invalid, Model, Plan, Point, RunSpec};
 
 /// Bytes that a trace may take when nobody says how many.
 pub const DEFAULT_BUDGET: u64 = 50_000_000;
@@ -244,9 +244,8 @@ impl Size {
         let count =
             |list: &Option<Vec<usize>>, all: usize| list.as_ref().map_or(all, Vec::len) as u64;
         let local = if spec.model == Model::Mlp { 4 } else { 0 };
-        // DDP and FSDP2 have no sum of their own beside the gradient that is reduced.
-        let accumulator =
-            if spec.engine() == Engine::Ddp { 0 } else { spec.grad_accum_dtype.size() };
+        let has_accumulator = spec.engine().traits().has_accumulator;
+        let accumulator = if has_accumulator { spec.grad_accum_dtype.size() } else { 0 };
         // Gradient as reduced; before the step and consumed by it, master weights, parameters.
         let step = 3 * 4 + spec.dtype.size();
         Self {

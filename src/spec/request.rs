@@ -1,12 +1,14 @@
 //! From what was asked for to what is run: every default is filled in.
 
 use super::device::Placement;
+use super::engine::Sums;
 use super::engines::{self, MIB, check_accumulation};
+use super::fault::check_fault;
 use super::recording::CODE_STEPS;
 use super::settings;
-use super::validate::{check_exactness, check_fault, check_shapes};
+use super::validate::{check_exactness, check_shapes};
 use super::{
-    Backend, Dataflow, Device, Dtype, Engine, EngineSettings, Model, Optimizer, Plan, Recording,
+    Backend, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording,
     Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
@@ -19,7 +21,8 @@ impl SpecRequest {
     /// # Errors
     /// Every contradiction that there is.
     pub fn resolve(mut self) -> Result<RunSpec, Refusal> {
-        let engine = self.or_default(Engine::Native).engine();
+        let engine = self.engine.unwrap_or_default();
+        let traits = engine.traits();
         let mut refusal = Refusal::default();
         // What is refused counts as left open from here on.
         for setting in settings::ALL {
@@ -31,18 +34,12 @@ impl SpecRequest {
         let file = self.deepspeed_config.take();
         let asked = self.or_default(engine);
         let (stage, dtype, model) = (asked.stage(), asked.dtype(), asked.model());
-        let grad_accum_dtype = self.resolve_grad_accum_dtype(engine, dtype);
-        let dataflow = self.resolve_dataflow(engine, stage, dtype, grad_accum_dtype);
-        // DeepSpeed communicates in the dtype of the buffer that it reduces unless told otherwise:
-        // the flat accumulator's, or the model's for IPG buckets.
-        let comm_dtype = self.comm_dtype.or(match (engine, dataflow) {
-            (_, Some(Dataflow::Accumulator)) => Some(grad_accum_dtype),
-            (_, Some(Dataflow::IpgBucket)) => Some(dtype),
-            (Engine::Ddp, None) => Some(asked.comm_hook().dtype(dtype)),
-            (Engine::Fsdp2, None) => Some(Dtype::Fp32),
-            (_, None) => None,
-        });
-        refusal.unless(check_accumulation(engine, dtype, grad_accum_dtype));
+        let accum = self.grad_accum_dtype.unwrap_or_else(|| (traits.accumulates_in)(&self, dtype));
+        let sums = Sums { stage, dtype, accum };
+        let dataflow = (traits.dataflow)(&self, &sums);
+        let comm_dtype =
+            self.comm_dtype.or_else(|| (traits.communicates_in)(&self, &sums, dataflow));
+        refusal.unless(check_accumulation(engine, dtype, accum));
         let on_cpu = Placement {
             device: Device::Cpu,
             backend: Backend::Gloo,
@@ -54,7 +51,7 @@ impl SpecRequest {
         shapes.sort_unstable();
         shapes.dedup();
         let steps = asked.steps();
-        let settings = EngineSettings::of(&self, (engine, stage), dataflow, &shapes);
+        let settings = (traits.settings)(&self, &sums, dataflow, &shapes);
         let mut spec = RunSpec {
             settings,
             stage,
@@ -65,7 +62,7 @@ impl SpecRequest {
             steps,
             code_steps: (steps > CODE_STEPS).then_some(CODE_STEPS),
             dtype,
-            grad_accum_dtype,
+            grad_accum_dtype: accum,
             comm_dtype,
             // Set below: how large a bucket should be follows from the model.
             reduce_bucket_size: 1,
@@ -80,9 +77,10 @@ impl SpecRequest {
             micro_batch_size: asked.micro_batch_size(),
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
-                // DDP has no master weights, and in fp16 Adam's epsilon is 0: where a gradient is, it
-                // divides 0 by 0.
-                Model::Mlp if engine == Engine::Ddp && dtype == Dtype::Fp16 => Optimizer::EXACT_SGD,
+                // In fp16 Adam's epsilon is 0: where a gradient is, it divides 0 by 0.
+                Model::Mlp if dtype == Dtype::Fp16 && !traits.has_master_weights => {
+                    Optimizer::EXACT_SGD
+                }
                 Model::Mlp => Optimizer::ADAMW,
             }),
             seed: asked.seed(),
@@ -92,8 +90,8 @@ impl SpecRequest {
         refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);
         spec.reduce_bucket_size = self.reduce_bucket_size.unwrap_or(default_bucket);
-        let is_deepspeed = engine == Engine::DeepSpeed;
-        let config = is_deepspeed.then(|| deepspeed::complete(file, &self, &spec));
+        let is_passed_on = traits.deepspeed_file == DeepSpeedFile::PassedOn;
+        let config = is_passed_on.then(|| deepspeed::complete(file, &self, &spec));
         match &mut spec.settings {
             EngineSettings::DeepSpeed(options) => options.config = config,
             EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {

@@ -23,13 +23,26 @@ impl Usage {
     pub const ALWAYS: Usage =
         Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false };
 
+    /// Steps after which the use of every parameter repeats.
+    pub const PERIOD: usize = 2;
+
     /// How a run uses one of its parameters.
     pub fn of(spec: &RunSpec, param: &Param) -> Self {
+        let forward = Self::in_forward(spec, param);
+        Self {
+            ever: forward.ever && param.trainable,
+            last: forward.last && Self::ordinary(spec).last,
+            ..forward
+        }
+    }
+
+    /// How the engine's forward uses a parameter, whether or not a gradient comes of it.
+    pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
         let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
         Self {
-            ever: param.trainable && !about(Shape::UnusedAlways),
+            ever: !about(Shape::UnusedAlways),
             first: !about(Shape::UnusedFirst),
-            last: Self::ordinary(spec).last && !about(Shape::UnusedLast),
+            last: !about(Shape::UnusedLast),
             odd_steps: !about(Shape::UnusedAlternating),
             from_all: about(Shape::Experts),
         }

@@ -2,9 +2,7 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{
-    Dataflow, Engine, Fault, Invalid, Model, Offload, RunSpec, Shape, SpecRequest, settings,
-};
+use super::{Invalid, Model, RunSpec, SpecRequest, settings};
 
 impl RunSpec {
     /// Refuses values that no engine takes, among them counts so large that arithmetic with them could
@@ -61,7 +59,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
     let multiple = if undivided { spec.world_size } else { 1 };
     let largest = (spec.contributions_per_step() * multiple) as f64 * scale;
-    let scales = spec.engine() == Engine::Native && spec.dtype == Dtype::Fp16;
+    let scales = spec.engine().traits().follows_spec && spec.dtype == Dtype::Fp16;
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
             format!("--loss-scale {scale}"),
@@ -93,97 +91,10 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     problems
 }
 
-/// Refuses a fault that the run has no place for. One that changes nothing, as most do with a single
-/// rank, is let through.
-pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
-    let Some(fault) = spec.inject() else { return Ok(()) };
-    let has_buckets = spec.dataflow() == Some(Dataflow::IpgBucket);
-    let reduces_at_once = spec.stage >= 2;
-    let overlaps = spec.overlap_comm() == Some(true);
-    let offloads = spec.offload == Offload::Cpu;
-    let has_unused = spec.shapes.iter().any(|shape| shape.leaves_unused());
-    let backwards = spec.steps * spec.gradient_accumulation_steps;
-    let goes_backward_again = backwards > 1
-        || spec.has_shape(Shape::SeveralBackwards)
-        || spec.has_shape(Shape::PenaltyBackward);
-    // Stage 3 pads to the world size, the others to an even multiple of it.
-    let pads = spec.stage > 0 && (spec.stage < 3 || spec.world_size > 1);
-    let (place, reason) = match fault {
-        Fault::DeadHooks
-        | Fault::HookFiresTwice
-        | Fault::BucketNotAveraged
-        | Fault::BucketFlushedEarly
-        | Fault::BucketNeverFlushed
-        | Fault::StaleParameterList
-        | Fault::CollectivesSwapped => (
-            has_buckets,
-            "the accumulator dataflow has no hooks and no buckets; add --dataflow ipg-bucket",
-        ),
-        Fault::EmptyBucketFlush => (
-            has_buckets && !reduces_at_once,
-            "it is about a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
-        ),
-        Fault::BufferOverwritten => (
-            overlaps && spec.contiguous_gradients() == Some(true),
-            "no buffer is filled while another is reduced; add --overlap-comm and leave out \
-             --contiguous-gradients false",
-        ),
-        Fault::WaitMissing => {
-            (overlaps, "every reduction is waited for at once; add --overlap-comm")
-        }
-        Fault::UnusedWaitedFor => (
-            has_buckets && has_unused,
-            "nothing is waited for; use --dataflow ipg-bucket and --shape unused-last",
-        ),
-        Fault::TiedReducedTwice => (
-            has_buckets && spec.has_shape(Shape::Tied),
-            "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
-        ),
-        Fault::OffloadCopiedEarly | Fault::HostCopyRaces => {
-            (offloads, "nothing is copied to the host; add --offload cpu")
-        }
-        Fault::StaleHostBuffer => (
-            offloads && spec.steps > 1,
-            "nothing is copied to the host a second time; add --offload cpu and --steps 2",
-        ),
-        Fault::MicrobatchFromPreviousStep | Fault::AccumulatorNotZeroed => (
-            spec.steps > 1,
-            "it shows in the step after the first, and there is none; use --steps 2 or more",
-        ),
-        Fault::RankDies | Fault::RankHangs | Fault::RankRubbish => (
-            goes_backward_again,
-            "it happens before the second backward, and there is none; use --ga 2 or --steps 2",
-        ),
-        Fault::BufferNotSet => (
-            spec.poison_memory,
-            "what memory holds that nobody has set is chance; add --poison-memory",
-        ),
-        Fault::PaddingNotZeroed => {
-            (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")
-        }
-        Fault::OverflowNotAgreed => (
-            spec.dtype == Dtype::Fp16 && spec.has_shape(Shape::InfinityOnOneRank),
-            "nothing overflows; use --dtype fp16 and --shape infinity-on-one-rank",
-        ),
-        Fault::LossScaleKept => {
-            (spec.dtype == Dtype::Fp16, "only fp16 has a loss scale; use --dtype fp16")
-        }
-        Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
-            (spec.gradient_clipping > 0.0, "nothing is clipped; add --gradient-clipping 1")
-        }
-        Fault::StaleAllGather => (spec.stage > 0, "stage 0 gathers nothing; use --stage 1"),
-        Fault::UpdateNotCopied => (
-            matches!(spec.stage, 1 | 2),
-            "stage 0 gathers nothing, and stage 3 only what it uses at once; use --stage 1",
-        ),
-        _ => return Ok(()),
-    };
-    if place { Ok(()) } else { Err(Invalid::FaultHasNoPlace { fault, reason }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{Dataflow, Engine, Fault, Offload, Shape};
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {

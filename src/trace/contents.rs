@@ -6,16 +6,19 @@ use std::sync::Arc;
 use super::Payload;
 use crate::spec::Dtype;
 
-/// The contents that a trace has had so far, by what names them.
+/// The contents that a trace has had so far, by the digest, dtype and number of elements that name
+/// them.
 #[derive(Debug, Default)]
 pub struct Contents {
     by_name: HashMap<(String, Dtype, usize), Arc<str>>,
 }
 
 impl Contents {
-    /// Whether a payload's content is one of these; if not, it is one from now on.
+    /// Returns true if the content of a payload is one of these. If not, and if there is none of
+    /// its name, it is added.
     ///
-    /// Other content under the same name, which only a wrong digest leads to, is not the same.
+    /// Other content under the same name, which only a wrong digest leads to, does not count as the
+    /// same.
     pub fn has(&mut self, payload: &Payload) -> bool {
         match self.by_name.get(&name(payload)) {
             Some(known) => *known == payload.data,
@@ -28,7 +31,8 @@ impl Contents {
         }
     }
 
-    /// Gives a payload without content that of the earlier one with its name, if there is one.
+    /// Gives a payload without content the content of the earlier payload with its name, if there
+    /// is one.
     pub fn complete(&mut self, payload: &mut Payload) {
         if payload.has_content() {
             self.has(payload);

@@ -1,4 +1,4 @@
-//! The names that launcher and ranks agree on, so that events find their way into the trace:
+//! Names on which launcher and ranks agree, so that events find their way into the trace: those of
 //! environment variables and files.
 
 use std::path::{Path, PathBuf};
@@ -12,9 +12,13 @@ pub const RUN: &str = "ZPROBE_RUN";
 /// Variable: the [`RunSpec`] as JSON.
 pub const SPEC: &str = "ZPROBE_SPEC";
 
-/// The parameters of the synthetic model, in flat order, as JSON: a list of
+/// Variable: the parameters of the synthetic model, in flat order, as JSON: a list of
 /// [`crate::spec::plan::Param`].
 pub const PARAMS: &str = "ZPROBE_PARAMS";
+
+/// Variable: what goes forward and backward in each microbatch, as JSON: a
+/// [`Workload`](crate::spec::Workload).
+pub const WORKLOAD: &str = "ZPROBE_WORKLOAD";
 
 /// Variable: the event channel (a descriptor number) of each rank of this process, separated by
 /// commas, in rank order.
@@ -38,22 +42,22 @@ pub const POOL_FD: &str = "ZPROBE_POOL_FD";
 /// [`Gpus`](crate::spec::Gpus) as JSON, on standard output.
 pub const GPUS: &str = "gpus";
 
-/// How long ranks wait for each other before they give up: a hundred timeouts of the run, or as many
-/// seconds as c10d can count milliseconds of. The launcher's watchdog speaks first: it knows what
-/// every rank did last, and lets a rank be waited for while that one works.
+/// Time for which ranks wait for each other before they give up: a hundred timeouts of the run, but
+/// no more seconds than c10d can count in milliseconds. The launcher's watchdog decides earlier: it
+/// knows the last event of every rank, and lets ranks wait for one that still works.
 pub fn patience(spec: &RunSpec) -> Duration {
     const MOST: u64 = 2_000_000;
     Duration::from_secs(spec.timeout_s.saturating_mul(100).min(MOST))
 }
 
-/// Whose output a log holds.
+/// Process whose output a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOf {
-    /// A rank's.
+    /// The rank of this number.
     Rank(usize),
-    /// That of the process that forks the ranks.
+    /// The host: the process that forks the ranks.
     Host,
-    /// That of the process that forks such a process for each run.
+    /// The pool: the process that forks a host for each run.
     Pool,
 }
 

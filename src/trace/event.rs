@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Payload, Waiting};
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
 
-/// What [`Event::NotObserved`] calls memory that could not be poisoned.
+/// Name in [`Event::NotObserved`] of memory that could not be poisoned.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
 
 /// Something that happened during a run.
@@ -20,7 +20,7 @@ pub const UNSET_MEMORY: &str = "memory that is read before it is written";
 pub enum Event {
     /// The launcher is about to start the ranks. Always the first record of a trace.
     RunStarted {
-        /// What is run.
+        /// Specification of the run.
         spec: Box<RunSpec>,
         /// Version of zprobe.
         zprobe: String,
@@ -29,39 +29,39 @@ pub enum Event {
     RankSpawned {
         /// The rank.
         rank: usize,
-        /// Its process id.
+        /// Id of the process.
         pid: u32,
     },
     /// The process of a rank is gone.
     RankExited {
         /// The rank.
         rank: usize,
-        /// How it ended.
+        /// Outcome of the process.
         outcome: Outcome,
     },
     /// A rank wrote something on its event channel that is not the protocol.
     ProtocolViolated {
         /// The rank; none for the process that hosts the ranks.
         rank: Option<usize>,
-        /// What is wrong.
+        /// Kind of the violation.
         violation: Violation,
         /// The start of the offending line.
         line: String,
     },
     /// The watchdog ended the run: no event came from these ranks for `timeout_s` seconds.
     TimedOut {
-        /// Ranks that were silent for that long, had not finished, and did not wait for another. All
-        /// that had not finished, where each of them waits for another.
+        /// Ranks that were silent for that long, had not finished, and did not wait for another. If
+        /// every rank that had not finished waited for another, all of these ranks.
         silent: Vec<usize>,
         /// The limit, in seconds.
         timeout_s: u64,
-        /// Ranks that waited for others, and where.
+        /// Ranks that waited for others, with their meetings.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting: Vec<Waiting>,
     },
     /// The user interrupted the run (SIGINT, SIGTERM or SIGHUP).
     Interrupted,
-    /// The last lines that a rank wrote to its standard error, kept when it did not end well.
+    /// The last lines that a rank wrote to its standard error, recorded if it did not end well.
     Stderr {
         /// The rank; none for the process that hosts the ranks.
         rank: Option<usize>,
@@ -69,7 +69,7 @@ pub enum Event {
         tail: String,
     },
 
-    /// A rank is up: which software it really runs.
+    /// A rank is up, and reports the software that it really runs.
     RankReady {
         /// Name and version of each package that matters (`torch`, `zprobe-rank`, …).
         versions: BTreeMap<String, String>,
@@ -81,34 +81,34 @@ pub enum Event {
         /// The parameters.
         params: Vec<ParamInfo>,
     },
-    /// How a buffer maps to parameters.
+    /// Mapping from the elements of a buffer to parameters.
     Layout {
         /// Name that [`Event::Buffer`] refers to.
         layout: LayoutName,
         /// The pieces, in the order in which they lie in the buffer.
         segments: Vec<Segment>,
-        /// Whether these are the samples that are recorded of a buffer that is too large: pieces of
-        /// those in the layout of the same name without this flag, which comes first.
+        /// True if these are the samples that are recorded of a buffer that is too large: pieces of
+        /// the segments in the layout of the same name without this flag, which comes first.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sampled: bool,
     },
-    /// Which optimizer the engine really uses.
+    /// The optimizer that the engine really uses.
     OptimizerChosen {
         /// Class that wraps the inner optimizer.
         class: String,
-        /// The inner optimizer.
+        /// Name of the inner optimizer.
         inner: String,
     },
-    /// What the engine says about itself: settings that it chose, classes, log entries.
+    /// Facts that the engine states about itself: settings that it chose, classes, log entries.
     EngineDescribed {
-        /// By name, in the engine's own words.
+        /// Facts by name, in the engine's own words.
         facts: BTreeMap<String, String>,
     },
-    /// Something that this release of the engine does not let be seen.
+    /// A fact that cannot be observed in this release of the engine.
     NotObserved {
-        /// What was not observed.
+        /// Name of the fact that was not observed.
         what: String,
-        /// Why: the attribute or function that is missing.
+        /// Reason: the attribute or function that is missing.
         why: String,
     },
     /// The loss scale that a step was taken with, once it is over.
@@ -117,7 +117,7 @@ pub enum Event {
         step: usize,
         /// The scale.
         scale: f64,
-        /// Whether the engine saw an overflow, and skipped the step.
+        /// True if the engine saw an overflow, and skipped the step.
         overflow: bool,
     },
     /// The global norm of the gradient as the engine computed it, before clipping.
@@ -133,7 +133,7 @@ pub enum Event {
     PhaseEntered {
         /// Optimizer step.
         step: usize,
-        /// Microbatch; the boundary's for phases after it.
+        /// Microbatch; for phases after the gradient accumulation boundary that of the boundary.
         microbatch: usize,
         /// The phase.
         phase: Phase,
@@ -153,20 +153,22 @@ pub enum Event {
         step: usize,
         /// Microbatch.
         microbatch: usize,
-        /// `AccumulateGrad` nodes reached, all told.
+        /// Number of `AccumulateGrad` nodes reached.
         accumulate_grad_nodes: usize,
         /// Parameters (indices) that the graph reaches.
         params: Vec<usize>,
     },
-    /// How often each parameter's gradient hook fired during a microbatch's backward.
+    /// Number of times that each parameter's gradient hook fired during the backward of a
+    /// microbatch.
     HooksFired {
         /// Optimizer step.
         step: usize,
         /// Microbatch.
         microbatch: usize,
-        /// Firings by parameter index.
+        /// Number of firings, by parameter index.
         fired: Vec<u32>,
-        /// Gradients that autograd delivered, by parameter index; none where that was not watched.
+        /// Number of gradients that autograd delivered, by parameter index; none if that was not
+        /// watched.
         arrived: Option<Vec<u32>>,
     },
     /// A bucket is about to be reduced.
@@ -177,9 +179,9 @@ pub enum Event {
         microbatch: usize,
         /// Number of this flush within the step.
         flush: usize,
-        /// Why now.
+        /// Reason for the flush.
         reason: FlushReason,
-        /// Elements in the bucket.
+        /// Number of elements in the bucket.
         elements: usize,
         /// Capacity in elements.
         capacity: usize,
@@ -194,14 +196,14 @@ pub enum Event {
         op: CollectiveOp,
         /// Element type on the wire: a gradient's dtype, `int64` for digests, or `fp64` for norms.
         dtype: String,
-        /// Elements that each rank puts in.
+        /// Number of elements that each rank puts in.
         numel: usize,
     },
     /// The ranks were about to issue different collectives; none was issued.
     CollectiveMismatch {
         /// Sequence number.
         sequence: u64,
-        /// What each rank announced, by rank.
+        /// Collective that each rank announced, by rank.
         announced: Vec<String>,
     },
     /// Content of a buffer at a point of the gradient's journey.
@@ -210,9 +212,9 @@ pub enum Event {
         step: Option<usize>,
         /// Microbatch, for points inside the accumulation.
         microbatch: Option<usize>,
-        /// Where in the journey.
+        /// Point of the gradient's journey.
         point: Point,
-        /// How the elements map to parameters.
+        /// Name of the layout that maps the elements to parameters.
         layout: LayoutName,
         /// The elements.
         payload: Payload,
@@ -225,7 +227,7 @@ pub enum Event {
         /// gathering.
         digests: Vec<String>,
     },
-    /// How long a step took, without the making of its data.
+    /// Duration of a step, without the time for making its data.
     StepTimed {
         /// Optimizer step.
         step: usize,
@@ -236,10 +238,10 @@ pub enum Event {
     },
     /// The rank cannot go on.
     Failed {
-        /// What happened, in the engine's own words.
+        /// Message of the failure, in the engine's own words.
         message: String,
     },
-    /// The rank did everything it was asked to. Always a rank's last event.
+    /// The rank has done all its work. Always the last event of a rank.
     Finished,
 }
 
@@ -250,24 +252,24 @@ pub struct ParamInfo {
     pub name: String,
     /// Shape.
     pub shape: Vec<usize>,
-    /// Whether it requires a gradient.
+    /// True if the parameter requires a gradient.
     pub trainable: bool,
 }
 
-/// How a process ended.
+/// Outcome of a process that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// It was ended by this signal.
+    /// The process was ended by this signal.
     Signal(i32),
-    /// It was ended by zprobe, because the run was over.
+    /// The process was ended by zprobe, because the run was over.
     Reaped,
 }
 
 named_enum! {
-    /// What was wrong with a line on a rank's event channel.
+    /// Kind of violation in a line on the event channel of a rank.
     pub enum Violation {
         /// The line is not JSON.
         NotJson = "not-json",
@@ -289,11 +291,11 @@ named_enum! {
 }
 
 named_enum! {
-    /// Which part of the model a buffer holds.
+    /// Part of the model that a buffer holds.
     pub enum LayoutName {
         /// Every parameter.
         Full = "full",
-        /// What this rank owns.
+        /// The partition that this rank owns.
         Partition = "partition",
     }
 }
@@ -319,7 +321,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// Why a bucket was flushed.
+    /// Reason for which a bucket was flushed.
     pub enum FlushReason {
         /// The next parameter did not fit.
         Full = "full",
@@ -337,7 +339,7 @@ named_enum! {
         AllReduce = "all-reduce",
         /// Concatenation over ranks, on every rank.
         AllGather = "all-gather",
-        /// One rank's data, on every rank.
+        /// Data of one rank, on every rank.
         Broadcast = "broadcast",
         /// Sum over ranks, on one rank.
         Reduce = "reduce",

@@ -1,4 +1,4 @@
-//! What launcher and pool say to each other, on a socket that keeps messages apart.
+//! Messages between launcher and pool, on a socket that keeps messages apart.
 //!
 //! The pool says [`WARM`] once. For each run, the launcher then sends one message: the environment
 //! variables of the run, with descriptors beside it. The run's host answers on the first of them
@@ -7,21 +7,22 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// A pool's only message: the engine is loaded.
+/// The only message of a pool: the engine is loaded.
 pub const WARM: &[u8] = b"warm";
 
-/// Longest message about a run, in bytes: what the kernel lets a single variable of a new process
-/// be, so that a run that can be started can be handed over.
+/// Longest message about a run, in bytes: the kernel's limit for a single variable of a new
+/// process, so that a run that can be started can be handed over.
 pub const MESSAGE_LIMIT: usize = 128 << 10;
 
-/// Most descriptors of one message; a limit of the kernel's (`SCM_MAX_FD`).
+/// Largest number of descriptors of one message; a limit of the kernel (`SCM_MAX_FD`).
 pub const MOST_DESCRIPTORS: usize = 253;
 
-/// Descriptors before the ranks' event channels: for the answer, standard output, standard error,
-/// the store's socket and the host channel.
+/// Number of descriptors before the ranks' event channels: for the answer, standard output,
+/// standard error, the store's socket and the host channel.
 pub const LEADING_DESCRIPTORS: usize = 5;
 
-/// Variables as one message: `NAME=VALUE`, each ended by a zero byte, which neither can hold.
+/// Encodes variables as one message: `NAME=VALUE`, each ended by a zero byte, which neither a name
+/// nor a value can hold.
 pub fn encode<'a>(variables: impl IntoIterator<Item = (&'a str, &'a OsStr)>) -> Vec<u8> {
     let mut message = Vec::new();
     for (name, value) in variables {

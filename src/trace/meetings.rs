@@ -1,7 +1,7 @@
-//! Where ranks wait for each other, as far as their events tell.
+//! Meetings, where ranks wait for each other, as far as their events tell.
 //!
-//! Some events say that a rank has come to a point that it passes only together with the others.
-//! Nothing says when it has passed; its next event does.
+//! Some events say that a rank has come to a point that it passes only together with the others. No
+//! event says that the rank has passed the point: its next event, whatever it is, shows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,17 +33,18 @@ pub enum Meeting {
 pub struct Waiting {
     /// The rank.
     pub rank: usize,
-    /// Where it waits.
+    /// Meeting in which the rank waits.
     pub meeting: Meeting,
 }
 
-/// Kinds of meetings: each is counted by itself.
+/// Number of lines of meetings. The meetings of a line are counted in order: one line has the start
+/// and the exchanges of digests, the other the collectives.
 const LINES: usize = 2;
 
-/// How far a rank has come along each line of meetings; none where it has come to none.
+/// Last meeting that a rank has come to on each line of meetings; none where it has come to none.
 pub type Reached = [Option<u64>; LINES];
 
-/// How far every rank has come.
+/// Progress of every rank along the lines of meetings.
 #[derive(Clone, Debug)]
 pub struct Meetings {
     ranks: Vec<Rank>,
@@ -51,10 +52,10 @@ pub struct Meetings {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
-    /// The meeting that its last event is about.
+    /// The meeting that the last event of the rank is about.
     at: Option<Meeting>,
     reached: Reached,
-    /// Whether nobody has to wait for it any more.
+    /// True if the rank is done, so that no other waits for it any more.
     gone: bool,
 }
 
@@ -71,7 +72,7 @@ impl Meeting {
         }
     }
 
-    /// Its line, and its place among the meetings of that line.
+    /// Line of the meeting, and its place among the meetings of that line.
     fn place(self) -> (usize, u64) {
         match self {
             Self::Start => (0, 0),
@@ -92,7 +93,7 @@ impl std::fmt::Display for Meeting {
 }
 
 impl Meetings {
-    /// Ranks of which none has been heard.
+    /// Meetings of ranks that have not sent any event yet.
     pub fn new(ranks: usize) -> Self {
         Self { ranks: vec![Rank::default(); ranks] }
     }
@@ -101,32 +102,32 @@ impl Meetings {
     pub fn see(&mut self, rank: usize, event: &Event) {
         let rank = &mut self.ranks[rank];
         rank.at = Meeting::of(event);
-        // Whoever says anything has started, whether or not it said that it is ready.
+        // A rank that sends any event has started, even if it did not report that it is ready.
         for meeting in [Some(Meeting::Start), rank.at].into_iter().flatten() {
             let (line, place) = meeting.place();
             rank.reached[line] = rank.reached[line].max(Some(place));
         }
     }
 
-    /// Takes note that `rank` is done, one way or the other: it comes to no meeting any more.
+    /// Takes note that `rank` has finished or ended: it comes to no meeting any more.
     pub fn leave(&mut self, rank: usize) {
         self.ranks[rank].gone = true;
     }
 
-    /// How far all ranks that are not done have come.
+    /// Last meeting on each line that all ranks have come to, except for those that are done.
     pub fn reached_by_all(&self) -> Reached {
         let still_here = self.ranks.iter().filter(|rank| !rank.gone).map(|rank| rank.reached);
         let least = |one: Reached, other: Reached| [one[0].min(other[0]), one[1].min(other[1])];
         still_here.reduce(least).unwrap_or_default()
     }
 
-    /// The meeting that `rank` is in, for all that its last event tells.
+    /// The meeting that `rank` is in, as far as its last event tells.
     pub fn at(&self, rank: usize) -> Option<Meeting> {
         self.ranks[rank].at
     }
 
-    /// The meeting in which `rank` waits for one that has not come to it, where all have come as far
-    /// as [`Self::reached_by_all`] says.
+    /// The meeting in which `rank` waits for a rank that has not come to it. `by_all` is what
+    /// [`Self::reached_by_all`] returns.
     pub fn waits(&self, rank: usize, by_all: &Reached) -> Option<Meeting> {
         self.at(rank).filter(|meeting| {
             let (line, place) = meeting.place();
@@ -134,7 +135,7 @@ impl Meetings {
         })
     }
 
-    /// The line of the meeting that `rank` is in, to look up in what all have [`Reached`].
+    /// The line of the meeting that `rank` is in, as an index into [`Reached`].
     pub fn line(&self, rank: usize) -> Option<usize> {
         self.at(rank).map(|meeting| meeting.place().0)
     }

@@ -1,4 +1,4 @@
-//! What happened: the events of a run, and the records they are kept in.
+//! The trace of a run: its events, and the records in which they are kept.
 //!
 //! Ranks and launcher emit [`Event`]s; each is wrapped in a [`Record`] and written to
 //! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.

@@ -12,9 +12,9 @@ use crate::spec::Dtype;
 
 /// The elements of a buffer, bit for bit.
 ///
-/// Content that stands in a trace already is not written again: a payload without `data` has that of
-/// the payload before it with the same digest, dtype and number of elements. Where there is none, the
-/// content was not recorded.
+/// Content that stands in a trace already is not written again: a payload without `data` has that
+/// of the payload before it with the same digest, dtype and number of elements. Where there is
+/// none, the content was not recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Payload {
     /// Element type.
@@ -31,7 +31,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Wraps little-endian `bytes`; `norm` is the sender's own.
+    /// Wraps little-endian `bytes`; `norm` is the one that the sender computed.
     pub fn new(dtype: Dtype, bytes: &[u8], norm: f64) -> Self {
         Self {
             dtype,
@@ -42,22 +42,22 @@ impl Payload {
         }
     }
 
-    /// The same payload without its content.
+    /// A copy of the payload without its content.
     #[must_use]
     pub fn without_content(&self) -> Self {
         Self { data: Arc::default(), digest: self.digest.clone(), ..*self }
     }
 
-    /// Whether the content is there to be read.
+    /// Returns true if the payload has its content, so that it can be read.
     pub fn has_content(&self) -> bool {
         self.numel == 0 || !self.data.is_empty()
     }
 
-    /// The bytes.
+    /// The bytes of the elements, little-endian.
     ///
     /// # Errors
-    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong, or
-    /// that the content was not recorded.
+    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong,
+    /// or that the content was not recorded.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         if !self.has_content() {
             return Err("the content of the buffer was not recorded".to_owned());

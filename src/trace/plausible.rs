@@ -1,14 +1,15 @@
-//! What an event may say in a given run. The diagnosis indexes by what events say, so nothing that
-//! points outside the run gets past the launcher, or past the reader of a trace.
+//! Checks that an event is possible in a given run. The diagnosis uses the numbers in events as
+//! indices, so an event that points outside the run does not get past the launcher, or past the
+//! reader of a trace.
 
 use super::{Event, Payload};
 use crate::spec::{RunSpec, plan::Segment};
 
-/// Most elements that a model may have: far above any model, far below any overflow.
+/// Largest number of elements that a model may have: far above any model, far below any overflow.
 const MOST_ELEMENTS: usize = 1 << 40;
 
 impl Event {
-    /// Whether the event fits a run of `spec`.
+    /// Checks that the event fits a run of `spec`.
     ///
     /// # Errors
     /// A phrase that says what does not fit.
@@ -78,7 +79,7 @@ fn fits_segments(segments: &[Segment]) -> Result<(), String> {
     }))
 }
 
-/// Checks that sizes are positive and that their sum is one of a model.
+/// Checks that sizes are positive and that their sum is no more than [`MOST_ELEMENTS`].
 fn total(sizes: impl Iterator<Item = Option<usize>>) -> Result<(), String> {
     let mut sum: usize = 0;
     for size in sizes {

@@ -16,36 +16,37 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Name of the trace inside a run directory.
 pub const TRACE_FILE: &str = "trace.jsonl";
 
-/// Most bytes of a line, so that neither a program gone wild nor a damaged file takes all memory.
+/// Largest number of bytes of a line, so that neither a faulty program nor a damaged file takes all
+/// memory.
 pub const LONGEST_LINE: usize = 256 << 20;
 
 /// One line of a trace, and of a rank's event channel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// [`PROTOCOL_VERSION`].
+    /// Version of the record format: [`PROTOCOL_VERSION`].
     pub v: u32,
-    /// Identifies the run.
+    /// Id of the run.
     pub run: String,
-    /// Sender; none for the launcher.
+    /// Rank that sent the record; none for the launcher.
     pub rank: Option<usize>,
-    /// Number of this record among its sender's, from 0.
+    /// Number of this record among those of its sender, from 0.
     pub seq: u64,
     /// Nanoseconds since the Unix epoch, on the sender's clock.
     pub t_ns: u64,
-    /// What happened.
+    /// The event itself.
     pub event: Event,
 }
 
 /// A recorded run, complete or cut off.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// What was run.
+    /// Specification of the run.
     pub spec: RunSpec,
     /// Every record, in the order in which the launcher received them.
     pub records: Vec<Record>,
 }
 
-/// Why a trace cannot be read.
+/// Error that prevents a trace from being read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The directory holds no readable trace.
@@ -53,7 +54,7 @@ pub enum TraceError {
     Unreadable {
         /// File that was tried.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
     /// A line is longer than any record.
@@ -73,7 +74,7 @@ pub enum TraceError {
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// What the parser says.
+        /// Error of the parser.
         cause: serde_json::Error,
     },
     /// The trace was written by an incompatible zprobe.
@@ -96,7 +97,7 @@ pub enum TraceError {
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// What does not fit.
+        /// Description of what does not fit.
         problem: String,
     },
     /// The first record is not `run-started`.
@@ -107,7 +108,7 @@ pub enum TraceError {
     },
 }
 
-/// What a parser says, in which it may repeat a text of the trace, up to what somebody reads.
+/// Message of the parser, cut to a length that can be read: it may repeat a text of the trace.
 fn said(cause: &serde_json::Error) -> String {
     const MOST: usize = 300;
     let text = cause.to_string();

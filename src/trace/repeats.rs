@@ -1,11 +1,11 @@
-//! Where the repeats of a run lie.
+//! Directories of the repeats of a run.
 
 use std::path::{Path, PathBuf};
 
 use super::TRACE_FILE;
 use crate::run_dir;
 
-/// How the names of their directories begin.
+/// Prefix of the names of these directories.
 const PREFIX: &str = "repeat-";
 
 /// Directory of repeat `number`, from 0, in the directory of the whole run.
@@ -33,7 +33,7 @@ pub fn trace_dirs(dir: &Path) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for (place, (number, repeat)) in repeats.into_iter().enumerate() {
         if number != place {
-            // Later ones are there: whoever reads it will miss it.
+            // Later repeats exist, so this one is missing: reading it will fail.
             dirs.push(repeat_dir(dir, place));
             break;
         }
@@ -42,7 +42,7 @@ pub fn trace_dirs(dir: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// Whether a directory holds a recorded run.
+/// Returns true if a directory holds a recorded run.
 pub fn is_recorded(run_dir: &Path) -> bool {
     trace_dirs(run_dir).iter().any(|dir| dir.join(TRACE_FILE).exists())
 }

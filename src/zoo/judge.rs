@@ -1,14 +1,14 @@
-//! What a run said, against what was expected of it.
+//! Compares the result of a run with what was expected of it.
 
 use super::{Expectation, Release, Row};
 use crate::report::{Report, Verdict};
 
-/// What a run said, against what was expected of it.
+/// Result of a run, compared with what was expected of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// What the run said, in a few words.
+    /// Result of the run, in a few words.
     pub got: String,
-    /// Whether that was expected.
+    /// True if the result was expected.
     pub ok: bool,
 }
 
@@ -45,7 +45,7 @@ impl Expectation {
     }
 }
 
-/// What a report says, in a few words: `ZP101 boundary-leak`, `clean`, `crashed: …`.
+/// The result in a report, in a few words: `ZP101 boundary-leak`, `clean`, `crashed: …`.
 pub fn got(report: &Report) -> String {
     let mut parts: Vec<String> = report
         .findings
@@ -66,7 +66,7 @@ pub fn got(report: &Report) -> String {
     parts.join(", ")
 }
 
-/// Everything in a report that may be the engine's own words.
+/// All texts of a report that may be the engine's own words.
 pub(super) fn words(report: &Report) -> impl Iterator<Item = &str> {
     let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
     let findings = report.findings.iter().flat_map(|finding| {

@@ -1,7 +1,8 @@
-//! Which findings are bugs that the zoo knows.
+//! Recognises findings that are bugs known to the zoo.
 //!
-//! A finding is a known bug where all of this fits: the rule that saw it (or the engine's own words),
-//! the versions that really ran, the optimizer that the engine really chose, and the settings.
+//! A finding is a known bug where all of this fits: the rule that saw it (or the engine's own
+//! words), the versions that really ran, the optimizer that the engine really chose, and the
+//! settings.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +14,32 @@ use super::judge::words;
 use super::{Expectation, Row, registry};
 use crate::report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
-/// How a value that is left to the engine is written in [`Known::when`].
+/// Text in [`Known::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
-/// What a run must be for one of its findings to be this bug.
+/// Conditions that a run must meet for one of its findings to be this bug.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// Versions that have it, by package: all must fit. No specifier means every version.
+    /// Versions that have the bug, by package: all must fit. No specifier means every version.
     pub affected: BTreeMap<String, VersionSpecifiers>,
-    /// The first release without it; none if no release is.
+    /// The first release without the bug; none if there is none.
     #[serde(default)]
     pub fixed: Option<Version>,
-    /// Class that wraps the inner optimizer, where the bug is in one.
+    /// Class that wraps the inner optimizer, if the bug is in such a class.
     #[serde(default)]
     pub optimizer_class: Option<String>,
-    /// Values that fields of the [`RunSpec`](crate::spec::RunSpec) may have, as they stand in
-    /// `report.json`, by their dotted paths; of a list, one must be there; `"unset"` stands for null.
+    /// Values that fields of the [`RunSpec`](crate::spec::RunSpec) may have, by the dotted paths of
+    /// the fields in `report.json`. A field that is a list must hold one of the values; `"unset"`
+    /// stands for null.
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Value>>,
-    /// Codes of other findings that it leaves in its wake, in later steps say: they are this bug
-    /// where it shows beside them.
+    /// Codes of other findings that the bug leads to, for example in later steps: they are this bug
+    /// if it shows itself in the same run.
     #[serde(default)]
     pub wake: Vec<RuleCode>,
-    /// Whether only CPU ranks have it: then it is a limit of them, and says nothing about GPUs.
+    /// True if only CPU ranks have the bug: then it is a limit of them, and says nothing about
+    /// GPUs.
     #[serde(default)]
     pub cpu_only: bool,
 }
@@ -65,7 +68,7 @@ pub fn name_known_bugs(report: &mut Report) {
 }
 
 impl Row {
-    /// Whether a finding is this bug.
+    /// Returns true if a finding is this bug.
     fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
         let Some(known) = self.known.as_ref().filter(|known| known.fits(report, spec)) else {
             return false;
@@ -78,7 +81,8 @@ impl Row {
         is_engine && (shows(finding) || is_in_wake())
     }
 
-    /// What a report says of it; none where it is not said when a finding is this bug.
+    /// Description of the bug for a report; none if the row does not say when a finding is this
+    /// bug.
     fn known_bug(&self) -> Option<KnownBug> {
         let known = self.known.as_ref()?;
         Some(KnownBug {
@@ -94,7 +98,7 @@ impl Row {
 }
 
 impl Known {
-    /// Whether versions, optimizer and settings of a run are such as the bug needs.
+    /// Returns true if the versions, optimizer and settings of a run are those that the bug needs.
     fn fits(&self, report: &Report, spec: &Value) -> bool {
         let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {
             let version = report.run.versions.get(package).and_then(|text| text.parse().ok());
@@ -106,7 +110,7 @@ impl Known {
             && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }
 
-    /// `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
+    /// Affected versions for people: `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
     fn affected_text(&self) -> String {
         let parts = self.affected.iter().map(|(package, versions)| {
             if versions.is_empty() {
@@ -124,7 +128,7 @@ fn at<'s>(spec: &'s Value, path: &str) -> &'s Value {
     path.split('.').fold(spec, |value, field| &value[field])
 }
 
-/// Whether a field has one of these values; a list, whether it holds one.
+/// Returns true if a field has one of these values, or is a list that holds one.
 fn is_one_of(field: &Value, values: &[Value]) -> bool {
     match field {
         Value::Null => values.iter().any(|value| value == UNSET),
@@ -134,12 +138,12 @@ fn is_one_of(field: &Value, values: &[Value]) -> bool {
 }
 
 impl Expectation {
-    /// Whether a finding is what is expected where the bug is.
+    /// Returns true if a finding is the one that is expected where the bug is.
     fn is_shown_by(&self, report: &Report, finding: &Finding) -> bool {
         match self {
             Self::Clean => false,
             Self::Finding(code) => finding.code == *code,
-            // Where the engine lived on, the rule has to do.
+            // Where the engine did not crash, the rule alone decides.
             Self::Crash { finding: Some(code), .. } if report.verdict != Verdict::Crashed => {
                 finding.code == *code
             }

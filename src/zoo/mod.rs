@@ -1,9 +1,10 @@
-//! The zoo: real bugs of released engines, each with the releases that have it, those that do not,
-//! and what `zprobe run` must say about either.
+//! The zoo: real bugs of released engines, each with releases that have it, releases that do not,
+//! and the result that `zprobe run` must have on them.
 //!
 //! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
-//! [`Expectation::judge`] compares what was expected with a run's [`Report`](crate::report::Report), and
-//! [`name_known_bugs`] recognises the bugs of the zoo in anybody's run.
+//! [`Expectation::judge`] compares what was expected with a run's
+//! [`Report`](crate::report::Report), and [`name_known_bugs`] recognises the bugs of the zoo in any
+//! run.
 
 mod judge;
 mod known;
@@ -20,43 +21,44 @@ pub use judge::{Judgement, got};
 pub use known::{Known, name_known_bugs};
 pub use read::ReadError;
 
-/// One bug, or one other thing worth trying on several releases.
+/// A bug, or another thing worth trying on several releases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its name, which is that of its file.
+    /// Name of the row, which is that of its file.
     pub name: String,
-    /// What it is, in a few words.
+    /// The bug in a few words.
     pub title: String,
-    /// Pull requests, issues and other places that tell of it.
+    /// Pull requests, issues and other places that tell of the bug.
     pub links: Vec<String>,
-    /// The engine that has it.
+    /// The engine that has the bug.
     pub engine: Engine,
-    /// What goes wrong.
+    /// Description of what goes wrong.
     pub summary: String,
-    /// Why: the engine's file and function.
+    /// Cause of the bug: the engine's file and function.
     pub cause: String,
-    /// How to do without the fix.
+    /// Workaround for releases without the fix.
     pub workaround: String,
-    /// What the user types behind `zprobe run`, word by word.
+    /// Arguments of `zprobe run`, word by word.
     pub run: Vec<String>,
-    /// What a run must be for one of its findings to be this bug; none where that is not said.
+    /// Conditions that a run must meet for one of its findings to be this bug; none if the row has
+    /// none.
     pub known: Option<Known>,
-    /// Where it is tried.
+    /// Releases on which the row is tried.
     pub releases: Vec<Release>,
 }
 
-/// One set of packages, and what to expect of it.
+/// A set of packages, and the result to expect of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Release {
     /// Packages in the environment; none where the engine needs no Python.
     pub packages: Packages,
-    /// Words behind those of the row: a workaround, for example.
+    /// Arguments behind those of the row: a workaround, for example.
     pub extra: Vec<String>,
-    /// What the run must say.
+    /// Result that the run must have.
     pub expect: Expectation,
 }
 
-/// What a run must say.
+/// Result that a run must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expectation {
     /// The verdict `clean`.
@@ -65,22 +67,22 @@ pub enum Expectation {
     Finding(RuleCode),
     /// The verdict `crashed`, with the engine's own words.
     Crash {
-        /// Part of what the engine said.
+        /// Part of the engine's message.
         message: String,
-        /// Code of the first finding, where that is known as well.
+        /// Code of the first finding, if that is known as well.
         finding: Option<RuleCode>,
     },
 }
 
 impl Row {
-    /// What follows `zprobe run` for one of the releases, without `--python` and `--out`.
+    /// Arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
     pub fn arguments<'a>(&'a self, release: &'a Release) -> impl Iterator<Item = &'a str> {
         self.run.iter().chain(&release.extra).map(String::as_str)
     }
 }
 
 impl Release {
-    /// Packages and extra words, for people: `deepspeed 0.18.9, torch 2.11.0`.
+    /// Packages and extra arguments, for people: `deepspeed 0.18.9, torch 2.11.0`.
     pub fn label(&self) -> String {
         let packages =
             if self.packages.is_empty() { "zprobe".to_owned() } else { self.packages.to_string() };
@@ -91,7 +93,7 @@ impl Release {
         }
     }
 
-    /// Whether one of its packages has this version, or is this `name==version`.
+    /// Returns true if one of the packages has this version, or is this `name==version`.
     pub fn matches(&self, text: &str) -> bool {
         self.packages.iter().any(|(name, version)| {
             let version = version.to_string();

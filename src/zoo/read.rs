@@ -8,10 +8,10 @@ use crate::environment::Packages;
 use crate::report::RuleCode;
 use crate::spec::Engine;
 
-/// Why a file is no row of the zoo.
+/// Error in the file of a row of the zoo.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is no TOML, or has other keys or types.
+    /// The file is no TOML, or has other keys or types.
     #[error(transparent)]
     Syntax(#[from] Complaint),
     /// A value is not what it has to be.
@@ -21,7 +21,7 @@ pub enum ReadError {
         file: String,
         /// The key, for example `release[2].expect`.
         key: String,
-        /// What is wrong, and what to write instead.
+        /// Description of the error, and of what to write instead.
         problem: String,
     },
 }
@@ -52,9 +52,9 @@ struct FileRelease {
     extra: String,
     /// `clean`, `crash` or a rule's code.
     expect: String,
-    /// With `crash`: part of what the engine says.
+    /// Part of the engine's message; only with `crash`.
     message: Option<String>,
-    /// With `crash`: code of the first finding.
+    /// Code of the first finding; only with `crash`.
     finding: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl Row {
     /// Reads a row; `file` is its path, for messages and for the name that it must have.
     ///
     /// # Errors
-    /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
+    /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
         let document = Document { file: file.to_owned(), text: text.to_owned() };
         let raw: File = document.read()?;
@@ -134,7 +134,7 @@ impl FileRelease {
 }
 
 impl Expectation {
-    /// From the keys `expect`, `message` and `finding` of a file.
+    /// Reads the expectation from the keys `expect`, `message` and `finding` of a file.
     ///
     /// # Errors
     /// The key that is wrong, and why.
@@ -162,7 +162,7 @@ impl Expectation {
     }
 }
 
-/// Words as a shell splits them.
+/// Splits a text into words as a shell does.
 fn split(key: &str, text: &str) -> Result<Vec<String>, Wrong> {
     let words = shlex::split(text);
     words.ok_or_else(|| (key.to_owned(), "has a quote that is not closed".to_owned()))

@@ -54,7 +54,7 @@ rows! {
     "wrong-optimizer",
 }
 
-/// All of them.
+/// All rows of the zoo.
 pub fn rows() -> &'static [Row] {
     static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         let rows = FILES.iter().map(|(path, text)| Row::parse(path, text));

@@ -1,7 +1,7 @@
 //! Chromium's DevTools Protocol over a pipe: JSON messages, each ended by a zero byte.
 //!
-//! By hand, as this is all that it takes: a crate for it brings the whole protocol as generated code,
-//! which takes longer to compile than zprobe.
+//! Written by hand, as this is all that it takes: a crate for it brings the whole protocol as
+//! generated code, which takes longer to compile than zprobe.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct Devtools {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     calls: u64,
-    /// What came and nobody has taken yet.
+    /// Events that were read and that nobody has taken yet.
     events: Vec<Value>,
 }
 

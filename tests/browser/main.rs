@@ -1,8 +1,9 @@
 //! The HTML report in a real browser.
 //!
-//! They need Chromium, and are ignored without: `cargo test --test browser -- --ignored` runs them.
-//! `ZPROBE_TEST_CHROMIUM` names the program where it is not on `PATH` as `chromium`. Each page that
-//! is opened must run without a message on the console and without a request to anywhere.
+//! These tests need Chromium, and are ignored without: `cargo test --test browser -- --ignored`
+//! runs them. `ZPROBE_TEST_CHROMIUM` names the program where it is not on `PATH` as `chromium`.
+//! Each page that is opened must run without a message on the console and without a request to
+//! anywhere.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -91,7 +92,7 @@ fn a_link_of_a_finding_leads_to_its_matrix_and_marks_the_microbatch() {
     assert_eq!(page.eval(&seen), true);
     let marked = "[...document.querySelectorAll('.lit-column')].map(cell => cell.innerText)";
     assert_eq!(page.eval(marked), json!(["m1", "2", "0"]));
-    // What a place is part of is opened.
+    // A link to a place opens the section that the place is in.
     page.eval(
         "(history.replaceState(null, '', '#norm-3'),
             dispatchEvent(new HashChangeEvent('hashchange')))",

@@ -1,4 +1,4 @@
-//! A run of many ranks: the recorded leak, told of more of them.
+//! A run of many ranks, made from the recorded leak of two ranks.
 
 use zprobe::report::{Contribution, Report};
 use zprobe::trace::{Event, Outcome, Record, Trace};
@@ -10,7 +10,7 @@ pub fn leak(world_size: usize, ga: usize) -> (Report, Trace) {
         spec.world_size = world_size;
         spec.gradient_accumulation_steps = ga;
     }
-    // Each entry of rank 0 that holds the whole model or its own part, on every rank.
+    // Each entry of rank 0 that holds the whole model or the rank's own part, for every rank.
     let of_first = |entry: &&Contribution| entry.rank == 0 && entry.params.is_none();
     let entries: Vec<Contribution> =
         report.contributions.iter().filter(of_first).cloned().collect();
@@ -43,8 +43,8 @@ pub fn leak(world_size: usize, ga: usize) -> (Report, Trace) {
     (report, trace)
 }
 
-/// An entry of rank 0 of two as that of a rank of many: what it holds of itself at the boundary
-/// grows with the number of ranks.
+/// An entry of rank 0 of two, as that of a rank of many: the weight of its own gradients at the
+/// boundary grows with the number of ranks.
 fn spread(entry: &Contribution, rank: usize, world_size: usize, ga: usize) -> Contribution {
     let row = |weights: &[Vec<f64>], source: usize| -> Vec<f64> {
         let of_two = &weights[usize::from(source != rank)];

@@ -14,7 +14,7 @@ pub struct Browser {
     dir: TempDir,
 }
 
-/// A page, with what it said and asked for.
+/// A page, and the browser that shows it.
 pub struct Page<'a> {
     browser: &'a Browser,
     session: String,
@@ -22,7 +22,7 @@ pub struct Page<'a> {
     may_err: bool,
 }
 
-/// What `prefers-color-scheme` asks for.
+/// Values of `prefers-color-scheme`.
 #[derive(Clone, Copy)]
 pub enum Scheme {
     /// Light.
@@ -97,7 +97,7 @@ impl Page<'_> {
         }
     }
 
-    /// Prefers light or dark.
+    /// Sets `prefers-color-scheme`.
     pub fn prefer(&self, scheme: Scheme) {
         let value = match scheme {
             Scheme::Light => "light",
@@ -119,13 +119,14 @@ impl Page<'_> {
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// Nothing is wider than the window but what can be scrolled.
+    /// Asserts that nothing is wider than the window, but for elements that can be scrolled.
     pub fn assert_fits(&self, name: &str) {
         let over = self.eval("document.documentElement.scrollWidth - innerWidth");
         assert!(over.as_f64().unwrap() <= 0.0, "{name}: {over} pixels too wide");
     }
 
-    /// Every text has a contrast of at least 4.5 to what is behind it, as WCAG 2.2 (1.4.3) asks for.
+    /// Asserts that every text has a contrast of at least 4.5 to its background, as WCAG 2.2
+    /// (1.4.3) asks for.
     pub fn assert_legible(&self, name: &str) {
         assert_eq!(self.eval(CONTRASTS), json!([]), "{name}: too little contrast");
     }

@@ -1,4 +1,4 @@
-//! What the launcher's tests share: starting fixture ranks and looking at what is left.
+//! Helpers of the launcher's tests: they start fixture ranks, and look at what is left of them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn ranks(arguments: &str) -> RankProgram {
     RankProgram { program: python().to_owned(), args, hosting, library_path: vec![] }
 }
 
-/// The interpreter itself: the `python3` that is found first may be a script that looks for it, in
+/// The interpreter itself: the first `python3` on `PATH` may be a script that looks for it, in
 /// processes of its own.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
@@ -51,20 +51,22 @@ fn python() -> &'static Path {
     })
 }
 
-/// Two ranks of `fixtures/ranks/rank.py`, to the end, with a timeout that no loaded machine reaches.
+/// Runs two ranks of `fixtures/ranks/rank.py` to the end, with a timeout that no loaded machine
+/// reaches.
 pub fn run(arguments: &str) -> Run {
     run_program(&ranks(arguments), &spec(2, 60))
 }
 
-/// Runs to the end and checks what holds for every run.
+/// Runs a program to the end, and checks what holds for every run.
 pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
     run_from(Source::Cold(program), spec, "")
 }
 
-/// A run of two ranks, of which `hung` never end, that ends because its timeout has run out on them.
+/// Runs two ranks, of which `hung` never end, until the timeout runs out on them.
 ///
-/// A machine may take longer than that to start ranks: a run in which the timeout came before they had
-/// got to where they hang, or finish, shows nothing, and they get four times as long.
+/// A loaded machine may take longer than the timeout to start ranks: a run in which the timeout
+/// came before they had got to where they hang, or finish, shows nothing, and they get four times
+/// as long.
 pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
     let arrived = |run: &Run| {
         (0..2).all(|rank| {
@@ -76,7 +78,8 @@ pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
     runs.find(arrived).expect("two ranks start within two minutes")
 }
 
-/// `fixtures/ranks/rank.py` with these arguments over `pool`, which must be one of `pooled.py`.
+/// Runs `fixtures/ranks/rank.py` with these arguments over `pool`, which must be one of
+/// `pooled.py`.
 pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
     let run = run_from(Source::Warm(pool), spec, arguments);
     let marked = processes_of(&mark_of(pool));
@@ -84,7 +87,7 @@ pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
     run
 }
 
-/// What the processes of a pool have for the id of a run, as far as the kernel shows it.
+/// The value of `ZPROBE_RUN` in the processes of a pool, as the kernel shows it.
 pub fn mark_of(pool: &Pool) -> String {
     let environment = std::fs::read(format!("/proc/{}/environ", pool.pid())).unwrap();
     let environment = String::from_utf8_lossy(&environment);
@@ -92,7 +95,7 @@ pub fn mark_of(pool: &Pool) -> String {
     mark.unwrap().to_owned()
 }
 
-/// `arguments` stand in a file of the run directory.
+/// Runs ranks to the end; `arguments` stand in a file of the run directory.
 fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
@@ -202,7 +205,7 @@ impl Run {
         })
     }
 
-    /// Ranks of which the watchdog knew that they waited for others, and where.
+    /// Ranks that waited for others by the account of the watchdog, and where they waited.
     pub fn waiting(&self) -> Vec<(usize, Meeting)> {
         let told = self.events().find_map(|event| match event {
             Event::TimedOut { waiting, .. } => Some(waiting),

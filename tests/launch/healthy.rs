@@ -1,4 +1,4 @@
-//! Ranks that behave: what they are given, and what becomes of what they say.
+//! Ranks that behave: what they are given, and how their records are kept.
 
 use crate::harness::{fixture, ranks, run, run_program, spec};
 use zprobe::launch::{Hosting, RankProgram};
@@ -76,7 +76,7 @@ fn a_rank_gets_torchruns_variables_and_its_own_descriptors_only() {
             );
             let given = get("descriptors").unwrap().split(',').map(|fd| fd.parse().unwrap());
             let ours = given.filter(|fd| *fd > 2 && !inheritable().contains(fd)).count();
-            // The event channel, and the store's socket.
+            // The event channel and, for some, the socket of the store.
             assert_eq!(ours, 1 + usize::from(forked || rank == 0), "{env:?}");
         }
     }

@@ -5,8 +5,8 @@ use zprobe::trace::{CollectiveOp, Meeting, Outcome};
 
 use crate::harness::{Run, ranks, run_program, spec};
 
-/// A rank for each script of `fixtures/ranks/rank.py`; timeouts of three seconds, which scripts
-/// start with so that all ranks are up before the first of them runs out.
+/// Runs a rank for each script of `fixtures/ranks/rank.py`, with a timeout of three seconds.
+/// Scripts start with `ready`, so that all ranks are up before it runs out for the first of them.
 fn run(scripts: &[&str], hosting: &str) -> Run {
     let world_size = scripts.len();
     let scripts = scripts.iter().enumerate();
@@ -19,7 +19,7 @@ fn collective(sequence: u64) -> Meeting {
     Meeting::Collective { sequence, op: CollectiveOp::AllReduce }
 }
 
-/// What the finding says.
+/// The message of the only finding.
 fn message(run: &Run) -> String {
     let report = diagnose(&run.trace);
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };

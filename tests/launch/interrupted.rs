@@ -72,7 +72,7 @@ fn an_interrupted_run_is_recorded_to_its_end_and_inconclusive() {
     }
 }
 
-/// As after `nohup`, and in the background of a script.
+/// Signals are ignored after `nohup`, and in the background of a script.
 #[test]
 fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     assert_eq!(seen(dir.path(), |event| *event == Event::Interrupted), 0);
 }
 
-/// Standard output that nobody reads and that is full keeps zprobe from handing out its report.
+/// A full standard output that nobody reads keeps zprobe from printing its report.
 #[test]
 fn a_second_interrupt_ends_zprobe_at_once() {
     let dir = tempfile::tempdir().unwrap();

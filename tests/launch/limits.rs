@@ -1,6 +1,5 @@
-//! Limits and signal settings that whoever starts zprobe may leave it: the real `zprobe`, started from
-//! a shell that sets them. What keeps a run from taking place is named, with exit code 2, and leaves
-//! no process.
+//! Limits and signal settings that zprobe may inherit: the real `zprobe`, started from a shell that
+//! sets them. What keeps a run from taking place is named, with exit code 2, and leaves no process.
 
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
@@ -13,8 +12,7 @@ use zprobe::trace::{Event, Outcome, TRACE_FILE, Trace};
 
 use crate::harness::{fixture, processes_of};
 
-/// `zprobe run` into `out`, started by this shell code in front of it, with ranks of
-/// `fixtures/ranks/rank.py`.
+/// Runs `zprobe run` into `out` behind this shell code, with ranks of `fixtures/ranks/rank.py`.
 fn zprobe_after(setting: &str, out: &Path, ranks: &str) -> Output {
     let script = format!(r#"{setting} "$@""#);
     let mut command = Command::new("bash");
@@ -58,7 +56,7 @@ fn a_stack_that_is_too_small_for_ranks_is_named() {
     assert_refused("ulimit -s 64; exec", "sleeps", &["64 KiB", "ulimit -s 8192"]);
 }
 
-/// Whether this user may have a network, or mounts, of its own, as root of a user namespace.
+/// Returns true if this user may unshare the network or the mounts, as root of a user namespace.
 fn may_unshare(what: &str) -> bool {
     let tried = Command::new("unshare").args([what, "true"]).output();
     let may = tried.is_ok_and(|output| output.status.success());

@@ -5,11 +5,11 @@ use zprobe::trace::{Event, Outcome, Violation};
 
 use crate::harness::{self, Run, for_each, ranks, run, run_program};
 
-/// SIGKILL.
+/// A rank that was ended by SIGKILL.
 const KILLED: Outcome = Outcome::Signal(9);
 const EXITED: Outcome = Outcome::Code(0);
 
-/// Two ranks of which `hung` never end, over a timeout that runs out.
+/// Runs two ranks, of which `hung` never end, until the timeout runs out.
 fn run_into_timeout(arguments: &str, hung: &[usize]) -> Run {
     let run = harness::run_into_timeout(hung, |spec| run_program(&ranks(arguments), spec));
     assert_eq!(run.silent(), Some(hung), "{arguments}");

@@ -1,4 +1,4 @@
-//! What a launcher can be asked only if it has a process of its own: this test program, once more.
+//! Tests whose launcher needs a process of its own: this test program, once more.
 
 use std::env;
 use std::fs;
@@ -14,10 +14,10 @@ use zprobe::trace::{Event, Trace};
 use crate::harness::{mark_of, processes_of, run_over, spec};
 use crate::pooled::pool;
 
-/// Variable: the directory that a launcher works in.
+/// Variable that names the directory in which a launcher works.
 const DIR: &str = "ZPROBE_TEST_LAUNCHER_DIR";
 
-/// A file that is there when they are done.
+/// File that a launcher writes when it has succeeded.
 const DONE: &str = "done";
 
 /// Starts one of the ignored tests below in a process of its own.
@@ -30,14 +30,15 @@ fn launcher(test: &str, dir: &Path) -> Child {
         .unwrap()
 }
 
-/// Runs one of them to its end, which it must reach: a name that is wrong runs no test at all.
+/// Runs one of the ignored tests to its end, which it must reach: a wrong name would run no test at
+/// all.
 fn assert_succeeds(test: &str) {
     let dir = tempfile::tempdir().unwrap();
     assert!(launcher(test, dir.path()).wait().unwrap().success(), "{test}");
     assert!(dir.path().join(DONE).exists(), "{test} did not run");
 }
 
-/// The directory to work in; none when somebody runs the ignored tests for themselves.
+/// The directory to work in; none when a user runs the ignored tests directly.
 fn own_dir() -> Option<PathBuf> {
     env::var_os(DIR).map(PathBuf::from)
 }
@@ -82,10 +83,10 @@ fn runs_two_hundred_times() {
     let (open_to_pool, mut open_to_launcher) = (open(&warm), None);
     for number in 1..=200 {
         assert!(run_over(&pool, "well-behaved", &spec(1, 60)).finished(0));
-        // The first run opens what stays: signal handlers.
+        // The first run opens what stays open: signal handlers.
         assert_eq!(open("self"), *open_to_launcher.get_or_insert(open("self")), "run {number}");
         assert_eq!(children("self"), 1, "run {number}");
-        // Which may still be about to tidy up.
+        // The pool may still be about to tidy up.
         wait_for("the end of what the pool had to do with the run", || {
             (open(&warm), children(&warm)) == (open_to_pool, 0)
         });

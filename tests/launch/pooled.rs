@@ -14,10 +14,10 @@ use crate::harness::{
     Run, fixture, processes_of, ranks, run_into_timeout, run_over, run_program, spec,
 };
 
-/// Longer than any loaded machine needs.
+/// Longer than any loaded machine needs to load and start a pool.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `fixtures/ranks/pooled.py`, which does this before it says that it is ready.
+/// Starts `fixtures/ranks/pooled.py`, which does `loading` before it says that it is ready.
 fn start(loading: &str, dir: &Path, patience: Duration) -> Result<Pool, LaunchError> {
     let program = RankProgram {
         program: fixture("pooled.py"),
@@ -34,7 +34,7 @@ pub fn pool() -> (Pool, TempDir) {
     (start("loads", dir.path(), PATIENCE).unwrap(), dir)
 }
 
-/// What each sender said, apart from process ids.
+/// Events of each sender, without process ids.
 fn said(run: &Run) -> BTreeMap<Option<usize>, Vec<Event>> {
     let mut said = BTreeMap::<_, Vec<_>>::new();
     for (sender, event) in run.trace.events() {
@@ -127,7 +127,8 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
         let mut seen = versions.clone();
         for (name, value) in &mut seen {
             match name.as_str() {
-                // Another directory, port and id, or other numbers: as many, though.
+                // Directory, port, id and numbers of descriptors differ; the number of descriptors
+                // does not.
                 "ZPROBE_RUN" | "ZPROBE_RUN_DIR" | "MASTER_PORT" => value.clear(),
                 "ZPROBE_STORE_FD" | "ZPROBE_HOST_FD" | "ZPROBE_EVENT_FDS" | "descriptors" => {
                     *value = value.split(',').count().to_string();
@@ -138,7 +139,8 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
         seen
     };
     for behaviour in ["reports-all-variables", "reports-environment"] {
-        // By the script's first line, as the pool is: what that runs may change the environment.
+        // The script is started by its first line, as the pool is: that interpreter may change the
+        // environment.
         let program = ranks(&format!("{behaviour} --forked"));
         let args = program.args[1..].to_vec();
         let program = RankProgram { program: fixture("rank.py"), args, ..program };
@@ -150,7 +152,7 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
     }
 }
 
-/// What a run over `pool` fails with.
+/// Error of a run over `pool`.
 fn error(pool: &Pool, ranks: usize) -> LaunchError {
     error_of(pool, ranks, "refused")
 }
@@ -223,7 +225,7 @@ fn a_world_too_large_for_a_pool_is_refused_and_the_largest_is_not() {
     assert!((0..248).all(|rank| run.finished(rank)));
 }
 
-/// A run is described by its id too.
+/// The description of a run contains its id.
 #[test]
 fn a_long_description_of_a_run_arrives_whole_and_one_too_long_is_refused() {
     let (pool, dir) = pool();

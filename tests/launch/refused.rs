@@ -1,4 +1,4 @@
-//! Set-up errors: nothing to watch, so an `Err`. And an observer that panics.
+//! Set-up errors, for which `launch` returns an error, and an observer that panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

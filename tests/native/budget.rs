@@ -1,4 +1,4 @@
-//! Runs that outgrow the budget of their trace: what is left still leads to the right verdict.
+//! Runs that outgrow the budget of their trace: the rest still leads to the right verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use zprobe::trace::{TRACE_FILE, Trace};
 use crate::faults::{cell, expected};
 use crate::pool::pool;
 
-/// The most that a report may take, in bytes.
+/// Largest size of a report, in bytes.
 const LARGEST_REPORT: usize = 5_000_000;
 
-/// Runs, each with a budget that leaves out something of another kind.
+/// Runs with small budgets, each of which leaves out something of another kind.
 fn tight() -> Vec<(&'static str, SpecRequest)> {
     let request = |budget| SpecRequest {
         dataflow: Some(Dataflow::IpgBucket),
@@ -40,7 +40,7 @@ fn tight() -> Vec<(&'static str, SpecRequest)> {
     ]
 }
 
-/// Kinds of things that a run's trace leaves out.
+/// Kinds of records that a run's trace leaves out.
 fn left_out(spec: &RunSpec) -> Vec<&'static str> {
     let recording = &spec.recording;
     let kinds = [
@@ -84,7 +84,7 @@ fn every_fault_is_named_in_what_a_budget_leaves_too() {
     let pool = pool(dir.path());
     let (mut wrong, mut named, mut clean) = (String::new(), 0, BTreeMap::new());
     for row in expected() {
-        // What samples of elements lead to is tried with large models.
+        // Large models test what follows from samples of elements.
         for (kind, request) in tight().into_iter().filter(|(kind, _)| *kind != "elements") {
             let (text, problem) = cell(&pool, &mut clean, &row, &request);
             named += usize::from(text.starts_with("ZP"));

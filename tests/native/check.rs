@@ -1,4 +1,4 @@
-//! The standard suite on the native engine, and faults that a probe asks for.
+//! The standard suite on the native engine, and probes that ask for faults.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use zprobe::report::suite::{Status, Suite};
 
-/// Runs `zprobe check` in this directory, with the report as JSON.
+/// Runs `zprobe check` in this directory, and returns its exit code and report.
 fn check(dir: &TempDir, args: &[&str]) -> (i32, Suite) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.args(["check", "--engine", "native", "--output-format", "json"]).args(args);

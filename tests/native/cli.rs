@@ -109,7 +109,7 @@ fn dense_data_is_clean_in_every_dtype_and_dataflow() {
         "--dtype bf16",
         "--dtype fp32",
         "--dtype bf16 --grad-accum-dtype bf16",
-        // Without the loss scale, the local gradient would lose what the engine's has.
+        // Without the loss scale, local gradients would lose small values that the engine's keep.
         "--dtype fp16 --dataflow accumulator",
     ] {
         for rest in ["--nproc-per-node 3 --ga 3", "--stage 0", "--stage 1 --ga 2"] {
@@ -170,12 +170,12 @@ fn diagnosing_the_recorded_run_gives_the_identical_report() {
     }
 }
 
-/// The report of a fresh run, in another form.
+/// Report of a fresh run, in another form.
 fn zprobe_text(args: &str, format: &str) -> String {
     Run::text(&format!("{args} --output-format {format}"))
 }
 
-/// Standard error of a dead rank may name its process.
+/// The text without quoted lines: standard error of a dead rank may name its process.
 fn without_pids(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with('|')).collect::<Vec<_>>().join("\n")
 }
@@ -242,7 +242,7 @@ fn nothing_survives_a_launcher_that_is_killed() {
 fn dense_data_with_few_samples_on_many_ranks_raises_no_false_alarm() {
     let seeds: &[u64] = match std::env::var_os("ZPROBE_TEST_FULL") {
         Some(_) => &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 27],
-        // These were false alarms while all elements passed for equally noisy.
+        // These seeds gave false alarms while all elements passed for equally noisy.
         None => &[10, 16],
     };
     for seed in seeds {

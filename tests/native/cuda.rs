@@ -1,4 +1,4 @@
-//! The native engine on GPUs: what is said where there are none, and, where there are, healthy runs.
+//! The native engine on GPUs: messages where there are none and, where there are, healthy runs.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use zprobe::spec::{Backend, Device, Gpus};
 
 use crate::support::zprobe;
 
-/// `zprobe run` with this for `LIBTORCH`, in an empty directory.
+/// Runs `zprobe run` with this value of `LIBTORCH`, in an empty directory.
 fn run(dir: &TempDir, libtorch: Option<&Path>, args: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.arg("run").args(args.split_whitespace()).current_dir(dir.path());
@@ -22,7 +22,7 @@ fn run(dir: &TempDir, libtorch: Option<&Path>, args: &str) -> Output {
     command.output().unwrap()
 }
 
-/// What is said of a run that is refused; nothing ran then, and nothing is left of it.
+/// Message of a run that is refused, of which nothing is left.
 fn refusal(libtorch: Option<&Path>, args: &str) -> String {
     let dir = TempDir::new().unwrap();
     let output = run(&dir, libtorch, args);
@@ -32,7 +32,7 @@ fn refusal(libtorch: Option<&Path>, args: &str) -> String {
     text
 }
 
-/// What the rank program finds by itself.
+/// GPUs that the rank program finds by itself.
 fn found() -> Gpus {
     let output = Command::new(env!("CARGO_BIN_EXE_zprobe-rank")).arg("gpus").output().unwrap();
     serde_json::from_slice(&output.stdout)

@@ -10,13 +10,14 @@ use zprobe::spec::{Dataflow, Dtype, Offload, Point, RunSpec, Shape, SpecRequest}
 
 use crate::pool::{pool, run};
 
-/// Runs of everyday, and of `ZPROBE_TEST_FULL`.
+/// Number of runs of every day, and of `ZPROBE_TEST_FULL`.
 const RUNS: [usize; 2] = [80, 2400];
 
-/// Elements of a bucket, in every size that matters: nothing fits, some fit, all fit.
+/// Bucket sizes in elements, for every case that matters: nothing fits, some fit, all fit.
 const BUCKETS: [Option<usize>; 3] = [Some(1), None, Some(500_000_000)];
 
-/// A number that says nothing about its neighbours (SplitMix64, Steele et al. 2014).
+/// A number that has nothing in common with those of its neighbours (SplitMix64, Steele et al.
+/// 2014).
 fn scattered(number: u64) -> usize {
     let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -31,7 +32,7 @@ fn pick<T: Copy>(number: &mut usize, values: &[T]) -> T {
     value
 }
 
-/// A configuration of the product.
+/// Configuration `number` of the product of all settings.
 fn request(mut number: usize) -> SpecRequest {
     use Dtype::{Bf16, Fp16, Fp32};
     let number = &mut number;
@@ -121,7 +122,7 @@ fn healthy_runs_are_clean_and_every_weight_is_exactly_one() {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// What to type, roughly.
+/// The settings of a run, for a failure.
 fn words(spec: &RunSpec) -> String {
     format!(
         "stage {} W {} ga {} {} accum {} comm {:?} {:?} offload {} overlap {:?} contiguous {:?} \

@@ -1,4 +1,4 @@
-//! Large models, of which ranks record samples, and runs of which nothing but the outcome is observed.
+//! Large models, of which ranks record samples, and runs of which only the outcome is observed.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use zprobe::trace::{Event, Trace};
 use crate::faults::{cell, expected};
 use crate::pool::{pool, run};
 
-/// More elements than are recorded whole.
+/// Number of elements of a model that is too large to be recorded whole.
 const LARGE: usize = 3 << 19;
 
-/// Faults of every day; `ZPROBE_TEST_FULL` tries all of them.
+/// Faults that are tried every day; `ZPROBE_TEST_FULL` tries all of them.
 const EVERYDAY: [Fault; 6] = [
     Fault::BoundaryLeak,
     Fault::MicrobatchDropped,
@@ -35,7 +35,7 @@ fn large(stage: u8, dataflow: Dataflow) -> SpecRequest {
     }
 }
 
-/// Elements of the largest buffer that was recorded of each point.
+/// Number of elements of the largest buffer that was recorded of each point.
 fn recorded(trace: &Trace) -> BTreeMap<Point, usize> {
     let mut recorded = BTreeMap::new();
     for (_, event) in trace.events() {
@@ -84,7 +84,7 @@ fn what_goes_wrong_in_a_large_model_is_named_too() {
             continue;
         }
         if row.code == "ZP402" && row.or.is_empty() {
-            // Samples do not show where values came from that are not in their place.
+            // Samples do not show where values came from that are not in their own place.
             row.or = &["ZP107"];
         }
         for (stage, dataflow) in [(1, Dataflow::Accumulator), (3, Dataflow::IpgBucket)] {
@@ -96,7 +96,8 @@ fn what_goes_wrong_in_a_large_model_is_named_too() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    // The accumulator has no buckets.
+    // The accumulator has no buckets, so that faults of buckets are named in one configuration
+    // alone.
     assert!(named > EVERYDAY.len(), "{named}");
 }
 
@@ -126,7 +127,7 @@ fn observing_the_native_engine_does_not_change_one_bit_of_what_it_computes() {
                 buffers.sort_by_key(|(rank, point, step, ..)| (*rank, *point, *step));
                 buffers
             });
-            // Three ranks, before and after each of two steps.
+            // Three ranks have parameters before the first step and after each of two steps.
             assert_eq!(watched.len(), 9, "{model}");
             assert_eq!(watched, alone, "{model}");
         }

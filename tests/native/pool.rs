@@ -18,12 +18,12 @@ pub fn program() -> RankProgram {
     }
 }
 
-/// A pool of them.
+/// Starts a pool of the native ranks.
 pub fn pool(dir: &Path) -> Pool {
     Pool::start(&program(), dir, Duration::from_secs(60)).unwrap()
 }
 
-/// One run.
+/// Runs once, in a directory that is removed, and returns the trace.
 pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
     let dir = tempfile::tempdir().unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! The native engine over a pool: libtorch is loaded once, and every run is as it would be cold.
+//! The native engine over a pool: libtorch is loaded once, and every run equals a cold one.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use zprobe::trace::{Event, Trace};
 
 use crate::pool::{codes, pool, program, run};
 
-/// What each rank said, with every buffer; but not how long it took.
+/// Events of each rank, with every buffer, but without the times of steps.
 fn said(trace: &Trace) -> BTreeMap<usize, Vec<&Event>> {
     let mut said = BTreeMap::<_, Vec<_>>::new();
     for (sender, event) in trace.events() {
@@ -48,7 +48,7 @@ fn a_rank_that_dies_hangs_or_babbles_harms_no_other_run() {
         (Fault::RankRubbish, "ZP903"),
         (Fault::CollectiveSkipped, "ZP801"),
     ] {
-        // Only a hang is seen by what does not happen in time.
+        // Only a hang is found by a timeout.
         let timeout_s = Some(if inject == Fault::RankHangs { 2 } else { 60 });
         let request = SpecRequest { timeout_s, ..SpecRequest::default() };
         let faulty = SpecRequest { inject: Some(inject), ..request.clone() };

@@ -16,8 +16,8 @@ DATA = [torch.tensor([1.0, 2.0, -3.0, 4.0]), torch.tensor([5.0, 0.0, 7.0, -2.0])
 
 def expert(rank, store, results):
     """Puts into `results` the answer and the gradient of this rank's expert."""
-    from zprobe_rank.engines.deepspeed import avoid_compiling, deepspeed
-    from zprobe_rank.engines.deepspeed_experts import place_experts
+    from zprobe_rank.engines.deepspeed.adapter import avoid_compiling, deepspeed
+    from zprobe_rank.engines.deepspeed.experts import place_experts
 
     avoid_compiling()
     torch.set_num_threads(1)
@@ -56,8 +56,8 @@ class ExpertsTest(unittest.TestCase):
             self.assertEqual(of_weight, gradient)
 
     def test_the_optimizer_has_experts_in_a_group_of_their_own(self):
-        from zprobe_rank.engines.deepspeed import groups_for_optimizer
-        from zprobe_rank.engines.deepspeed_experts import Experts
+        from zprobe_rank.engines.deepspeed.adapter import groups_for_optimizer
+        from zprobe_rank.engines.deepspeed.experts import Experts
 
         weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
         Experts(weight, RANKS)

@@ -1,4 +1,4 @@
-//! Infinities, overflows, norms and clipping on engines on paper.
+//! Infinities, overflows, norms and clipping on simulated engines.
 
 use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
@@ -19,7 +19,7 @@ fn infinite(request: SpecRequest) -> SpecRequest {
 
 const CUTS: [Cut; 3] = [Cut::Replicated, Cut::Flat, Cut::EachParameter];
 
-/// Sets one element of every buffer at a point and step to NaN.
+/// Sets one element of every rank's buffer at a point, in step 0, to NaN.
 fn spoil(trace: &mut Trace, point: Point, element: usize) {
     for rank in 0..2 {
         edit(trace, rank, |event| {
@@ -163,7 +163,7 @@ fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
     for rank in 0..2 {
         edit(&mut trace, rank, doubled);
     }
-    // The norm is twice too large, and half of what should be left is left.
+    // The norm is twice too large, and the optimizer gets half of what it should get.
     simulation.weight = Box::new(|_, right| right);
     let halved = |event: &mut Event| {
         if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {

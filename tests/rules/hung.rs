@@ -1,4 +1,4 @@
-//! What ZP902 says of who hangs and who waits.
+//! The ranks that ZP902 names: those that hang, and those that wait for them.
 
 use zprobe::diagnose::diagnose;
 use zprobe::spec::{Engine, Observation, SpecRequest};
@@ -27,7 +27,7 @@ fn silent(silent: &[usize]) -> Event {
     Event::TimedOut { silent: silent.to_vec(), timeout_s: 5, waiting: vec![] }
 }
 
-/// The message of the only finding, and whether it says that it is not known who waits.
+/// The message of the only finding; true if its evidence says that it is not known who waits.
 fn said(trace: &Trace) -> (String, bool) {
     let report = diagnose(trace);
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };

@@ -1,4 +1,4 @@
-//! Two bugs in one run: each is named, with what follows from it and nothing of the other's.
+//! Two bugs in one run: each is named, with its own consequences and none of the other's.
 
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Finding, Report};
@@ -15,7 +15,7 @@ struct Lost {
     microbatch: usize,
     /// Place of the parameter in the flat order.
     param: usize,
-    /// Whether the parameter's hook is silent then.
+    /// True if the parameter's hook does not fire then.
     silent: bool,
 }
 
@@ -34,7 +34,7 @@ impl Lost {
     }
 }
 
-/// The names of the lost gradients' parameters, and what a run without these gradients leaves.
+/// The names of the lost gradients' parameters, and the trace of a run without these gradients.
 fn without(lost: [Lost; 2]) -> ([String; 2], Trace) {
     let mut simulation = Simulation::new(request(), Cut::EachParameter);
     let names = lost.map(|it| it.name(&simulation));
@@ -106,7 +106,7 @@ fn a_gradient_that_no_hook_lost_is_no_consequence_of_one_that_did() {
             ("ZP201", hook.0, hook.1, hook.2, Some(a.as_str())),
         ];
         let mut seen = places(&report);
-        // Which rank's optimizer holds the parameter is of no interest here.
+        // The rank whose optimizer holds the parameter does not matter here.
         seen[0].2 = missing.1;
         assert_eq!(seen, expected, "{:#?}", report.findings);
         let under = |number: usize| consequences(&report.findings[number]);

@@ -1,4 +1,4 @@
-//! Where the journey departs from the plan, and what was right before.
+//! The place where the journey departs from the plan, and the places before it that were right.
 
 use zprobe::report::{Report, Verdict};
 use zprobe::trace::Point;

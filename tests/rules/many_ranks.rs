@@ -1,4 +1,5 @@
-//! The diagnosis of more ranks than a partition can tell apart: partitions are decoded together.
+//! The diagnosis of more ranks than a single partition can tell apart: partitions are decoded
+//! together.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use zprobe::trace::{Event, Payload, Point, Trace};
 
 use super::simulator::Simulation;
 
-/// Enough ranks that partitions are shorter than the code.
+/// A number of ranks at which partitions are shorter than the code.
 const RANKS: usize = 256;
 
 fn simulation(lost: &[(usize, usize, usize)]) -> Simulation {
@@ -26,7 +27,7 @@ fn simulation(lost: &[(usize, usize, usize)]) -> Simulation {
     Simulation::large(request, lost)
 }
 
-/// Changes what one rank's optimizer consumed in step 0, element by element of the flat order.
+/// Changes the optimizer input of some ranks in step 0, element by element of the flat order.
 fn change_input(
     simulation: &Simulation,
     trace: &mut Trace,
@@ -37,7 +38,7 @@ fn change_input(
     for record in &mut trace.records {
         let Some(rank) = record.rank.filter(|rank| ranks.contains(rank)) else { continue };
         if let Event::Layout { segments, sampled: false, .. } = &record.event {
-            // The last layout before the buffers is the partition's.
+            // The last layout before the buffers is that of the partition.
             let segment = segments[0];
             let param = segment.param.map_or(0, |param| simulation.plan.params()[param].offset);
             first = param + segment.offset;
@@ -53,7 +54,7 @@ fn change_input(
     }
 }
 
-/// Ranks whose partition is more than padding.
+/// Number of ranks whose partition is more than padding.
 fn holders() -> usize {
     let numel = simulation(&[]).plan.numel();
     numel.div_ceil(numel.div_ceil(RANKS))

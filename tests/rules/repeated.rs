@@ -1,4 +1,4 @@
-//! Repeats of a run: what differs between them, and what they have found.
+//! Repeats of a run: the differences between them, and their findings.
 
 use zprobe::diagnose::repeats::Repeats;
 use zprobe::report::{Report, Severity, Verdict};
@@ -19,7 +19,8 @@ fn report(repeats: Vec<Trace>) -> Report {
     seen.report()
 }
 
-/// Doubles an element of what rank 1's optimizer consumed, from step `from` on.
+/// The trace of a healthy run, but for an element of the optimizer input of rank 1, which differs
+/// from step `from` on.
 fn disturbed(from: usize, element: usize) -> Trace {
     let mut trace = healthy();
     edit(&mut trace, 1, |event| {
@@ -37,7 +38,7 @@ fn disturbed(from: usize, element: usize) -> Trace {
     trace
 }
 
-/// Five repeats, of which the fourth differs.
+/// The report on five repeats, of which the fourth differs.
 pub fn one_of_five_differs() -> Report {
     report(vec![healthy(), healthy(), healthy(), disturbed(1, 40), healthy()])
 }

@@ -1,4 +1,4 @@
-//! Traces on paper for rules that no fault of the native engine triggers.
+//! Simulated traces for rules that no fault of the native engine triggers.
 
 use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
 use zprobe::trace::{Event, FlushReason, LayoutName, Outcome, Trace};
@@ -19,12 +19,12 @@ pub fn scenarios() -> Vec<(String, Trace)> {
     scenarios.map(|(name, trace)| (format!("simulated-{name}"), trace())).into()
 }
 
-/// Two ranks of a real engine.
+/// A request for two ranks of a real engine.
 pub fn request() -> SpecRequest {
     SpecRequest { engine: Some(Engine::DeepSpeed), world_size: Some(2), ..SpecRequest::default() }
 }
 
-/// The same in fp16.
+/// A request for two ranks of a real engine in fp16.
 pub fn fp16() -> SpecRequest {
     let dtype = Some(Dtype::Fp16);
     SpecRequest { dtype, grad_accum_dtype: dtype, comm_dtype: dtype, ..request() }
@@ -37,7 +37,7 @@ pub fn edit(trace: &mut Trace, rank: usize, change: impl Fn(&mut Event)) {
     }
 }
 
-/// Ends a rank with an exception before an event.
+/// Ends a rank with an exception just before an event.
 pub fn crash(trace: &mut Trace, rank: usize, before: impl Fn(&Event) -> bool, message: &str) {
     let mut failed = false;
     let message = message.to_owned();
@@ -89,7 +89,8 @@ fn step_skipped_without_reason() -> Trace {
     simulation.trace()
 }
 
-/// DeepSpeed before 0.18.5, where it takes the wrong optimizer class.
+/// DeepSpeed before 0.18.5, where it takes the wrong optimizer class: the norm is 65536 times too
+/// large.
 fn norm_times_65536() -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     for rank in 0..2 {

@@ -1,5 +1,5 @@
-//! The diagnosis against engines on paper: a correct one is always clean, however it cuts the model
-//! and whatever the shapes; a single slip is found where it is.
+//! The diagnosis of simulated engines: a correct one is always clean, however it cuts the model and
+//! whatever the shapes; a single slip is found where it is.
 
 use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
@@ -83,7 +83,7 @@ proptest! {
     }
 }
 
-/// A slip in one parameter that long pieces of it are left of, whatever the cut.
+/// The parameter of the slips: every cut leaves long pieces of it.
 const PARAM: &str = "embed.weight";
 
 type Slip = fn(Place<'_>, f64) -> f64;
@@ -230,7 +230,7 @@ fn contributions_of_a_clean_run_are_one_entry_and_one_more_for_each_special_para
     assert_eq!(input[2].weights, vec![vec![0.0, 1.0, 1.0]; 2]);
 }
 
-/// What is left of a run when only its outcome is observed.
+/// The report on a run of which only the outcome is observed.
 fn outcome(simulation: &Simulation) -> Report {
     let mut trace = simulation.trace();
     trace.records.retain(|record| match &record.event {
@@ -277,7 +277,8 @@ fn a_rank_that_is_due_nothing_need_not_step() {
 
 #[test]
 fn a_step_that_a_rank_failed_in_was_not_taken_by_its_optimizer() {
-    // Its weights are recorded all the same: the adapter looks at them before it lets go.
+    // Its weights are recorded all the same: the adapter reads them before it passes the exception
+    // on.
     let mut trace = Simulation::new(request(2, 2, &[]), Cut::Flat).trace();
     let consumed = |event: &Event| {
         matches!(event, Event::Buffer { point: Point::OptimizerInput, step: Some(1), .. })

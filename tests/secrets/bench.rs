@@ -1,4 +1,4 @@
-//! A run with planted secrets, and everything that is made of it.
+//! A run with planted secrets, and everything that zprobe makes of it.
 
 use std::fs;
 use std::io::Read as _;
@@ -40,7 +40,7 @@ pub fn plain(text: &str) -> String {
     text.replace('\\', "")
 }
 
-/// A text as URLs have it.
+/// A text with the escapes of URLs.
 fn percent(text: &str) -> String {
     let escaped = |byte: u8| match byte {
         _ if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
@@ -52,14 +52,14 @@ fn percent(text: &str) -> String {
 }
 
 impl Bench {
-    /// A run of which a rank died, with these secrets in it.
+    /// A bench with a run of which a rank died, with these secrets in it.
     pub fn with(planted: &[&Planted]) -> Self {
         let bench = Self::of("rank-dies", planted);
         bench.write(planted);
         bench
     }
 
-    /// A copy of a recorded run.
+    /// A bench with a copy of a recorded run.
     pub fn of(fixture: &str, planted: &[&Planted]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join(".zprobe/runs/run");
@@ -79,17 +79,17 @@ impl Bench {
         self.dir.path().join(".zprobe/runs/run")
     }
 
-    /// The trace as it stands in its file.
+    /// The text of the trace file.
     pub fn trace(&self) -> String {
         fs::read_to_string(self.run_dir().join("trace.jsonl")).unwrap()
     }
 
-    /// Where `zprobe` is called.
+    /// The directory from which `zprobe` is called.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Plants.
+    /// Plants the secrets in logs, trace and `minimised.json`.
     fn write(&self, planted: &[&Planted]) {
         let mut stderr = String::new();
         let mut stdout = String::new();
@@ -164,7 +164,7 @@ impl Bench {
         fs::write(self.run_dir().join("trace.jsonl"), text).unwrap();
     }
 
-    /// Calls `zprobe` in nothing but the variables of the test.
+    /// Calls `zprobe` with the variables of the test only.
     pub fn zprobe(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
         command.args(words).current_dir(self.dir.path());
@@ -214,12 +214,12 @@ impl Bench {
     }
 }
 
-/// Both streams of a program.
+/// Standard output and standard error of a program, one after the other.
 pub fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
 }
 
-/// Puts a value where the pointer says, with everything above it.
+/// Puts a value at a pointer, and makes everything above it.
 fn place(config: &mut Value, pointer: &str, text: &str) {
     let mut at = config;
     for name in pointer.split('/').skip(1) {

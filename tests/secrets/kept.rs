@@ -1,4 +1,4 @@
-//! What is not private stays.
+//! Texts that are not private are kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};

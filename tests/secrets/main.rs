@@ -1,4 +1,4 @@
-//! Planted secrets: none of them leaves, whatever its form and wherever it stands.
+//! Planted secrets: none of them leaves, whatever its form and its place.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,20 +16,20 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::json;
 use table::{ROWS, Row};
 
-/// Where a secret is planted.
+/// Place where a secret is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A variable of this name, whose value a rank said again in four forms.
+    /// A variable of this name, whose value a rank repeated in four forms.
     Environment(&'static str),
-    /// A value of the DeepSpeed file at this pointer, which a rank said again in words of its own.
+    /// A value of the DeepSpeed file at this pointer, which a rank repeated in words of its own.
     Config(&'static str),
-    /// What the engine says about itself, by this name.
+    /// A fact of this name in the engine's description of itself.
     Fact(&'static str),
     /// The version of a package.
     Version,
     /// A line of a rank's standard error.
     Log,
-    /// Several lines of it, with nothing else around them.
+    /// Several lines of a rank's standard error, with nothing else around them.
     LogLines,
     /// A line of a rank's standard output.
     Stdout,
@@ -39,20 +39,20 @@ pub enum Place {
     Tail,
     /// The smallest command that shows a finding.
     Argument,
-    /// A variable that engines read, which is told with its value.
+    /// A variable that engines read, which the report shows with its value.
     Variable(&'static str),
-    /// A line of a log that gives it away, and one of another that does not.
+    /// A line of a log that marks it as a secret, and a line of another log that does not.
     Known,
-    /// No secret but a name or a place, in a line of a rank's standard error.
+    /// A name or a place, which is no secret, in a line of a rank's standard error.
     NameInLog,
     /// A name or a place in a rank's own account of a failure.
     NameInMessage,
-    /// A name in a variable, which a rank said again.
+    /// A name in a variable, which a rank repeated.
     NameVariable(&'static str),
 }
 
 impl Place {
-    /// Whether what stands here stays in what a user exports for herself.
+    /// True if the value stays in exports that a user makes for herself.
     fn is_name(self) -> bool {
         matches!(self, Self::NameInLog | Self::NameInMessage | Self::NameVariable(_))
     }
@@ -64,22 +64,23 @@ pub struct Planted {
     secret: String,
     /// The text around it, with the secret in it.
     text: String,
-    /// Parts of it of [`WINDOW`] characters that stand in no other secret of this form.
+    /// Parts of the secret, of [`WINDOW`] characters each, that another secret of this form does
+    /// not have.
     telling: Vec<String>,
 }
 
 impl Planted {
-    /// Whether it needs a run of its own: half of a key takes out what stands before or behind it.
+    /// True if it needs a run of its own: half of a key redacts everything before or behind it.
     fn is_alone(&self) -> bool {
         let marks = ["BEGIN", "END"].map(|mark| self.row.text.contains(mark));
         marks[0] != marks[1]
     }
 }
 
-/// Characters that are looked for together, so that half of a secret is found, too.
+/// Number of characters that are looked for together, so that half of a secret is found, too.
 const WINDOW: usize = 10;
 
-/// Seed of all secrets; another one gives others.
+/// Seed of all secrets; with another seed all secrets differ.
 const SEED: &[u8; 32] = b"planted secrets of this campaign";
 
 /// Every row with its secret.
@@ -103,7 +104,7 @@ fn planted() -> Vec<Planted> {
     all
 }
 
-/// Which of the planted secrets stand in any of these files, and where.
+/// The planted secrets that stand in any of these files, and the paths of these files.
 fn found<'a>(
     planted: impl Iterator<Item = &'a Planted>,
     files: &[(String, String)],

@@ -1,4 +1,5 @@
-//! One row for each secret: its form, where it stands, the text around it, and what it looks like.
+//! Table of the secrets, a row each: the form, the place, the text around it, and the pattern of
+//! its value.
 //!
 //! Values are drawn from the patterns when the test runs, so that no token stands in this file.
 
@@ -9,9 +10,9 @@ use super::Place::{
 
 /// A row of the table.
 pub struct Row {
-    /// What kind of secret this is.
+    /// Kind of secret.
     pub form: &'static str,
-    /// Where it is planted.
+    /// Place where it is planted.
     pub place: Place,
     /// The text around it, with `{}` where the secret stands.
     pub text: &'static str,
@@ -23,7 +24,7 @@ const fn row(form: &'static str, place: Place, text: &'static str, pattern: &'st
     Row { form, place, text, pattern }
 }
 
-/// Letters and digits of a password that no pattern knows.
+/// Patterns of passwords, which match no known form of a token.
 const WORD: &str = "[a-z]{14}";
 const ALNUM: &str = "[a-z]{3}[A-Z]{3}[0-9]{3}[a-zA-Z0-9]{8}";
 const PUNCTUATED: &str = r"[a-z]{4}[!#$%^*]{2}[A-Z]{4}[,;&]{1}[a-z]{4}[@?]{1}[0-9]{3}";
@@ -31,7 +32,7 @@ const HEX: &str = "[0-9a-f]{32}";
 
 /// Every secret. One more is one more line.
 pub const ROWS: &[Row] = &[
-    // Values of variables: they stand nowhere but in what ranks wrote.
+    // Values of variables, which stand only in what ranks wrote.
     row("key of a service", Environment("MY_API_KEY"), "{}", ALNUM),
     row("letters only", Environment("SERVICE_TOKEN"), "{}", WORD),
     row("camel case", Environment("myServiceApiKey"), "{}", WORD),
@@ -87,7 +88,7 @@ pub const ROWS: &[Row] = &[
         "--index-url https://__token__:{}@pypi.example",
         "[a-z]{16}",
     ),
-    // What a configuration file of DeepSpeed holds, said again by a rank in its own words.
+    // Values of a configuration file of DeepSpeed, which a rank repeated in its own words.
     row("comet, letters only", Config("/comet/api_key"), "{}", WORD),
     row("comet, alphanumeric", Config("/comet/apiKey"), "{}", ALNUM),
     row("token", Config("/wandb/token"), "{}", WORD),
@@ -289,7 +290,7 @@ pub const ROWS: &[Row] = &[
         "https://f.azurewebsites.example/api/x?code={}",
         "[A-Za-z0-9]{54}==",
     ),
-    // Families of tokens, without a word beside them that tells.
+    // Families of tokens, without a word beside them that marks them as secrets.
     row("AWS access key", Log, "saw {} there", "AKIA[2-7A-Z]{16}"),
     row("AWS temporary key", Log, "saw {} there", "ASIA[2-7A-Z]{16}"),
     row("AWS secret key", Log, "aws_secret_access_key = {}", "[A-Za-z0-9/+]{40}"),
@@ -420,7 +421,7 @@ pub const ROWS: &[Row] = &[
         "PuTTY-User-Key-File-3: ssh-ed25519\nPrivate-Lines: 1\n{}\nPrivate-MAC: 00",
         "[A-Za-z0-9+/]{64}",
     ),
-    // Other places that the same forms may stand in.
+    // The same forms in other places.
     row("message", Message, "RuntimeError: login with password: {} failed", WORD),
     row("message", Message, "401 for https://planted:{}@hub.example/x", "[a-z]{12}"),
     row("message", Message, "headers {'Authorization': 'Bearer {}'}", WORD),
@@ -450,7 +451,8 @@ pub const ROWS: &[Row] = &[
     row("said once with its key", Known, "X-Api-Key: {}", PUNCTUATED),
     row("said once as a token", Known, "{}", "ghp_[A-Za-z0-9]{36}"),
     row("said once in a URL", Known, "https://planted:{}@x.example/", "[a-z]{16}"),
-    // Names and places, which stay in what a user exports for herself, and never leave in a report.
+    // Names and places, which stay in exports that a user makes for herself, and never leave in a
+    // report.
     row("host of torch", NameInLog, "connect to [{}]:29500 failed", "[a-z]{9}-[0-9]{3}"),
     row(
         "host with a domain",

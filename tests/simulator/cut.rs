@@ -3,14 +3,14 @@
 use zprobe::spec::Plan;
 use zprobe::spec::plan::Segment;
 
-/// How the optimizers share the model.
+/// The way in which the optimizers share the model.
 #[derive(Clone, Debug)]
 pub enum Cut {
-    /// Every rank holds everything: DDP, stage 0.
+    /// A copy of everything on every rank: DDP, stage 0.
     Replicated,
     /// One flat order in equal parts, padded at the end: stages 1 and 2.
     Flat,
-    /// Each parameter in equal parts, padded: stage 3, and FSDP2 but for the padding.
+    /// Equal parts of each parameter, padded: stage 3, and FSDP2 but for the padding.
     EachParameter,
     /// Rank 0 holds one parameter, rank 1 all others.
     Alone(usize),

@@ -1,10 +1,10 @@
-//! A correct engine on paper: the trace that it would leave, for any number of ranks and
+//! A simulated correct engine: the trace that it would leave, for any number of ranks and
 //! microbatches, any shapes, and any way to cut the model.
 //!
-//! It knows the codes and the flat order. What should reach which optimizer it works out by itself,
-//! so that the plan of the diagnosis is checked and not repeated. Tests change a weight, or records
-//! afterwards, and see what is found. With thousands of ranks ([`Simulation::large`]) no weight is
-//! looked at by itself.
+//! The simulation knows the codes and the flat order. It works out by itself which gradients should
+//! reach which optimizer, so that the plan of the diagnosis is checked and not repeated. Tests
+//! change a weight, or records afterwards, and look at the findings. With thousands of ranks
+//! ([`Simulation::large`]) no weight is looked at by itself.
 
 mod cut;
 
@@ -27,7 +27,7 @@ pub use self::cut::Cut;
 pub struct Place<'a> {
     /// Step that the optimizer takes.
     pub step: usize,
-    /// Its rank.
+    /// Rank of that optimizer.
     pub owner: usize,
     /// Parameter.
     pub param: &'a str,
@@ -43,27 +43,28 @@ type Overflow = Box<dyn Fn(usize, usize, bool) -> bool>;
 /// Loss scale of fp16 runs.
 pub const LOSS_SCALE: f64 = 64.0;
 
-/// A run of a correct engine, but for what was changed.
+/// A run of a correct engine, with the changes that a test makes.
 pub struct Simulation {
-    /// What is run.
+    /// Specification of the run.
     pub spec: RunSpec,
-    /// Where everything lies.
+    /// Places of parameters in the flat order.
     pub plan: Plan,
-    /// How the optimizers share the model.
+    /// The way in which the optimizers share the model.
     pub cut: Cut,
-    /// The weight of a gradient, given the right one.
+    /// The weight of a gradient, given its place and the right weight.
     pub weight: Weight,
-    /// Whether a rank sees an overflow in a step, given whether there is one. For fp16 only.
+    /// True if a rank sees an overflow in a step, given the step, the rank, and whether there is an
+    /// overflow. For fp16 only.
     pub overflow: Overflow,
     /// Averaged gradients by step and element, where `weight` and rounding play no part.
     known: Vec<Vec<f32>>,
 }
 
-/// Elements of a sample of the parameters, and how many samples there are of each.
+/// Number of elements of a sample of the parameters, and number of samples of each parameter.
 const SAMPLE: usize = 8;
 const SAMPLES: usize = 10;
 
-/// What one rank's optimizer holds, and the whole model as this rank sees it.
+/// Elements that one rank's optimizer holds, with their master weights; no element for padding.
 struct State {
     held: Vec<(Option<usize>, f32)>,
 }
@@ -84,7 +85,7 @@ impl Simulation {
     }
 
     /// A correct engine with many ranks, but for gradients, as (step, rank, microbatch), that reach
-    /// nobody. Of the parameters, which every rank holds whole, samples are recorded.
+    /// no optimizer. Every rank holds all parameters, and records samples of them.
     ///
     /// Sums are whole numbers, and exact where ranks and microbatches are powers of two.
     pub fn large(request: SpecRequest, lost: &[(usize, usize, usize)]) -> Self {
@@ -110,7 +111,7 @@ impl Simulation {
         simulation
     }
 
-    /// The report on the trace.
+    /// The report on the trace of this run.
     pub fn report(&self) -> Report {
         zprobe::diagnose::diagnose(&self.trace())
     }
@@ -139,13 +140,13 @@ impl Simulation {
         Trace { spec: self.spec.clone(), records }
     }
 
-    /// Whether of the parameters samples are recorded.
+    /// True if samples of the parameters are recorded.
     fn samples(&self) -> bool {
         !self.known.is_empty()
     }
 
-    /// What is recorded of the parameters, where that is samples: the ends of each, and some in
-    /// between, the same on every rank.
+    /// Segments that are recorded of the parameters, where they are sampled: the ends of each, and
+    /// some in between, the same on every rank.
     fn sampled(&self) -> Vec<Segment> {
         let of = |(index, param): (usize, &Param)| {
             let numel = param.numel();
@@ -165,7 +166,7 @@ impl Simulation {
         self.cut.partition(&self.plan, self.spec.world_size, rank)
     }
 
-    /// What a rank says before the first step.
+    /// Events of a rank before the first step.
     fn start(&self, rank: usize) -> Vec<Event> {
         let params = self.plan.params();
         let info = |param: &Param| ParamInfo {
@@ -208,7 +209,7 @@ impl Simulation {
         events
     }
 
-    /// Flat elements that a rank's optimizer holds; none for padding.
+    /// Elements of the flat order that a rank's optimizer holds; none for padding.
     fn elements(&self, rank: usize) -> Vec<Option<usize>> {
         self.partition(rank)
             .iter()
@@ -241,7 +242,7 @@ impl Simulation {
         params.find(|param| param.range().contains(&element)).expect("an element of the model")
     }
 
-    /// Whether the loss of a microbatch depends on a parameter.
+    /// True if the loss of a microbatch depends on a parameter.
     fn is_used(&self, param: &str, step: usize, microbatch: usize) -> bool {
         let last = self.spec.gradient_accumulation_steps - 1;
         let about = |shape: &&Shape| shape.param().is_none_or(|about| about == param);
@@ -306,7 +307,7 @@ impl Simulation {
         sum / world as f32
     }
 
-    /// Whether a rank skips a step.
+    /// True if a rank skips a step.
     fn skips(&self, step: usize, rank: usize) -> bool {
         let infinite = step == 0 && self.spec.has_shape(Shape::InfinityOnOneRank);
         self.spec.dtype == Dtype::Fp16 && (self.overflow)(step, rank, infinite)
@@ -372,10 +373,10 @@ impl Simulation {
             let places = self.sampled();
             places.iter().flat_map(|it| first(it)..first(it) + it.len).collect()
         });
-        // All ranks hold the same, if each element has one owner.
+        // The norm is the same on all ranks if each element has one owner.
         let whole_norm = norm(&whole);
         for (state, events) in states.iter().zip(ranks) {
-            // What a rank updates itself is what it sees.
+            // A rank sees its own updates of what it holds.
             for &(element, weight) in &state.held {
                 if let Some(element) = element {
                     whole[element] = weight;
@@ -411,7 +412,7 @@ pub fn buffer(
     buffer_of(step, point, layout, dtype, (values, norm(values)))
 }
 
-/// A buffer event of samples, with the norm of the whole.
+/// A buffer event of samples, with the norm of the whole buffer.
 fn buffer_of(
     step: Option<usize>,
     point: Point,

@@ -1,4 +1,4 @@
-//! Runs the real `zprobe` in a directory of its own.
+//! Helpers that run the real `zprobe` in a directory of its own.
 
 use std::fmt;
 use std::process::{Child, Command, Output, Stdio};
@@ -39,7 +39,7 @@ fn run(dir: &TempDir, args: &[String], more: &[&str]) -> Output {
 fn command(dir: &TempDir, args: &[String], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.arg("run").args(args).args(more).args(["--out", "run"]).current_dir(dir.path());
-    // Unless a test says otherwise, also where there is a GPU.
+    // On the CPU even where there is a GPU, unless a test says otherwise.
     command.env("ZPROBE_DEVICE", "cpu");
     command
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Run {
 
 /// Arguments, in one text or as a list.
 pub trait Args {
-    /// One by one.
+    /// The arguments, one by one.
     fn list(&self) -> Vec<String>;
 }
 
@@ -178,7 +178,7 @@ impl Live {
     }
 }
 
-/// Whether a process runs; one that waits to be reaped does not.
+/// Returns true if a process runs; false for one that waits to be reaped.
 fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().starts_with(" Z"))

@@ -1,7 +1,7 @@
 //! Chromium, in which the tests open HTML reports.
 //!
-//! It is the one thing that is not installed below the target directory: it consists of a program
-//! and dozens of the system's libraries.
+//! Chromium is the one thing that is not installed below the target directory: it consists of a
+//! program and dozens of the system's libraries.
 
 use std::process::Command;
 
@@ -12,14 +12,14 @@ use crate::host::Host;
 /// The program that the tests start.
 const PROGRAM: &str = "chromium";
 
-/// Its package in Debian, and letters to draw with.
+/// Packages of Debian with Chromium and with fonts.
 const PACKAGES: [&str; 2] = ["chromium", "fonts-liberation"];
 
-/// What to do where it cannot be installed.
+/// Advice where Chromium cannot be installed.
 const ADVICE: &str = "install Chromium so that `chromium` is on PATH (on Debian: apt-get install \
                       chromium fonts-liberation), or name another build of it in ZPROBE_TEST_CHROMIUM";
 
-/// Makes Chromium ready: it is there, or root installs it with apt-get.
+/// Makes Chromium ready: uses the one that is there, or installs it with apt-get as root.
 pub fn prepare(host: &Host) -> Result<()> {
     if host.chromium.is_some() || host.has(PROGRAM) {
         return Ok(());

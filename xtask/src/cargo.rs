@@ -13,7 +13,7 @@ pub fn cargo(line: &str) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(line.split_whitespace()).current_dir(workspace::root());
     if let Some(dir) = env::var_os("CARGO_TARGET_DIR") {
-        // A relative one is meant from where the user stands, not from the root.
+        // A relative path is meant from the working directory of the user, not from the root.
         let dir = path::absolute(dir).context("CARGO_TARGET_DIR is not a usable path")?;
         command.env("CARGO_TARGET_DIR", dir);
     }
@@ -31,7 +31,7 @@ pub fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Whether cargo-nextest is installed.
+/// Returns true if cargo-nextest is installed.
 pub fn has_nextest() -> bool {
     cargo("nextest --version")
         .and_then(|mut command| Ok(command.output()?))

@@ -10,17 +10,18 @@ use crate::{accuracy, bench, chaos, lattice, tasks};
 /// Sets zprobe up, builds it and tests it.
 ///
 /// Needs a Rust toolchain, a C++ compiler and python3 with pip. libtorch is downloaded once, into
-/// the target directory; nothing is installed outside of it, but for the Chromium of `test`. To use a libtorch of your own, set
-/// LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the one of your python3's torch.
+/// the target directory; nothing is installed outside of it, but for the Chromium of `test`. To use
+/// a libtorch of your own, set LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the one of
+/// your python3's torch.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The task to perform.
     #[command(subcommand)]
     pub task: Task,
 }
 
-/// What can be done.
+/// All tasks of `cargo xtask`.
 #[derive(Subcommand)]
 pub enum Task {
     /// Build in release, then run `zprobe run ARGS…`
@@ -43,12 +44,12 @@ pub enum Task {
 
     /// Check and test everything
     ///
-    /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities of
-    /// dependencies; libtorch, clippy of the native engine, the release build, the documentation and
-    /// every test; the tests of the HTML report in Chromium, which root installs with apt-get if it is
-    /// not there; a Python environment with DeepSpeed, the tests of real engines, and rows of the zoo.
-    /// Stops at the first failure, and says at the end what could not be checked. Tests run under
-    /// cargo-nextest where it is installed, else under `cargo test`.
+    /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities
+    /// of dependencies; libtorch, clippy of the native engine, the release build, the documentation
+    /// and every test; the tests of the HTML report in Chromium, which root installs with apt-get
+    /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, and rows
+    /// of the zoo. Stops at the first failure, and says at the end what could not be checked. Tests
+    /// run under cargo-nextest where it is installed, else under `cargo test`.
     Test {
         /// Every seed, every configuration and every row of the zoo instead of those that stand for
         /// them (sets ZPROBE_TEST_FULL=1)
@@ -65,21 +66,23 @@ pub enum Task {
     /// Sweep releases of DeepSpeed, and write docs/lattice.md
     ///
     /// Makes an environment for each release and runs `zprobe sweep` in it, which takes from ten
-    /// minutes up. The results stay in the target directory; the page is made of all that are there.
+    /// minutes up. The results stay in the target directory; the page is made from all that are
+    /// there.
     Lattice(lattice::Options),
 
-    /// Run configurations by chance of engines that are right, and write docs/accuracy.md
+    /// Run random configurations of engines that are right, and write docs/accuracy.md
     ///
     /// Makes environments for DeepSpeed and torch and draws configurations with `zprobe sweep
-    /// --random`, which takes from half an hour up. The results stay in the target directory; the page
-    /// is made of all that are there, and of docs/faults.md and docs/zoo.md.
+    /// --random`, which takes from half an hour up. The results stay in the target directory; the
+    /// page is made from all that are there, and from docs/faults.md and docs/zoo.md.
     Accuracy(accuracy::Options),
 
-    /// Attack zprobe, and let machines fail it, from a seed
+    /// Test zprobe under attacks and on failing machines, from a seed
     ///
-    /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces, wrong
-    /// configurations, secrets, hostile strings. Prints a table and a line for each case that zprobe did not
-    /// survive, with what makes it again. docs/reliability.md says what survival means.
+    /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces,
+    /// wrong configurations, secrets, hostile strings. Prints a table, and for each case that
+    /// zprobe did not survive a line with the command that makes it again. docs/reliability.md says
+    /// what survival means.
     Chaos(chaos::Options),
 
     /// Make libtorch ready, and print where it is
@@ -90,13 +93,13 @@ pub enum Task {
 
     /// Record the traces under `fixtures/traces` anew, each with the arguments in its file `args`
     ///
-    /// After a change of the engine or of the trace format. The tests of the rules read these
-    /// traces; look at what changed in their snapshots.
+    /// Needed after a change of the engine or of the trace format. The tests of the rules read
+    /// these traces; look at what changed in their snapshots.
     RecordTraces,
 }
 
 impl Task {
-    /// Does it.
+    /// Performs the task.
     pub fn perform(self) -> Result<()> {
         match self {
             Self::Run { args } => tasks::run(&args),

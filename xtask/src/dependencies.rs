@@ -1,6 +1,6 @@
-//! What is compiled into zprobe: where it is from, under which licence, and what is known against it.
+//! The crates compiled into zprobe: their sources, their licences and their known vulnerabilities.
 //!
-//! `deny.toml` has the rules, cargo-deny judges.
+//! `deny.toml` has the rules; cargo-deny applies them.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ const LOCAL: [&str; 3] = ["licenses", "sources", "bans"];
 /// Known vulnerabilities of dependencies: checked, or out of reach.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Advisories {
-    /// None applies.
+    /// No advisory applies.
     Clean,
     /// The database could not be fetched.
     OutOfReach,
@@ -27,7 +27,8 @@ pub enum Advisories {
 /// `tools` is the directory that cargo-deny is in.
 pub fn check(host: &Host, tools: &Path) -> Result<Advisories> {
     judge(host, tools, &LOCAL)?;
-    // Fetched by itself, to tell a database that is out of reach from an advisory that applies.
+    // The database is fetched separately, to tell one that is out of reach from an advisory that
+    // applies.
     let fetched = deny(host, tools, &["fetch", "db"]).status().context(NOT_STARTED)?;
     if !fetched.success() {
         eprintln!(
@@ -39,10 +40,10 @@ pub fn check(host: &Host, tools: &Path) -> Result<Advisories> {
     Ok(Advisories::Clean)
 }
 
-/// What is wrong where cargo-deny cannot be started.
+/// Error where cargo-deny cannot be started.
 const NOT_STARTED: &str = "cannot start cargo-deny";
 
-/// Has cargo-deny check all this.
+/// Has cargo-deny perform these checks.
 fn judge(host: &Host, tools: &Path, checks: &[&str]) -> Result<()> {
     let args = [&["check"], checks].concat();
     let status = deny(host, tools, &args).status().context(NOT_STARTED)?;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
     use crate::host::fake::FakeHost;
 
-    /// What comes of a cargo-deny that runs this script.
+    /// Result of the checks with a cargo-deny that runs this script.
     fn checked(script: &str) -> Result<Advisories> {
         let host = FakeHost::new().with("cargo-deny", script);
         check(&host, host.programs())

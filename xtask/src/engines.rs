@@ -1,6 +1,6 @@
 //! The Python environments in which real engines are tested.
 //!
-//! They are made by `zprobe provision`, with the uv of [`tools`].
+//! `zprobe provision` makes them, with the uv of [`tools`].
 
 use std::env;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
 pub const EVERYDAY_ZOO: &[(&str, &str)] =
     &[("boundary-leak", "deepspeed==0.18.9"), ("stage3-stale-gradient", "deepspeed==0.19.8")];
 
-/// Where environments live and what makes them.
+/// The cache of the environments, and the `PATH` with uv that makes them.
 pub struct Environments {
     cache: PathBuf,
     path: OsString,
@@ -52,7 +52,7 @@ impl Environments {
         Ok(Path::new(text.trim()).to_owned())
     }
 
-    /// Runs rows of the zoo: those that stand for all, or all.
+    /// Runs all rows of the zoo, or only those that stand for them.
     pub fn zoo(&self, full: bool) -> Result<()> {
         if full {
             return run(self.zprobe()?.arg("zoo").arg("--out").arg(self.runs()?));
@@ -76,7 +76,7 @@ impl Environments {
         Ok(runs)
     }
 
-    /// `zprobe`, which makes its environments here.
+    /// The command `zprobe`, with this cache for its environments.
     pub fn zprobe(&self) -> Result<Command> {
         let mut command = Command::new(workspace::zprobe()?);
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);

@@ -14,6 +14,7 @@ mod libtorch;
 mod page;
 mod provision;
 mod steps;
+mod sweeps;
 mod tasks;
 mod tools;
 mod workspace;

@@ -6,16 +6,16 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
-/// A page, and the command whose output stands in it.
+/// A page, and the command whose output is a part of it.
 pub struct Page {
-    /// The page, from the root of the repository.
+    /// Path of the page, from the root of the repository.
     pub path: &'static str,
-    /// What makes the part.
+    /// Command that makes the part.
     pub command: &'static str,
 }
 
 impl Page {
-    /// Puts `text` where the last output stands.
+    /// Puts `text` in place of the last output.
     pub fn write(&self, text: &str) -> Result<()> {
         let path = workspace::root().join(self.path);
         let old =

@@ -1,4 +1,4 @@
-//! Announcing the steps of a long task, each with its own time.
+//! The steps of a long task, announced one by one, each with its own time.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ impl Steps {
         self.skipped.push(reason.to_owned());
     }
 
-    /// Says that everything went well, but for what was skipped.
+    /// Prints that everything went well, but for what was skipped.
     pub fn finish(self) {
         eprintln!("{} steps passed in {:.1} s", self.done, self.start.elapsed().as_secs_f64());
         for reason in self.skipped {

@@ -1,4 +1,4 @@
-//! Where the repository and its build products are.
+//! Paths of the repository and its build products.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is below the root")
 }
 
-/// The target directory in use, whichever way cargo was told about it.
+/// The target directory in use, in whichever way cargo was told about it.
 pub fn target_dir() -> Result<PathBuf> {
-    // This program is `<target>/<profile>/xtask`.
+    // The path of this program is `<target>/<profile>/xtask`.
     let exe = env::current_exe().context("cannot tell where this program was built")?;
     let target = exe.ancestors().nth(2).context("this program is not in a target directory")?;
     Ok(target.to_path_buf())

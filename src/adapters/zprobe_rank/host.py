@@ -58,7 +58,7 @@ def run_host(environment):
 
 def load(engine):
     """Imports torch and the engine; the ranks that are forked from here have them already."""
-    module = importlib.import_module("zprobe_rank.engines." + engine)
+    module = importlib.import_module("zprobe_rank.engines.%s.adapter" % engine)
     import torch
 
     # The first optimizer imports torch's compiler, which takes longer than a run.

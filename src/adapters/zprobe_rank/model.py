@@ -7,19 +7,6 @@ from zprobe_rank import codes
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.sampler import Pieces
 
-# The parameter that each shape is about: `Shape::param` in `spec/shape.rs`.
-SPECIAL = {
-    "unused-first": "layers.0.attn.weight",
-    "bypass": "layers.0.attn.weight",
-    "unused-last": "layers.0.mlp.weight",
-    "penalty-backward": "layers.0.mlp.weight",
-    "unused-always": "layers.0.norm.weight",
-    "infinity-on-one-rank": "layers.0.norm.weight",
-    "unused-alternating": "embed.weight",
-    "tied": "position.weight",
-    "experts": "expert.weight",
-}
-
 
 class Node(nn.Module):
     """Parameters and submodules of one dotted name; its logits are inner products with the data.
@@ -47,13 +34,14 @@ class Node(nn.Module):
 class CodedModel(Node):
     """The coded model: a loss linear in every parameter, so that its gradients are the data.
 
-    Forward returns the logits; loss and logits as a tuple or a dict with those shapes.
+    Where the workload has a second use, another module shares that parameter, as an embedding and the
+    output layer often do: its data come last. Forward returns the logits, fp32, one for each datum; or
+    loss and logits as a tuple or a dict.
     """
 
-    def __init__(self, params, shapes, scale, values):
+    def __init__(self, params, workload, scale, values):
         super().__init__()
-        self.scale = scale
-        self.output = next((kind for kind in ("tuple", "dict") if kind + "-output" in shapes), "logits")
+        self.scale, self.output = scale, workload.output
         for param in params:
             *path, name = param["name"].split(".")
             module = self
@@ -63,33 +51,12 @@ class CodedModel(Node):
                 module = module._modules[part]
             value = values(param).reshape(param["shape"])
             module.register_parameter(name, nn.Parameter(value, requires_grad=param["trainable"]))
-        if "tied" in shapes:
-            # Two modules that share a parameter, as an embedding and the output layer often do.
+        if workload.second_use is not None:
             self.output_layer = Node()
-            self.output_layer.weight = self.get_parameter(SPECIAL["tied"])
+            self.output_layer.weight = self.get_parameter(params[workload.second_use]["name"])
 
     def forward(self, *data):
-        if "output_layer" in self._modules:
-            return self._answer(self._tied(data))
-        return self._answer(super().forward(*data))
-
-    def _tied(self, data):
-        """The gradient of a tied parameter is the sum of two parts: 2·x from one use, -x from the other."""
-        child_data, at, logits = list(data), 0, []
-        for name, child in self.named_children():
-            if name == "output_layer":
-                logits.append(child(-tied))
-                continue
-            count = len(list(child.parameters()))
-            part, at = child_data[at : at + count], at + count
-            if name == SPECIAL["tied"].split(".")[0]:
-                tied = part[0]
-                part = [2 * tied]
-            if any(x is not None for x in part):
-                logits.append(child(*part))
-        return torch.cat(logits)
-
-    def _answer(self, logits):
+        logits = super().forward(*data)
         if self.output == "logits":
             return logits
         loss = logits.sum() * self.scale
@@ -102,98 +69,75 @@ class CodedModel(Node):
         return output[0] if self.output == "tuple" else output["loss"]
 
 
-class Penalty:
-    """Data of a term that goes backward by itself, with no forward of the engine before it."""
+class CodedPart:
+    """Data of one loss: of the engine's forward, or None without one, and of terms beside it, by the
+    parameter's name. All are fp32, of the parameter's shape, on the CPU."""
 
-    def __init__(self, x):
-        self.x = x
+    def __init__(self, forward, beside, managed):
+        self.forward, self.beside, self.managed = forward, beside, managed
 
 
 class CodedProbe:
     """The coded model with the data of one rank."""
 
-    def __init__(self, spec, params, rank, dtype):
-        self.spec, self.params, self.rank = spec, params, rank
+    def __init__(self, spec, params, workload, rank, dtype):
+        self.params, self.workload, self.rank = params, workload, rank
         self.world_size, self.ga = spec["world_size"], spec["gradient_accumulation_steps"]
         self.code, self.code_steps = codes.of_run(spec), codes.code_steps(spec)
         self.code_length = self.code.length
         self.signs = {}
-        self.shapes = set(spec["shapes"])
         unit = readable_lr(spec["optimizer"]) or 1.0
 
         def values(param):
             return (self.code.initial(elements(param)) * unit).to(dtype)
 
-        self.model = CodedModel(params, self.shapes, float(self.world_size * self.ga), values)
+        self.model = CodedModel(params, workload, float(self.world_size * self.ga), values)
 
     def parts(self, step, microbatch):
         """What goes forward and backward in a microbatch, one after the other."""
-        data = self._data(step, microbatch)
-        if "several-backwards" in self.shapes:
-            return [[scaled(x, 2) for x in data], [scaled(x, -1) for x in data]]
-        if "penalty-backward" in self.shapes:
-            # Twice the term in the loss, and once less in the penalty.
-            index = self._index(SPECIAL["penalty-backward"])
-            if data[index] is not None:
-                return [data[:index] + [2 * data[index]] + data[index + 1 :], Penalty(-data[index])]
-        return [data]
+        known = {}
 
-    def loss(self, engine, data, microbatch):
+        def data(param, factor):
+            if factor == 0:
+                return None
+            if param not in known:
+                known[param] = self._data(step, microbatch, param)
+            return known[param] if factor == 1 else factor * known[param]
+
+        parts, second = [], self.workload.second_use
+        for loss in self.workload.losses(step, microbatch):
+            forward = None
+            if loss.forward is not None:
+                forward = [data(param, factor) for param, factor in enumerate(loss.forward)]
+                if second is not None:
+                    forward.append(data(second, loss.again))
+            beside = [(self.params[param]["name"], data(param, factor)) for param, factor in loss.beside]
+            parts.append(CodedPart(forward, beside, loss.managed))
+        return parts
+
+    def loss(self, engine, part):
         """Forward through the engine, and the loss."""
-        if isinstance(data, Penalty):
-            parameter = engine.parameter_beside(SPECIAL["penalty-backward"])
-            return (parameter.float() * data.x).sum() * self.model.scale
-        if "unmanaged" in self.shapes and microbatch == self.ga - 1:
-            engine.forward(*data)
-            # A parameter of the user's own, that the engine was never given.
-            extra = torch.ones(1, requires_grad=True)
-            return (extra * extra).sum()
-        beside = None
-        if "bypass" in self.shapes:
-            # Twice the term in the engine's forward, and once less beside it.
-            index = self._index(SPECIAL["bypass"])
-            if data[index] is not None:
-                parameter = engine.parameter_beside(SPECIAL["bypass"])
-                beside = (parameter.float() * -data[index]).sum() * self.model.scale
-                data = data[:index] + [2 * data[index]] + data[index + 1 :]
-        loss = self.model.loss(engine.forward(*data))
-        return loss if beside is None else loss + beside
+        terms = [(engine.parameter_beside(name).float() * x).sum() * self.model.scale for name, x in part.beside]
+        if part.forward is not None:
+            output = engine.forward(*part.forward)
+            if part.managed:
+                terms.insert(0, self.model.loss(output))
+            else:
+                # A parameter of the user's own, that the engine was never given.
+                extra = torch.ones(1, requires_grad=True)
+                terms.append((extra * extra).sum())
+        return sum(terms[1:], terms[0])
 
-    def _data(self, step, microbatch):
+    def _data(self, step, microbatch, param):
+        """A parameter's data in a microbatch: its gradient, if the factor of its term is 1."""
         column = (step % self.code_steps * self.world_size + self.rank) * self.ga + microbatch
-        data = []
-        for param in self.params:
-            if not self._uses(param, step, microbatch):
-                data.append(None)
-                continue
-            x = self._code(column, param).reshape(param["shape"])
-            if self._is_infinite(param, step, microbatch):
-                x.view(-1)[0] = float("inf")
-            data.append(x)
-        return data
-
-    def _code(self, column, param):
-        if param["name"] not in self.signs:
-            self.signs[param["name"]] = self.code.signs(elements(param))
-        return self.code.signed(column, elements(param), self.signs[param["name"]])
-
-    def _uses(self, param, step, microbatch):
-        unused = {
-            "unused-first": microbatch == 0,
-            "unused-last": microbatch == self.ga - 1,
-            "unused-always": True,
-            "unused-alternating": step % 2 == 1,
-        }
-        hit = [shape for shape in unused if shape in self.shapes and SPECIAL[shape] == param["name"]]
-        return not any(unused[shape] for shape in hit)
-
-    def _is_infinite(self, param, step, microbatch):
-        shape = "infinity-on-one-rank"
-        here = (step, microbatch, self.rank) == (0, 0, self.world_size - 1)
-        return shape in self.shapes and here and param["name"] == SPECIAL[shape]
-
-    def _index(self, name):
-        return [param["name"] for param in self.params].index(name)
+        settings = self.params[param]
+        if param not in self.signs:
+            self.signs[param] = self.code.signs(elements(settings))
+        x = self.code.signed(column, elements(settings), self.signs[param]).reshape(settings["shape"])
+        if self.workload.infinite == dict(step=step, microbatch=microbatch, rank=self.rank, param=param):
+            x.view(-1)[0] = float("inf")
+        return x
 
 
 class DenseProbe:
@@ -202,7 +146,7 @@ class DenseProbe:
     A copy of the model that no engine knows of gives each microbatch's local gradient.
     """
 
-    def __init__(self, spec, params, rank, dtype):
+    def __init__(self, spec, params, workload, rank, dtype):
         self.spec, self.rank = spec, rank
         self.ga = spec["gradient_accumulation_steps"]
         self.code_length = codes.of_run(spec).length
@@ -230,7 +174,7 @@ class DenseProbe:
         width = self.model[0].in_features
         return [torch.randn(width, generator=generator) for _ in range(2)]
 
-    def loss(self, engine, data, microbatch):
+    def loss(self, engine, data):
         """Forward through the engine, and the loss."""
         dtype = DTYPES[self.spec["dtype"]]
         inputs, targets = (x.to(dtype) for x in data)
@@ -253,9 +197,9 @@ def mlp(params):
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
 
 
-def build(spec, params, rank, dtype):
+def build(spec, params, workload, rank, dtype):
     """The probe of a spec's model, its parameters in `dtype`, with the data of one rank."""
-    return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, rank, dtype)
+    return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, workload, rank, dtype)
 
 
 def elements(param):
@@ -273,7 +217,3 @@ def readable_lr(optimizer):
 
 def mean_square(output, targets):
     return ((output - targets) ** 2).mean()
-
-
-def scaled(x, factor):
-    return None if x is None else factor * x

@@ -19,6 +19,7 @@ from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
 from zprobe_rank.sampler import Pieces, Sampler, ends
 from zprobe_rank.selection import Selection
+from zprobe_rank.workload import Workload
 
 
 def main(spec, rank, event_fd, listener):
@@ -48,7 +49,8 @@ def run(spec, rank, channel, listener):
 
     params = json.loads(os.environ["ZPROBE_PARAMS"])
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
-    probe = model.build(spec, params, rank, dtype)
+    workload = Workload(json.loads(os.environ["ZPROBE_WORKLOAD"]))
+    probe = model.build(spec, params, workload, rank, dtype)
     named = list(probe.model.named_parameters())
     channel.emit(
         "model",
@@ -64,7 +66,7 @@ def run(spec, rank, channel, listener):
     full = spec["observe"] == "full"
     if full:
         collectives.watch(channel)
-    engine = engine_class(spec, probe.model, make_optimizer, channel)
+    engine = engine_class(spec, workload, probe.model, make_optimizer, channel)
     engine.set_up()
     wrapper, facts = engine.describe()
     channel.emit("optimizer-chosen", **{"class": wrapper, "inner": type(engine.optimizer).__name__})
@@ -117,7 +119,7 @@ def take_step(spec, step, engine, probe, observer, channel):
             last = number + 1 == len(parts)
             channel.emit("phase-entered", step=step, microbatch=microbatch, phase="forward")
             with engine.accumulation(final=boundary and last):
-                loss = probe.loss(engine, data, microbatch)
+                loss = probe.loss(engine, data)
                 observer.before_backward(step, microbatch, loss, data)
                 channel.emit("phase-entered", step=step, microbatch=microbatch, phase="backward")
                 try:

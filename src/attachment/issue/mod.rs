@@ -8,18 +8,18 @@ mod fit;
 use fit::{Part, fitted};
 
 use super::{Material, Project};
+use crate::engines;
 use crate::report::Verdict;
 use crate::report::render::markdown::{self, block, escaped};
-use crate::spec::Engine;
 use crate::visible;
 
-/// Why no command may lead to a run.
+/// Reason why no command may lead to a run.
 pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
 
-/// Lines of a log in the text of an issue.
+/// Most lines of a log in the text of an issue.
 const LOG_LINES: usize = 30;
 
-/// The text; GitHub takes it as that of an issue.
+/// The text of the issue, of a size that GitHub takes.
 pub(super) fn text(material: &Material) -> String {
     let parts = match material.project {
         Project::DeepSpeed => deepspeed(material),
@@ -85,7 +85,7 @@ fn plain(material: &Material) -> Vec<Part> {
     parts
 }
 
-/// What was run, what is wrong with it, and the weights.
+/// The setup of the run, its findings, the ranks that did not finish, and the weights.
 fn description(material: &Material) -> Vec<Part> {
     let report = &material.report;
     let first = match report.verdict {
@@ -121,7 +121,7 @@ fn description(material: &Material) -> Vec<Part> {
     parts
 }
 
-/// The command, and the script.
+/// The script and the command that reproduce the run.
 fn reproduction(material: &Material) -> Vec<Part> {
     let mut parts = Vec::new();
     match &material.script {
@@ -143,10 +143,10 @@ fn reproduction(material: &Material) -> Vec<Part> {
     }
     match &material.command {
         Some(command) => {
-            let python = if material.report.run.spec.engine() == Engine::Native {
-                ""
-            } else {
+            let python = if engines::of(material.report.run.spec.engine()).is_real() {
                 " `--python PATH` names the interpreter that has the engine."
+            } else {
+                ""
             };
             parts.push(Part::Open(format!(
                 "\nWith zprobe:{python}\n\n{}",
@@ -184,7 +184,8 @@ fn expected(material: &Material) -> String {
     )
 }
 
-/// What a script of the engine's own said.
+/// Output of an engine's own script, folded; `otherwise` says how to collect it where there is
+/// none.
 fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
     match output {
         Some(output) => Part::Fold {
@@ -200,7 +201,7 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
 fn system(material: &Material) -> String {
     let environment = &material.environment;
     let fact = |wanted: &str| {
-        let found = environment.facts.iter().find(|(name, _)| *name == wanted);
+        let found = environment.facts.iter().find(|(name, _)| name == wanted);
         escaped(&visible::text(found.map_or("not known", |(_, value)| value.as_str())))
     };
     let gpus = match &environment.gpus {
@@ -240,7 +241,8 @@ fn container(material: &Material) -> &'static str {
     }
 }
 
-/// What else there is, folded.
+/// Additional context: the configuration, variables and ends of logs, folded, and what the run
+/// could have seen.
 fn context(material: &Material) -> Vec<Part> {
     let fold = |title: &str, language, content: String, place: &str| Part::Fold {
         title: title.to_owned(),

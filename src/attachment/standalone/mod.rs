@@ -1,19 +1,18 @@
 //! A script that shows the same numbers without zprobe: torch and the engine only.
 //!
-//! It is put together from the Python files beside this one: what all engines share, one engine, and
-//! the constants of the run. What zprobe does that a short script cannot is refused by name.
+//! It is put together from the Python file beside this one, which all engines share, the engine's part
+//! in its room, and the constants of the run. What zprobe does that a short script cannot is refused by name.
 
-mod python;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
-
-use self::python::{literal, loaded, truth};
+use crate::engines;
+use crate::engines::source::{literal, torch, truth};
 use crate::report::{Finding, Report};
-use crate::spec::{CommHook, Dtype, Engine, Model, Optimizer, Plan, RunSpec, Shape};
+use crate::spec::workload::{self, Output};
+use crate::spec::{Dtype, Model, Optimizer, Plan, RunSpec, Usage, Workload};
 
 /// What all engines share. Lines that begin with `#:` are replaced.
 const SCRIPT: &str = include_str!("script.py");
@@ -24,18 +23,6 @@ const LONGEST_CODE: usize = 2048;
 /// Largest model that a script holds whole in fp64.
 const MOST_ELEMENTS: usize = 1 << 24;
 
-/// Shapes that scripts have.
-const SHAPES: &[Shape] = &[
-    Shape::UnusedFirst,
-    Shape::UnusedLast,
-    Shape::UnusedAlways,
-    Shape::UnusedAlternating,
-    Shape::Frozen,
-    Shape::TupleOutput,
-    Shape::DictOutput,
-    Shape::SeveralBackwards,
-];
-
 /// What the coded model's parameters are multiples of, where the optimizer's learning rate is none.
 const UNIT: f64 = 1.0 / 1024.0;
 
@@ -45,7 +32,7 @@ const UNIT: f64 = 1.0 / 1024.0;
 /// Why there is none, in words.
 pub fn script(report: &Report) -> Result<String, String> {
     let spec = &of_first_steps(report)?;
-    let engine = engine(spec)?;
+    let engine = (engines::of(spec.engine()).standalone)(spec)?;
     let tolerance = tolerance(spec)?;
     check(spec)?;
     let mut text = String::new();
@@ -72,48 +59,6 @@ fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
     Ok(RunSpec { steps, ..spec.clone() })
 }
 
-/// The part that is about one engine, with its settings.
-fn engine(spec: &RunSpec) -> Result<String, String> {
-    match spec.engine() {
-        Engine::Native => {
-            Err("the native engine is a part of zprobe, which no script can do without".to_owned())
-        }
-        Engine::DeepSpeed => {
-            let config = spec.deepspeed_config().unwrap_or(&Value::Null);
-            let config = format!("CONFIG = {}", loaded(config));
-            Ok(include_str!("deepspeed.py").replace("CONFIG = {}  #: config", &config))
-        }
-        Engine::Ddp => {
-            let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
-            let options = format!(
-                "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
-                 static_graph={},\n    gradient_as_bucket_view={},\n)",
-                ddp.bucket_cap_mb,
-                truth(ddp.find_unused_parameters),
-                truth(ddp.static_graph),
-                truth(ddp.gradient_as_bucket_view),
-            );
-            let hook = match ddp.comm_hook {
-                CommHook::None => "None",
-                CommHook::Fp16Compress => "'fp16_compress_hook'",
-                CommHook::Bf16Compress => "'bf16_compress_hook'",
-            };
-            Ok(include_str!("ddp.py")
-                .replace("OPTIONS = {}  #: options", &options)
-                .replace("COMM_HOOK = None  #: comm_hook", &format!("COMM_HOOK = {hook}")))
-        }
-        Engine::Fsdp2 => {
-            let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
-            let reduce = torch(spec.narrowest_comm_dtype());
-            let reshard = truth(fsdp2.reshard_after_forward);
-            Ok(include_str!("fsdp2.py")
-                .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
-                .replace("torch.float32  #: reduce_dtype", reduce)
-                .replace("True  #: reshard_after_forward", reshard))
-        }
-    }
-}
-
 /// Refuses what the script has no room for.
 fn check(spec: &RunSpec) -> Result<(), String> {
     if spec.model != Model::Coded {
@@ -123,7 +68,7 @@ fn check(spec: &RunSpec) -> Result<(), String> {
             spec.model
         ));
     }
-    if let Some(shape) = spec.shapes.iter().find(|shape| !SHAPES.contains(shape)) {
+    if let Some(shape) = spec.shapes.iter().find(|shape| !shape.is_in_scripts()) {
         return Err(format!("the script does not have the shape {shape}"));
     }
     if spec.gradient_clipping > 0.0 {
@@ -157,7 +102,7 @@ fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
     let narrowest = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let unit = narrowest.map(Dtype::unit_roundoff).into_iter().fold(0.0, f64::max);
     let input = if exact { 0.0 } else { (world + ga + 2) as f64 * unit * sum };
-    let parameters = parameter_dtype(spec);
+    let parameters = (engines::of(spec.engine()).parameters_in)(spec);
     let reached = 8.0 + spec.steps as f64 * sum;
     let update = if exact { 0.0 } else { input + parameters.unit_roundoff() * reached };
     if input >= 0.5 {
@@ -169,11 +114,6 @@ fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
     let held = reached <= parameters.exact_integers() as f64 && update < 0.5;
     let readable = spec.optimizer.readable_lr().is_some() && held;
     Ok(Tolerance { input, update: readable.then_some(update) })
-}
-
-/// FSDP2's parameters are in fp32, and computed with in another dtype.
-fn parameter_dtype(spec: &RunSpec) -> Dtype {
-    if spec.engine() == Engine::Fsdp2 { Dtype::Fp32 } else { spec.dtype }
 }
 
 /// What it is, how to run it, and what to expect.
@@ -207,7 +147,7 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
         spec.stage,
         // Negative seeds are refused, and so are those beyond 64 signed bits.
         spec.seed >> 1,
-        torch(parameter_dtype(spec)),
+        torch((engines::of(spec.engine()).parameters_in)(spec)),
     );
     if spec.poison_memory {
         text += "\n# Memory that torch hands out is NaN until it is written to (torch 2.2 and later).\n\
@@ -221,20 +161,19 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
         let (shape, trained) = (shape.trim_end(), truth(param.trainable));
         let _ = writeln!(text, "    ({}, ({shape}), {trained}),", literal(&param.name));
     }
-    text += "]\n\n# Parameters that some microbatches do not use.\nUNUSED = {";
-    for (shape, when) in [
-        (Shape::UnusedFirst, "first"),
-        (Shape::UnusedLast, "last"),
-        (Shape::UnusedAlways, "never"),
-        (Shape::UnusedAlternating, "alternating"),
-    ] {
-        if let (true, Some(name)) = (spec.has_shape(shape), shape.param()) {
-            let _ = write!(text, "{}: {}, ", literal(name), literal(when));
+    text += "]\n\n# Microbatches (step, number) that do not use a parameter.\nUNUSED = {";
+    for (index, param) in plan.params().iter().enumerate().filter(|(_, it)| it.trainable) {
+        let usage = plan.usage(index);
+        if !usage.uses_all() {
+            let _ = write!(text, "{}: {}, ", literal(&param.name), unused(spec, usage));
         }
     }
-    let output = spec.shapes.iter().find_map(|shape| shape.name().strip_suffix("-output"));
-    let output = output.unwrap_or("loss");
-    let parts = if spec.has_shape(Shape::SeveralBackwards) { "[2, -1]" } else { "[1]" };
+    let output = match Workload::new(spec, &plan).output {
+        Output::Logits => "loss",
+        output => output.name(),
+    };
+    let parts: Vec<String> = workload::parts(spec).iter().map(ToString::to_string).collect();
+    let parts = format!("[{}]", parts.join(", "));
     let update = tolerance.update.map_or("None".to_owned(), |bound| format!("{bound:?}"));
     let _ = write!(
         text,
@@ -253,6 +192,14 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
     text
 }
 
+/// The microbatches that do not use a parameter, as a list in Python.
+fn unused(spec: &RunSpec, usage: Usage) -> String {
+    let ga = spec.gradient_accumulation_steps;
+    let all = (0..spec.steps).flat_map(|step| (0..ga).map(move |microbatch| (step, microbatch)));
+    let unused = all.filter(|(step, microbatch)| !usage.uses(*step, *microbatch, ga));
+    format!("{:?}", unused.collect::<Vec<_>>())
+}
+
 fn optimizer(optimizer: Optimizer) -> String {
     match optimizer {
         Optimizer::Sgd { lr } => format!("torch.optim.SGD(parameters, lr={lr:?})"),
@@ -260,13 +207,5 @@ fn optimizer(optimizer: Optimizer) -> String {
             "torch.optim.AdamW(\n        parameters, lr={lr:?}, betas=({first:?}, {second:?}), \
              eps={eps:?}, weight_decay={weight_decay:?}\n    )"
         ),
-    }
-}
-
-fn torch(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::Bf16 => "torch.bfloat16",
-        Dtype::Fp16 => "torch.float16",
-        Dtype::Fp32 => "torch.float32",
     }
 }

@@ -40,13 +40,7 @@ class Parameter:
         self.elements = slice(start, start + self.numel)
 
     def used(self, step, microbatch):
-        return dict(
-            always=True,
-            first=microbatch != 0,
-            last=microbatch != GA - 1,
-            alternating=step % 2 == 0,
-            never=False,
-        )[UNUSED.get(self.name, "always")]
+        return (step, microbatch) not in UNUSED.get(self.name, [])
 
 
 def lay_out():
@@ -208,7 +202,7 @@ def usages():
     result = []
     for parameter in LAYOUT:
         if parameter.trainable:
-            usage = UNUSED.get(parameter.name, "always")
+            usage = UNUSED.get(parameter.name)
             if result and result[-1][2] == usage:
                 result[-1][1] += parameter.numel
             else:

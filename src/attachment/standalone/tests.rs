@@ -37,7 +37,7 @@ fn a_script_has_the_settings_of_its_run_and_no_gap() {
         "\"stage\": 2",
         "\"device\": \"cpu\"",
         "PARAMETER_DTYPE = torch.float16",
-        "UNUSED = {'layers.0.mlp.weight': 'last', }",
+        "UNUSED = {'layers.0.mlp.weight': [(0, 3), (1, 3)], }",
         "OUTPUT, PARTS = 'tuple', [2, -1]",
         "SEEN_WITH = 'torch 2.11.0'",
     ] {

@@ -1,4 +1,4 @@
-//! What the launcher tells a rank host, through environment variables (see `docs/protocol.md`).
+//! The launcher's instructions to a rank host, in environment variables (see `docs/protocol.md`).
 
 use std::env;
 use std::fs::File;
@@ -14,7 +14,7 @@ use zprobe::trace::contract;
 pub struct Environment {
     /// Identifies the run.
     pub run: String,
-    /// What to run.
+    /// The run.
     pub spec: RunSpec,
     /// Event channel of each hosted rank, in rank order.
     pub event_channels: Vec<File>,

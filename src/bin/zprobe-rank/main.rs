@@ -6,11 +6,13 @@
 
 #![allow(clippy::disallowed_macros, reason = "what it prints is a log, or an answer to zprobe")]
 
+mod assembly;
 mod collective;
 mod cuda;
+mod dtype;
 mod engine;
 mod environment;
-mod floor;
+mod faults;
 mod host;
 mod model;
 mod pool;
@@ -39,14 +41,9 @@ fn main() {
 }
 
 fn run() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("floor") => return floor::main(&args.collect::<Vec<_>>()),
-        Some(GPUS) => {
-            println!("{}", serde_json::to_string(&cuda::describe())?);
-            return Ok(());
-        }
-        _ => {}
+    if std::env::args().nth(1).as_deref() == Some(GPUS) {
+        println!("{}", serde_json::to_string(&cuda::describe())?);
+        return Ok(());
     }
     pool::wait_for_run()?;
     let mut environment = Environment::read()?;

@@ -23,7 +23,7 @@ use zprobe::trace::handover::{MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, decode};
 use crate::environment::optional_descriptor;
 use crate::{complain, exit_now};
 
-/// How often to look whether the launcher has adopted the host.
+/// The time between two looks whether the launcher has adopted the host.
 const ADOPTION_POLL: Duration = Duration::from_micros(50);
 
 /// The launcher's message about a run.

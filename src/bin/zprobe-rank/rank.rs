@@ -7,11 +7,10 @@ use std::rc::Rc;
 use anyhow::{Context as _, Error, Result};
 use zprobe::trace::{Event, contract};
 
-use crate::collective::{Communicator, Rendezvous};
-use crate::engine::{self, Engine};
+use crate::collective::{Collectives, Communicator, Rendezvous};
 use crate::environment::Environment;
 use crate::recorder::Recorder;
-use crate::{complain, cuda, model, shim};
+use crate::{assembly, complain, cuda, shim};
 
 /// Runs `rank` and returns the exit code of its process.
 pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32 {
@@ -58,9 +57,9 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
     )
     .context("cannot join the other ranks")?;
 
-    let context = Rc::new(engine::Context::new(spec, device, communicator, Rc::clone(recorder)));
-    let model = model::build(&context.spec, &context.plan, rank, device)?;
-    Engine::new(Rc::clone(&context), model)?.run()?;
-    context.communicator.leave()?;
-    context.recorder.emit(Event::Finished)
+    let communicator = Rc::new(communicator);
+    let ranks: Rc<dyn Collectives> = Rc::<Communicator>::clone(&communicator);
+    assembly::engine(spec, rank, device, ranks, Rc::clone(recorder))?.run()?;
+    communicator.leave()?;
+    recorder.emit(Event::Finished)
 }

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tch::{Kind, Tensor};
-use zprobe::spec::{Dtype, Observation, RunSpec};
+use zprobe::spec::{Observation, RunSpec};
 use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record};
 
+use crate::dtype::dtype_of;
 use crate::sampler::Sampler;
 
 /// Writes one sender's records.
@@ -27,9 +28,9 @@ pub struct Recorder {
 pub struct Pieces {
     /// The tensors.
     pub tensors: Vec<Tensor>,
-    /// What they are recorded as.
+    /// The element type that they are recorded as.
     pub kind: Kind,
-    /// What they are divided by first.
+    /// The number that they are divided by first.
     pub scale: f64,
 }
 
@@ -47,7 +48,7 @@ impl Pieces {
     }
 }
 
-/// Where in the run a buffer was read.
+/// The place in the run at which a buffer was read.
 #[derive(Clone, Copy)]
 pub struct At {
     /// Optimizer step; none before the first.
@@ -56,7 +57,7 @@ pub struct At {
     pub microbatch: Option<usize>,
     /// Point of the gradient's journey.
     pub point: Point,
-    /// What the buffer holds.
+    /// The layout of the buffer.
     pub layout: LayoutName,
 }
 
@@ -86,13 +87,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether buffers of a point are recorded.
+    /// True if buffers of a point are recorded.
     pub fn wants(&self, point: Point) -> bool {
         let observes = |spec: &RunSpec| spec.observe == Observation::Full;
         self.spec.get().is_none_or(observes) || point == Point::Parameters
     }
 
-    /// Whether a buffer is recorded at this place of the run.
+    /// True if a buffer is recorded at this place of the run.
     fn wants_at(&self, at: &At) -> bool {
         let records = |spec: &RunSpec| {
             at.step.is_none_or(|step| spec.records_point(at.point, step, at.microbatch))
@@ -100,7 +101,7 @@ impl Recorder {
         self.wants(at.point) && self.spec.get().is_none_or(records)
     }
 
-    /// Whether a buffer's content is recorded, and not only its digest and norm.
+    /// True if a buffer's content is recorded, and not only its digest and norm.
     fn wants_content(&self, point: Point) -> bool {
         let (Some(spec), Some(rank)) = (self.spec.get(), self.rank) else { return true };
         spec.records_content(point, rank)
@@ -164,34 +165,6 @@ impl Recorder {
     pub fn take_digests(&self) -> Vec<String> {
         self.digests.take()
     }
-}
-
-/// The [`Dtype`] of a floating-point tensor.
-pub fn dtype_of(kind: Kind) -> Result<Dtype> {
-    Ok(match kind {
-        Kind::BFloat16 => Dtype::Bf16,
-        Kind::Half => Dtype::Fp16,
-        Kind::Float => Dtype::Fp32,
-        other => bail!("{other:?} is no gradient dtype"),
-    })
-}
-
-/// The tensor kind of a [`Dtype`].
-pub fn kind_of(dtype: Dtype) -> Kind {
-    match dtype {
-        Dtype::Bf16 => Kind::BFloat16,
-        Dtype::Fp16 => Kind::Half,
-        Dtype::Fp32 => Kind::Float,
-    }
-}
-
-/// Name of an element type as it goes over the wire.
-pub fn dtype_name(kind: Kind) -> Result<&'static str> {
-    Ok(match kind {
-        Kind::Int64 => "int64",
-        Kind::Double => "fp64",
-        other => dtype_of(other)?.name(),
-    })
 }
 
 fn now_ns() -> u64 {

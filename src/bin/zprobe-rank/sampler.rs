@@ -1,4 +1,4 @@
-//! What of a buffer is recorded: all of a small model's, samples of a large one's.
+//! The recorded part of a buffer: all of it in a small model, samples of it in a large one.
 //!
 //! As Python's ranks do it (`src/adapters/zprobe_rank/sampler.py`): samples are windows of one code
 //! length, each of which the diagnosis can decode by itself: the first and the last of every piece of
@@ -10,10 +10,11 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 use tch::{Kind, Tensor};
-use zprobe::spec::partitioning::Partitioning;
 use zprobe::spec::plan::Segment;
 use zprobe::spec::{Plan, RunSpec};
 use zprobe::trace::LayoutName;
+
+use crate::engine::partitioning::Partitioning;
 
 /// Windows of a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;
@@ -26,7 +27,7 @@ pub struct Sampler {
     layouts: BTreeMap<LayoutName, Samples>,
 }
 
-/// Which elements of a layout's buffers are recorded.
+/// The recorded elements of a layout's buffers.
 pub struct Samples {
     /// The pieces of parameters that they are.
     pub segments: Vec<Segment>,
@@ -91,7 +92,7 @@ impl Sampler {
     }
 }
 
-/// How windows are chosen.
+/// The choice of windows.
 struct Windows {
     size: usize,
     seed: u64,

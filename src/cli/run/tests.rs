@@ -5,7 +5,7 @@ use std::fs;
 use proptest::prelude::*;
 use proptest::sample::select;
 use zprobe::lattice::Lattice;
-use zprobe::spec::{CommHook, Dataflow, Dtype, LossScale, Offload, Optimizer, Shape};
+use zprobe::spec::{CommHook, Dataflow, Dtype, Engine, LossScale, Offload, Optimizer, Shape};
 use zprobe::zoo::registry;
 
 use super::*;

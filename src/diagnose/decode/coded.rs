@@ -1,11 +1,11 @@
 //! Exact weights from coded gradients.
 //!
-//! A buffer is cut where faults cut: at parameters, and wherever some rank's partition is cut.
-//! Every piece that is at least half a code long is decoded by itself, window by window, the last
-//! window overlapping the one before. A shorter piece is compared, element by element, with what
-//! each set of weights found in the same buffer (and the plan's own) predicts for it, with what the
-//! partitions of all ranks hold together, and at last with what each slip that has a name would have
-//! made of the plan's.
+//! A buffer is cut where faults begin and end: at parameters, and wherever some rank's partition is
+//! cut. Every piece that is at least half a code long is decoded by itself, window by window, where
+//! the last window overlaps the one before. A shorter piece is compared, element by element, with
+//! the prediction of each set of weights found in the same buffer (and of the plan's own), with
+//! what the partitions of all ranks hold together, and finally with what each named slip would have
+//! made of the plan's weights.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut read = BTreeMap::new();
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
-    // Moment by moment, so that no more than all ranks' values of one are held.
+    // Moment by moment, so that the values of all ranks are held for one moment at a time.
     for moment in observed.buffers.chunk_by(Buffer::is_beside) {
         let mut prepared = Vec::new();
         for buffer in moment {
@@ -73,20 +73,22 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     }
 }
 
-/// Weights as a rank recorded them last, by rank and point: after which step, and their values.
+/// Master weights and parameters that ranks recorded last, by rank and point: the step after which
+/// they were recorded, and their values.
 type Before = BTreeMap<(usize, Point), (Option<usize>, Vec<f64>)>;
 
-/// A buffer that can be read.
+/// A buffer that is ready to be decoded.
 pub(super) struct Prepared<'a> {
     /// The buffer.
     pub buffer: &'a Buffer<'a>,
-    /// Its parts.
+    /// Fragments of parameters in the buffer.
     pub pieces: Vec<Fragment>,
-    /// Its elements, or by how much they changed; as they were before clipping.
+    /// Elements of the buffer; for weights and parameters their update, divided by the learning
+    /// rate. Clipping is undone.
     pub values: Vec<f64>,
-    /// Bound on an element's rounding.
+    /// Bound on the rounding error of an element.
     pub tolerance: f64,
-    /// Elements that are infinite, as they should be.
+    /// Number of elements that are infinite, as planned.
     infinite: usize,
 }
 
@@ -96,17 +98,17 @@ impl Prepared<'_> {
     }
 }
 
-/// What the partitions of a moment hold together, worked out when somebody asks.
+/// Weights that the partitions of a moment hold together, computed on first use.
 struct Together<'a> {
     decoder: &'a Decoder<'a>,
     moment: &'a [Prepared<'a>],
     found: OnceCell<Vec<Rc<Weights>>>,
-    /// What those of the step's moments before held.
+    /// Weights that the partitions held together at earlier moments of the step.
     earlier: &'a [Rc<Weights>],
 }
 
-/// What the partitions of a step hold together, moment by moment: what was consumed is what an
-/// update shows.
+/// Weights that the partitions of a step hold together, from moment to moment: an update shows what
+/// was consumed.
 #[derive(Default)]
 struct Consumed {
     step: Option<usize>,
@@ -114,7 +116,7 @@ struct Consumed {
 }
 
 impl Consumed {
-    /// What is known of a step; what is known of another one is forgotten.
+    /// The weights that are known of a step; those of another step are forgotten.
     fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
         if self.step != step {
             *self = Self { step, weights: Vec::new() };
@@ -130,7 +132,7 @@ impl Together<'_> {
     }
 }
 
-/// What a short piece holds.
+/// The best explanation of a short piece.
 struct Best {
     weights: Rc<Weights>,
     slip: Option<Slip>,
@@ -162,8 +164,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Makes a buffer ready to be read; none where there is nothing to read. `before` has what its
-    /// rank recorded at the same point before.
+    /// Makes a buffer ready to be decoded; none where there is nothing to read. `before` has what
+    /// each rank recorded last at each point.
     fn prepare<'b>(
         &self,
         buffer: &'b Buffer<'b>,
@@ -215,7 +217,8 @@ impl<'a> Decoder<'a> {
         Ok(Some(Prepared { buffer, pieces, values, tolerance, infinite }))
     }
 
-    /// Parameters in a narrow dtype hold the sum of all updates so far, and may outgrow it.
+    /// Reason why the update of a buffer cannot be read: weights and parameters hold the sum of all
+    /// updates so far, which may be too large to be exact in a narrow dtype.
     fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
         let dtype = buffer.payload.dtype;
         let largest = self.spec.all_contributions() + Code::MOST_INITIAL;
@@ -229,10 +232,12 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Divides by what clipping had to multiply with; returns the bound on an element's rounding.
+    /// Divides by the factor that clipping had to multiply with; returns the bound on the rounding
+    /// error of an element.
     ///
-    /// Clipping moves elements of at most `W·GA` by [`bounds::clipping`]. Where the update is read back, weights that are no
-    /// integers any more were rounded twice.
+    /// Clipping moves elements of at most `W·GA` by [`bounds::clipping`]. An update is read back as
+    /// the difference of two weights: once these are no integers any more, each of the two was
+    /// rounded.
     fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
         let factor = match self.scene.clip(buffer) {
             Clip::By(factor) => factor,
@@ -258,7 +263,7 @@ impl<'a> Decoder<'a> {
         tolerance
     }
 
-    /// Reads a buffer: ordinary parameters together, each special one by itself.
+    /// Reads a buffer: parameters of ordinary usage together, each other one by itself.
     fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
         let Prepared { buffer, pieces, values, tolerance, .. } = ready;
         let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
@@ -303,7 +308,7 @@ impl<'a> Decoder<'a> {
         planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
     }
 
-    /// The parameter of a piece, if it is a special one.
+    /// The parameter of a piece, if its usage is not the ordinary one.
     fn kind(&self, piece: &Fragment) -> Option<usize> {
         (self.plan.usage(piece.param) != Usage::ordinary(self.spec)).then_some(piece.param)
     }
@@ -320,8 +325,8 @@ impl<'a> Decoder<'a> {
     ) -> Option<Best> {
         let Prepared { buffer, values, tolerance, .. } = ready;
         let own = kinds.get(&self.kind(piece))?;
-        // Where a piece agrees with several, it is like all that could be decoded, if that is all the
-        // same; and else nothing is wrong with it, so the plan's come next.
+        // A piece may agree with several weights. If all decoded pieces hold the same weights,
+        // those come first; otherwise nothing is assumed to be wrong, and the plan's come first.
         let mut found = own.found();
         let mut candidates: Vec<Rc<Weights>> = match (found.next(), found.next()) {
             (Some(only), None) => vec![Rc::clone(only)],
@@ -336,8 +341,8 @@ impl<'a> Decoder<'a> {
         if let Some(weights) = candidates.iter().find(fits) {
             return accept(weights, None);
         }
-        // Beside data that no gradient explains, a few elements that agree with something by chance say
-        // nothing.
+        // Beside data that no gradient explains, a few elements may agree with something by chance,
+        // which says nothing.
         let is_foreign = kinds.values().any(Groups::has_unexplained);
         let usage = own.usage();
         candidates.extend(own.found().cloned());
@@ -368,8 +373,8 @@ impl<'a> Decoder<'a> {
         Some(Best { weights: Rc::clone(best.1), slip: None, residual: best.0 })
     }
 
-    /// The only slip that explains a piece. A few elements may agree with several, and then say
-    /// nothing.
+    /// The only slip that explains a piece; none if several different ones do, as a few elements
+    /// may agree with many.
     fn only_slip(
         &self,
         planned: &Rc<Weights>,
@@ -395,14 +400,14 @@ impl<'a> Decoder<'a> {
         only.map(|slip| (Weights::new(slip.weights(self.spec, columns, owner.rank)), slip.clone()))
     }
 
-    /// How far a piece is from what weights predict.
+    /// Largest difference between a piece and what weights predict for it.
     fn deviation(&self, weights: &Weights, piece: &Fragment, values: &[f64]) -> f64 {
         let sum = weights.sum(&self.code);
         let elements = piece.flat.clone().zip(&values[piece.start..]);
         largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
     }
 
-    /// Weights without the gradients that a parameter, used like `usage`, does not have.
+    /// The weights with 0 for gradients that a parameter with this `usage` does not have.
     fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
         if usage.uses_all() {
             return Rc::clone(weights);
@@ -429,7 +434,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Decodes a piece window by window: weights, and the largest coefficient of a spare row.
+    /// Decodes a piece window by window: yields weights, and the largest coefficient of a spare
+    /// row.
     fn windows<'p>(
         &'p self,
         piece: &'p Fragment,

@@ -99,7 +99,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// The dtype, of those that gradients come through, that rounds most.
+/// The coarsest dtype that gradients pass through.
 fn narrowest(spec: &RunSpec) -> Dtype {
     let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };
@@ -147,27 +147,27 @@ fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
 
 /// The least-squares problem of some elements of the flat order and one step.
 struct System {
-    /// Numbers of the gradients of this and the steps just before.
+    /// Numbers of the gradients of this step and the steps just before.
     present: Vec<usize>,
     matrix: DMatrix<f64>,
-    /// Elements to weights: the pseudo-inverse `R⁻¹Qᵀ`.
+    /// Pseudo-inverse `R⁻¹Qᵀ`, which maps elements to weights.
     inverse: DMatrix<f64>,
-    /// `1 − h` of every element, `h` its leverage: the share of its error that shows.
+    /// `1 − h` of every element, where `h` is its leverage: the share of its error that shows.
     visible: Vec<f64>,
     /// Largest standard error of a weight, for noise of one per element.
     spread: f64,
-    /// What fp64 itself may do to a weight.
+    /// Bound on the error of a weight that fp64 arithmetic itself makes.
     arithmetic: f64,
     condition: f64,
     /// Number of the first gradient of the step that the buffer belongs to.
     current: usize,
 }
 
-/// What comes of a buffer.
+/// Result of solving for the weights in a buffer.
 struct Solution {
-    /// The weights and the condition number, or why there are none.
+    /// The weights and the condition number, or the reason why there are none.
     reading: Result<(Reading, f64), String>,
-    /// How exactly they were added up; none where something else is in the way.
+    /// Precision with which the gradients were added up; none where something else is in the way.
     precision: Option<Precision>,
 }
 
@@ -264,7 +264,8 @@ impl System {
         let asked = precision::asked(spec, point);
         let too_narrow = !as_asked && clipping == 0.0 && remainder.is_rounding_in_less_than(asked);
         let explained = as_asked || too_narrow;
-        // A factor that is rounded is wrong in all elements alike, which no scatter shows.
+        // A rounded factor is off by the same share in all elements, which their scatter does not
+        // show.
         let dtype = if too_narrow { Dtype::Bf16 } else { narrowest(spec) };
         let factors = gamma(FACTORS, dtype) + clipping;
         let tolerance = STANDARD_ERRORS * self.standard_error(&error) + self.arithmetic + factors;
@@ -287,7 +288,7 @@ impl System {
             let column = column % spec.contributions();
             weights[column] = if explained { snap(weight, tolerance) } else { weight };
         }
-        // What lies outside the span and is no rounding, in units of a weight.
+        // The part outside the span of the gradients that is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
         let reading = Reading {
             weights: Weights::new(weights),
@@ -302,7 +303,7 @@ impl System {
         Solution { reading: Ok((reading, self.condition)), precision }
     }
 
-    /// What is left of a buffer beside the sum with the nearest whole weights.
+    /// Difference between a buffer and the sum of gradients with the nearest whole weights.
     fn remainder(
         &self,
         spec: &RunSpec,
@@ -326,7 +327,8 @@ impl System {
         } else {
             gamma(spec.world_size + 2, spec.narrowest_comm_dtype())
         };
-        // What the engine multiplies with a loss scale is rounded otherwise than what was recorded.
+        // Gradients that an engine multiplies with a loss scale are rounded differently from the
+        // recorded ones.
         let scaled = if spec.dtype == Dtype::Fp16 { gamma(FACTORS, Dtype::Fp16) } else { 0.0 };
         let relative = accumulation + communication + clipping + scaled;
         let mut total = 0.0;
@@ -336,7 +338,7 @@ impl System {
                 .zip(w.iter())
                 .zip(&self.present)
                 .map(|((c, w), &column)| {
-                    // Gradients of earlier steps should not be there, and excuse nothing.
+                    // Gradients of earlier steps should not be there: their planned weight is 0.
                     let planned = if column >= self.current { 1.0 } else { 0.0 };
                     c.abs() * w.abs().max(planned)
                 })

@@ -1,4 +1,4 @@
-//! Readings of many ranks, those that are alike in one entry.
+//! Readings of many ranks, merged into one entry where they are alike.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,27 +10,27 @@ use super::super::observed::Buffer;
 use super::hypotheses::Slip;
 use super::{Reading, Scene, contribution};
 
-/// Up to so many ranks each has entries of its own.
+/// Largest world size at which each rank has entries of its own.
 const MOST_APART: usize = 64;
 
 /// Entries of a report, in the order in which they came.
 pub struct Entries<'a> {
     scene: &'a Scene<'a>,
     entries: Vec<Entry<'a>>,
-    /// Entries of a moment.
+    /// Indices of entries by moment: point, step and microbatch.
     by_moment: HashMap<(Point, Option<usize>, Option<usize>), Vec<usize>>,
 }
 
 struct Entry<'a> {
-    /// Of the first rank.
+    /// Buffer of the first rank.
     buffer: Buffer<'a>,
     reading: Reading,
-    /// The others, in runs: first and last.
+    /// Other ranks, in runs: first and last.
     also: Vec<[usize; 2]>,
 }
 
 impl<'a> Entries<'a> {
-    /// None yet.
+    /// Creates a list without entries.
     pub fn new(scene: &'a Scene<'a>) -> Self {
         Self { scene, entries: Vec::new(), by_moment: HashMap::new() }
     }
@@ -38,7 +38,7 @@ impl<'a> Entries<'a> {
     /// Adds the readings of one rank's buffer.
     pub fn add(&mut self, buffer: &Buffer<'a>, readings: Vec<Reading>) {
         let merges = self.scene.observed.spec.world_size > MOST_APART;
-        // What is as planned, and all that a buffer holds, need not say of which parameters it is.
+        // The only reading of a buffer need not name its parameters if it is as planned.
         let only = readings.len() == 1;
         let moment = (buffer.point, buffer.step, buffer.microbatch);
         for mut reading in readings {
@@ -98,10 +98,11 @@ impl Entry<'_> {
     }
 }
 
-/// Whether two ranks' readings say the same.
+/// True if the readings of two ranks say the same.
 fn is_like(one: &Reading, other: &Reading) -> bool {
     let explained = |it: &Reading| it.residual <= it.tolerance;
-    // The same slip on each rank leaves different weights where a rank's own gradients differ.
+    // The same slip leaves different weights on each rank where a rank's own gradients have other
+    // factors.
     let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
     one.tolerance.to_bits() == other.tolerance.to_bits()
         && one.usage == other.usage

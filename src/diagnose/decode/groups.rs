@@ -9,7 +9,7 @@ use super::weights::Weights;
 use super::{Reading, largest};
 use crate::spec::Usage;
 
-/// Pieces of parameters that are used alike, grouped by what they hold.
+/// Pieces of parameters that are used alike, grouped by the weights that they hold.
 pub(super) struct Groups {
     usage: Usage,
     special: bool,
@@ -20,42 +20,43 @@ pub(super) struct Groups {
 
 struct Group {
     weights: Rc<Weights>,
-    /// The slip that makes them of the plan's, where they were found by it.
+    /// The slip that turns the plan's weights into these, if they were found by one.
     slip: Option<Slip>,
-    /// Whether they explain the pieces.
+    /// True if the weights explain the pieces.
     explained: bool,
     residual: f64,
     params: Vec<usize>,
 }
 
 impl Groups {
-    /// No pieces yet: of one special parameter, or of ordinary ones. `planned` is what the plan
-    /// expects in them.
+    /// Creates groups without pieces, of one special parameter or of ordinary ones. `planned` are
+    /// the weights that the plan expects in them.
     pub fn new(usage: Usage, special: bool, planned: Rc<Weights>, tolerance: f64) -> Self {
         Self { usage, special, tolerance, planned, groups: Vec::new() }
     }
 
-    /// How the parameters are used.
+    /// Usage of the parameters.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// What the plan expects in the pieces.
+    /// Weights that the plan expects in the pieces.
     pub fn planned(&self) -> &Rc<Weights> {
         &self.planned
     }
 
-    /// All different weights so far that explain their pieces.
+    /// All different weights found so far that explain their pieces.
     pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
         self.groups.iter().filter(|group| group.explained).map(|group| &group.weights)
     }
 
-    /// Whether some piece is explained by no weights.
+    /// True if some piece is explained by no weights.
     pub fn has_unexplained(&self) -> bool {
         self.groups.iter().any(|group| !group.explained)
     }
 
-    /// Adds a piece of a parameter, and the slip that its weights were found by, if they were.
+    /// Adds a piece of a parameter with its weights, and the slip by which these were found, if
+    /// any.
     pub fn add(&mut self, weights: Rc<Weights>, slip: Option<Slip>, residual: f64, param: usize) {
         // There may be tens of thousands of weights: they are compared only where that decides.
         let explained = residual <= self.tolerance || residual <= self.slack(&weights);
@@ -83,8 +84,9 @@ impl Groups {
         }
     }
 
-    /// What may pass as noise beside these weights. A wrong scale (1/3, say) is rounded in the
-    /// narrowest dtype on the way, which leaves noise far below the deviation itself.
+    /// Largest residual that passes as noise beside these weights. A wrong scale (1/3, say) is
+    /// rounded in the narrowest dtype on the way, which leaves noise far below the deviation
+    /// itself.
     fn slack(&self, weights: &Rc<Weights>) -> f64 {
         if Rc::ptr_eq(weights, &self.planned) {
             return self.tolerance;
@@ -94,8 +96,8 @@ impl Groups {
         self.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation)
     }
 
-    /// One reading for each group. The only group of ordinary parameters, if there are several,
-    /// names none of them: it stands for all that no other reading of the buffer names.
+    /// Turns each group into a reading. The only group of ordinary parameters, if there are
+    /// several, names none of them: it stands for all that no other reading of the buffer names.
     pub fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
         let ordinary = self.groups.len() == 1 && !self.special;
         let name = &name;

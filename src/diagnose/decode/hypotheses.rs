@@ -1,4 +1,4 @@
-//! What a piece that is too short to decode could hold: the slips that have a name.
+//! Hypotheses about a piece that is too short to decode: the slips that have a name.
 
 use crate::spec::RunSpec;
 use crate::spec::code::Code;
@@ -9,14 +9,15 @@ use super::weights::Weights;
 /// Factors that a slip multiplies the plan's weights with.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Slip {
-    /// By microbatch: all gradients, and those of the rank that holds the buffer.
+    /// Factors by microbatch: those of the rank that holds the buffer, and those of all other
+    /// ranks.
     Microbatches {
         /// Factors of the other ranks' gradients.
         others: Vec<f64>,
-        /// Factors of its own.
+        /// Factors of the holder's own gradients.
         own: Vec<f64>,
     },
-    /// One gradient alone.
+    /// A factor of a single gradient, all others unchanged.
     One {
         /// Source rank.
         rank: usize,
@@ -27,10 +28,10 @@ pub enum Slip {
     },
 }
 
-/// Most microbatches of a step for each of which slips are looked for in short pieces.
+/// Most microbatches of a step with which slips of single microbatches are tried on short pieces.
 const MOST_PLACES: usize = 1 << 10;
 
-/// A buffer's step and rank: whose gradients are its own.
+/// Step and rank of a buffer, which tell the holder's own gradients from those of other ranks.
 #[derive(Clone, Copy)]
 pub struct Owner {
     /// Optimizer step.
@@ -40,16 +41,16 @@ pub struct Owner {
 }
 
 impl Slip {
-    /// What it makes of the plan's weights on `rank`.
+    /// Weights that the slip makes of the plan's on `rank`.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
         planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
     }
 
-    /// Whether it changes any of the plan's weights on `rank`.
+    /// True if the slip changes any of the plan's weights on `rank`.
     pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
         let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
         match self {
-            // Looked for at its own place: a run has as many of these as gradients.
+            // Only its own place is looked at: a run has as many of these slips as gradients.
             Slip::One { rank, microbatch, .. } => {
                 (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
             }
@@ -57,7 +58,7 @@ impl Slip {
         }
     }
 
-    /// Whether it and another slip, which both change something, leave the same on `rank`.
+    /// True if this slip and another one, which both change something, leave the same on `rank`.
     pub fn is_same(&self, other: &Self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
         match (self, other) {
             (Slip::One { .. }, Slip::One { .. }) => self == other,
@@ -67,7 +68,7 @@ impl Slip {
         }
     }
 
-    /// What it multiplies the weight of a column with, in a buffer of `owner`.
+    /// Factor for the weight of a column in a buffer of `owner`.
     fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
         let ga = spec.gradient_accumulation_steps;
         let (source, m) = (column / ga % spec.world_size, column % ga);
@@ -81,8 +82,9 @@ impl Slip {
         }
     }
 
-    /// Whether it explains a piece, up to `tolerance` in each element. Sums are known for all ranks
-    /// together, and single gradients are cheap: no weights are made for this.
+    /// True if the slip explains a piece, up to `tolerance` in each element. No weights are made
+    /// for this: the sums of the plan's weights are known for all ranks together, and single
+    /// gradients are cheap.
     pub fn fits(
         &self,
         spec: &RunSpec,
@@ -127,9 +129,11 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     };
     let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
-    // A slip is as long as a step: of longer ones than anybody trains with there are too many.
+    // A slip has as many factors as a step has microbatches: with more microbatches than anybody
+    // trains with, slips take too much room.
     let places = if ga <= MOST_PLACES { ga } else { 0 };
-    // Not averaged: from some microbatch on, which may be the first, and one alone.
+    // Gradients that were not averaged: from some microbatch on, which may be the first, and of one
+    // alone.
     for first in 0..places {
         let not = |is: &dyn Fn(usize) -> bool| {
             microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {

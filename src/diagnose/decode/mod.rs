@@ -26,48 +26,50 @@ use super::placement::Placement;
 use hypotheses::Slip;
 use weights::Weights;
 
-/// What all buffers contain.
+/// Contribution weights of all buffers, and the limits of reading them.
 pub struct Decoded {
-    /// One entry per buffer, or several where weights differ within a buffer.
+    /// Contributions, one entry per buffer, or several where weights differ within a buffer.
     pub contributions: Vec<Contribution>,
     /// Smallest change of a weight at the optimizer's input that would have been seen; none if
     /// nothing could be read there.
     pub smallest_weight_deviation: Option<f64>,
-    /// Largest condition number of a system that was solved: 1 for codes; none if none was.
+    /// Largest condition number of the systems that were solved: 1 for codes; none if none was
+    /// solved.
     pub condition: Option<f64>,
     /// Smallest change of one element that would have been seen; none for dense data.
     pub smallest_element_deviation: Option<f64>,
-    /// How exactly gradients were added up, point by point; dense data only.
+    /// Precision with which gradients were added up, point by point; dense data only.
     pub precision: Vec<Precision>,
-    /// Why weights could not be read, one sentence each.
+    /// Reasons why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
-    /// Whether everything that the optimizers were to consume was read.
+    /// True if everything that the optimizers were to consume was read.
     complete: bool,
-    /// Elements that were read at the last word ([`crate::spec::RunSpec::last_word`]), by step and rank.
+    /// Number of elements that were read at the last word ([`crate::spec::RunSpec::last_word`]), by
+    /// step and rank.
     read: BTreeMap<(usize, usize), usize>,
 }
 
 impl Decoded {
-    /// Whether all that the optimizers were to consume was read, well enough to conclude.
+    /// True if everything that the optimizers were to consume was read, well enough to conclude.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()
     }
 }
 
-/// What decoding starts from.
+/// Inputs of decoding.
 pub struct Scene<'a> {
     /// The trace, sorted.
     pub observed: &'a Observed<'a>,
-    /// Where everything should have gone.
+    /// Plan of where every gradient should have gone.
     pub plan: &'a Plan,
-    /// Who holds what.
+    /// Placement of the parameters on the ranks.
     pub placement: &'a Placement,
     /// The norms that gradients must have.
     pub norms: &'a Norms,
 }
 
 impl Scene<'_> {
-    /// What clipping multiplied a buffer with.
+    /// Factor with which clipping multiplied a buffer.
     fn clip(&self, buffer: &Buffer<'_>) -> Clip {
         match (buffer.point, buffer.step) {
             (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
@@ -91,8 +93,8 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
 }
 
 impl Decoded {
-    /// What was not read is not right: a clean verdict needs every trainable element that was to be
-    /// recorded, on every rank that holds it, in every step that the engine did not skip.
+    /// Checks that everything was read: a clean verdict needs every trainable element that was to
+    /// be recorded, on every rank that holds it, in every step that the engine did not skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
         let outcome = spec.last_word() == Point::Parameters;
@@ -111,7 +113,7 @@ impl Decoded {
                     };
                     let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
                     let ga = spec.gradient_accumulation_steps;
-                    // An optimizer that is due nothing may be given nothing.
+                    // An optimizer to which no gradient is due may be given nothing.
                     let idle = read == 0
                         && !outcome
                         && !scene.placement.is_due(scene.plan, step, rank, ga);
@@ -132,19 +134,19 @@ impl Decoded {
 
 /// Weights read from one piece of a buffer.
 struct Reading {
-    /// By column of the run (see [`crate::spec::RunSpec::column`]).
+    /// Weights by column of the run (see [`crate::spec::RunSpec::column`]).
     weights: Rc<Weights>,
-    /// The slip that they were found by, where they were.
+    /// The slip by which the weights were found, if any.
     slip: Option<Slip>,
-    /// Whether they are the plan's, of all parameters that no shape is about.
+    /// True if the weights are the plan's, of all parameters that no shape is about.
     is_plain: bool,
-    /// What no gradient explains.
+    /// Largest part that no gradient explains.
     residual: f64,
     /// Bound on the error of a weight.
     tolerance: f64,
-    /// Fraction decoded by itself.
+    /// Fraction of the elements that were decoded by themselves.
     covered: f64,
-    /// How the parameters are used.
+    /// Usage of the parameters.
     usage: Usage,
     /// Parameters; none for all that no other reading of the buffer names.
     params: Option<Vec<String>>,
@@ -191,8 +193,8 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     };
     let leftover: Vec<Vec<f64>> = ranks.clone().map(earlier).collect();
     let has_leftover = leftover.iter().flatten().any(|weight| weight.abs() > reading.tolerance);
-    // A step's codes are those of an older one too. Beside what is left of the steps in between,
-    // what is too much is left of that one.
+    // A step shares its codes with an older one. If gradients of the steps in between are left
+    // over, the excess over the plan is attributed to the older step.
     let is_shared = step >= spec.code_steps();
     let own = if has_leftover && is_shared { &expected } else { weights };
     Contribution {
@@ -212,7 +214,7 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     }
 }
 
-/// The largest value; infinite if one is no number.
+/// The largest value; infinite if one is NaN.
 pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(
         0.0,
@@ -229,7 +231,7 @@ fn snap(weight: f64, tolerance: f64) -> f64 {
     if (weight - integer).abs() <= tolerance { integer + 0.0 } else { weight }
 }
 
-/// Whether the weights of a step can be read at this point with this optimizer.
+/// True if the weights of a step can be read at this point with this optimizer.
 fn is_readable(observed: &Observed<'_>, buffer: &Buffer<'_>) -> bool {
     match buffer.point {
         Point::LocalGradient => false,

@@ -1,9 +1,9 @@
-//! How exactly gradients were added up: a witness that dense data brings along.
+//! Precision with which gradients were added up, which only dense data show.
 //!
-//! Integers of the coded model are exact in every dtype, so that they do not show in which one a sum
-//! ran. Dense gradients are rounded in each addition, by about `u` of the dtype: what is left of a
-//! buffer beside the sum in fp64 says how many bits the sum had, whatever the dtype that the buffer
-//! has now.
+//! Integers of the coded model are exact in every dtype, so that they do not show in which one a
+//! sum ran. Dense gradients are rounded in each addition, by about `u` of the dtype: the difference
+//! between a buffer and the sum in fp64 says how many bits the sum had, whatever the dtype that the
+//! buffer has now.
 
 use crate::report::Precision;
 use crate::spec::{Dtype, RunSpec};
@@ -11,18 +11,18 @@ use crate::trace::Point;
 
 use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 
-/// A buffer beside what it should hold, element by element.
+/// Difference between a buffer and what it should hold, element by element.
 pub(super) struct Remainder {
-    /// What is left, and the sum of the addends' absolute values.
+    /// Difference of each element, and the sum of the absolute values of its addends.
     elements: Vec<(f64, f64)>,
-    /// Norm of what is left, as a share of the norm of the sum.
+    /// Norm of the difference, as a share of the norm of the sum.
     share: f64,
     operations: usize,
 }
 
 impl Remainder {
-    /// `elements` are what a buffer of a run at `point` holds, what it should hold, and the sum of the
-    /// addends' absolute values.
+    /// Compares a buffer at `point`. `elements` are what it holds, what it should hold, and the sum
+    /// of the addends' absolute values.
     pub fn new(
         spec: &RunSpec,
         point: Point,
@@ -41,12 +41,12 @@ impl Remainder {
         Self { elements, share, operations: spec.gradient_accumulation_steps + across + FACTORS }
     }
 
-    /// Whether there is a sum to compare with.
+    /// True if there is a sum to compare with.
     pub fn is_known(&self) -> bool {
         self.share.is_finite()
     }
 
-    /// The dtype that rounds so much.
+    /// The dtype whose rounding leaves such a difference.
     fn seen(&self) -> Dtype {
         if self.share <= gamma(self.operations, Dtype::Fp32) {
             Dtype::Fp32
@@ -57,9 +57,9 @@ impl Remainder {
         }
     }
 
-    /// Whether this is what rounding in a narrower dtype leaves: in no element more than its bound,
-    /// and in most more than that of the dtype that was asked for. Foreign data is in some elements, or
-    /// is as large as they are.
+    /// True if this is the difference that rounding in a dtype narrower than `asked` leaves: no
+    /// element is off by more than the bound of bf16, and most are off by more than that of
+    /// `asked`. Foreign data is in some elements only, or is as large as they are.
     pub fn is_rounding_in_less_than(&self, asked: Dtype) -> bool {
         let seen = self.seen();
         let most = gamma(self.operations, Dtype::Bf16);
@@ -70,11 +70,13 @@ impl Remainder {
             && 2 * beyond > self.elements.len()
     }
 
-    /// What the report says of it. `is_wrong` is whether that is narrower than what was asked for.
+    /// The report's entry. `is_wrong` tells that the sum was found to be in a narrower dtype than
+    /// was asked for.
     pub fn precision(&self, spec: &RunSpec, point: Point, is_wrong: bool) -> Precision {
         let asked = asked(spec, point);
         let seen = self.seen();
-        // The bound on a norm is what tells; a share of it is no more than a name for it.
+        // The bounds decide whether a dtype is too narrow; the share of the norm only gives it a
+        // name.
         let as_asked = !is_wrong && seen.exact_integers() < asked.exact_integers();
         Precision {
             point,
@@ -102,8 +104,9 @@ pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     }
 }
 
-/// The narrowest dtype in which a sum at this point may run. With an fp16 model that is fp16 at best:
-/// what the engine multiplies with a loss scale is rounded otherwise than what was recorded.
+/// The narrowest dtype in which a sum at this point may run. With an fp16 model that is fp16 at
+/// best: gradients that the engine multiplies with a loss scale are rounded differently from the
+/// recorded ones.
 pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
     let wire = (!is_of_one_rank(point)).then(|| spec.narrowest_comm_dtype());
     let scaled = (spec.dtype == Dtype::Fp16).then_some(Dtype::Fp16);
@@ -111,7 +114,7 @@ pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
     dtypes.min_by_key(|dtype| dtype.exact_integers()).unwrap_or(spec.grad_accum_dtype)
 }
 
-/// Whether what is held here is one rank's own, and never crossed the ranks.
+/// True if a buffer at this point holds one rank's own gradients, which never crossed the ranks.
 pub(super) fn is_of_one_rank(point: Point) -> bool {
     matches!(point, Point::LocalGradient | Point::Accumulator)
 }

@@ -1,8 +1,9 @@
-//! What the ranks' partitions hold together.
+//! Weights that the partitions of all ranks hold together.
 //!
 //! With many ranks a partition is shorter than the code, and its own elements cannot tell thousands
-//! of gradients apart. All ranks' partitions are the whole gradient, which can: weights that explain
-//! a window across ranks are candidates for every piece, which each piece then confirms or not.
+//! of gradients apart. The partitions of all ranks are the whole gradient, which can: weights that
+//! explain a window across ranks are candidates for every piece, and each piece confirms them or
+//! does not.
 
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use super::coded::Prepared;
 use super::weights::Weights;
 use super::{largest, snap};
 
-/// Candidates that are kept: faults that differ from place to place are not looked for here.
+/// Most candidates that are kept: faults that differ from place to place are not looked for here.
 const MOST_CANDIDATES: usize = 8;
 
 /// Weights that explain windows of the partitions of one moment.
@@ -38,7 +39,8 @@ pub fn candidates(
                 .copy_from_slice(&prepared.values[piece.start..][..piece.flat.len()]);
         }
     }
-    // With as many spare rows as gradients: what decodes by chance would stand for all ranks.
+    // Windows as long as the whole code have as many spare rows as gradients: weights that are
+    // decoded by chance would stand for all ranks.
     let length = code.length();
     for param in plan.params() {
         let range = param.range();

@@ -1,4 +1,5 @@
-//! Weights that many pieces of many buffers share, each with what it predicts: worked out once.
+//! Weights that many pieces of many buffers share, each with the sums that it predicts, which are
+//! computed once.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -13,24 +14,24 @@ use super::{Scene, expected};
 
 /// A weight for each column of the run (see [`crate::spec::RunSpec::column`]).
 pub struct Weights {
-    /// By column.
+    /// Weights by column.
     pub columns: Vec<f64>,
     sum: OnceCell<Sum>,
     by_microbatch: OnceCell<Vec<Sum>>,
 }
 
 impl Weights {
-    /// These weights.
+    /// Creates weights from their columns.
     pub fn new(columns: Vec<f64>) -> Rc<Self> {
         Rc::new(Self { columns, sum: OnceCell::new(), by_microbatch: OnceCell::new() })
     }
 
-    /// The sum of gradients that they make.
+    /// The sum of gradients with these weights.
     pub fn sum(&self, code: &Code) -> &Sum {
         self.sum.get_or_init(|| code.sum(&self.columns))
     }
 
-    /// That sum, microbatch by microbatch.
+    /// The sums of gradients with these weights, one for each microbatch.
     pub fn by_microbatch(&self, code: &Code, ga: usize) -> &[Sum] {
         self.by_microbatch.get_or_init(|| {
             let of = |m: usize| -> Vec<f64> {
@@ -41,7 +42,7 @@ impl Weights {
         })
     }
 
-    /// Whether they are what a piece of a buffer holds, up to `tolerance` in each element.
+    /// True if a piece of a buffer holds these weights, up to `tolerance` in each element.
     pub fn fit(&self, code: &Code, piece: &Fragment, values: &[f64], tolerance: f64) -> bool {
         let sum = self.sum(code);
         let mut elements = piece.flat.clone().zip(&values[piece.start..]);
@@ -49,21 +50,21 @@ impl Weights {
     }
 }
 
-/// What a piece may hold that does not depend on other pieces.
+/// Weights that a piece may hold independently of other pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Known {
-    /// What the plan says.
+    /// The plan's weights.
     Planned,
-    /// Nothing.
+    /// Weights that are all 0.
     Nothing,
-    /// What the plan says of the step before.
+    /// The plan's weights of the step before.
     Left,
-    /// Both.
+    /// The sum of the plan's weights of this step and of the step before.
     Added,
 }
 
-/// Weights that are known beforehand, by what they depend on. From the reduction on that is not the
-/// rank: thousands of ranks share them.
+/// Weights that are known beforehand, by what they depend on. From the reduction on they do not
+/// depend on the rank: thousands of ranks share them.
 pub struct Expectations<'a> {
     scene: &'a Scene<'a>,
     known: RefCell<HashMap<Key, Rc<Weights>>>,
@@ -76,20 +77,20 @@ struct Key {
     point: Point,
     step: Option<usize>,
     microbatch: Option<usize>,
-    /// Where it matters.
+    /// Rank, where the weights depend on it.
     rank: Option<usize>,
-    /// This step, and the one before.
+    /// True where the rank skipped this step, and the one before.
     skipped: [bool; 2],
 }
 
 impl<'a> Expectations<'a> {
-    /// None worked out yet.
+    /// Creates an empty collection.
     pub fn new(scene: &'a Scene<'a>) -> Self {
         Self { scene, known: RefCell::default() }
     }
 
     /// The weights of `known` in a buffer like this, in parameters that are used like `usage`; none
-    /// of a step before the first.
+    /// if they are of a step before the first.
     pub fn of(&self, known: Known, buffer: &Buffer<'_>, usage: Usage) -> Option<Rc<Weights>> {
         let step = buffer.step.unwrap_or(0);
         if matches!(known, Known::Left | Known::Added) && step == 0 {

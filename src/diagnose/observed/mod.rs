@@ -19,15 +19,15 @@ pub use self::parts::{
 
 /// The trace, sorted.
 pub struct Observed<'a> {
-    /// What was run.
+    /// Specification of the run.
     pub spec: &'a RunSpec,
     /// Version of zprobe that recorded it.
     pub zprobe: &'a str,
-    /// By rank.
+    /// Processes, by rank.
     pub processes: Vec<Process<'a>>,
     /// Every buffer, in the order of each rank's journey, ranks side by side.
     pub buffers: Vec<Buffer<'a>>,
-    /// Places of buffers by point and step, and by rank too.
+    /// Indices of buffers by point and step, and in `of_rank` by rank too.
     at: HashMap<(Point, usize), Vec<usize>>,
     of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
     /// Every backward of every rank.
@@ -38,13 +38,14 @@ pub struct Observed<'a> {
     pub params: &'a [ParamInfo],
     /// Layouts by (rank, name).
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
-    /// What buffers of these layouts were recorded as, where that is only samples of them.
+    /// Samples of which recorded buffers consist, by (rank, name), where they were not recorded
+    /// whole.
     pub samples: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// Class of the optimizer, and the inner optimizer.
     pub optimizer: Option<(&'a str, &'a str)>,
-    /// What each rank's engine says about itself.
+    /// Facts that each rank's engine states about itself, by rank.
     pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
-    /// What was not observed, and why.
+    /// Pairs of what was not observed and the reason.
     pub not_observed: BTreeSet<(&'a str, &'a str)>,
     /// Loss scales, by (step, rank).
     pub scaled: BTreeMap<(usize, usize), Scaled>,
@@ -54,13 +55,14 @@ pub struct Observed<'a> {
     pub gathered: Vec<Gathered<'a>>,
     /// Combined digests out of band, by (rank, step in which they were gathered).
     pub digests: BTreeMap<(usize, usize), String>,
-    /// Disagreements about the next collective: (sequence, what each rank announced).
+    /// Announcements of all ranks where they disagreed about the next collective, by sequence
+    /// number.
     pub mismatches: BTreeMap<u64, &'a [String]>,
     /// Protocol violations.
     pub broken: Vec<Broken<'a>>,
-    /// What the watchdog found, if it ended the run.
+    /// Silence that the watchdog found, if it ended the run.
     pub timed_out: Option<TimedOut>,
-    /// Whether the user ended the run.
+    /// True if the user ended the run.
     pub interrupted: bool,
     /// The end of the rank host's standard error.
     pub host_stderr: Option<&'a str>,
@@ -109,7 +111,8 @@ impl<'a> Observed<'a> {
                 Some(_) => {}
             }
         }
-        // How the ranks' channels were interleaved is chance; the report must not depend on it.
+        // The order in which the ranks' channels interleave is chance; the report must not depend
+        // on it.
         observed.buffers.sort_by_key(|buffer| (buffer.ordinal, buffer.rank));
         for (place, buffer) in observed.buffers.iter().enumerate() {
             if let Some(step) = buffer.step {
@@ -124,12 +127,12 @@ impl<'a> Observed<'a> {
         observed
     }
 
-    /// Whether every rank did everything it was asked to.
+    /// True if every rank did everything that it was asked to do.
     pub fn all_finished(&self) -> bool {
         self.processes.iter().all(|process| process.finished)
     }
 
-    /// How the recording ended. The launcher records an end for every rank, so one without an end
+    /// Ending of the recording. The launcher records an end for every rank, so one without an end
     /// means that the trace stops early.
     pub fn ending(&self) -> Ending {
         if self.interrupted {
@@ -141,17 +144,18 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Whether a rank's engine says that it saw an overflow in a step, and skipped it.
+    /// True if a rank's engine reported an overflow in a step, and skipped it.
     pub fn skipped(&self, step: usize, rank: usize) -> bool {
         self.scaled.get(&(step, rank)).is_some_and(|scaled| scaled.overflow)
     }
 
-    /// Whether memory held NaN until it was written to: it was asked for, and the ranks could do it.
+    /// True if memory held NaN until it was written to: it was asked for, and the ranks could do
+    /// it.
     pub fn is_poisoned(&self) -> bool {
         self.spec.poison_memory && !self.not_observed.iter().any(|(what, _)| *what == UNSET_MEMORY)
     }
 
-    /// Whether a rank failed in this step before its optimizer was done.
+    /// True if a rank failed in this step before its optimizer was done.
     pub fn failed_in(&self, step: usize, rank: usize) -> bool {
         let process = &self.processes[rank];
         let last = process.last_phase;
@@ -176,7 +180,7 @@ impl<'a> Observed<'a> {
         self.at.get(&(point, step)).into_iter().flatten().map(|&place| &self.buffers[place])
     }
 
-    /// The same of one rank.
+    /// Buffers of a point and step that one rank recorded.
     pub fn of_rank(
         &self,
         rank: usize,
@@ -187,13 +191,14 @@ impl<'a> Observed<'a> {
         places.into_iter().flatten().map(|&place| &self.buffers[place])
     }
 
-    /// The pieces that a rank's recorded buffers of a layout consist of; none if it never said.
+    /// The pieces that a rank's recorded buffers of a layout consist of; none if the rank never
+    /// described them.
     pub fn recorded(&self, rank: usize, layout: LayoutName) -> Option<&'a [Segment]> {
         let place = (rank, layout);
         self.samples.get(&place).or_else(|| self.layouts.get(&place)).copied()
     }
 
-    /// Where everything should have gone, for the model that the ranks really had.
+    /// The plan for the model that the ranks really had.
     pub fn plan(&self) -> Plan {
         if self.params.is_empty() {
             return Plan::new(self.spec);
@@ -205,7 +210,7 @@ impl<'a> Observed<'a> {
         Plan::with_params(self.spec, params.collect())
     }
 
-    /// Place of a parameter in the flat order, by its name.
+    /// Index of a parameter in the flat order, by its name.
     pub fn param_number(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|param| param.name == name)
     }
@@ -238,7 +243,7 @@ impl<'a> Observed<'a> {
                 let ranks = self.processes.len();
                 let known = silent.iter().copied().filter(|rank| *rank < ranks);
                 let by_all = meetings.reached_by_all();
-                // A trace of a zprobe that did not tell who waits names those too.
+                // Older traces do not say which ranks waited, and name those as silent too.
                 let waits = |rank: usize| {
                     meetings.waits(rank, &by_all).map(|meeting| Waiting { rank, meeting })
                 };

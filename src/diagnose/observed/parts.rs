@@ -1,4 +1,4 @@
-//! What the events of a trace are sorted into.
+//! Types into which the events of a trace are sorted.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Buffer<'a> {
     pub microbatch: Option<usize>,
     /// Point of the journey.
     pub point: Point,
-    /// Which part of the model.
+    /// Part of the model that it holds.
     pub layout: LayoutName,
     /// The elements.
     pub payload: &'a Payload,
@@ -27,13 +27,13 @@ pub struct Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// Whether both are the ranks' buffers of the same number.
+    /// True if both buffers have the same number on their ranks.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ordinal == other.ordinal
     }
 }
 
-/// Which backward of which rank, in the order of the run.
+/// Key of a backward of a rank, in the order of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackwardAt {
     /// Optimizer step.
@@ -46,7 +46,7 @@ pub struct BackwardAt {
     pub rank: usize,
 }
 
-/// One backward on one rank.
+/// A backward on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {
     /// `AccumulateGrad` nodes in the graph.
@@ -76,13 +76,13 @@ impl Backward<'_> {
         self.reached.iter().copied().filter(is_repeated).collect()
     }
 
-    /// How often the hook of a parameter fired.
+    /// Number of times that the hook of a parameter fired.
     pub fn firings(&self, param: usize) -> u32 {
         count(self.fired, param)
     }
 
-    /// Gradients that autograd delivered to a parameter that the graph reaches: one, where that was
-    /// not watched.
+    /// Number of gradients that autograd delivered to a parameter that the graph reaches: one,
+    /// where that was not watched.
     pub fn arrivals(&self, param: usize) -> u32 {
         if self.arrived.is_none() { 1 } else { count(self.arrived, param) }
     }
@@ -103,7 +103,7 @@ pub struct BucketFlush<'a> {
     pub microbatch: usize,
     /// Number within the step.
     pub flush: usize,
-    /// Why.
+    /// Reason for the flush.
     pub reason: FlushReason,
     /// Elements.
     pub elements: usize,
@@ -118,9 +118,9 @@ pub struct BucketFlush<'a> {
 pub struct Broken<'a> {
     /// Rank; none for the process that hosts the ranks.
     pub rank: Option<usize>,
-    /// What is wrong.
+    /// Kind of the violation.
     pub violation: Violation,
-    /// The line's start.
+    /// Start of the line.
     pub line: &'a str,
 }
 
@@ -131,22 +131,22 @@ pub struct TimedOut {
     pub named: Vec<(usize, Option<Meeting>)>,
     /// Ranks that waited for others.
     pub waiting: Vec<Waiting>,
-    /// Its limit, in seconds.
+    /// Time limit of the watchdog, in seconds.
     pub timeout_s: u64,
 }
 
-/// What is known of one rank's process.
+/// Facts about the process of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Process<'a> {
     /// Process id.
     pub pid: Option<u32>,
-    /// How it ended.
+    /// Outcome of the process; none if its end was not recorded.
     pub outcome: Option<Outcome>,
-    /// Whether its last event was [`Event::Finished`].
+    /// True if its last event was [`Event::Finished`].
     pub finished: bool,
     /// Its last event.
     pub last: Option<&'a Event>,
-    /// Its last phase, as (step, microbatch, phase) in words.
+    /// Its last [`Event::PhaseEntered`].
     pub last_phase: Option<&'a Event>,
     /// The collectives it entered, in order.
     pub collectives: Vec<Collective<'a>>,
@@ -154,7 +154,7 @@ pub struct Process<'a> {
     pub failure: Option<&'a str>,
     /// The end of its standard error.
     pub stderr: Option<&'a str>,
-    /// Buffers that it recorded so far.
+    /// Number of buffers that it recorded so far.
     pub(super) buffers: usize,
     /// Versions it reported.
     pub versions: Option<&'a BTreeMap<String, String>>,
@@ -163,11 +163,11 @@ pub struct Process<'a> {
 /// A step's digests as one rank all-gathered them.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
-    /// Rank that says so.
+    /// Rank that gathered them.
     pub rank: usize,
     /// Optimizer step.
     pub step: usize,
-    /// By source rank.
+    /// Digests by source rank.
     pub in_band: &'a [String],
 }
 
@@ -189,7 +189,7 @@ pub struct Collective<'a> {
 pub struct Scaled {
     /// The scale.
     pub scale: f64,
-    /// Whether the rank saw an overflow, and skipped the step.
+    /// True if the rank saw an overflow, and skipped the step.
     pub overflow: bool,
 }
 

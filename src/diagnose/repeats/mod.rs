@@ -27,38 +27,39 @@ pub struct First {
     pub ranks: Vec<usize>,
     /// Repeats that are not like the first one there, on any rank.
     pub repeats: Vec<usize>,
-    /// Repeats that came to it.
+    /// Number of repeats that came to it.
     pub seen: usize,
-    /// How it differs, in one of these repeats.
+    /// Difference from the first repeat, in one of these repeats.
     difference: Difference,
-    /// Which one that is.
+    /// Index of the repeat that `difference` is about.
     example: usize,
-    /// Later moments at which repeats differ, of how many.
+    /// Number of later moments at which repeats differ, and of all moments.
     pub later: (usize, usize),
 }
 
-/// How a moment of one repeat differs from that of the first.
+/// Difference between a moment of one repeat and that of the first.
 #[derive(Clone, Debug)]
 enum Difference {
     Elements(Elements),
     Numbers(Option<f64>, Option<f64>),
-    /// One of the two did not come to it, and both had finished.
+    /// The moment is missing in one of the two repeats, and both had finished.
     Absent {
-        /// Whether the later repeat alone came to it.
+        /// True if the later repeat alone came to it.
         here: bool,
     },
 }
 
-/// Takes in the repeats of a run one after the other.
+/// Comparison of the repeats of a run, which takes in one after the other.
 pub struct Repeats {
     first: Trace,
-    /// Moments of the first repeat, and how many repeats have each of them.
+    /// Number of repeats that have each moment.
     seen: BTreeMap<Moment, usize>,
-    /// Repeats that differ from the first one.
+    /// Repeats that differ from the first one, by moment.
     differing: BTreeMap<Moment, Vec<usize>>,
-    /// How the first moment of each repeat that differs does.
+    /// Difference at the first moment at which a repeat differs.
     how: BTreeMap<Moment, Difference>,
-    /// What was found in each repeat by itself, and the worst of the reports.
+    /// Verdict on each repeat by itself. Beside it are the findings of each, and the worst of the
+    /// reports with the number of its repeat.
     verdicts: Vec<Verdict>,
     findings: Vec<Vec<Finding>>,
     shown: (usize, Report),
@@ -132,7 +133,7 @@ impl Repeats {
         Some(First {
             moment,
             repeats: repeats.into_iter().collect(),
-            // Nothing of the first repeat that differs here differs before.
+            // The first repeat that differs here does not differ before.
             example: of_rank.first().copied().unwrap_or_default(),
             seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
             difference: self
@@ -145,8 +146,8 @@ impl Repeats {
         })
     }
 
-    /// The report on all repeats: that on the worst of them, with what the others have found too,
-    /// and with what differs between them.
+    /// The report on all repeats: that on the worst of them, with the findings of the others and
+    /// the differences between them.
     pub fn report(self) -> Report {
         let count = self.verdicts.len();
         let earliest = self.earliest();
@@ -207,8 +208,8 @@ fn difference(
     })
 }
 
-/// The findings of all repeats, those of the repeat that is shown first; each rule's once, with the
-/// repeats that have it unless all do.
+/// The findings of all repeats, one for each rule, taken from the repeat that is shown if it has
+/// one. A finding that not all repeats have lists those that have it.
 fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = by_repeat[shown].clone();
     for finding in by_repeat.iter().flatten() {
@@ -232,8 +233,9 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     findings
 }
 
-/// What only some of the repeats have follows from what chance decided, and is told there. A crash is
-/// not, nor anything beside a warning: sums in another order are no reason for an error.
+/// Moves findings that only some of the repeats have under the race, as consequences of what chance
+/// decided; returns the others. A crash is never moved, and nothing is moved under a warning: sums
+/// in another order are no reason for an error.
 fn without_consequences(
     race: &mut Finding,
     findings: Vec<Finding>,
@@ -256,7 +258,7 @@ fn without_consequences(
     roots
 }
 
-/// Whether a repeat has a finding of this rule, by itself or as a consequence of another one.
+/// True if a repeat has a finding of this rule, by itself or as a consequence of another one.
 fn has(findings: &[Finding], code: &str) -> bool {
     let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
     findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
@@ -274,7 +276,7 @@ impl First {
         }
     }
 
-    /// How it differs, a fact a line.
+    /// Facts about the difference, one a line.
     pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
         const SHOWN: usize = 4;
         let repeat = self.example;

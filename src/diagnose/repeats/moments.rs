@@ -1,4 +1,4 @@
-//! The moments of a run at which it left something behind that can be compared bit for bit.
+//! Moments of a run at which something was left behind that can be compared bit for bit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,29 +6,30 @@ use std::ops::Range;
 use crate::diagnose::observed::Observed;
 use crate::trace::{Event, LayoutName, Payload, Point, Trace};
 
-/// A moment of one rank's journey. Their order is that of the journey, ranks side by side.
+/// A moment of one rank's journey. Moments are in the order of the journey, ranks side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// Optimizer step; none before the first.
     pub step: Option<usize>,
     /// Microbatch, or what comes after the last.
     microbatch: Inside,
-    /// What was left behind.
+    /// Kind of what was left behind.
     pub what: What,
-    /// Number among the same in the same microbatch: a loss may go backward in parts.
+    /// Number among moments of the same kind in the same microbatch: a loss may go backward in
+    /// parts.
     occurrence: usize,
     /// Rank.
     pub rank: usize,
 }
 
-/// Where inside a step.
+/// Place inside a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Inside {
     Microbatch(usize),
     Step,
 }
 
-/// What was left behind, in the order of the journey.
+/// Kind of what was left behind, in the order of the journey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// A microbatch's loss.
@@ -43,10 +44,10 @@ pub enum What {
     Weights(Point),
 }
 
-/// What can be compared.
+/// Value that can be compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Left<'a> {
-    /// A number; its bits.
+    /// A number, which is compared bit for bit.
     Number(Option<f64>),
     /// A buffer.
     Buffer(LayoutName, &'a Payload),
@@ -61,14 +62,14 @@ impl Moment {
         }
     }
 
-    /// Whether another rank's moment is the same one.
+    /// True if another rank's moment is the same one.
     pub fn is_beside(&self, other: &Self) -> bool {
         Self { rank: 0, ..*self } == Self { rank: 0, ..*other }
     }
 }
 
 impl What {
-    /// In words.
+    /// The kind in words.
     pub const fn describe(self) -> &'static str {
         match self {
             What::Loss => "loss",
@@ -87,7 +88,7 @@ impl What {
 }
 
 impl Left<'_> {
-    /// Whether both are the same to the last bit.
+    /// True if both are the same to the last bit.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Left::Number(one), Left::Number(two)) => {
@@ -101,7 +102,7 @@ impl Left<'_> {
     }
 }
 
-/// Everything that a run left behind.
+/// All values that a run left behind, by moment.
 pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
     let mut moments = BTreeMap::new();
     for (sender, event) in trace.events() {
@@ -140,16 +141,16 @@ fn left_by(event: &Event) -> Vec<Entry<'_>> {
     }
 }
 
-/// How two buffers differ, but for their padding.
+/// Difference between two buffers, but for their padding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Elements {
-    /// Elements that differ.
+    /// Number of elements that differ.
     pub differing: usize,
-    /// Elements that were compared.
+    /// Number of elements that were compared.
     pub of: usize,
-    /// Parameters that have some; empty where the layout is not known.
+    /// Parameters that have elements which differ; empty where the layout is not known.
     pub params: Vec<InParam>,
-    /// The first of them in one run and in the other.
+    /// The first element that differs, in one run and in the other.
     pub first: (f64, f64),
 }
 
@@ -158,17 +159,17 @@ pub struct Elements {
 pub struct InParam {
     /// The parameter's index.
     pub param: usize,
-    /// Place of the first of them inside the parameter.
+    /// Place of the first element that differs inside the parameter.
     pub first: usize,
-    /// Place of the last.
+    /// Place of the last element that differs.
     pub last: usize,
-    /// How many there are.
+    /// Number of elements that differ.
     pub count: usize,
 }
 
 /// Compares two buffers of the same moment; none if one cannot be read, or they differ in size.
 ///
-/// Padding is nobody's: DeepSpeed's stage 3 leaves in it what was in the memory before.
+/// Padding is not compared: DeepSpeed's stage 3 leaves in it what was in the memory before.
 pub fn elements(
     observed: &Observed<'_>,
     rank: usize,
@@ -213,7 +214,7 @@ pub fn elements(
                     take(segment.param, range, segment.offset);
                 }
             }
-            // What the layout says nothing of is not padding.
+            // Elements that the layout does not describe are not padding.
             take(None, start..one.numel, 0);
         }
         None => take(None, 0..one.numel, 0),

@@ -1,6 +1,6 @@
 //! The rules: one file each, but for those of weights, in one registry.
 //!
-//! A rule looks at a [`Case`] and says what it sees, whether or not something else explains it:
+//! A rule looks at a [`Case`] and reports what it sees, whether or not something else explains it:
 //! [`super::causes`] sorts that out.
 
 mod zp1xx_weights;
@@ -38,10 +38,10 @@ pub struct Rule {
     pub code: RuleCode,
     /// Name.
     pub name: &'static str,
-    /// Whether a finding means that the engine crashed or hung.
+    /// True if a finding means that the engine crashed or hung.
     pub crash: bool,
-    /// Whether it is about something that one step hands on to the next, so that a cause may lie in an
-    /// earlier step.
+    /// True if the rule is about something that one step hands on to the next, so that a cause may
+    /// lie in an earlier step.
     pub is_handed_on: bool,
     /// Codes of rules whose findings explain this one's, the most telling first.
     pub explained_by: &'static [RuleCode],
@@ -85,7 +85,7 @@ pub const RULES: &[Rule] = &{
     ]
 };
 
-/// What every rule sees, by code of the rule.
+/// Sightings of every rule, by code of the rule.
 pub fn check_all(case: &Case<'_>) -> Vec<Sighting> {
     RULES.iter().flat_map(|rule| (rule.check)(case, rule)).collect()
 }
@@ -95,12 +95,12 @@ pub fn find(code: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.code.eq_ignore_ascii_case(code))
 }
 
-/// Whether a finding of this rule is about several repeats of a run.
+/// True if a finding of this rule is about several repeats of a run.
 pub fn is_about_repeats(code: RuleCode) -> bool {
     code == zp905_repeats_differ::RULE.code
 }
 
-/// Whether a finding of this rule means that the engine crashed or hung.
+/// True if a finding of this rule means that the engine crashed or hung.
 pub fn is_crash(code: RuleCode) -> bool {
     find(&code).is_some_and(|rule| rule.crash)
 }
@@ -126,11 +126,11 @@ impl Rule {
     }
 }
 
-/// Where a NaN may come from in a run that fills memory with it.
+/// Hint on the origin of a NaN in a run that fills memory with it.
 const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
                       perhaps something reads a buffer, or its padding, that nobody has set";
 
-/// Microbatches among `sources` that concern every rank, or the sources one by one.
+/// `sources` in words: as microbatches if these concern every rank, or else one by one.
 fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();
     microbatches.sort_unstable();

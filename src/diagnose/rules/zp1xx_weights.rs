@@ -80,7 +80,7 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     Sighting { finding, scope: scope(case, deviation), slip }
 }
 
-/// Where a deviation holds. Microbatches are those that the pattern names.
+/// Scope of a deviation. Its gradients are those that the pattern names.
 pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     let spec = case.observed.spec;
     let of_every_rank = |microbatches: &[usize]| -> Extent<(usize, usize)> {
@@ -101,7 +101,7 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     Scope { steps: [deviation.step].into_iter().collect(), gradients, params, holders }
 }
 
-/// What a pattern means, and what else its weights show.
+/// Message about a pattern, and facts on what else its weights show.
 fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     let spec = case.observed.spec;
     let world = spec.world_size;
@@ -179,7 +179,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     }
 }
 
-/// The slips that lead to a factor.
+/// The slips that lead to a factor, in words; empty if none is known.
 fn likely(case: &Case<'_>, step: usize, factor: f64) -> String {
     let spec = case.observed.spec;
     let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);

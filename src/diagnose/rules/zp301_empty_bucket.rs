@@ -27,7 +27,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             same_backward && flush.elements > 0
         })
     };
-    // Where the loss reaches no parameter there is nothing to flush; but an engine may fail at that.
+    // Where the loss reaches no parameter there is nothing to flush; but an engine may fail at
+    // that.
     let has_reason = |empty: &BucketFlush<'_>| {
         let mut backwards =
             case.observed.backwards_of(empty.step, empty.microbatch, empty.rank).peekable();

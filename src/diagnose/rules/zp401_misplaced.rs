@@ -37,7 +37,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .into_iter()
     .filter(|(spans, _)| !spans.is_empty())
     .map(|(spans, who)| finding(case, rule, &spans, who))
-    // What one rank does not hold, another one does: one slip.
+    // Elements that no rank holds and elements that too many hold are one slip.
     .reduce(|mut lost, shared| {
         lost.param = None;
         lost.evidence.push(shared.message);
@@ -49,7 +49,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .collect()
 }
 
-/// Whether one rank holds a span, or all do: once each.
+/// True if one rank holds a span, or all do: once each.
 fn is_right(span: &Span, world: usize) -> bool {
     span.owners.len() == 1 || span.owners.iter().copied().eq(0..world)
 }

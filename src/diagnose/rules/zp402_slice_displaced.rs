@@ -22,7 +22,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
     let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
     let mut sightings = Vec::new();
-    // What the same parameters show in later steps is the same slip: to search is dear.
+    // Deviations of the same parameters in later steps are the same slip, and not searched again: a
+    // search is expensive.
     while let Some(step) = left.iter().map(|it| it.step).min() {
         let here: Vec<_> = left.iter().filter(|it| it.step == step).map(|it| &it.params).collect();
         let (of_these, others) = left.iter().partition(|it| here.contains(&&it.params));
@@ -32,7 +33,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     sightings
 }
 
-/// What is displaced in a step, if that is what these deviations are, of this and later steps.
+/// Finding about what is displaced in a step, if that is what these deviations are, of this and
+/// later steps.
 fn sighting(
     case: &Case<'_>,
     rule: &Rule,
@@ -60,12 +62,14 @@ fn sighting(
     let lines: Vec<String> = displaced.iter().map(|piece| describe(case, piece)).collect();
     finding.evidence.push(abridged(&lines));
     finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
-    // Beside the pieces that are long enough to be found, shorter ones are displaced.
+    // Besides the pieces that are long enough to be found, shorter ones are displaced: any
+    // parameter and rank may be affected.
     let steps = deviations.into_iter().map(|it| it.step).collect();
     Some(Sighting::one_of(finding, Scope { steps, ..Scope::default() }))
 }
 
-/// `rank 1: embed.weight[0..128] holds what belongs to layers.0.mlp.bias[3..]`
+/// A displaced piece in words: `rank 1: 128 elements from embed.weight[0] on are those from
+/// layers.0.mlp.bias[3] on`.
 fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     let name = |element: usize| {
         let owner = case.plan.params().iter().position(|p| p.range().contains(&element));

@@ -82,14 +82,14 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
     let values = buffer.payload.values().ok()?;
     let parts = parts(&case.observed, &case.plan, buffer);
     if parts.is_empty() {
-        // A buffer that nobody described.
+        // A buffer whose layout no rank described.
         return values.iter().any(|value| !value.is_finite()).then(Vec::new);
     }
     let mut planned = planned(&case.observed, &case.plan, buffer);
     let consumed =
         matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
     let spec = case.observed.spec;
-    if spec.dtype == Dtype::Fp16 && spec.engine().scales_loss() && consumed {
+    if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss && consumed {
         // With a loss scale an infinity is an overflow: the step should have been skipped.
         planned = None;
     }
@@ -102,8 +102,8 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .map(|part| case.observed.param_name(part.param))
         .collect();
     names.dedup();
-    // In between the samples, where nobody looked, the norm knows of it; poison in the padding would
-    // look the same.
+    // The norm also covers elements between the samples; NaN in poisoned padding would look the
+    // same.
     let elsewhere = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0
         && planned.is_none()
         && !spec.poison_memory

@@ -7,7 +7,7 @@ use super::super::causes::Sighting;
 use super::super::scope::Scope;
 use super::Rule;
 use crate::report::{Finding, Precision, RuleCode};
-use crate::spec::{Dtype, Engine, Point};
+use crate::spec::{Dtype, Point};
 use crate::trace::CollectiveOp;
 
 pub(super) const RULE: Rule = Rule {
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Operations that carry gradients, when they carry more than a number.
+/// Operations that carry gradients, if they carry more than one number.
 const REDUCTIONS: [CollectiveOp; 3] =
     [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
 
@@ -28,8 +28,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if let Some(finding) = by_rounding(case, rule) {
         return vec![Sighting::new(finding, Scope::default())];
     }
-    // Real engines have their own ways with dtypes, which their settings do not say in full.
-    if case.observed.spec.engine() != Engine::Native {
+    // Dtypes are among what the settings of a real engine do not say in full.
+    if !case.observed.spec.engine().traits().follows_spec {
         return Vec::new();
     }
     let found = [on_the_wire(case, rule), in_the_accumulator(case, rule)].into_iter().flatten();
@@ -89,7 +89,7 @@ fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     Some(finding)
 }
 
-/// Whether fewer integers are exact in `dtype`, or its range is smaller.
+/// True if fewer integers are exact in `dtype` than in `asked`.
 fn is_narrower(dtype: Dtype, asked: Dtype) -> bool {
     dtype.exact_integers() < asked.exact_integers()
 }

@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     name: "replicas-disagree",
     crash: false,
     is_handed_on: true,
-    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; so what they
-    // do not agree on is what is wrong with it.
+    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; if they
+    // disagree about a wrong gradient, what is wrong with it is the reason.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP602", "ZP603",

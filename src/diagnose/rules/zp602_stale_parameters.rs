@@ -76,7 +76,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
 /// The master weights of all owners after a step.
 struct Updated {
     owners: Vec<(usize, Vec<f64>)>,
-    /// Their pieces, by where they start; each with its owner's place in the list.
+    /// Pieces of these weights, by where they start; each with the index of its owner.
     pieces: Vec<(Fragment, usize)>,
     /// The furthest end of all pieces so far.
     ends: Vec<usize>,
@@ -102,8 +102,8 @@ impl Updated {
 
     /// Owners and parameters whose update is not what this rank's model holds.
     ///
-    /// A rank that updates an element itself answers to itself; what the others made of it is for
-    /// ZP601.
+    /// An element that the rank updates itself is not compared with the weights of others; what
+    /// these made of it is for ZP601.
     fn lost_by(&self, case: &Case<'_>, parameters: &Buffer<'_>) -> BTreeSet<(usize, usize)> {
         let mut lost = BTreeSet::new();
         let Ok(values) = parameters.payload.values() else { return lost };
@@ -111,7 +111,7 @@ impl Updated {
         let sampled = case.placement.recorded_share(parameters.rank, LayoutName::Full) < 1.0;
         let held = parts(&case.observed, &case.plan, parameters);
         if !sampled {
-            // What is held nowhere is not what was updated.
+            // An element that is held nowhere does not hold its update.
             let known: usize = held.iter().map(|part| part.flat.len()).sum();
             let missing = |piece: &Fragment| {
                 let inside =
@@ -139,7 +139,7 @@ impl Updated {
                     let weight = weights[piece.start + element - piece.flat.start];
                     let rounded = round(weight, parameters.payload.dtype);
                     let value = values[part.start + element - part.flat.start];
-                    // No number is no number, whatever its bits: no rounding keeps those.
+                    // Two NaNs count as equal, whatever their bits, as no rounding keeps those.
                     value.to_bits() != rounded.to_bits() && !(value.is_nan() && rounded.is_nan())
                 };
                 if common.into_iter().any(|element| differs(element) && !is_own(element)) {
@@ -151,7 +151,7 @@ impl Updated {
     }
 }
 
-/// The elements that are in both.
+/// Elements that are in both ranges.
 fn overlap(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
     let both = one.start.max(other.start)..one.end.min(other.end);
     (!both.is_empty()).then_some(both)

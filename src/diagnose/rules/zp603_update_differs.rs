@@ -119,7 +119,7 @@ fn finding(
     Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
 }
 
-/// Whether gradients that a rank's optimizer should have consumed in a step never arrived.
+/// True if gradients that a rank's optimizer should have consumed in a step never arrived.
 fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
     case.deviations.iter().any(|deviation| {
         matches!(deviation.pattern, Pattern::Missing(_))

@@ -1,4 +1,4 @@
-//! ZP604: the engine's global norm of the gradient is not its norm.
+//! ZP604: the global norm that the engine computed is not the norm of the gradient.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     name: "gradient-norm-wrong",
     crash: false,
     is_handed_on: false,
-    // The norm of a wrong gradient is another one.
+    // A wrong gradient has another norm.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP402",
         "ZP501", "ZP502",
@@ -39,7 +39,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     case.observed.spec.recorded_steps().filter_map(in_step).collect()
 }
 
-/// A norm that is not the one that follows from the plan.
+/// Finding about a norm that is not the one that follows from the plan.
 fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let observed = &case.observed;
     let right = case.norms.of(step)?;
@@ -108,7 +108,8 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     finding
 }
 
-/// Norms of the same gradient that ranks do not agree on: they clip it differently.
+/// Finding about norms of the same gradient that ranks do not agree on, so that they clip it
+/// differently.
 fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let norms: Vec<(usize, Option<f64>)> =
         of_step(case, step).map(|(rank, reported)| (rank, reported.norm)).collect();

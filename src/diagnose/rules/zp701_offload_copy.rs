@@ -36,7 +36,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let sighting = |deviation: &Deviation| {
         let mut finding = rule.finding(message.to_owned());
         finding.evidence = deviation.facts().collect();
-        // A copy has no idea of microbatches.
+        // A copy does not know of microbatches.
         let scope = Scope { gradients: Extent::All, ..scope(case, deviation) };
         Sighting::one_of(finding, scope)
     };
@@ -44,14 +44,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     copied.map(sighting).collect()
 }
 
-/// Whether all that led to what the optimizer consumed was read, and was right.
+/// True if everything that led to what the optimizer consumed was read, and was right.
 fn is_copy(case: &Case<'_>, deviation: &Deviation) -> bool {
     let example = &deviation.example;
     let is_source = |entry: &&Contribution| {
         (entry.step, entry.rank) == (example.step, example.rank) && entry.point == Point::BeforeStep
     };
     let mut sources = case.decoded.contributions.iter().filter(is_source).peekable();
-    // Any other pattern is of what is done to a gradient, and not of which one is there.
+    // Any other pattern is about what was done to a gradient, and not about which one is there.
     matches!(deviation.pattern, Pattern::Missing(_) | Pattern::Leftover)
         && deviation.point == Point::OptimizerInput
         && deviation.first.point == Point::OptimizerInput

@@ -25,7 +25,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut finding = rule.finding(format!(
         "the ranks came to collective {sequence} with different operations; it was not issued"
     ));
-    // One rank against an agreeing rest is the odd one out; two ranks are just different.
+    // A single rank against all others that agree is at fault; of two ranks neither is known to be.
     let mut alike: HashMap<&str, usize> = HashMap::new();
     for own in announced.iter() {
         *alike.entry(own).or_default() += 1;

@@ -23,7 +23,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // Ranks that compare before they issue anything say so themselves (ZP801).
     let issued =
         |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
-    // What a rank did not come to is no difference: it may have died, or the trace have ended.
+    // A collective that a rank did not come to is no difference: the rank may have died, or the
+    // trace may have ended.
     let mut entered: BTreeMap<u64, Vec<(usize, Collective<'_>)>> = BTreeMap::new();
     for (rank, process) in case.observed.processes.iter().enumerate() {
         for &collective in process.collectives.iter().filter(issued) {
@@ -40,7 +41,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         "the ranks issued different collectives as number {sequence}: what they received is \
          another's data, or the run ends here"
     ));
-    // One rank against an agreeing rest is the odd one out; two ranks are just different.
+    // A single rank against all others that agree is at fault; of two ranks neither is known to be.
     let alone = |own: &Collective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
     let odd: Vec<usize> =
         ranks.iter().filter(|(_, own)| alone(own)).map(|(rank, _)| *rank).collect();

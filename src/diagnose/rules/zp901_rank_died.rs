@@ -74,10 +74,11 @@ fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
     groups
 }
 
-/// What the engine said comes first; then what is known about it, and where the ranks were.
+/// Finding about ranks that ended alike: first what the engine said, then what is known about it,
+/// and where the ranks were.
 fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let Alike { ending, failure, ranks } = alike;
-    // Who fails before the adapter runs leaves no account but standard error.
+    // A rank that fails before the adapter runs leaves no account but standard error.
     let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
     let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
     let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
@@ -113,7 +114,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     finding
 }
 
-/// What was known of a rank's hooks and buckets when it ended.
+/// State of a rank's hooks and buckets when it ended, in words.
 fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     let backwards = &case.observed.backwards;
     let (at, backward) = backwards.iter().rfind(|(at, _)| at.rank == rank)?;
@@ -130,7 +131,7 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     Some(known)
 }
 
-/// How a process ended, if that is a death of its own.
+/// Ending of a process in words, if that is a death of its own.
 fn ending(outcome: Outcome) -> Option<String> {
     match outcome {
         Outcome::Signal(number) => Some(match Signal::try_from(number) {
@@ -143,7 +144,7 @@ fn ending(outcome: Outcome) -> Option<String> {
     }
 }
 
-/// Whether a failure is what a rank sees when another one is gone.
+/// True if a failure is what a rank sees when another one is gone.
 fn blames_a_peer(failure: &str) -> bool {
     const SYMPTOMS: &[&str] = &[
         "Connection closed by peer",

@@ -6,8 +6,9 @@ use super::super::observed::{Process, TimedOut};
 use super::super::scope::Scope;
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
+use crate::engines;
 use crate::report::{Consequence, RuleCode};
-use crate::spec::{Engine, Observation, RunSpec};
+use crate::spec::{Observation, RunSpec};
 use crate::trace::{Event, Meeting, Waiting};
 
 pub(super) const RULE: Rule = Rule {
@@ -79,7 +80,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![Sighting::new(finding, Scope::default())]
 }
 
-/// The meeting that all who still had work to do, two at least, hang in.
+/// The meeting in which all ranks that still had work to do hang, if these are two at least.
 fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
     let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
     let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
@@ -87,7 +88,7 @@ fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meetin
     (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)
 }
 
-/// Ranks that wait in the same meeting, together.
+/// Waiting ranks, grouped by the meeting that they wait in.
 fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     let mut groups: Vec<(Vec<usize>, Meeting)> = Vec::new();
     for Waiting { rank, meeting } in waiting {
@@ -99,12 +100,11 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     groups.into_iter()
 }
 
-/// Why a rank may wait in a collective that it never spoke of; none if it cannot.
+/// Reason why a rank may wait in a collective that it never announced; none if it cannot.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
-    match (spec.engine(), spec.observe) {
-        (Engine::Native, _) => None,
-        (_, Observation::Outcome) => Some("--observe outcome does not watch collectives"),
-        (Engine::Ddp, _) => Some("DDP reduces gradients in C++, where it is not watched"),
-        (_, Observation::Full) => Some("not every collective of this engine is watched"),
-    }
+    let unwatched = engines::of(spec.engine()).unwatched?;
+    Some(match spec.observe {
+        Observation::Outcome => "--observe outcome does not watch collectives",
+        Observation::Full => unwatched,
+    })
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::select::Task;
-use crate::doctor::{Check, State, engines, native};
+use crate::doctor::{self, Check, State, native};
+use crate::engines;
 use crate::lab::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
 use crate::spec::Engine;
 
@@ -23,11 +24,11 @@ impl Absent {
     /// imports do.
     pub fn look(tasks: &[Task<'_>], python: &Path) -> Result<Self> {
         let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
-        let (checks, limits) = if wanted.iter().all(|engine| *engine == Engine::Native) {
+        let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
             (vec![native(&machine()?)], Limits::default())
         } else {
             let (machine, answer) = examine(python, PATIENCE)?;
-            (engines(&machine, &answer), Limits::knowing(python, answer.ok()))
+            (doctor::engines(&machine, &answer), Limits::knowing(python, answer.ok()))
         };
         Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })
     }

@@ -22,6 +22,7 @@ use self::select::Task;
 use super::{secrets, store};
 use crate::console::say;
 use crate::diagnose::rules;
+use crate::engines;
 use crate::report::suite::{Case, Status, Suite};
 use crate::run_dir::Claim;
 use crate::spec::Engine;
@@ -77,7 +78,7 @@ impl Check<'_> {
             cases.iter().any(|case| case.engine == *engine && case.run_was_made())
         };
         if self.named.is_empty() {
-            let real = Engine::ALL.iter().filter(|engine| **engine != Engine::Native);
+            let real = Engine::ALL.iter().filter(|engine| engines::of(**engine).is_real());
             return real.clone().all(|engine| !was_run(engine)).then(|| {
                 "no real engine was checked: what was run is zprobe's own. Name the Python that has \
                  yours with --python; if zprobe's own is meant, say --engine native"

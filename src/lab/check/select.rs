@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::probe::{Probe, registry};
 use crate::document::{Document, nearest};
+use crate::engines;
 use crate::lab::order::ReadSpec;
 use crate::spec::{Engine, RunSpec};
 
@@ -185,7 +186,7 @@ fn task<'a>(
     let mut arguments = chosen.arguments_on(engine);
     let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
     words.extend(arguments.iter().cloned());
-    if let Some(python) = choice.python.filter(|_| engine != Engine::Native) {
+    if let Some(python) = choice.python.filter(|_| engines::of(engine).is_real()) {
         words.extend(["--python".to_owned(), python.display().to_string()]);
     }
     // Only a word with a zero byte cannot be quoted, and none comes in through a command line.

@@ -1,8 +1,9 @@
-//! Two runs side by side: what is in one and not in the other, and how far their numbers are apart.
+//! Two runs side by side: the findings that only one of them has, and the gaps between their
+//! numbers.
 //!
 //! Verdicts, findings and contribution weights are the same or not. Losses, norms and parameters
-//! are numbers, of which rounding is a part: they are reported, and not judged. Only where both runs
-//! are of the same settings and the same software must they be the same to the last bit.
+//! contain rounding errors, so that gaps between them are reported and not judged. Only two runs of
+//! the same settings and the same software must be the same to the last bit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,63 +16,63 @@ use crate::report::words::matrix_text;
 use crate::report::{Contribution, Exit, Report, Schema, Verdict};
 use crate::trace::Point;
 
-/// Two runs side by side: what `zprobe compare --output-format json` prints. Its JSON Schema is checked
-/// in as `schema/compare.v1.schema.json`.
+/// Two runs side by side: what `zprobe compare --output-format json` prints. Its JSON Schema is
+/// checked in as `schema/compare.v1.schema.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Version of this format.
     pub schema: Schema,
-    /// What the two are called.
+    /// Names of the two runs.
     pub names: Pair<String>,
-    /// Whether nothing that can be judged differs.
+    /// True if nothing that can be judged differs.
     pub same: bool,
-    /// The verdicts.
+    /// Verdicts on the two runs.
     pub verdicts: Pair<Verdict>,
-    /// Codes of the findings of both.
+    /// Codes of the findings of both runs.
     pub findings: Findings,
     /// Settings that differ, as they stand in the specification.
     pub settings: Vec<Difference>,
     /// Versions that differ.
     pub versions: Vec<Difference>,
-    /// Contribution weights that differ; empty where the runs have not the same gradients.
+    /// Contribution weights that differ; empty where the runs do not have the same gradients.
     pub weights: Vec<Weights>,
-    /// Whether weights were compared.
+    /// True if weights were compared.
     pub weights_compared: bool,
-    /// Loss and norm of each step, and how far the parameters are apart after it.
+    /// Loss and gradient norm of each step, and the gap between the parameters after it.
     pub steps: Vec<Step>,
-    /// How far norms of buffers are apart, by point of the journey; empty where the runs do not split
+    /// Gaps between norms of buffers, by point of the journey; empty where the runs do not split
     /// their batches alike.
     pub norms: Vec<NormGap>,
 }
 
-/// The same of both.
+/// A value of the first run and the same value of the second run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pair<T> {
-    /// The first.
+    /// Value of the first run.
     pub a: T,
-    /// The second.
+    /// Value of the second run.
     pub b: T,
 }
 
 /// Codes of findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
-    /// Of both.
+    /// Codes that both runs have.
     pub both: Vec<String>,
-    /// Of the first alone.
+    /// Codes that only the first run has.
     pub only_a: Vec<String>,
-    /// Of the second alone.
+    /// Codes that only the second run has.
     pub only_b: Vec<String>,
 }
 
-/// A setting or a version that differs; none where one of the two does not have it.
+/// A setting or a version that differs; a value is none where its run does not have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// Its name.
+    /// Name of the setting or of the package.
     pub name: String,
-    /// Of the first.
+    /// Value in the first run.
     pub a: Option<String>,
-    /// Of the second.
+    /// Value in the second run.
     pub b: Option<String>,
 }
 
@@ -88,13 +89,13 @@ pub struct Weights {
     pub rank: usize,
     /// Parameters concerned; none for all others.
     pub params: Option<Vec<String>>,
-    /// Weights in the first, as [`Contribution::weights`]; none if it has no such entry.
+    /// Weights in the first run, as [`Contribution::weights`]; none if it has no such entry.
     pub a: Option<Vec<Vec<f64>>>,
-    /// Weights in the second.
+    /// Weights in the second run.
     pub b: Option<Vec<Vec<f64>>>,
 }
 
-/// A step of both.
+/// A step that both runs have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Optimizer step.
@@ -104,8 +105,8 @@ pub struct Step {
     /// Global norm of the gradient: the engines' own where both have one, else that of what the
     /// inner optimizers consumed.
     pub gradient_norm: Pair<Option<f64>>,
-    /// How far the parameters of rank 0 are apart after the step, where both were recorded and are
-    /// of the same shapes.
+    /// Gap between the parameters of rank 0 after the step, where both runs recorded them in the
+    /// same shapes.
     pub parameters: Option<Gap>,
 }
 
@@ -120,7 +121,7 @@ impl Comparison {
             && one.run.spec.gradient_accumulation_steps == two.run.spec.gradient_accumulation_steps;
         let weights = if comparable { weights(one, two) } else { Vec::new() };
         let steps = steps(a, b);
-        // Accumulators hold other samples where the batch is split in another way.
+        // Accumulators hold other samples where the batch is split differently.
         let same_split = one.run.spec.micro_batch_size == two.run.spec.micro_batch_size;
         let norms = if comparable && same_split { norm_gaps(one, two) } else { Vec::new() };
         let must_be_equal = settings.is_empty() && versions.is_empty();
@@ -155,26 +156,26 @@ impl Comparison {
         }
     }
 
-    /// Whether the runs are of the same settings and software, so that every bit must be equal.
+    /// True if the runs are of the same settings and software, so that every bit must be equal.
     pub fn must_be_equal(&self) -> bool {
         self.settings.is_empty() && self.versions.is_empty()
     }
 }
 
 impl Step {
-    /// Whether no number differs.
+    /// True if no number differs.
     fn is_equal(&self) -> bool {
         self.loss.a == self.loss.b
             && self.gradient_norm.a == self.gradient_norm.b
             && self.parameters.is_none_or(|gap| gap.differing == 0)
     }
 
-    /// Difference of the losses.
+    /// Absolute difference of the losses.
     pub fn loss_gap(&self) -> Option<f64> {
         Some((self.loss.a? - self.loss.b?).abs())
     }
 
-    /// Difference of the norms in percent of the first; none where that is 0.
+    /// Absolute difference of the norms, in percent of the first; none where that is 0.
     pub fn norm_gap_percent(&self) -> Option<f64> {
         let (a, b) = (self.gradient_norm.a?, self.gradient_norm.b?);
         (a != 0.0).then(|| 100.0 * (a - b).abs() / a.abs())
@@ -193,7 +194,7 @@ fn findings(a: &Report, b: &Report) -> Findings {
     }
 }
 
-/// Settings that differ. How long to wait is none of the run itself.
+/// Settings that differ. The time limit is left out, as it is no part of the run itself.
 fn settings(a: &Report, b: &Report) -> Vec<Difference> {
     let flat = |report: &Report| {
         let mut all = BTreeMap::new();
@@ -204,7 +205,7 @@ fn settings(a: &Report, b: &Report) -> Vec<Difference> {
     differences(&flat(a), &flat(b))
 }
 
-/// Values of a JSON tree by their paths.
+/// Collects the values of a JSON tree by their paths.
 fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, String>) {
     match value {
         serde_json::Value::Object(members) => {
@@ -230,7 +231,7 @@ fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Ve
     names.into_iter().map(difference).filter(differs).collect()
 }
 
-/// Entries of one buffer, and of the same parameters.
+/// Key of an entry: step, microbatch, point, rank and parameters.
 type Place = (usize, Option<usize>, Point, usize, Option<Vec<String>>);
 
 fn place(entry: &Contribution) -> Place {
@@ -244,13 +245,14 @@ fn weights(a: &Report, b: &Report) -> Vec<Weights> {
     let (a, b) = (by_place(a), by_place(b));
     let mut places: Vec<&Place> =
         a.keys().chain(b.keys()).collect::<BTreeSet<_>>().into_iter().collect();
-    // What has no microbatch comes after all of them.
+    // Entries without a microbatch come after those with one.
     places.sort_by_key(|(step, microbatch, ..)| (*step, microbatch.unwrap_or(usize::MAX)));
     let pairs = places.into_iter().map(|place| (place, a.get(place), b.get(place)));
     pairs
         .filter(|(_, a, b)| match (a, b) {
             (Some(a), Some(b)) => apart(a, b),
-            // What one of the two could not see is no difference; what it holds wrongly is.
+            // An entry that only one run has may be one that the other could not read: it is a
+            // difference only if it is not as planned.
             (Some(only), None) | (None, Some(only)) => !only.as_planned,
             (None, None) => false,
         })
@@ -262,7 +264,7 @@ fn weights(a: &Report, b: &Report) -> Vec<Weights> {
         .collect()
 }
 
-/// Whether weights are apart by more than the errors that both may have.
+/// True if weights differ by more than both error bounds together.
 fn apart(a: &Contribution, b: &Contribution) -> bool {
     let all = |entry: &Contribution| -> Vec<f64> {
         entry.weights.iter().chain(&entry.leftover).flatten().copied().collect()
@@ -273,7 +275,7 @@ fn apart(a: &Contribution, b: &Contribution) -> bool {
 }
 
 impl Weights {
-    /// Both in words.
+    /// The weights of both runs in words.
     pub fn words(&self) -> Pair<String> {
         let words = |weights: &Option<Vec<Vec<f64>>>| {
             weights.as_deref().map_or("not read".to_owned(), matrix_text)

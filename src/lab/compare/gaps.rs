@@ -1,4 +1,4 @@
-//! How far numbers of two runs are apart.
+//! Gaps between the numbers of two runs.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::report::{Norms, Report};
 use crate::trace::{Event, ParamInfo, Payload, Point, Trace};
 
-/// How far two buffers of the same elements are apart.
+/// Difference between two buffers of the same elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
-    /// Elements that differ.
+    /// Number of elements that differ.
     pub differing: usize,
-    /// Elements that were compared.
+    /// Number of elements that were compared.
     pub of: usize,
     /// Largest difference of an element; none where one is not finite.
     pub largest: Option<f64>,
@@ -52,7 +52,7 @@ impl Gap {
     }
 }
 
-/// How far the parameters of rank 0 are apart after each step that both recorded. None at all if
+/// Gaps between the parameters of rank 0 after each step that both runs recorded. There are none if
 /// the models are of different shapes.
 pub(super) fn parameter_gaps(a: Option<&Trace>, b: Option<&Trace>) -> BTreeMap<usize, Gap> {
     let (Some(a), Some(b)) = (a, b) else { return BTreeMap::new() };
@@ -86,7 +86,7 @@ fn parameters<'a>(trace: &'a Trace) -> BTreeMap<usize, &'a Payload> {
     trace.events().filter_map(of_event).collect()
 }
 
-/// How far the norms of two runs are apart, by point.
+/// Gaps between the norms of two runs, by point.
 pub(super) fn norm_gaps(a: &Report, b: &Report) -> Vec<NormGap> {
     let mut gaps: BTreeMap<Point, NormGap> = BTreeMap::new();
     let same = |a: &Norms, b: &Norms| {

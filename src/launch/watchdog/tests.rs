@@ -39,8 +39,8 @@ fn silent(silent: &[usize], waiting: &[Waiting]) -> Verdict {
     Verdict::Silent(Silence { silent: silent.to_vec(), waiting: waiting.to_vec() })
 }
 
-/// Lets these ranks say these events at these seconds, looks whenever the watchdog wants to, and
-/// returns the verdict with its second.
+/// Feeds the watchdog these events, each with its second and its rank, looks whenever the watchdog
+/// wants to, and returns the verdict with its second.
 fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (Verdict, f64) {
     events.sort_by(|one, other| one.0.total_cmp(&other.0));
     let start = Instant::now();
@@ -196,7 +196,7 @@ fn the_lingering_clock_starts_when_the_last_rank_has_finished() {
     assert_eq!(dog.verdict(over), Verdict::GraceOver);
 }
 
-/// What becomes of a rank, and at which second.
+/// Fate of a rank, with its second.
 #[derive(Clone, Debug)]
 enum Fate {
     Hangs(f64),
@@ -215,7 +215,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 proptest! {
-    /// Each rank works, and says so, until its fate comes.
+    /// Every rank works, and reports it, until its fate comes.
     #[test]
     fn all_that_hang_are_named_and_nobody_else_in_whatever_order(
         fates in prop::collection::vec(fate(), 1..9),
@@ -247,7 +247,7 @@ proptest! {
         if hung.is_empty() && waiting.is_empty() {
             prop_assert_eq!(verdict, Verdict::GraceOver);
         } else if hung.is_empty() {
-            // Nobody has kept them waiting, or whoever did has finished.
+            // No rank has kept them waiting, or the one that did has finished.
             prop_assert_eq!(verdict, silent(&waiting, &[]));
         } else {
             let waiting: Vec<_> = waiting.iter().map(|&rank| in_collective(rank, 7)).collect();

@@ -27,7 +27,7 @@ pub(super) fn render(report: &Visible<Report>) -> String {
     text
 }
 
-/// ` (known bug boundary-leak, fixed in 0.19.0)`; nothing where the bug is not known.
+/// Known bugs in words, ` (known bug boundary-leak, fixed in 0.19.0)`; empty where there are none.
 fn known(finding: &Finding) -> String {
     finding
         .known
@@ -36,7 +36,7 @@ fn known(finding: &Finding) -> String {
         .collect()
 }
 
-/// `step 0, microbatch 3, rank 1`, as far as known.
+/// Place of a finding as far as known: `step 0, microbatch 3, rank 1`.
 pub(super) fn place(finding: &Finding) -> String {
     let parts =
         [("step", finding.step), ("microbatch", finding.microbatch), ("rank", finding.rank)];

@@ -10,10 +10,10 @@ use crate::report::{Contribution, Finding, KnownBug};
 use crate::trace::Point;
 use crate::visible::Visible;
 
-/// More groups of weights than these are in `report.json` only.
+/// Most groups of weights that are shown; more are in `report.json` only.
 const GROUPS: usize = 6;
 
-/// More microbatches than this do not make a readable table.
+/// Most microbatches that make a readable table.
 const COLUMNS: usize = 24;
 
 /// The whole report.
@@ -36,13 +36,13 @@ pub fn render(report: &Visible<Report>) -> String {
     text + &power(report)
 }
 
-/// What was run, one line each.
+/// Settings of the run, one a line.
 pub fn setup(report: &Visible<Report>) -> String {
     let lines = full::setting(report).into_iter();
     lines.map(|line| format!("- {}\n", escaped(&line))).collect()
 }
 
-/// What is wrong, one root cause after the other.
+/// Findings, one root cause after the other.
 pub fn findings(report: &Visible<Report>) -> String {
     report.findings.iter().map(finding).collect()
 }
@@ -81,7 +81,7 @@ fn known_bug(known: &KnownBug) -> String {
     text
 }
 
-/// An address, which is a link as it stands; anything else is text.
+/// An address as it stands, which GitHub makes a link of; anything else is escaped as text.
 fn address(link: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/#".contains(c);
     match link.strip_prefix("https://") {
@@ -90,7 +90,7 @@ fn address(link: &str) -> String {
     }
 }
 
-/// What ranks did last that did not end well, with their last words.
+/// Last actions and last words of the ranks that did not end well.
 pub fn ranks(report: &Visible<Report>) -> String {
     let mut text = String::new();
     for rank in report.ranks.iter().filter(|rank| !rank.finished) {
@@ -104,7 +104,7 @@ pub fn ranks(report: &Visible<Report>) -> String {
     text
 }
 
-/// Contribution weights, as tables: those that are wrong.
+/// Contribution weights that are wrong, as tables.
 pub fn contributions(report: &Visible<Report>) -> String {
     let mut text = String::new();
     let input = weights::entries(report, Point::OptimizerInput);
@@ -138,7 +138,7 @@ pub fn contributions(report: &Visible<Report>) -> String {
     text
 }
 
-/// One row a source rank, one column a microbatch; what is wrong is bold.
+/// Table of weights: one row a source rank, one column a microbatch; what is wrong is bold.
 fn table(entry: &Contribution) -> String {
     let columns = entry.weights.first().map_or(0, Vec::len);
     let mut text = String::new();
@@ -167,7 +167,7 @@ fn table(entry: &Contribution) -> String {
     text
 }
 
-/// Versions, and what the engine says about itself.
+/// Table of versions, and of the facts that the engine states about itself.
 pub fn environment(report: &Visible<Report>) -> String {
     let run = &report.run;
     let facts = run.versions.iter().chain(&run.engine_facts);
@@ -177,7 +177,7 @@ pub fn environment(report: &Visible<Report>) -> String {
     if rows.is_empty() { rows } else { format!("\n| what | value |\n|---|---|\n{rows}") }
 }
 
-/// What the run could have seen, and what it did not exercise.
+/// Smallest deviation that the run could have seen, and parts of training that it did not exercise.
 pub fn power(report: &Visible<Report>) -> String {
     let mut text =
         format!("\nSmallest deviation that was visible: {}\n", escaped(&report.power.statement));
@@ -194,16 +194,17 @@ pub fn power(report: &Visible<Report>) -> String {
     text
 }
 
-/// What GitHub drops, so that the two sides of it are no mention, reference or address together.
+/// Comment that GitHub drops, so that the texts on both sides of it are no mention, reference or
+/// address together.
 const BREAK: &str = "<!-- -->";
 
 /// Text that means itself in Markdown: no markup, no mention of a user, no link.
 pub fn escaped(text: &str) -> String {
     let mut escaped = apart(text, |c, before, next| match c {
         '\\' | '`' | '*' | '<' | '|' | '~' | '[' | ']' | '&' => Some(format!("\\{c}")),
-        // Inside of a word it is a letter like others.
+        // Inside a word it is a letter like others.
         '_' if !(before.is_alphanumeric() && next.is_alphanumeric()) => Some("\\_".to_owned()),
-        // A backslash before it stands for something else in formulas.
+        // In a formula, a backslash before it has another meaning.
         '$' => Some("&#36;".to_owned()),
         _ => None,
     });
@@ -213,7 +214,7 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Text that means itself inside of an HTML element in Markdown.
+/// Text that means itself inside an HTML element in Markdown.
 pub fn escaped_html(text: &str) -> String {
     apart(text, |c, _, _| match c {
         '&' => Some("&amp;".to_owned()),
@@ -229,8 +230,9 @@ pub fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "¦").replace('`', "'").replace(['\n', '\r'], " "))
 }
 
-/// The text in one line, with what `escape` says of a character, given the ones before and after it, and
-/// with everything broken in two that GitHub makes a link of wherever it stands.
+/// The text in one line. `escape` returns the replacement for a character, given the ones before
+/// and after it, or none. Everything that GitHub makes a link of wherever it stands is broken in
+/// two.
 fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> String {
     let mut apart = String::with_capacity(text.len());
     let mut before = ' ';
@@ -257,12 +259,12 @@ fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> Str
     apart
 }
 
-/// Where the sign stands by which the line would be a heading, an item, a quotation or a rule.
+/// Position of the sign by which the line would be a heading, an item, a quotation or a rule.
 fn block_sign(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start().len();
     let rest = &line[start..];
     if rest.trim_end() == "-" {
-        // Nothing is there, in the cell of a table.
+        // A single dash stands for nothing, in the cell of a table.
         return None;
     }
     let ends = |at: usize| rest[at..].chars().next().is_none_or(char::is_whitespace);

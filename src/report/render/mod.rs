@@ -43,7 +43,7 @@ pub fn render_within(
     })
 }
 
-/// The verdict's reason in one line.
+/// Reason for the verdict, in one line.
 pub(super) fn headline(report: &Report) -> String {
     full::headline(report)
 }

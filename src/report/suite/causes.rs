@@ -14,7 +14,7 @@ pub struct Cause<'a> {
 }
 
 impl<'a> Cause<'a> {
-    /// All of them, in the order in which they were run.
+    /// All cases, in the order in which they were run.
     pub fn cases(&self) -> impl Iterator<Item = &'a Case> {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
@@ -35,13 +35,13 @@ impl Suite {
     }
 }
 
-/// The same for cases that are not well for the same cause.
+/// Key that is equal for cases which are not well for the same cause.
 #[derive(PartialEq)]
 struct Key {
     engine: Engine,
     status: Status,
     expected: String,
-    /// What was found; or, where nothing was, what came out.
+    /// Kinds of the findings; or, where there are none, the complaint about the case.
     wrong: Vec<String>,
 }
 
@@ -58,8 +58,8 @@ impl Key {
     }
 }
 
-/// The known bugs that a finding is. If it is none of these: its rule and its words but for numbers, which
-/// count microbatches and ranks.
+/// Kind of a finding: its rule, with the known bugs that it looks like. If there are none, with its
+/// message but for numbers, which count microbatches and ranks.
 fn kind(finding: &Finding) -> String {
     let known: Vec<&str> = finding.known.iter().map(|known| known.name.as_str()).collect();
     let words = match known[..] {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::spec::{Engine, SpecRequest, settings};
+use crate::spec::{DeepSpeedFile, SpecRequest, settings};
 
 /// A place in the file, counted as editors do: from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,11 +154,12 @@ impl Problem {
     /// Whether what was asked for besides the file keeps this problem from arising: what the
     /// native engine lacks matters neither to another engine nor to a key that a flag overrides.
     pub(super) fn is_settled_by(&self, request: &SpecRequest) -> bool {
+        let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
         match self.kind {
             Kind::Mistake => false,
-            Kind::Unknown { .. } => request.engine == Some(Engine::DeepSpeed),
+            Kind::Unknown { .. } => use_of_it == DeepSpeedFile::PassedOn,
             Kind::NotYet { unless } => {
-                request.engine.is_some_and(|engine| engine != Engine::Native)
+                use_of_it != DeepSpeedFile::Followed
                     || unless.is_some_and(|flag| settings::is_asked(flag, request))
             }
         }

@@ -30,7 +30,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::settings::{Setting as _, TABLE};
-use super::{DEFAULT_WORLD_SIZE, Dtype, Engine, SpecRequest};
+use super::{DEFAULT_WORLD_SIZE, DeepSpeedFile, Dtype, SpecRequest};
 use batch::{Asked, Batch, BatchError};
 use check::Checked;
 pub(super) use complete::{complete, put, write_dtype, write_loss_scale};
@@ -102,8 +102,8 @@ impl DeepSpeedConfig {
     /// Everything that stands in the way of running the file with these flags, at once. The
     /// request is then left as it was.
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
-        let engine = request.engine.unwrap_or(Engine::Native);
-        if engine == Engine::DeepSpeed {
+        let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
+        if use_of_it == DeepSpeedFile::PassedOn {
             self.leave_to_the_engine();
         }
         let mut filled = request.clone();
@@ -116,14 +116,14 @@ impl DeepSpeedConfig {
             self.remarks.push(Remark { spots: Vec::new(), text: text.to_owned() });
         }
         filled.optimizer = filled.optimizer.or(self.settings.optimizer);
-        if engine == Engine::Native {
+        if use_of_it == DeepSpeedFile::Followed {
             self.fill_native(request, &mut filled);
         }
         self.problems.retain(|problem| !problem.is_settled_by(request));
         if !self.problems.is_empty() {
             return Err(ConfigError::unusable(self.file, self.problems));
         }
-        if engine == Engine::DeepSpeed {
+        if use_of_it == DeepSpeedFile::PassedOn {
             self.keep_content(request, &mut filled);
         }
         *request = filled;

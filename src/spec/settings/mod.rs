@@ -78,7 +78,7 @@ impl FromArgMatches for Timeout {
         let mut request = SpecRequest::default();
         TABLE.timeout_s.take(matches, &mut request).map_err(wrong)?;
         self.0 = request.timeout_s;
-        let refusal = TABLE.timeout_s.refusal(&request, Engine::Native);
+        let refusal = TABLE.timeout_s.refusal(&request, Engine::default());
         refusal.map_or(Ok(()), |refusal| Err(wrong(refusal.to_string())))
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use super::SpecRequest;
 use super::value::{Slot, Value as _};
 use crate::spec::deepspeed::put;
-use crate::spec::{Engine, Invalid, RunSpec};
+use crate::spec::{DeepSpeedFile, Engine, Invalid, RunSpec};
 
 /// A row of the table. `S` is the field of [`SpecRequest`].
 pub struct Row<S: Slot> {
@@ -130,10 +130,10 @@ impl<S: Slot> Row<S> {
         }
         let default = self.default?;
         let word = |engine: Engine| default(engine).word();
-        let native = word(Engine::Native)?;
+        let native = word(Engine::default())?;
         let real: Vec<(Engine, String)> = Engine::ALL
             .iter()
-            .filter(|engine| **engine != Engine::Native)
+            .filter(|engine| **engine != Engine::default())
             .filter_map(|engine| Some((*engine, word(*engine)?)))
             .collect();
         let mut words = native.clone();
@@ -317,7 +317,7 @@ impl<S: Slot> Setting for Row<S> {
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest) {
         let value = match self.key {
             _ if !self.engines.contains(&spec.engine()) => S::default(),
-            Key::At(path) | Key::AskedAt(path) if spec.engine() == Engine::DeepSpeed => {
+            Key::At(path) | Key::AskedAt(path) if is_passed_on(spec) => {
                 configured(spec, path).map_or_else(S::default, S::of_json)
             }
             _ => (self.said)(spec),
@@ -359,6 +359,11 @@ impl<S: Slot> Setting for Row<S> {
         let name = path.rsplit('.').next()?;
         Some((name, (self.said)(spec).values().first()?.word()?))
     }
+}
+
+/// Whether the engine is handed a DeepSpeed configuration, which says what of it was asked for.
+pub(super) fn is_passed_on(spec: &RunSpec) -> bool {
+    spec.engine().traits().deepspeed_file == DeepSpeedFile::PassedOn
 }
 
 /// The value at a dotted path of the configuration that DeepSpeed is given.

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::row::About::How;
 use super::row::Reduction::{Keep, KeepAlways};
-use super::row::{Key, Row, Setting, configured};
+use super::row::{Key, Row, Setting, configured, is_passed_on};
 use super::value::Slot;
 use crate::spec::deepspeed::{write_dtype, write_loss_scale};
 use crate::spec::engines::MIB;
@@ -99,17 +99,13 @@ impl SpecRequest {
 
 settings! {
     /// Engine under test
-    "--engine" engine: Option<Engine> = |_| Engine::Native, {
+    "--engine" engine: Option<Engine> = |_| Engine::default(), {
         heading: "Engine", always_said: true, reduction: Keep, about: How,
         said: |spec| Some(spec.engine()),
     }
 
     /// ZeRO stage
-    "--stage" stage: Option<u8> = |engine| match engine {
-        Engine::Native | Engine::DeepSpeed => 1,
-        Engine::Ddp => 0,
-        Engine::Fsdp2 => 3,
-    }, {
+    "--stage" stage: Option<u8> = |engine| engine.traits().staging.default(), {
         heading: "Engine", placeholder: "0|1|2|3", engines: ZERO, always_said: true,
         check: |_, stage| if *stage > 3 { Err(Invalid::NoSuchStage(*stage)) } else { Ok(()) },
         key: Key::At("zero_optimization.stage"),
@@ -248,7 +244,7 @@ settings! {
         default_words: "dynamic, from 2^6",
         key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
-            let is_there = spec.engine() == Engine::Native || configured(spec, "fp16").is_some();
+            let is_there = !is_passed_on(spec) || configured(spec, "fp16").is_some();
             is_there.then_some(spec.loss_scale)
         },
     }
@@ -354,8 +350,7 @@ settings! {
     }
 
     /// Seconds of silence after which a rank counts as hung
-    // A real engine is imported first, which a busy machine can take a minute for.
-    "--timeout" timeout_s: Option<u64> = |engine| if engine == Engine::Native { 60 } else { 180 }, {
+    "--timeout" timeout_s: Option<u64> = |engine| engine.traits().timeout_s, {
         placeholder: "SECS", reduction: Keep, about: How,
         check: up_to::<1_000_000, _>,
         said: |spec| Some(spec.timeout_s),

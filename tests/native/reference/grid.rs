@@ -1,17 +1,17 @@
-//! Which runs are compared with the reference.
+//! The runs that are compared with the reference.
 
 use zprobe::spec::{Dataflow, Dtype, Engine, Model, Offload, Optimizer, RunSpec, SpecRequest};
 
-/// Native runs of every day, about.
+/// About the number of native runs that are compared every day.
 pub const EVERYDAY: usize = 32;
 
-/// Steps of every run.
+/// Number of steps of every run.
 const STEPS: usize = 3;
 
-/// Plain SGD for dense data; no power of two.
+/// Plain SGD for dense data; its learning rate is no power of two.
 const SGD: Optimizer = Optimizer::Sgd { lr: 0.05 };
 
-/// Data and optimizer: the first is exact.
+/// Data and optimizer: the results of the first are exact.
 const DATA: [(Model, Optimizer); 4] = [
     (Model::Coded, Optimizer::EXACT_SGD),
     (Model::Mlp, Optimizer::ADAMW),
@@ -64,7 +64,7 @@ pub fn native() -> Vec<RunSpec> {
             }
         }
     }
-    // What is no more than a variation is tried with one number of ranks and microbatches.
+    // Variations are tried with one number of ranks and microbatches only.
     specs.retain(|spec| {
         let is_plain = DATA[..2].contains(&(spec.model, spec.optimizer));
         let is_plain = is_plain && spec.offload == Offload::None;
@@ -73,7 +73,7 @@ pub fn native() -> Vec<RunSpec> {
     specs
 }
 
-/// Runs of a real engine. The first is the one whose final parameters all engines are compared by.
+/// Runs of a real engine. All engines are compared by the final parameters of the first one.
 pub fn real(engine: Engine, full: bool) -> Vec<RunSpec> {
     let stages: &[Option<u8>] = match engine {
         Engine::DeepSpeed => &[Some(1), Some(2), Some(3)],
@@ -86,8 +86,8 @@ pub fn real(engine: Engine, full: bool) -> Vec<RunSpec> {
         for &(world_size, ga) in ranks {
             for &(model, optimizer) in data {
                 for dtype in [Dtype::Bf16, Dtype::Fp32] {
-                    // DDP has no master weights, and FSDP2 computes with copies of its: what they
-                    // round in bf16 is no part of the reference.
+                    // DDP has no master weights, and FSDP2 computes with copies of its own: their
+                    // roundings in bf16 are no part of the reference.
                     let rounds = dtype == Dtype::Bf16 && engine != Engine::DeepSpeed;
                     if rounds && (model, optimizer) != DATA[0] {
                         continue;
@@ -101,7 +101,7 @@ pub fn real(engine: Engine, full: bool) -> Vec<RunSpec> {
                         model: Some(model),
                         optimizer: Some(optimizer),
                         dtype: Some(dtype),
-                        // A busy machine takes its time.
+                        // A busy machine may take long.
                         timeout_s: Some(900),
                         ..SpecRequest::default()
                     };

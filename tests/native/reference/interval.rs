@@ -3,10 +3,10 @@
 /// Unit roundoff of fp32.
 const ROUNDOFF: f64 = 1.0 / (1u32 << 24) as f64;
 
-/// What fp32 may lose where numbers are too small for its significant bits.
+/// Most that fp32 loses where numbers are too small for its significant bits.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 
-/// Everything from `low` to `high`.
+/// The numbers from `low` to `high`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
@@ -14,17 +14,17 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// One number.
+    /// An interval of one number.
     pub fn exactly(value: f64) -> Self {
         Self { low: value, high: value }
     }
 
-    /// What is at most `radius` from `value`.
+    /// The numbers that are at most `radius` from `value`.
     pub fn around(value: f64, radius: f64) -> Self {
         Self { low: value - radius, high: value + radius }
     }
 
-    /// Whether it is one number.
+    /// Returns true if the interval is one number.
     pub fn is_exact(self) -> bool {
         self.low == self.high
     }
@@ -34,8 +34,8 @@ impl Interval {
         self.low.abs().max(self.high.abs())
     }
 
-    /// The same after operations that fp32 rounds. It does not round a number that it holds, and it
-    /// keeps order, so that each end moves by a part of its own size.
+    /// The interval after operations that fp32 rounds. A number that fp32 holds is not rounded, and
+    /// rounding keeps order, so that each end moves by a part of its own size.
     pub fn rounded(self, operations: u32) -> Self {
         if self.is_exact() && f64::from(self.low as f32) == self.low {
             return self;
@@ -45,7 +45,8 @@ impl Interval {
         Self { low: self.low - low, high: self.high + high }
     }
 
-    /// The same after operations that fp32 rounds, on terms that may cancel.
+    /// The interval after operations that fp32 rounds, on terms that may cancel; `terms` is the sum
+    /// of their absolute values.
     pub fn rounded_terms(self, operations: u32, terms: f64) -> Self {
         let by = room(f64::from(operations) * ROUNDOFF * terms);
         Self { low: self.low - by, high: self.high + by }
@@ -62,7 +63,7 @@ impl Interval {
         Self { low: self.low + other.low, high: self.high + other.high }
     }
 
-    /// A difference of numbers that have nothing to do with each other.
+    /// A difference of independent numbers.
     pub fn minus(self, other: Self) -> Self {
         Self { low: self.low - other.high, high: self.high - other.low }
     }
@@ -74,12 +75,12 @@ impl Interval {
         Self { low, high: one.max(other) }
     }
 
-    /// The root of what is not negative.
+    /// The square root of numbers that are not negative.
     pub fn root(self) -> Self {
         Self { low: self.low.max(0.0).sqrt(), high: self.high.max(0.0).sqrt() }
     }
 
-    /// A quotient by something positive.
+    /// A quotient by a positive number.
     pub fn over(self, divisor: Self) -> Self {
         assert!(divisor.low > 0.0, "a divisor is positive: {divisor:?}");
         let smallest = |value: f64| value / if value < 0.0 { divisor.low } else { divisor.high };
@@ -88,7 +89,7 @@ impl Interval {
     }
 }
 
-/// A little more than a distance, for what fp64 itself rounds.
+/// A little more than a distance, for the roundings of fp64 itself.
 fn room(distance: f64) -> f64 {
     distance * (1.0 + 1e-6) + SMALLEST
 }

@@ -24,14 +24,15 @@ use self::recorded::Recorded;
 use self::table::Table;
 use crate::pool::{pool, run};
 
-/// How weights compare with the reference.
+/// Agreement of weights with the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Elements that were compared: of every rank and step, master weights and parameters.
+    /// Number of elements that were compared: of every rank and step, master weights and
+    /// parameters.
     pub elements: usize,
-    /// Those of them that have to be equal bit for bit.
+    /// Number of them that have to be equal bit for bit.
     pub exact: usize,
-    /// Those that are not what they have to be.
+    /// Number of them that are not what they have to be.
     pub wrong: usize,
     /// Largest distance of an fp32 weight from the reference, as a share of its bound.
     pub share: f64,
@@ -75,7 +76,7 @@ impl Agreement {
         }
     }
 
-    /// Both together.
+    /// The sum of two agreements.
     fn and(self, other: Self) -> Self {
         Self {
             elements: self.elements + other.elements,
@@ -87,7 +88,7 @@ impl Agreement {
 }
 
 /// The number that a dtype holds of fp32 master weights. Not by `from_f64` of the crate half, which
-/// leaves out the last 32 bits and so takes what is just above the middle for the middle.
+/// leaves out the last 32 bits and so takes a number just above the middle for the middle.
 fn nearest(dtype: Dtype, value: f64) -> f64 {
     let master = value as f32;
     match dtype {
@@ -101,7 +102,7 @@ fn full() -> bool {
     std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
-/// Runs the native grid, whole or what stands for it.
+/// Runs the native grid, or in everyday tests a part that stands for it.
 fn native(table: &mut Table) {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path());

@@ -1,12 +1,12 @@
-//! The run without an engine: one process, one sum, one step. Nothing here is shared with the
-//! native engine, which sums in the dtypes of its buffers, by parts, on several ranks.
+//! The run without an engine: one process, one sum, one step. It shares no code with the native
+//! engine, which sums in the dtypes of its buffers, by parts, on several ranks.
 
 use zprobe::spec::{Dtype, Model, Optimizer, Plan, RunSpec};
 
 use super::interval::Interval;
 use super::recorded::Recorded;
 
-/// Master weights of all parameters, in flat order, within the bounds of what they can be.
+/// Master weights of all parameters, in flat order, with the bounds of their values.
 pub struct Plain {
     optimizer: Optimizer,
     steps: i32,
@@ -33,7 +33,7 @@ impl Plain {
         &self.weights
     }
 
-    /// One step with the averaged gradient.
+    /// Takes a step with the averaged gradient.
     pub fn step(&mut self, gradient: &[Interval]) {
         self.steps += 1;
         for (element, &g) in gradient.iter().enumerate() {
@@ -68,7 +68,8 @@ pub fn averaged(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -
     }
 }
 
-/// Codes add up to an integer, and are scaled so that their average is this sum.
+/// The averaged gradient of the coded model: codes add up to an integer, and are scaled so that
+/// their average is this sum.
 fn coded(spec: &RunSpec, step: usize, element: usize) -> Interval {
     let code = Plan::code(spec);
     let first = step * spec.contributions_per_step();
@@ -77,8 +78,8 @@ fn coded(spec: &RunSpec, step: usize, element: usize) -> Interval {
     Interval::exactly(f64::from(sum))
 }
 
-/// The mean of the recorded local gradients, which are divided by `GA` already, and around it what
-/// the dtypes of the run may round: `E = [γ_a(GA−1) + γ_c(W−1) + casts]·Σ|g|/W`.
+/// The mean of the recorded local gradients, which are divided by `GA` already, and around it the
+/// most that the dtypes of the run may round: `E = [γ_a(GA−1) + γ_c(W−1) + casts]·Σ|g|/W`.
 fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<Interval> {
     let (ranks, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let locals: Vec<&[f64]> = (0..ranks)
@@ -89,7 +90,7 @@ fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<I
     // Casts: one to the dtype of the accumulation, one to that of the wire, and the division there.
     let relative = (1.0 + gamma(accumulation, ga)) * (1.0 + gamma(wire, ranks + 1)) - 1.0;
     let is_narrow = [accumulation, wire, spec.dtype].contains(&Dtype::Fp16);
-    // Sums in fp16 also lose what is below its smallest number, each time.
+    // Sums in fp16 also lose everything below its smallest number, each time.
     let scaled = if spec.dtype == Dtype::Fp16 { spec.loss_scale.initial() } else { 1.0 };
     let lost = if is_narrow { 2f64.powi(-25) / scaled * (4 * ranks * ga) as f64 } else { 0.0 };
     (0..plan.numel())
@@ -102,8 +103,8 @@ fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<I
         .collect()
 }
 
-/// Most that `operations` roundings change, relative to the sum of absolute values (Higham, Accuracy
-/// and Stability of Numerical Algorithms, section 3.1).
+/// Most that `operations` roundings change, relative to the sum of absolute values (Higham,
+/// Accuracy and Stability of Numerical Algorithms, section 3.1).
 fn gamma(dtype: Dtype, operations: usize) -> f64 {
     let mu = operations as f64 * dtype.unit_roundoff();
     mu / (1.0 - mu)

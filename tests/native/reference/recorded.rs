@@ -1,4 +1,4 @@
-//! What a run recorded: its inputs, and the weights that came of them.
+//! The records of a run that the comparison needs: its inputs, and the weights after its steps.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use zprobe::spec::plan::Segment;
 use zprobe::spec::{Dtype, Plan, Point};
 use zprobe::trace::{Event, LayoutName, Payload, Trace};
 
-/// Weights after a step: of all parameters, or a rank's partition.
+/// Weights after a step: of all parameters, or of a rank's partition.
 pub struct Weights {
     pub step: usize,
     pub rank: usize,
@@ -33,7 +33,7 @@ impl Recorded {
     /// Reads a trace.
     ///
     /// # Panics
-    /// When it lacks what every whole run has.
+    /// When the trace lacks a record that every whole run has.
     pub fn of(trace: &Trace) -> Self {
         let plan = Plan::new(&trace.spec);
         let mut layouts: BTreeMap<(usize, LayoutName), &[Segment]> = BTreeMap::new();
@@ -103,7 +103,7 @@ fn values(payload: &Payload) -> Vec<f64> {
     payload.values().expect("a buffer that can be read")
 }
 
-/// Each element with its place in the flat order; padding has none.
+/// Each value with its place in the flat order; padding has none.
 fn placed(plan: &Plan, layout: &[Segment], values: &[f64]) -> Vec<(usize, f64)> {
     let mut placed = Vec::new();
     let mut start = 0;

@@ -12,12 +12,12 @@ use zprobe::trace::{Trace, digest};
 use super::recorded::Recorded;
 use super::{Agreement, compare};
 
-/// The page. `ZPROBE_TEST_FULL=1 ZPROBE_BLESS=1` writes it anew.
+/// The page. `ZPROBE_TEST_FULL=1 ZPROBE_BLESS=1` writes the table anew.
 const PAGE: &str = "docs/reference.md";
 const BEGIN: &str = "<!-- the table: begin -->";
 const END: &str = "<!-- the table: end -->";
 
-/// One line: an engine in one way of working.
+/// A line of the table: an engine in one way of working.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     engine: Engine,
@@ -34,17 +34,17 @@ struct Runs {
     agreement: Agreement,
 }
 
-/// Everything that was compared.
+/// The results of all comparisons.
 #[derive(Default)]
 pub struct Table {
     lines: BTreeMap<Line, [Runs; 2]>,
-    /// Digests of what the runs of one specification ended with, by line.
+    /// Digests of the final parameters of one specification's runs, by line.
     ends: BTreeMap<Line, String>,
     wrong: Vec<String>,
 }
 
 impl Table {
-    /// Compares a run, and takes it in.
+    /// Compares a run with the reference, and adds the result.
     pub fn add(&mut self, trace: &Trace) {
         let spec = &trace.spec;
         let (agreement, recorded) = compare(trace);
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Everything is as the reference says, and all engines end alike.
+    /// Asserts that everything agrees with the reference, and that all engines end alike.
     pub fn assert_right(&self) {
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
         let mut ends: Vec<&String> = self.ends.values().collect();
@@ -76,7 +76,7 @@ impl Table {
         assert_eq!(ends.len(), 1, "{:#?}", self.ends);
     }
 
-    /// The page holds this table.
+    /// Asserts that the page holds this table.
     pub fn compare_with_page(&self) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
         let page = std::fs::read_to_string(&path).unwrap();
@@ -114,8 +114,8 @@ impl Line {
     }
 }
 
-/// Whether a run is one of those whose ends are compared between engines: same ranks, microbatches
-/// and seed. What was rounded to the model's dtype is the same number in it.
+/// Returns true for runs whose final parameters are compared between engines: same ranks,
+/// microbatches and seed. A number that was rounded to the model's dtype is the same in fp32.
 fn is_shared(spec: &RunSpec) -> bool {
     (spec.world_size, spec.gradient_accumulation_steps) == (2, 4)
         && [Dtype::Bf16, Dtype::Fp32].contains(&spec.dtype)

@@ -1,4 +1,4 @@
-//! What a count says about a rate.
+//! Upper bound of a rate, from a count.
 
 /// The largest rate at which `hits` or fewer of `runs` still happen once in twenty times: the upper
 /// end of the one-sided 95 % interval of Clopper and Pearson (1934). About `3/runs` for no hits.

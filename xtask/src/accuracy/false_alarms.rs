@@ -1,4 +1,4 @@
-//! Runs of engines that are right.
+//! False alarms: findings on random runs of engines that are right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ use serde_json::Value;
 use super::Subject;
 use super::bound::upper;
 
-/// What became of some runs.
+/// Number of runs by outcome.
 #[derive(Default)]
 struct Counts {
     clean: usize,
-    /// With findings that are all known bugs of the release.
+    /// Runs with findings that are all known bugs of the release.
     known: usize,
-    /// With other ones.
+    /// Runs with any other finding.
     findings: usize,
-    /// Crashed, inconclusive or never run: nothing that was right or wrong.
+    /// Runs that crashed, were inconclusive or never started: neither right nor wrong.
     silent: usize,
 }
 
-/// The part of the page.
+/// The part of the page about false alarms.
 pub fn table(results: &[(&Subject, PathBuf)]) -> Result<String> {
     let mut text = String::from(
         "| engine | dtype | runs | clean | known bug | no answer | other findings | rate, at most |\n\

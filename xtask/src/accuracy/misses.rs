@@ -1,4 +1,4 @@
-//! What became of faults and known bugs, counted on the pages that their runs write.
+//! Outcomes of faults and known bugs, counted on the pages that their runs write.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The part of the page.
+/// The part of the page about faults and known bugs.
 pub fn table() -> Result<String> {
     let faults = Matrix::read("docs/faults.md", "| fault |")?;
     let cells = || faults.rows.iter().flat_map(|row| &row[2..]);
@@ -46,7 +46,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// The table of `page` whose first line begins like this.
+    /// The table of `page` whose first line begins with `begin`.
     fn read(page: &str, begin: &str) -> Result<Self> {
         let path = workspace::root().join(page);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;

@@ -1,4 +1,4 @@
-//! The programs that are compared.
+//! The programs whose times are compared.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -13,6 +13,9 @@ use super::scratch::Scratch;
 /// Ranks of a contender, unless it says otherwise.
 pub const RANKS: usize = 2;
 
+/// The program with the floors, in the directory of release builds.
+const FLOOR: &str = "examples/floor";
+
 /// The row that all this is about.
 pub const RUN: &str = "`zprobe run --stage 1 --ga 4`";
 
@@ -22,18 +25,18 @@ const STDERR: &str = "stderr.log";
 /// File of the last program's standard output, where it is of interest.
 const STDOUT: &str = "stdout.log";
 
-/// What prepares the processes of one run.
+/// A function that prepares the processes of one run.
 type Prepare = Box<dyn Fn(&Scratch) -> Result<Vec<Command>>>;
 
-/// A program, or a few that are started together, and how often to time them.
+/// A program, or a few that are started together, and the number of times that they are timed.
 pub struct Contender {
-    /// Its row in the table.
+    /// Name of the contender's row in the table.
     pub name: String,
     /// Timed runs.
     pub runs: usize,
-    /// How many of its processes are ranks of `zprobe-rank`.
+    /// Number of its processes that are ranks of `zprobe-rank`.
     pub native_ranks: usize,
-    /// What a run that went well says on standard output, where the exit status does not tell.
+    /// Text on the standard output of a run that went well, where the exit status does not tell.
     pub proof: Option<&'static str>,
     prepare: Prepare,
 }
@@ -78,10 +81,10 @@ impl Contender {
 
     /// The floor whose ranks are forked from one process that has loaded libtorch.
     pub fn fork_floor(release: &Path, ranks: usize, runs: usize) -> Self {
-        let rank = release.join("zprobe-rank");
+        let program = release.join(FLOOR);
         let floor = Self::new("floor: ranks forked", runs, move |_| {
-            let mut command = Command::new(&rank);
-            command.args(["floor", "fork", &ranks.to_string()]).env("OMP_NUM_THREADS", "1");
+            let mut command = Command::new(&program);
+            command.args(["fork", &ranks.to_string()]).env("OMP_NUM_THREADS", "1");
             Ok(command)
         });
         Self { native_ranks: ranks, ..floor }
@@ -89,7 +92,7 @@ impl Contender {
 
     /// The floor whose ranks load libtorch each for itself.
     pub fn exec_floor(release: &Path, runs: usize) -> Self {
-        let program = release.join("zprobe-rank");
+        let program = release.join(FLOOR);
         Self {
             name: "floor: ranks started separately".into(),
             runs,
@@ -102,9 +105,9 @@ impl Contender {
                 let mut listener = Some(OwnedFd::from(listener));
                 let rank = |rank: usize| {
                     let mut command = Command::new(&program);
-                    command.args(["floor", "rank", &RANKS.to_string(), &rank.to_string(), &port]);
+                    command.args(["rank", &RANKS.to_string(), &rank.to_string(), &port]);
                     command.env("OMP_NUM_THREADS", "1");
-                    // The first rank takes it.
+                    // The first rank inherits the socket.
                     command.stdin(listener.take().map_or_else(Stdio::null, Stdio::from));
                     command
                 };
@@ -113,7 +116,7 @@ impl Contender {
         }
     }
 
-    /// Starts it, silenced.
+    /// Starts its processes; their output goes to files of `scratch` or nowhere.
     pub fn start(&self, scratch: &Scratch) -> Result<Running> {
         let mut commands = (self.prepare)(scratch)?;
         for command in &mut commands {
@@ -123,7 +126,7 @@ impl Contender {
                 None => Stdio::null(),
             });
             for (name, _) in std::env::vars_os() {
-                // The user's settings for zprobe are not what is measured here.
+                // Settings of the user for zprobe must not change what is measured.
                 if name.to_string_lossy().starts_with("ZPROBE_") {
                     command.env_remove(name);
                 }
@@ -137,7 +140,7 @@ impl Contender {
         Ok(Running { started, children })
     }
 
-    /// Runs it once, from start to end.
+    /// Times one run, from start to end.
     pub fn time(&self, scratch: &Scratch) -> Result<Duration> {
         let (time, ended) = self.start(scratch)?.finish()?;
         let success = match self.proof {
@@ -164,7 +167,7 @@ impl Running {
         self.children.iter().map(Child::id)
     }
 
-    /// Whether a process has ended, which never waits.
+    /// Returns true if a process has ended; never waits.
     pub fn has_ended(&mut self) -> Result<bool> {
         for child in &mut self.children {
             if child.try_wait()?.is_some() {
@@ -174,14 +177,14 @@ impl Running {
         Ok(false)
     }
 
-    /// Waits for all processes; the time since the start, and how they ended.
+    /// Waits for all processes, and returns the time since the start and their exit statuses.
     pub fn finish(mut self) -> Result<(Duration, Vec<ExitStatus>)> {
         let ended = self.children.iter_mut().map(Child::wait).collect::<Result<_, _>>()?;
         Ok((self.started.elapsed(), ended))
     }
 }
 
-/// How processes ended, in words.
+/// Exit statuses of processes, in words.
 fn statuses(ended: &[ExitStatus]) -> String {
     ended.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

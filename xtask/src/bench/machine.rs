@@ -1,4 +1,4 @@
-//! What the numbers were measured on, and with.
+//! The machine and the versions with which the numbers were measured.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one; `packages` are the versions of what Python ran, if it did.
+    /// The machine of this process; `packages` are the versions of what Python ran, if it did.
     pub fn this(packages: Option<String>) -> Result<Self> {
         let cpus = read("/proc/cpuinfo")?;
         let cpu = cpus
@@ -49,7 +49,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// What a command prints, without the last line feed.
+/// Standard output of a command, without the last line feed.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     anyhow::ensure!(

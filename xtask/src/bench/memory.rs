@@ -1,4 +1,4 @@
-//! How much memory a rank takes.
+//! Memory of a rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use super::contender::Contender;
 use super::processes::{kilobytes, tree};
 use super::scratch::Scratch;
 
-/// Runs that are watched of ranks that live for some 20 ms, so that one run may be missed.
+/// Number of runs that are watched: ranks live for some 20 ms, so that one run may be missed.
 pub const RUNS: usize = 10;
 
-/// The largest that was seen of any rank in any run, in kB.
+/// Largest memory seen of any rank in any run, in kB.
 #[derive(Clone, Copy, Default)]
 pub struct Memory {
     /// Most memory that was ever resident, shared or not.
     pub peak_rss: u64,
     /// Resident memory, in which each shared page counts by its share.
     pub pss: u64,
-    /// The same of all processes together: ranks, their host and the launcher.
+    /// Sum of `pss` over all processes of a run: ranks, their host and the launcher.
     pub together: u64,
 }
 
 impl Memory {
-    /// Watches the ranks of a contender in so many runs. This slows them down, so no run is timed.
+    /// Watches the ranks of a contender in `runs` runs. This slows them down, so no run is timed.
     pub fn measure(contender: &Contender, runs: usize, scratch: &Scratch) -> Result<Self> {
         eprintln!("memory of {}", contender.name);
         let mut largest = Self::default();

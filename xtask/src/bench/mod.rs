@@ -1,5 +1,5 @@
-//! How long `zprobe run` takes, beside the least that it could take and beside the script that it
-//! spares.
+//! Time of `zprobe run`, beside the least that it could take and beside the script that it
+//! replaces.
 //!
 //! All programs are timed from outside, whole processes from start to end, in turns: whatever else
 //! the machine does hits all of them alike.
@@ -32,26 +32,26 @@ use self::seed_script::SeedScript;
 use crate::page::Page;
 use crate::workspace;
 
-/// Where the tables stand.
+/// The page with the tables of `zprobe run`.
 pub const PAGE: Page = Page { path: "docs/benchmarks.md", command: "cargo xtask bench --write" };
 
-/// Where the tables of real engines stand.
+/// The page with the tables of real engines.
 pub const ENGINES_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --engines --write" };
 
-/// Where the table of many ranks stands.
+/// The page with the table of many ranks.
 pub const SCALE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --scale --write" };
 
-/// Where the tables of a suite stand.
+/// The page with the tables of suites.
 pub const SUITE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --suite --write" };
 
-/// Where the tables of the native engine stand.
+/// The page with the tables of the native engine.
 pub const NATIVE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --native --write" };
 
-/// What to measure, and how often.
+/// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Timed runs of each program, after one that is not timed
@@ -70,8 +70,8 @@ pub struct Options {
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: Vec<PathBuf>,
 
-    /// Measure real engines instead: the time to a verdict, beside that script, and what observation
-    /// costs a step of a large model
+    /// Measure real engines instead: the time to a verdict, beside that script, and the cost of
+    /// observation for a step of a large model
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
 
@@ -79,13 +79,13 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
     pub scale: bool,
 
-    /// Measure whole suites instead: over one warm pool, beside a run for each of their probes; with
-    /// --seed-script that of DeepSpeed, too
+    /// Measure whole suites instead: over one warm pool, beside a run for each of their probes;
+    /// with --seed-script that of DeepSpeed, too
     #[arg(long, conflicts_with_all = ["engines", "scale", "native"])]
     pub suite: bool,
 
-    /// Measure the native engine instead: its steps beside those of the real engines of --python, its
-    /// runs over warm ranks, and up to 64 ranks
+    /// Measure the native engine instead: its steps beside those of the real engines of --python,
+    /// its runs over warm ranks, and up to 64 ranks
     #[arg(long, conflicts_with_all = ["engines", "scale", "seed_script"])]
     pub native: bool,
 
@@ -99,7 +99,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The command that measures the same again. Where files are is everyone's own business.
+    /// The command that repeats the measurement, with placeholders for paths.
     fn command(&self) -> String {
         let mut command = "cargo xtask bench".to_owned();
         if self.native {
@@ -130,7 +130,7 @@ impl Options {
     }
 }
 
-/// Measures everything.
+/// Measures `zprobe run`, its floors and the script.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.seed_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
@@ -169,7 +169,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     Ok(Report { command: options.command(), machine: Machine::this(versions)?, measured, memory })
 }
 
-/// Where the programs are that were built.
+/// Directory of the programs of the release build.
 fn release_dir() -> Result<PathBuf> {
     Ok(workspace::target_dir()?.join("release"))
 }

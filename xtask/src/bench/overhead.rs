@@ -1,4 +1,4 @@
-//! What observation costs a step of a large model, as the ranks themselves measure it.
+//! Cost of observation for a step of a large model, as the ranks themselves measure it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,10 @@ use super::report::{ratio, time};
 use super::sample::Sample;
 use super::scratch::Scratch;
 
-/// Elements of the model, at least.
+/// Least number of elements of the model.
 const PARAMETERS: &str = "50000000";
 
-/// Steps of a run. The first one warms up, and is not counted.
+/// Steps of a run. The first one warms up and is not counted.
 const STEPS: &str = "5";
 
 /// Columns of every table of overheads.
@@ -25,22 +25,22 @@ pub const HEAD: [&str; 6] =
 
 /// Steps of one engine with and without observation.
 pub struct Overhead {
-    /// Its row in the table.
+    /// Name of the engine's row in the table.
     name: String,
-    /// What stands behind `zprobe run`.
+    /// Arguments of `zprobe run` that select the engine.
     words: &'static [&'static str],
-    /// The Python that has it; none for the native engine.
+    /// The Python that has the engine; none for the native engine.
     python: Option<PathBuf>,
-    /// Everything that a rank does in a step that is observed in full.
+    /// Times of all that a rank does in a step that is observed in full.
     observed: Sample,
-    /// The engine's own part of the step, where it is not observed.
+    /// Times of the engine's own part of a step that is not observed.
     bare: Sample,
-    /// The engine's own part of the step, with what observes it inside.
+    /// Times of the engine's own part of an observed step, with the observation inside it.
     inside: Sample,
 }
 
 impl Overhead {
-    /// Of an engine, not measured yet.
+    /// The overhead of an engine, not measured yet.
     pub fn of(name: String, words: &'static [&'static str], python: Option<&Path>) -> Self {
         Self {
             name,
@@ -57,7 +57,7 @@ impl Overhead {
         self.bare.median()
     }
 
-    /// Its row; medians.
+    /// Row of the table, with medians.
     pub fn row(&self) -> Vec<String> {
         let bare = self.bare();
         vec![
@@ -88,7 +88,8 @@ impl Overhead {
         Ok(())
     }
 
-    /// Runs once; times of each step but the first, on the slowest rank: the engine's, and all.
+    /// Runs once, and returns two times of each step but the first, on the slowest rank: that of
+    /// the engine's part, and that of the whole step.
     fn steps(
         &self,
         release: &Path,
@@ -106,14 +107,14 @@ impl Overhead {
             command.arg("--out").arg(scratch.empty("run")?);
             Ok(command)
         });
-        // Findings, of a release that has the bug, are no failure.
+        // The exit status tells of findings, which are no failure here: some releases have the bug.
         run.proof = Some("Contribution weights");
         run.time(scratch)?;
         slowest(&scratch.read("run/trace.jsonl")?)
     }
 }
 
-/// Measures all of them in turns.
+/// Measures all overheads in turns.
 pub fn measure(overheads: &mut [Overhead], runs: usize, scratch: &Scratch) -> Result<()> {
     let release = release_dir()?;
     for round in 1..=runs {
@@ -123,7 +124,8 @@ pub fn measure(overheads: &mut [Overhead], runs: usize, scratch: &Scratch) -> Re
     Ok(())
 }
 
-/// Times of each step but the first, from a trace.
+/// Times of each step but the first on the slowest rank, from a trace: that of the engine's part,
+/// and that of the whole step.
 fn slowest(trace: &str) -> Result<Vec<(Duration, Duration)>> {
     let mut steps: Vec<(u64, u64)> = Vec::new();
     for line in trace.lines().filter(|line| line.contains("step-timed")) {

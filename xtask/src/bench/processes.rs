@@ -19,7 +19,7 @@ pub fn tree(roots: &BTreeSet<u32>) -> Result<BTreeMap<u32, u32>> {
     Ok(below(roots, parents))
 }
 
-/// Those of `parents` that descend from `roots`.
+/// Entries of `parents` whose process descends from `roots`.
 fn below(roots: &BTreeSet<u32>, parents: BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
     let descends = |mut pid: u32| {
         loop {

@@ -9,17 +9,17 @@ use super::sample::Sample;
 
 /// A contender and its times.
 pub struct Measured {
-    /// Its name.
+    /// Name of the contender.
     pub name: String,
-    /// Its times; none if it was not run.
+    /// Times of the contender; empty if it was not run.
     pub times: Sample,
 }
 
-/// Everything that was measured.
+/// All measurements of `zprobe run` and of the programs beside it.
 pub struct Report {
     /// The command that measured it.
     pub command: String,
-    /// Where, and with what.
+    /// The machine, and the versions of what ran.
     pub machine: Machine,
     /// Times, those of the forked floor first.
     pub measured: Vec<Measured>,

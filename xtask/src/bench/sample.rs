@@ -13,22 +13,22 @@ impl Sample {
         self.0.insert(place, millis(time));
     }
 
-    /// How many there are.
+    /// Number of times.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no time.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The smallest.
+    /// The smallest time.
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The one in the middle, or the mean of the two there.
+    /// Median: the time in the middle, or the mean of the two there.
     pub fn median(&self) -> f64 {
         let middle = self.0.len() / 2;
         match self.0.len() {

@@ -1,4 +1,5 @@
-//! What the diagnosis of many ranks takes: traces of runs on paper, which `simulate-trace` writes.
+//! Time and memory of the diagnosis of many ranks, on traces of simulated runs, which
+//! `simulate-trace` writes.
 
 use std::fmt;
 use std::fs;
@@ -16,14 +17,14 @@ use super::scratch::Scratch;
 use super::{Options, release_dir};
 use crate::workspace;
 
-/// Ranks of the traces.
+/// Numbers of ranks of the traces.
 const RANKS: &[usize] = &[64, 512, 4096];
 
 /// Microbatches per step, and steps.
 const GA: usize = 4;
 const STEPS: usize = 2;
 
-/// What was measured, by number of ranks.
+/// All measurements, by number of ranks.
 pub struct Report {
     command: String,
     machine: Machine,
@@ -34,9 +35,9 @@ struct Row {
     ranks: usize,
     trace_bytes: u64,
     times: Sample,
-    /// In kB.
+    /// Peak RSS in kB.
     peak_rss: u64,
-    /// What the diagnosis said.
+    /// Verdict of the diagnosis.
     verdict: String,
 }
 
@@ -55,7 +56,7 @@ pub fn measure(options: &Options) -> Result<Report> {
 fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
     eprintln!("{ranks} ranks");
     let dir = scratch.empty("trace")?;
-    // One gradient of one rank is lost: what is right is read faster than what is not.
+    // One gradient of one rank is lost: a trace with a finding takes longer than a clean one.
     let status = Command::new(release_dir()?.join("examples/simulate-trace"))
         .args(["--ranks", &ranks.to_string(), "--ga", &GA.to_string()])
         .args(["--steps", &STEPS.to_string()])
@@ -80,7 +81,7 @@ fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
     Ok(row)
 }
 
-/// One diagnosis: how long it took, its peak RSS in kB, and its verdict.
+/// Diagnoses once, and returns the time, the peak RSS in kB, and the verdict.
 fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
     let started = Instant::now();
     let mut child = Command::new(workspace::zprobe()?)
@@ -93,7 +94,7 @@ fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
         .context("cannot start zprobe")?;
     let mut peak_rss = 0;
     let status = loop {
-        // The peak of a process that has ended is not to be had any more.
+        // Read while it runs: a process that has ended no longer tells its peak.
         peak_rss = kilobytes(child.id(), "status", "VmHWM").unwrap_or(0).max(peak_rss);
         if let Some(status) = child.try_wait()? {
             break status;

@@ -1,4 +1,4 @@
-//! A directory for whatever the measured programs write.
+//! A directory for the files that the measured programs write.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes it, empty.
+    /// Makes the directory, empty.
     pub fn new(dir: PathBuf) -> Result<Self> {
         let scratch = Self { dir };
         clear(&scratch.dir)?;
@@ -20,25 +20,25 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A path in it where there is nothing.
+    /// A path in the directory at which nothing exists.
     pub fn empty(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         clear(&path)?;
         Ok(path)
     }
 
-    /// A new file in it.
+    /// A new file in the directory.
     pub fn create(&self, name: &str) -> Result<File> {
         let path = self.dir.join(name);
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// What a file in it says.
+    /// Text of a file in the directory.
     pub fn read(&self, name: &str) -> Result<String> {
         let path = self.dir.join(name);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))

@@ -12,23 +12,23 @@ use super::contender::{Contender, RANKS};
 use super::machine::output;
 use super::scratch::Scratch;
 
-/// The script's row in the table.
+/// Name of the script's row in the table.
 pub const NAME: &str = "the script, with real DeepSpeed";
 
 /// Starts the last line that the script prints.
 const LAST_LINE: &str = "[BEFORE engine.step()]";
 
-/// What starts the ranks of the script.
+/// Launcher of the script's ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Launcher {
-    /// torch's.
+    /// The launcher of torch, `torch.distributed.run`.
     Torchrun,
-    /// DeepSpeed's.
+    /// The launcher of DeepSpeed, `deepspeed.launcher.runner`.
     DeepSpeed,
 }
 
 impl Launcher {
-    /// What stands behind Python, up to the number of ranks.
+    /// Arguments of Python, up to the number of ranks.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Torchrun => &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
@@ -65,7 +65,7 @@ impl SeedScript {
         Ok(Self { file, path: search_path(&python)?, python, versions })
     }
 
-    /// The Python that runs it.
+    /// The Python that runs the script.
     pub fn python(&self) -> &Path {
         &self.python
     }
@@ -88,14 +88,15 @@ impl SeedScript {
             command.env("DS_ACCELERATOR", "cpu").env("OMP_NUM_THREADS", "1").env("PATH", &path);
             Ok(command)
         });
-        // It does not leave its process group, and is aborted at its end every now and then.
+        // The script never destroys its process group, and is aborted at its end every now and
+        // then.
         script.proof = Some(LAST_LINE);
         script
     }
 }
 
-/// `--python` as it can be started from anywhere: a name without a slash is looked up in `PATH`; a path
-/// is meant from where the user stands.
+/// `--python` as it can be started from anywhere: a name without a slash is looked up in `PATH`; a
+/// path is relative to the working directory of the user.
 pub fn interpreter(python: &Path) -> Result<PathBuf> {
     match python.components().count() {
         1 => Ok(python.to_path_buf()),
@@ -115,7 +116,8 @@ pub fn versions(python: &Path) -> Result<String> {
     Ok(versions)
 }
 
-/// DeepSpeed looks for ninja in `PATH`, where an environment that is not activated is missing.
+/// `PATH` with the directory of the interpreter in front: DeepSpeed looks for ninja in `PATH`, and
+/// an environment that is not activated is missing there.
 fn search_path(python: &Path) -> Result<OsString> {
     let own = python.parent().filter(|dir| !dir.as_os_str().is_empty()).map(Path::to_path_buf);
     let path = env::var_os("PATH").unwrap_or_default();
@@ -123,7 +125,7 @@ fn search_path(python: &Path) -> Result<OsString> {
         .context("--python is in a directory that PATH cannot name")
 }
 
-/// The same script on the CPU.
+/// The text of the script with the CPU in place of CUDA.
 fn without_gpu(text: &str) -> String {
     text.replace("\"cuda\"", "\"cpu\"").replace(".cuda()", "")
 }

@@ -1,4 +1,4 @@
-//! How long a suite takes over one warm pool, beside one `zprobe run` for each of its probes and one run
+//! Time of a suite over one warm pool, beside one `zprobe run` for each of its probes and one run
 //! of the script for each.
 
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use super::seed_script::SeedScript;
 use super::{Options, release_dir};
 use crate::workspace;
 
-/// Everything that was measured.
+/// All measurements of suites.
 pub struct Report {
     command: String,
     machine: Machine,
@@ -28,7 +28,7 @@ pub struct Report {
 /// A suite of one engine.
 struct Suite {
     engine: &'static str,
-    /// All of it, by `zprobe check`.
+    /// The whole suite, by `zprobe check`.
     check: Contender,
     /// Each of its probes, by `zprobe run`.
     runs: Vec<Contender>,
@@ -42,7 +42,7 @@ struct Times {
     probes: usize,
     check: Sample,
     runs: Sample,
-    /// One run of the script.
+    /// Times of single runs of the script.
     script: Sample,
 }
 
@@ -59,7 +59,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     let mut suites = vec![native.measure(options.runs, options.runs, &scratch)?];
     if let Some(script) = &script {
         let suite = Suite::new(&release, "deepspeed", Some(script))?;
-        // Each probe by itself takes minutes together.
+        // All probes, each run by itself, take minutes together.
         suites.push(suite.measure(options.seed_runs, 1, &scratch)?);
     }
     let machine = Machine::this(script.map(|script| script.versions))?;
@@ -96,8 +96,9 @@ impl Suite {
         Ok(Self { engine, check, runs, script })
     }
 
-    /// In turns, in `rounds` of which the first few, `singly`, have each probe by itself, too. What fills
-    /// caches is not counted: the suite, the first of its probes, and the script.
+    /// Times the suite and the script in `rounds` turns, the first `singly` of which also run each
+    /// probe by itself. One run each of the suite, of the first probe and of the script fills
+    /// caches first, and is not counted.
     fn measure(&self, rounds: usize, singly: usize, scratch: &Scratch) -> Result<Times> {
         self.check.time(scratch)?;
         for first in self.runs.first().into_iter().chain(&self.script) {
@@ -152,7 +153,7 @@ impl fmt::Display for Report {
 }
 
 impl Times {
-    /// `script` is the time of one run of it.
+    /// Row of the table; `script` is the time of one run of the script.
     fn row(&self, script: f64) -> Vec<String> {
         let check = self.check.median();
         let mut row = vec![

@@ -1,4 +1,5 @@
-//! Calls of zprobe, with a limit on time and memory, and what every one of them has to come to.
+//! Calls of zprobe with limits on time and memory, and the checks that every one of them has to
+//! pass.
 
 use std::env;
 use std::ffi::OsStr;
@@ -16,16 +17,17 @@ use super::Case;
 use super::leftovers::MARK;
 use crate::workspace;
 
-/// Longest that a call may take. Far above any that ends: only what hangs is ended by it.
+/// Most time of a call, far above that of any that ends by itself: only a call that hangs reaches
+/// it.
 const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 /// Most memory of a call that only reads files.
 const MEMORY_LIMIT: usize = 2 << 30;
 
-/// Most bytes on standard error: more is no message.
+/// Most bytes on standard error; a longer text is no message.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
-/// Words of a program that panicked, which may stand nowhere.
+/// Words of a panic message, which may stand nowhere.
 const PANIC: &str = "panicked at";
 
 /// A call of zprobe that is not made yet.
@@ -42,7 +44,8 @@ impl Case {
         Ok(call)
     }
 
-    /// Calls another program, which may call zprobe, like that; its memory is not limited.
+    /// Calls another program, which may call zprobe, in the same surroundings; its memory is not
+    /// limited.
     pub fn call(&self, program: &Path) -> Call {
         let mut command = Command::new(program);
         command.current_dir(&self.dir).env_clear().env(MARK, &self.mark);
@@ -53,19 +56,19 @@ impl Case {
 }
 
 impl Call {
-    /// With these words behind.
+    /// Adds these arguments.
     pub fn args<T: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = T>) -> Self {
         self.command.args(words);
         self
     }
 
-    /// With this variable.
+    /// Sets this environment variable.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// With as much memory as it likes, for what starts ranks: libraries of an engine are large.
+    /// Lifts the limit on memory, for calls that start ranks: libraries of an engine are large.
     pub fn with_ranks(mut self) -> Self {
         self.memory = None;
         self
@@ -91,12 +94,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process, which leads a group of its own.
+    /// Process of the call, which leads a group of its own.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Waits for its end, which comes by itself or zprobe has failed.
+    /// Waits for the end of the call. A call that has to be ended for its time is a failure of
+    /// zprobe.
     pub fn ended(self) -> Result<Ended> {
         let mut control = self.child.controlled_with_output();
         if let Some(limit) = self.memory {
@@ -114,7 +118,7 @@ impl Running {
     }
 }
 
-/// How a call ended, and what it said.
+/// The end of a call, and its output.
 pub struct Ended {
     /// Exit code or signal.
     pub status: ExitStatus,
@@ -125,8 +129,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The exit code, of a call that ended as every one has to: with one that is documented, without a
-    /// panic, and with a single error of reasonable length if nothing was done.
+    /// The exit code, of a call that ended as every one has to: with a code that is documented,
+    /// without a panic, and with a single error of reasonable length if nothing was done.
     pub fn code(&self) -> Result<i64> {
         self.no_panic()?;
         let Some(code @ 0..=4) = self.status.code() else {
@@ -153,7 +157,7 @@ impl Ended {
         Ok(code)
     }
 
-    /// Fails if it panicked.
+    /// Fails if the program panicked.
     pub fn no_panic(&self) -> Result<()> {
         for text in [&self.stderr, &self.stdout] {
             let line = text.lines().position(|line| line.contains(PANIC));
@@ -163,7 +167,7 @@ impl Ended {
         Ok(())
     }
 
-    /// The end of what it said, for a failure.
+    /// End of standard error, for a failure.
     fn last_words(&self) -> String {
         let chars: Vec<char> = self.stderr.trim_end().chars().collect();
         chars[chars.len().saturating_sub(200)..].iter().collect()

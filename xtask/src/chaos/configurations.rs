@@ -1,7 +1,8 @@
-//! Command lines and files that ask for something: valid, contradictory, extreme, or no such thing at all.
+//! Command lines and files that ask for something: valid, contradictory, extreme, or no
+//! configuration at all.
 //!
-//! Where a run would begin, a program that says nothing stands for its ranks, so that what can be run ends
-//! at once, as crashed.
+//! In place of the ranks of a run there is a program that says nothing, so that a valid run ends at
+//! once, as crashed.
 
 mod deepspeed;
 mod flags;
@@ -12,7 +13,8 @@ use anyhow::{Result, ensure};
 use super::calls::Call;
 use super::{Campaign, Case, Survival};
 
-/// A command line or a file, which is refused with a message of reasonable length, or run.
+/// The campaign of command lines and files, each of which is run, or refused with a message of
+/// reasonable length.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "configurations",
     faults: "command lines, DeepSpeed files, zprobe.toml, probes, zoo rows, baselines: wrong, extreme, hostile",
@@ -21,19 +23,19 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// Something that zprobe is asked.
+/// A call of zprobe, and the answers that it may give.
 struct Question {
     call: Call,
-    /// What a refusal has to name, where only one thing is wrong.
+    /// Name that a refusal has to contain, where only one thing is wrong.
     named: Option<String>,
     /// Exit codes that are possible.
     codes: &'static [i64],
 }
 
-/// A way of asking.
+/// A function that makes a question.
 type Ask = fn(&mut Case) -> Result<Question>;
 
-/// All ways, as often as they are drawn.
+/// All questions; one that stands twice is drawn twice as often.
 const WAYS: &[Ask] = &[
     flags::of_a_run,
     deepspeed::file,
@@ -55,10 +57,10 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     let Question { call, named, codes } = way(case)?;
     let ended = call.ended()?;
     let code = ended.code_of(codes)?;
-    // What is too large to be a configuration is refused before anything in it is read.
+    // A file that is too large for a configuration is refused before anything in it is read.
     let is_read = !ended.stderr.contains("larger than 1 MiB");
     if let (2, Some(name), true) = (code, named, is_read) {
-        // Underscores in flags are dashes.
+        // Flags have dashes where keys have underscores.
         let said = ended.stderr.replace('_', "-").contains(&name.replace('_', "-"));
         ensure!(said, "the message does not name `{name}`: {}", ended.stderr.trim_end());
     }
@@ -71,8 +73,8 @@ fn run(case: &Case) -> Result<Call> {
     case.zprobe(["run", "--out", "run", "--rank-program", "true"])
 }
 
-/// What such a run can come to: refused, crashed, or interrupted.
+/// Possible exit codes of such a run, which is refused, crashes, or is interrupted.
 const OF_A_RUN: &[i64] = &[2, 3];
 
-/// What a list can come to.
+/// Possible exit codes of a command that only lists.
 const OF_A_LIST: &[i64] = &[0, 2];

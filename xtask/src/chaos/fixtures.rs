@@ -13,11 +13,11 @@ use crate::workspace;
 pub struct Fixture {
     /// Name of its directory.
     pub name: String,
-    /// Its lines, without line feeds.
+    /// Lines of the trace, without line feeds.
     pub lines: Vec<String>,
 }
 
-/// All of them, by name.
+/// All recorded traces, by name.
 pub fn all() -> Result<&'static [Fixture]> {
     static ALL: LazyLock<Result<Vec<Fixture>>> = LazyLock::new(read);
     match &*ALL {
@@ -26,13 +26,13 @@ pub fn all() -> Result<&'static [Fixture]> {
     }
 }
 
-/// The one of this name.
+/// The recorded trace of this name.
 pub fn named(name: &str) -> Result<&'static Fixture> {
     let found = all()?.iter().find(|fixture| fixture.name == name);
     found.with_context(|| format!("there is no recorded trace {name}"))
 }
 
-/// The directory of the one of this name.
+/// Directory of the recorded trace of this name.
 pub fn dir(name: &str) -> PathBuf {
     workspace::root().join("fixtures/traces").join(name)
 }
@@ -63,7 +63,7 @@ impl Fixture {
     }
 }
 
-/// Writes a trace into a run directory, which is made.
+/// Makes a run directory, and writes a trace into it.
 pub fn write(run_dir: &Path, text: &[u8]) -> Result<()> {
     fs::create_dir_all(run_dir)
         .and_then(|()| fs::write(run_dir.join(TRACE), text))

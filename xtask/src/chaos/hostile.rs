@@ -1,4 +1,5 @@
-//! Hostile strings in every text of a trace, in names of files and in arguments, read in every form.
+//! Hostile strings in every text of a trace, in names of files and in arguments, read in every
+//! form.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::calls::Ended;
 use super::{Campaign, Case, Survival, fixtures, markup};
 
-/// Every string in every place, in every form.
+/// The campaign that puts every string in every place, and reads it in every form.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "hostile",
     faults: "strings for terminals, CIs, Markdown, browsers and Python in every text, in every form",
@@ -81,17 +82,17 @@ const STRINGS: &[&str] = &[
     "\u{1f4a9}\u{301}\u{301}\u{301}INJECTED",
 ];
 
-/// Where a string may stand.
+/// A place where a string may stand.
 struct Place {
     name: &'static str,
     at: At,
 }
 
-/// How it is put there.
+/// The way in which a string is put into its place.
 enum At {
     /// In the record of a trace: the type of its event, and the field in the event.
     Record(&'static str, &'static str),
-    /// In a record that the trace does not have otherwise: this is it, with the string for `@`.
+    /// In a record that the trace does not have otherwise: this one, with the string for `@`.
     NewRecord(&'static str),
     /// In the specification, as the name of an engine's configuration or as a value in it.
     Configuration,
@@ -181,13 +182,14 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// A run directory with the string in its place; none if there can be no such name.
+/// Writes a run directory with the string in its place, and returns its name; none if no directory
+/// can have that name.
 fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
     let fixture = fixtures::named("boundary-leak")?;
     let mut records = (0..fixture.lines.len())
         .map(|line| fixture.record(line))
         .collect::<Result<Vec<Value>>>()?;
-    // An engine for which there is a script in the attachment.
+    // DeepSpeed has a script in the attachment.
     let spec = &mut records[0]["event"]["spec"];
     spec["engine"] = json!("deepspeed");
     spec["inject"] = Value::Null;
@@ -234,12 +236,12 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
     Ok(Some(run))
 }
 
-/// Diagnoses the run in every form, as a terminal and as others see it.
+/// Diagnoses the run in every form, with styles as on a terminal.
 fn every_form(case: &Case, run: &str) -> Result<()> {
     for form in ["full", "concise", "markdown", "github"] {
         let call = case.zprobe(["diagnose", run, "--output-format", form])?;
         let call = call.env("CLICOLOR_FORCE", "1").env("GITHUB_STEP_SUMMARY", "summary.md");
-        // What is exported is the same whatever is printed.
+        // Exports do not depend on the form that is printed.
         let exports = EXPORTS.map(|(kind, _)| format!("--export-{kind}=out.{kind}"));
         let call = if form == "full" { call.args(exports) } else { call };
         let ended = call.ended()?;
@@ -262,10 +264,10 @@ fn every_form(case: &Case, run: &str) -> Result<()> {
     }
 }
 
-/// What somebody makes of a text.
+/// The check that a reader of a text makes.
 type Look = fn(&str) -> Result<()>;
 
-/// What is exported, and who reads it.
+/// Kinds of exports, each with the check of its reader.
 const EXPORTS: [(&str, Look); 4] = [
     ("json", markup::json),
     ("sarif", markup::json),
@@ -273,7 +275,7 @@ const EXPORTS: [(&str, Look); 4] = [
     ("html", markup::html),
 ];
 
-/// The attachment, file by file.
+/// Checks the attachment, file by file.
 fn attachment(case: &Case, run: &str) -> Result<()> {
     let call = case.zprobe(["report", run, "--out", "a.zip"])?.env("CLICOLOR_FORCE", "1");
     let ended = call.ended()?;
@@ -304,7 +306,7 @@ fn attachment(case: &Case, run: &str) -> Result<()> {
     Ok(())
 }
 
-/// An argument that nothing takes, in the message that refuses it.
+/// Checks the messages that refuse the string as an argument.
 fn refused_argument(case: &Case, string: &str) -> Result<()> {
     if string.contains('\0') {
         return Ok(());
@@ -329,7 +331,7 @@ fn refused_argument(case: &Case, string: &str) -> Result<()> {
     Ok(())
 }
 
-/// A file that nothing reads, in the message that refuses it.
+/// Checks the messages that refuse the string in a file.
 fn refused_file(case: &Case, string: &str) -> Result<()> {
     let key = json!(string).to_string();
     let config = format!(
@@ -368,14 +370,14 @@ fn toml_string(text: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// A refusal, whose message people read.
+/// Checks a refusal and its message.
 fn refused(ended: Ended) -> Result<()> {
     ended.code_of(&[2])?;
     people(&ended.stderr)?;
     people(&ended.stdout)
 }
 
-/// What people see on a terminal or in the log of a CI.
+/// Checks a text as people see it: on a terminal, and in the log of a CI.
 fn people(text: &str) -> Result<()> {
     markup::terminal(text)?;
     markup::log_of_a_ci(text)

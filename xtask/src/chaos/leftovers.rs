@@ -10,10 +10,11 @@ use nix::unistd::Pid;
 
 use super::Case;
 
-/// The variable.
+/// Name of that variable.
 pub const MARK: &str = "CHAOS_CASE";
 
-/// How long a process may take to end once nobody wants it any more. Only ends what hangs.
+/// Most time that a process may take to end once nobody needs it any more; only one that hangs
+/// reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Case {
@@ -35,7 +36,7 @@ impl Case {
         found
     }
 
-    /// Fails if a process of this case stays, which is ended then.
+    /// Fails if a process of this case stays, and ends that process.
     pub fn nothing_is_left(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {

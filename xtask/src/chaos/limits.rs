@@ -1,4 +1,5 @@
-//! Machines that give less than a program expects: full disks, small limits, closed streams, odd environments.
+//! Machines that give less than a program expects: full disks, small limits, closed streams, odd
+//! environments.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use super::calls::no_panic_in;
 use super::{Campaign, Case, Survival, fixtures};
 use crate::workspace;
 
-/// Every limit around every command.
+/// The campaign that puts every limit around every command.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "limits",
     faults: "full disks, small limits, closed streams, odd environments and arguments",
@@ -19,22 +20,25 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// A limit, as a script for bash in which `"$@"` is zprobe's command line and `$PWD` the directory of the case.
+/// A limit, as a script for bash in which `"$@"` is zprobe's command line and `$PWD` the directory
+/// of the case.
 struct Limit {
     script: &'static str,
     hinders: Hinders,
 }
 
-/// What a limit may keep zprobe from.
+/// The failures of zprobe that a limit excuses.
 #[derive(Clone, Copy, PartialEq)]
 enum Hinders {
-    /// From nothing: it does what it always does.
+    /// No failure: zprobe does what it always does.
     Nothing,
-    /// From its work: it may refuse, or report that an engine did not run, and must not find bugs in it.
+    /// Any failure: zprobe may refuse, or report that an engine did not run, and must not find bugs
+    /// in it.
     Anything,
 }
 
-/// What a limit stands around; the words behind `zprobe`. `DISK` is a directory that a limit may have filled.
+/// Arguments of `zprobe` that are tried under each limit. `DISK` is a directory that a limit may
+/// have filled, and `FIXTURE` that of a recorded trace.
 const COMMANDS: &[&[&str]] = &[
     &["run", "--ga", "2", "--timeout", "60", "--out", "DISK/run"],
     &["run", "--ga", "1", "--timeout", "60", "--repeat", "2", "--out", "DISK/run"],
@@ -48,7 +52,7 @@ macro_rules! limits {
     };
 }
 
-/// All of them. Those that mount something or leave a network do so in a namespace of their own.
+/// All limits. Those that mount something or leave a network do so in a namespace of their own.
 const LIMITS: &[Limit] = limits! {
     Nothing: [
         r#""$@" <&-"#,
@@ -144,7 +148,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     } else {
         case.call(Path::new("bash"))
     };
-    // What a disk in a namespace holds is gone with it.
+    // A disk in a namespace goes with the namespace, so its contents are copied out.
     call = call.args([
         "-c",
         &format!("{}\ncode=$?; cp -r disk kept 2>/dev/null; exit $code", limit.script),
@@ -156,7 +160,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// Whether that is how a command may end under a limit.
+/// Checks that a command may end like this under a limit.
 fn judge(case: &Case, limit: &Limit, command: &str, ended: super::calls::Ended) -> Result<()> {
     case.nothing_is_left()?;
     no_panic_in(&case.dir)?;
@@ -164,7 +168,7 @@ fn judge(case: &Case, limit: &Limit, command: &str, ended: super::calls::Ended) 
     let usual = i64::from(is_diagnosis);
     let closed = limit.script.contains("2>");
     if closed && ended.status.code() == Some(2) && limit.hinders == Hinders::Anything {
-        // Nobody can be told why.
+        // Standard error is closed: there is no message to check.
         return ended.no_panic();
     }
     match limit.hinders {
@@ -187,7 +191,7 @@ fn judge(case: &Case, limit: &Limit, command: &str, ended: super::calls::Ended) 
     Ok(())
 }
 
-/// Whether this user may make namespaces.
+/// True if this user may make namespaces.
 static NAMESPACES: LazyLock<bool> = LazyLock::new(|| {
     let mut unshare = Command::new("unshare");
     let status = unshare.args(["--mount", "--net", "true"]).status();

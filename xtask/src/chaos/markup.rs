@@ -1,6 +1,7 @@
-//! What programs make of a text that zprobe wrote: a terminal, GitHub, a Markdown renderer, a browser, Python.
+//! The readers of a text that zprobe wrote: a terminal, GitHub, a Markdown renderer, a browser,
+//! Python.
 //!
-//! Each says whether a hostile string, which has [`MARK`] in it, became more than text.
+//! Each check fails if a hostile string, which has [`MARK`] in it, became more than text.
 
 use anyhow::{Context as _, Result, ensure};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -9,7 +10,8 @@ use serde_json::Value;
 /// Part of every hostile string.
 pub const MARK: &str = "INJECTED";
 
-/// A terminal: colours are zprobe's own, and there is nothing else that moves, hides or turns around.
+/// Checks a text for a terminal: its only escape sequences are zprobe's own colours and styles, and
+/// no other character moves, hides or turns around text.
 pub fn terminal(text: &str) -> Result<()> {
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| is_control(c) || is_invisible(c)) {
@@ -23,10 +25,10 @@ pub fn terminal(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What follows an escape sequence for a colour or a style that zprobe uses.
+/// Text behind an escape sequence for a colour or a style that zprobe uses.
 fn style(text: &str) -> Option<&str> {
     let (parameters, after) = text.strip_prefix("\u{1b}[")?.split_once('m')?;
-    // Blinking and hidden text are nobody's style here.
+    // zprobe has no blinking and no hidden text.
     let known =
         |number: &str| number.is_empty() || matches!(number.parse(), Ok(0..=4 | 30..=39 | 90..=97));
     parameters.split(';').all(known).then_some(after)
@@ -42,7 +44,8 @@ fn is_invisible(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A log of GitHub Actions or Azure Pipelines: no line is a command that the hostile string begins.
+/// Checks a log of GitHub Actions or Azure Pipelines: no line is a command that the hostile string
+/// begins.
 pub fn log_of_a_ci(text: &str) -> Result<()> {
     for line in text.split(['\n', '\r']) {
         let line = line.trim_start();
@@ -56,7 +59,8 @@ pub fn log_of_a_ci(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Markdown as GitHub renders it: no HTML, no link, no image, no heading with the string in it.
+/// Checks Markdown as GitHub renders it: no HTML, no link, no image, no heading with the string in
+/// it.
 pub fn markdown(text: &str) -> Result<()> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_GFM;
     let mut code = false;
@@ -71,7 +75,8 @@ pub fn markdown(text: &str) -> Result<()> {
                 ensure!(!dest_url.contains(MARK), "a link in Markdown: {dest_url}");
             }
             Event::Text(text) if !code => {
-                // Whom GitHub would tell of it. A bare address is a link to what it says, and loads nothing.
+                // GitHub would notify whoever is mentioned. A bare address is a link to what it
+                // says, and loads nothing.
                 ensure!(!text.contains("@INJECTED"), "somebody is mentioned in Markdown: {text}");
             }
             _ => {}
@@ -80,7 +85,7 @@ pub fn markdown(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// HTML and XML: what begins a tag or ends an attribute stands there escaped.
+/// Checks HTML and XML: characters that begin a tag or end an attribute are escaped.
 pub fn html(text: &str) -> Result<()> {
     for opened in ["<img src=x onerror=INJECTED", "<script>INJECTED", "<b INJECTED", "<!--INJECTED"]
     {
@@ -89,7 +94,7 @@ pub fn html(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// XML: as HTML, and nothing that XML cannot hold.
+/// Checks XML: as HTML, and with no character that XML cannot hold.
 pub fn xml(text: &str) -> Result<()> {
     html(text)?;
     let forbidden = |c: char| {
@@ -102,13 +107,13 @@ pub fn xml(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// JSON, which is data whatever is in it.
+/// Checks JSON, in which every string is only data.
 pub fn json(text: &str) -> Result<()> {
     serde_json::from_str::<Value>(text).map(drop).context("no JSON")
 }
 
-/// A program for Python that unpacks an archive into a directory, and looks whether scripts in it are some, and
-/// have no name with [`MARK`] in them.
+/// A program for Python that unpacks an archive into a directory, and fails if a script in it does
+/// not parse or has a name with [`MARK`] in it.
 pub const PYTHON: &str = "
 import ast, pathlib, sys, zipfile
 zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])

@@ -1,8 +1,9 @@
 //! The fault campaign: zprobe's release programs under attack, and on machines that let them down.
 //!
-//! A [`Campaign`] is a number of cases. A case is made of its number and of chance alone that follows from the
-//! seed and that number, so that it can be made again by itself. Each starts zprobe as anybody would, from
-//! outside, and says whether it survived. [`runner`] runs them, and [`table`] says what came of it.
+//! A [`Campaign`] is a number of cases. A case depends on its number, and on random choices that
+//! follow from the seed and that number, so that it can be made again by itself. Each starts zprobe
+//! as a user would, from outside, and says whether zprobe survived. [`runner`] runs them, and
+//! [`table`] shows the results.
 
 mod calls;
 mod configurations;
@@ -27,24 +28,24 @@ use fastrand::Rng;
 use crate::page::Page;
 use crate::workspace;
 
-/// Where the table stands.
+/// The page with the table.
 pub const PAGE: Page = Page { path: "docs/reliability.md", command: "cargo xtask chaos" };
 
 /// One kind of fault, with all its cases.
 struct Campaign {
-    /// Its name on the command line.
+    /// Name of the campaign on the command line.
     name: &'static str,
-    /// What is done to zprobe, in a line.
+    /// The faults that zprobe meets, in a line.
     faults: &'static str,
-    /// How many cases there are.
+    /// Number of cases.
     full: usize,
-    /// How many of them the short form tries, evenly over all.
+    /// Number of cases that the short form tries, evenly over all.
     short: usize,
-    /// Makes a case. An error says how zprobe did not survive it.
+    /// Tries a case. An error says how zprobe did not survive it.
     try_case: fn(&mut Case) -> Result<Survival>,
 }
 
-/// All of them.
+/// All campaigns.
 const CAMPAIGNS: &[Campaign] = &[
     signals::CAMPAIGN,
     limits::CAMPAIGN,
@@ -54,23 +55,23 @@ const CAMPAIGNS: &[Campaign] = &[
     hostile::CAMPAIGN,
 ];
 
-/// A case that zprobe did not fail.
+/// The outcome of a case that zprobe did not fail.
 enum Survival {
-    /// It did what it has to.
+    /// zprobe did what it has to.
     Survived,
     /// The case cannot be made on this machine, for this reason.
     Skipped(String),
 }
 
-/// A case, and all that it may use.
+/// A case, and everything that it may use.
 struct Case {
-    /// Its number in the campaign, from 0.
+    /// Number of the case in the campaign, from 0.
     number: usize,
-    /// Chance that is the same whenever the case is made.
+    /// Random choices that are the same whenever the case is made.
     rng: Rng,
     /// An empty directory of its own.
     dir: PathBuf,
-    /// What its processes are known by: see [`leftovers`].
+    /// Value of the variable by which its processes are known: see [`leftovers`].
     mark: String,
 }
 
@@ -91,16 +92,16 @@ impl Case {
         Ok(Self { number, rng: Rng::with_seed(start), dir, mark })
     }
 
-    /// One of several.
+    /// One of these choices, drawn at random.
     fn one_of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.rng.usize(..choices.len())]
     }
 }
 
-/// How it is done.
+/// Options of `cargo xtask chaos`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// What chance starts from
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -131,7 +132,8 @@ impl Options {
     fn numbers(&self, campaign: &Campaign) -> Vec<usize> {
         let tried = if self.short { campaign.short } else { campaign.full };
         let all = || {
-            // One of every so many, and not always the first: cases that are alike lie at equal distances.
+            // One case of every `every`, and not always the first: similar cases lie at equal
+            // distances.
             let every = campaign.full / tried;
             (0..tried).map(|at| at * every + at.wrapping_mul(2_654_435_761) % every).collect()
         };
@@ -167,7 +169,7 @@ impl FromStr for Only {
     }
 }
 
-/// Runs the campaigns, prints what came of them, and fails if zprobe did.
+/// Runs the campaigns, prints their results, and fails if zprobe did.
 pub fn run(options: &Options) -> Result<()> {
     ensure!(options.jobs > 0, "--jobs 0: must be at least 1");
     let mut results = Vec::new();

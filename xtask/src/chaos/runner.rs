@@ -1,4 +1,4 @@
-//! Runs cases, several at a time, and shows how far it is.
+//! Runs cases, several at a time, and shows the progress.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,19 +12,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Campaign, Case, Options, Survival};
 
-/// What came of a campaign.
+/// Results of a campaign.
 pub struct Results {
     /// Name of the campaign.
     pub name: &'static str,
-    /// What was done to zprobe.
+    /// The faults that zprobe met.
     pub faults: &'static str,
-    /// How many cases were tried.
+    /// Number of cases that were tried.
     pub tried: usize,
-    /// How many of them this machine cannot make, by the reason.
+    /// Number of cases that this machine cannot make, by the reason.
     pub skipped: BTreeMap<String, usize>,
-    /// What zprobe did not survive: a line each, in the order of the numbers.
+    /// Failures of zprobe: a line each, in the order of the case numbers.
     pub failures: Vec<String>,
-    /// How long all of it took.
+    /// Time of the whole campaign.
     pub took: Duration,
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::calls::Call;
 use super::{Campaign, Case, Survival, fixtures};
 
-/// Every form of a secret in every place.
+/// The campaign that plants every form of a secret in every place.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "secrets",
     faults: "secrets in environment, configuration, arguments and logs, of which none may leave",
@@ -21,11 +21,12 @@ pub const CAMPAIGN: Campaign = Campaign {
 /// A text with a secret in it, whose place is `@`, and what the secret is made of.
 struct Form {
     text: &'static str,
-    /// The beginning by which others know such a secret; the rest is drawn.
+    /// The beginning by which such a secret is known; the rest is drawn.
     prefix: &'static str,
     alphabet: &'static str,
     length: usize,
-    /// Whether it is the name of somebody or of a machine, which stays in what users export for themselves.
+    /// True if the secret is the name of a user or of a machine, which stays in the exports that
+    /// users make for themselves.
     is_name: bool,
 }
 
@@ -48,7 +49,7 @@ const fn name(text: &'static str, alphabet: &'static str, length: usize) -> Form
     Form { text, prefix: "", alphabet, length, is_name: true }
 }
 
-/// What secrets look like, in the words around them.
+/// Forms of secrets, with words around them.
 const FORMS: &[Form] = &[
     form("password: @", "", ALNUM, 14),
     form("password=@", "", PUNCTUATED, 16),
@@ -123,19 +124,19 @@ const FORMS: &[Form] = &[
 /// Forms of a report on standard output.
 const FORMATS: &[&str] = &["full", "concise", "json", "markdown", "junit", "github", "sarif"];
 
-/// Where a secret may stand.
+/// A place where a secret may stand.
 struct Place {
     name: &'static str,
-    /// Puts it there: `text` has the secret in its words, `secret` is the secret alone.
+    /// Plants the secret: `text` has it in its words, `secret` is the secret alone.
     plant: fn(&mut Planting, text: &str, secret: &str),
 }
 
-/// Everything that a secret may be planted in.
+/// The parts of a run in which a secret may be planted.
 struct Planting {
     records: Vec<Value>,
     logs: Vec<(&'static str, String)>,
     variables: Vec<(String, String)>,
-    /// Whether the secret is the name of somebody or of a machine.
+    /// True if the secret is the name of a user or of a machine.
     is_name: bool,
     rng: fastrand::Rng,
 }
@@ -158,7 +159,7 @@ impl Planting {
     }
 
     fn variable(&mut self, text: &str, secret: &str) {
-        // Beginnings of names that the report tells the values of.
+        // Prefixes of variables whose values the report shows.
         let prefixes = ["NCCL_", "TORCH_", "ZPROBE_", "DS_", "MASTER_"];
         let prefix = prefixes[self.rng.usize(..prefixes.len())];
         let (ending, value) =
@@ -176,7 +177,7 @@ impl Planting {
             "wandb": {"note": text},
             "gradient_accumulation_steps": 2,
         });
-        // A name is no key to anything.
+        // A name of a user or a machine is no API key or password.
         if !self.is_name {
             config["comet"][key] = json!(secret);
         }
@@ -202,7 +203,7 @@ impl Planting {
         self.append(event);
     }
 
-    /// As a launcher's log shows a command line.
+    /// Plants the secret in a command line, as the log of a launcher shows it.
     fn argument(&mut self, text: &str, secret: &str) {
         let command = format!("['python3', 'train.py', '--lr', '1', '--auth-token', '{secret}']");
         self.log(&format!("launch: cmd = {command}\nlaunch: {text}"), secret);
@@ -224,7 +225,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     let alphabet: Vec<char> = form.alphabet.chars().collect();
     let drawn: String = (0..form.length).map(|_| *case.one_of(&alphabet)).collect();
     let secret = format!("{}{drawn}", form.prefix);
-    // In a URL the second `@` is its own.
+    // Only the first `@` is the place of the secret: a second one belongs to a URL.
     let text = form.text.replacen('@', &secret, 1);
 
     let fixture = fixtures::named("rank-dies")?;

@@ -22,7 +22,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// Kinds of runs, by the words behind `zprobe run`. The last number is how many traces there are at the end.
+/// Kinds of runs, by the arguments of `zprobe run`, each with the number of traces at the end.
 const RUNS: &[(&[&str], usize)] = &[
     (&["--ga", "2"], 1),
     (&["--ga", "2", "--nproc-per-node", "3"], 1),
@@ -30,13 +30,13 @@ const RUNS: &[(&[&str], usize)] = &[
     (&["--stage", "3", "--ga", "2", "--nproc-per-node", "3", "--repeat", "3"], 3),
 ];
 
-/// How many of them, the first ones, have no pool.
+/// Number of kinds of runs, the first ones, that have no pool.
 const COLD: usize = 2;
 
-/// About as many records as a run of [`RUNS`] has, and some more.
+/// A few more records than a run of [`RUNS`] has.
 const RECORDS: usize = 160;
 
-/// Who gets it.
+/// The process, or group of processes, that gets a signal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     Launcher,
@@ -46,7 +46,7 @@ enum Target {
     Other,
 }
 
-/// What is sent.
+/// The signals that a target gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sent {
     Once(Signal),
@@ -58,7 +58,7 @@ enum Sent {
     Stopped,
 }
 
-/// Who is sent what.
+/// Targets, and the signals that they get.
 const SIGNALS: &[(Target, Sent)] = &[
     (Target::Launcher, Sent::Once(Signal::SIGINT)),
     (Target::Other, Sent::Once(Signal::SIGKILL)),
@@ -90,17 +90,19 @@ const SIGNALS: &[(Target, Sent)] = &[
 
 fn try_case(case: &mut Case) -> Result<Survival> {
     let (target, sent) = SIGNALS[case.number % SIGNALS.len()];
-    // A pool that is stopped is given up, too, but after minutes.
+    // A stopped pool is given up, too, but only after minutes.
     let runs = if sent == Sent::Stopped { &RUNS[..COLD] } else { RUNS };
     let (words, traces) = *case.one_of(runs);
-    // What is stopped for good is given up soon; what is not never looks as if it were, on any machine.
+    // A rank that is stopped for good is given up soon; all others have more time than they need on
+    // any machine.
     let timeout = if sent == Sent::Stopped { "2" } else { "100" };
     let call = case.zprobe(["run", "--out", "run", "--timeout", timeout])?.with_ranks().args(words);
     let records = case.rng.usize(..RECORDS);
     let then = Duration::from_micros(case.rng.u64(..3000));
     let running = call.start()?;
     let launcher = running.pid();
-    // Half of the time before there is a record, while libraries are loaded.
+    // Half of the cases act by the number of processes, often before the first record, while
+    // libraries are loaded.
     if case.rng.bool() {
         wait_for_records(case, &running, records);
     } else {
@@ -114,7 +116,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// Sends it. A process that is gone already gets nothing.
+/// Sends the signals. A process that is gone already gets nothing.
 fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()> {
     let others: Vec<Pid> = case.processes().into_iter().filter(|pid| *pid != launcher).collect();
     let pid = match target {
@@ -141,7 +143,7 @@ fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()
     }
 }
 
-/// Whether a run may end like this, and has left what it must.
+/// Checks that a run may end like this, and has left what it must.
 fn judge(case: &Case, target: Target, sent: Sent, ended: &Ended, traces: usize) -> Result<()> {
     case.nothing_is_left()?;
     ended.no_panic()?;
@@ -171,7 +173,7 @@ fn judge(case: &Case, target: Target, sent: Sent, ended: &Ended, traces: usize) 
     readable(case, code)
 }
 
-/// How many traces of the run have every rank finish.
+/// Number of traces of the run in which every rank finished.
 fn finished(case: &Case) -> Result<usize> {
     let mut count = 0;
     for dir in trace_dirs(case) {
@@ -182,11 +184,12 @@ fn finished(case: &Case) -> Result<usize> {
     Ok(count)
 }
 
-/// Whether `zprobe diagnose` reads what was written, says the same, and `report.json` is one.
+/// Checks that `zprobe diagnose` reads the traces and comes to the same exit code, and that
+/// `report.json` follows its schema.
 fn readable(case: &Case, code: Option<i64>) -> Result<()> {
     let run = case.dir.join("run");
     let whole = trace_dirs(case).iter().all(|dir| {
-        // A trace is one from its first line on.
+        // A file is a trace once its first line is there.
         fs::read(dir.join(fixtures::TRACE)).is_ok_and(|text| text.contains(&b'\n'))
     });
     if whole && !trace_dirs(case).is_empty() {
@@ -198,7 +201,7 @@ fn readable(case: &Case, code: Option<i64>) -> Result<()> {
     }
     let report = run.join("report.json");
     if report.exists() {
-        // Which reads a report as strictly as its schema is written.
+        // `zprobe compare` reads a report as strictly as its schema.
         let call = case.zprobe(["compare", "run/report.json", "run/report.json", "--exit-zero"])?;
         call.ended()?.code_of(&[0])?;
     }
@@ -213,7 +216,7 @@ fn trace_dirs(case: &Case) -> Vec<PathBuf> {
     dirs.filter(|dir| dir.join(fixtures::TRACE).is_file()).collect()
 }
 
-/// Waits until the run has recorded that much, or has ended.
+/// Waits until the run has written this many records, or has ended.
 fn wait_for_records(case: &Case, running: &Running, records: usize) {
     until(running, || {
         let lines = |dir: &PathBuf| {
@@ -224,19 +227,19 @@ fn wait_for_records(case: &Case, running: &Running, records: usize) {
     });
 }
 
-/// Waits until the run has that many processes, or has ended.
+/// Waits until the run has this many processes, or has ended.
 fn wait_for_processes(case: &Case, running: &Running, count: usize) {
     until(running, || case.processes().len() >= count);
 }
 
-/// Waits until something is so, or the run has ended.
+/// Waits until a condition holds, or the run has ended.
 fn until(running: &Running, is_so: impl Fn() -> bool) {
     while !is_so() && !has_ended(running.pid()) {
         thread::sleep(Duration::from_micros(500));
     }
 }
 
-/// Whether a child has ended, which nobody has waited for yet.
+/// Returns true if a child has ended; nobody has waited for it yet.
 fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))

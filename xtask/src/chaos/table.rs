@@ -1,10 +1,10 @@
-//! What came of the campaigns, as a table for the terminal and for the documentation.
+//! The results of the campaigns, as a table for the terminal and for the documentation.
 
 use std::fmt::Write as _;
 
 use super::runner::Results;
 
-/// A row for each campaign, then what was skipped and what was not survived.
+/// A row for each campaign, then the cases that were skipped and those that zprobe did not survive.
 pub fn table(results: &[Results]) -> String {
     let mut text = String::from(
         "| campaign | what is done | tried | survived | skipped | seconds |\n\

@@ -1,4 +1,4 @@
-//! Recorded traces with damage, as disks, editors and enemies make it, read in every form.
+//! Recorded traces with damage, as disks, editors and attackers cause it, read in every form.
 
 mod mutation;
 
@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::fixtures::{self, Fixture};
 use super::{Campaign, Case, Survival};
 
-/// One to three mutations of one recorded trace, which is then diagnosed, every second one in another way, too.
+/// The campaign of recorded traces with one to three mutations each, which are diagnosed, and now
+/// and then reported on or compared, too.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "traces",
     faults: "recorded traces with bits flipped, records lost, fields changed, text of enemies",
@@ -24,7 +25,8 @@ pub const CAMPAIGN: Campaign = Campaign {
 /// Forms on standard output.
 const FORMS: &[&str] = &["full", "concise", "json", "markdown", "junit", "github", "sarif"];
 
-/// Traces larger than this are drawn less often: they take long and have nothing of their own.
+/// Size from which traces are drawn less often: they take long and contain nothing that smaller
+/// ones lack.
 const LARGE: usize = 1 << 18;
 
 fn try_case(case: &mut Case) -> Result<Survival> {
@@ -57,7 +59,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// A trace, a large one seldom.
+/// A random trace; large ones are drawn seldom.
 fn draw(case: &mut Case) -> Result<&'static Fixture> {
     let all = fixtures::all()?;
     for _ in 0..10 {
@@ -75,7 +77,8 @@ fn report(path: &std::path::Path) -> Result<Value> {
     serde_json::from_str(&text).context("the export is no JSON")
 }
 
-/// Whether a clean report covers as much as that on the trace before its damage, which has to be clean, too.
+/// Returns true if a clean report covers as much as the one on the trace before its damage, which
+/// has to be clean, too.
 fn is_covered(case: &Case, fixture: &Fixture, report: &Value) -> Result<bool> {
     static BEFORE: Mutex<BTreeMap<String, Option<usize>>> = Mutex::new(BTreeMap::new());
     let count = |report: &Value| report["contributions"].as_array().map_or(0, Vec::len);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Host;
 
-/// The compiler that the `cc` crate takes when nothing is said.
+/// The compiler that the `cc` crate takes without `CXX`.
 const DEFAULT: &str = "c++";
 
 /// A C++ compiler of this machine.
@@ -19,7 +19,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Finds it: `CXX`, or the usual names.
+    /// Finds the compiler: `CXX`, or one of the usual names.
     pub fn find(host: &Host) -> Result<Self> {
         if let Some(cxx) = &host.cxx {
             let words: Vec<_> =
@@ -43,7 +43,8 @@ impl Compiler {
         }
     }
 
-    /// What `CXX` must be for the `cc` crate to take this compiler, where that is not so by itself.
+    /// Value of `CXX` with which the `cc` crate takes this compiler; none where it does so by
+    /// itself.
     pub fn cxx(&self) -> Option<OsString> {
         (self.words != [DEFAULT]).then(|| self.words.join(" ").into())
     }

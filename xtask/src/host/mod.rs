@@ -12,7 +12,7 @@ use std::process::Command;
 
 pub use compiler::Compiler;
 
-/// The part of the environment that decides how things are set up.
+/// The part of the environment that decides the set-up.
 pub struct Host {
     /// `PATH`
     path: OsString,
@@ -27,7 +27,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The real one.
+    /// Reads the host from the environment of this process.
     pub fn from_env() -> Self {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty());
         Self {
@@ -47,9 +47,9 @@ impl Host {
         command
     }
 
-    /// Whether there is such a program.
+    /// Returns true if there is such a program.
     pub fn has(&self, program: impl AsRef<OsStr>) -> bool {
-        // As for the shell, a name with a slash is a path of its own.
+        // As in a shell, a name with a slash is a path of its own.
         let program = Path::new(program.as_ref());
         if program.components().count() > 1 {
             return is_executable(program);
@@ -58,7 +58,7 @@ impl Host {
     }
 }
 
-/// Whether this is a file that may be executed.
+/// Returns true if this is a file that may be executed.
 fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

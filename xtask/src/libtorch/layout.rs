@@ -1,4 +1,4 @@
-//! What a libtorch directory must hold.
+//! Required contents of a libtorch directory.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use anyhow::{Result, bail};
 use super::VERSION;
 use super::version::Version;
 
-/// What the native engine links or, last, includes.
+/// Files that the native engine links or, the last one, includes.
 const FILES: [&str; 4] =
     ["lib/libtorch_cpu.so", "lib/libc10.so", "lib/libtorch.so", "include/ATen/ATen.h"];
 
-/// Checks that `dir` is a libtorch of the right release; `origin` says why it was looked at.
+/// Checks that `dir` is a libtorch of the right release; `origin` says how `dir` was chosen.
 pub fn check(dir: &Path, origin: &str) -> Result<()> {
     if let Some(missing) = FILES.iter().find(|file| !dir.join(file).is_file()) {
         bail!(

@@ -1,4 +1,5 @@
-//! libtorch: whose, which, and how cargo is told.
+//! The libtorch to build against, the user's own or a private one, and the environment that tells
+//! cargo of it.
 
 mod external;
 pub mod layout;
@@ -17,7 +18,8 @@ use crate::workspace;
 /// The release that crate `tch` is made for, and that is provisioned.
 pub const VERSION: &str = "2.11.0";
 
-/// What torch-sys reads; any other value than last time's makes it compile again, for minutes.
+/// Variables that torch-sys reads; a value other than that of the last build makes it compile
+/// again, for minutes.
 const TORCH_SYS_VARIABLES: [&str; 7] = [
     "LIBTORCH",
     "LIBTORCH_BYPASS_VERSION_CHECK",
@@ -35,7 +37,8 @@ pub struct Libtorch {
 }
 
 impl Libtorch {
-    /// The user's own where the environment names one, otherwise the private one, made ready.
+    /// Finds the user's own libtorch where the environment names one, otherwise makes the private
+    /// one ready.
     pub fn locate(host: &Host) -> Result<Self> {
         let compiler = Compiler::find(host)?;
         let dir = match external::named(host)? {
@@ -50,7 +53,7 @@ impl Libtorch {
         &self.dir
     }
 
-    /// Makes a cargo command build against it, and always in the same words.
+    /// Makes a cargo command build against this libtorch, always with the same environment.
     pub fn apply(&self, mut command: Command) -> Command {
         for name in TORCH_SYS_VARIABLES {
             command.env_remove(name);

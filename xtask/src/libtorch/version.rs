@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::VERSION;
 
-/// Where the numbers are defined: since 2.9, and before.
+/// Headers that define the numbers: since 2.9, and before.
 const HEADERS: [&str; 2] =
     ["include/torch/headeronly/version.h", "include/torch/csrc/api/include/torch/version.h"];
 
@@ -31,7 +31,7 @@ impl Version {
             })
     }
 
-    /// Whether it differs from [`VERSION`] by a patch at most.
+    /// Returns true if it differs from [`VERSION`] by a patch at most.
     pub fn is_compatible(&self) -> bool {
         let wanted = VERSION.split('.').map(str::parse);
         wanted.zip(self.0).take(2).all(|(wanted, found)| wanted == Ok(found))

@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 
 use crate::host::Host;
 
-/// What a provisioning takes at its peak, in MiB: pip holds the wheels twice for a moment.
+/// Space that a provisioning takes at its peak, in MiB: pip holds the wheels twice for a moment.
 const PEAK: u64 = 1200;
 
-/// Checks that there is room below `dir`.
+/// Checks that there is enough space below `dir`.
 pub fn check(host: &Host, dir: &Path) -> Result<()> {
-    // Where `df` cannot tell, a full disk is reported by whatever hits it.
+    // Where `df` cannot tell, the first write that meets a full disk reports it.
     let Some(free) = free(host, dir) else { return Ok(()) };
     if free < PEAK {
         bail!(

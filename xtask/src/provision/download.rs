@@ -16,7 +16,7 @@ use crate::libtorch::VERSION;
 /// The wheels, with their hashes.
 pub const REQUIREMENTS: &str = include_str!("requirements.txt");
 
-/// Their size together.
+/// Size of all wheels together.
 const BYTES: u64 = 543_671_191;
 
 /// The platform tags under which they are published.
@@ -27,7 +27,7 @@ const PLATFORMS: [&str; 4] = [
     "manylinux2014_x86_64",
 ];
 
-/// The lines of pip's output that an error quotes.
+/// Number of lines of pip's output that an error quotes.
 const QUOTED_LINES: usize = 8;
 
 /// Downloads the wheels and returns their paths.
@@ -88,12 +88,12 @@ fn pip_download(host: &Host, stage: &Stage, requirements: &Path) -> Command {
         .arg(requirements)
         // Half a gigabyte is more than some /tmp hold.
         .env("TMPDIR", stage.temporary())
-        // Asked for by careful users against installations; this installs nothing.
+        // Set by careful users against installations; this command installs nothing.
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     command
 }
 
-/// Waits for pip, showing how much of the wheels is there.
+/// Waits for pip, and shows how much of the wheels is there.
 fn watch(pip: &mut Child, temporary: &Path) -> io::Result<ExitStatus> {
     let bar = progress::bytes(BYTES);
     let status = loop {
@@ -107,7 +107,7 @@ fn watch(pip: &mut Child, temporary: &Path) -> io::Result<ExitStatus> {
     Ok(status)
 }
 
-/// The size of all the wheels below `dir`, whole or not; pip may move them while we look.
+/// Size of all wheels below `dir`, whole or not; pip may move them meanwhile.
 fn wheel_bytes(dir: &Path) -> u64 {
     let size = |path: PathBuf| match path.metadata() {
         Ok(found) if found.is_dir() => wheel_bytes(&path),
@@ -117,7 +117,7 @@ fn wheel_bytes(dir: &Path) -> u64 {
     files(dir).unwrap_or_default().into_iter().map(size).sum()
 }
 
-/// What is in a directory.
+/// Paths of everything in a directory.
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
 }

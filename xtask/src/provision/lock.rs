@@ -1,4 +1,4 @@
-//! One provisioning at a time.
+//! A lock that allows one provisioning at a time.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The private libtorch, under the target directory.
 //!
-//! It is downloaded by the user's own pip, so that every mirror, proxy and certificate that works
-//! there works here, and only what the native engine needs is unpacked: half a gigabyte instead of
+//! The user's own pip downloads it, so that every mirror, proxy and certificate that works there
+//! works here, and only what the native engine needs is unpacked: half a gigabyte instead of
 //! several.
 
 mod disk;
@@ -25,8 +25,8 @@ use stage::Stage;
 
 /// Makes the private libtorch ready, and returns its directory.
 ///
-/// Once that is done it costs nothing. An attempt that was interrupted is thrown away and made
-/// again, and of several at the same time one does the work.
+/// A libtorch that is ready costs nothing. An interrupted attempt is thrown away and made again,
+/// and of several attempts at the same time one does the work.
 pub fn ensure(host: &Host, compiler: &Compiler, target: &Path) -> Result<PathBuf> {
     let home = target.join("libtorch");
     let prefix = home.join(VERSION);
@@ -43,7 +43,7 @@ pub fn ensure(host: &Host, compiler: &Compiler, target: &Path) -> Result<PathBuf
     Ok(prefix)
 }
 
-/// Makes `prefix`, aside and then all at once.
+/// Makes `prefix`: in a directory beside it, which is moved into place at the end.
 fn provision(host: &Host, compiler: &Compiler, home: &Path, prefix: &Path) -> Result<()> {
     let start = Instant::now();
     let stage = Stage::create(home.join(format!("{VERSION}.partial")))?;

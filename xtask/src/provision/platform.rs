@@ -1,4 +1,4 @@
-//! Where there is a libtorch to download.
+//! Platforms for which there is a libtorch to download.
 
 use std::env::consts::{ARCH, OS};
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::libtorch::VERSION;
 
-/// Checks that this is a machine that the wheels are made for.
+/// Checks that the wheels are made for this machine.
 pub fn check() -> Result<()> {
     check_one(OS, ARCH, cfg!(target_env = "gnu"))
 }

@@ -1,4 +1,4 @@
-//! Showing that something happens.
+//! Lines, bars and spinners that show progress.
 //!
 //! Lines are printed everywhere, bars and spinners on terminals only (indicatif sees to that).
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often what is shown is renewed.
+/// Time between two updates of the display.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A bar for so many bytes.

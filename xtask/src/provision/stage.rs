@@ -1,4 +1,4 @@
-//! The place where a provisioning is made before it is seen.
+//! The directory in which a provisioning is made before it is moved into place.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 pub struct Stage(PathBuf);
 
 impl Stage {
-    /// Creates it, without what an interrupted attempt left there.
+    /// Creates the directory, without the leftovers of an interrupted attempt.
     pub fn create(root: PathBuf) -> Result<Self> {
         remove(&root)?;
         let stage = Self(root);
@@ -25,27 +25,27 @@ impl Stage {
         &self.0
     }
 
-    /// Where pip keeps what it is downloading.
+    /// Directory of pip's unfinished downloads.
     pub fn temporary(&self) -> PathBuf {
         self.0.join("tmp")
     }
 
-    /// Where the wheels go.
+    /// Directory of the wheels.
     pub fn wheels(&self) -> PathBuf {
         self.0.join("wheels")
     }
 
-    /// Where they are unpacked, as they are laid out themselves.
+    /// Directory of the unpacked wheels, in their own layout.
     pub fn unpacked(&self) -> PathBuf {
         self.0.join("unpacked")
     }
 
-    /// What becomes the libtorch directory.
+    /// Directory that becomes the libtorch directory.
     pub fn prefix(&self) -> PathBuf {
         self.0.join("prefix")
     }
 
-    /// Puts the result in its place.
+    /// Moves the libtorch directory to its final place.
     pub fn publish(&self, place: &Path) -> Result<()> {
         remove(place)?;
         fs::rename(self.prefix(), place)
@@ -54,7 +54,7 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// Gives back the disk, after a failure too.
+    /// Frees the disk space, after a failure too.
     fn drop(&mut self) {
         if let Err(error) = remove(&self.0) {
             eprintln!("warning: {error:#}");

@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 
 use super::download::REQUIREMENTS;
 
-/// The mark; it holds what was provisioned, so that another list of wheels is provisioned anew.
+/// File that marks a complete provisioning; it holds what was provisioned, so that another list of
+/// wheels is provisioned anew.
 const STAMP: &str = "requirements.txt";
 
-/// Whether `prefix` is complete, and of what is wanted now.
+/// Returns true if `prefix` is complete, and holds the wheels that are wanted now.
 pub fn is_current(prefix: &Path) -> bool {
     fs::read(prefix.join(STAMP)).is_ok_and(|text| text == REQUIREMENTS.as_bytes())
 }

@@ -62,7 +62,7 @@ fn error_of(python: Option<&str>) -> String {
     error
 }
 
-/// How many downloads were made below `target`.
+/// Number of downloads made below `target`.
 fn downloads(target: &TempDir) -> usize {
     fs::read_to_string(target.path().join("libtorch/downloads")).unwrap().lines().count()
 }

@@ -1,4 +1,4 @@
-//! Unpacking what is needed of the wheels, and nothing else.
+//! Unpacks the needed parts of the wheels.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::host::Host;
 /// Unpacks members of wheels; Python can do that everywhere.
 const UNPACK: &str = include_str!("unpack.py");
 
-/// What is needed: where it is in a wheel, and where in a libtorch directory.
+/// Needed files and directories: the path in a wheel, and the path in a libtorch directory.
 ///
 /// The headers, the two libraries to link, and the three that these load.
 const CONTENTS: [(&str, &str); 6] = [

@@ -6,7 +6,8 @@ use crate::cargo::{self, cargo};
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 
-/// What selects the native engine; in release always, so that nothing is compiled for two profiles.
+/// Arguments that select the native engine; in release always, so that nothing is compiled for two
+/// profiles.
 pub const NATIVE: &str = "--release --package zprobe --features native";
 
 /// Builds both programs in release.
@@ -15,15 +16,16 @@ pub fn build() -> Result<()> {
     release(&libtorch)
 }
 
-/// Builds `zprobe` alone in release, which takes no libtorch.
+/// Builds `zprobe` alone in release, which needs no libtorch.
 pub fn launcher() -> Result<()> {
     cargo::run(cargo("build --release --package zprobe --bin zprobe")?)
 }
 
 /// The release build, against a libtorch that is ready.
 ///
-/// With the examples, because they take what tests take: for programs alone cargo selects other
-/// features of some dependencies, and the tests would compile those and zprobe once more.
+/// The examples are built, too, because they need the same dependencies as the tests: for programs
+/// alone cargo selects other features of some dependencies, and the tests would compile those and
+/// zprobe once more.
 pub fn release(libtorch: &Libtorch) -> Result<()> {
     cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins --examples"))?))
 }

@@ -17,7 +17,7 @@ use crate::libtorch::Libtorch;
 use crate::steps::Steps;
 use crate::{tools, workspace};
 
-/// What selects every package; compiled for one profile and one set of features.
+/// Arguments that select every package; compiled for one profile and one set of features.
 const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 
 /// Checks and tests everything, the quick steps first. Downloads go on beside the steps before the
@@ -70,7 +70,8 @@ pub fn test(full: bool) -> Result<()> {
         let (engines, python) =
             steps.step("a Python environment with DeepSpeed", || result_of(engines))?;
         steps.step(&format!("tests of real engines, with {}", runner.name()), || {
-            // Of the native engine's own tests only the comparison with others: the rest needs a GPU.
+            // Of the native engine's ignored tests only the comparison with others: the rest needs
+            // a GPU.
             for selection in ["--test engines", "--test native every_engine_ends"] {
                 let tests = runner.ignored_tests(&format!("{EVERYTHING} {selection}"))?;
                 let mut tests = libtorch.apply(tests);
@@ -86,7 +87,7 @@ pub fn test(full: bool) -> Result<()> {
     Ok(())
 }
 
-/// What came of work that went on beside other steps.
+/// Result of work that went on beside other steps.
 fn result_of<T>(work: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     work.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
@@ -98,16 +99,16 @@ fn documentation() -> Result<Command> {
     Ok(command)
 }
 
-/// How tests are run.
+/// The way in which tests are run.
 struct Runner {
-    /// With cargo-nextest, otherwise with `cargo test`.
+    /// True for cargo-nextest, false for `cargo test`.
     nextest: bool,
-    /// Over every seed.
+    /// True for tests over every seed.
     full: bool,
 }
 
 impl Runner {
-    /// What runs the tests.
+    /// Name of the program that runs the tests.
     fn name(&self) -> &'static str {
         if self.nextest { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
     }
@@ -128,7 +129,7 @@ impl Runner {
         self.tests(&format!("{selection} {ignored}"))
     }
 
-    /// Runs the examples in the documentation, which only nextest leaves out.
+    /// Runs the examples in the documentation, which nextest leaves out and `cargo test` does not.
     fn doc_tests(&self, libtorch: &Libtorch) -> Result<()> {
         if self.nextest {
             cargo::run(libtorch.apply(cargo(&format!("test {EVERYTHING} --doc"))?))

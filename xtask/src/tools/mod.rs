@@ -1,6 +1,6 @@
 //! Programs that the tasks need and few machines have, installed below the target directory.
 //!
-//! They come as wheels by the user's pip, like libtorch: where that works, these do. pip takes
+//! The user's pip installs them as wheels, like libtorch: where that works, these do. pip takes
 //! nothing whose hash is not the one in `requirements.txt`.
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::host::Host;
 /// The programs' wheels, with their hashes.
 const REQUIREMENTS: &str = include_str!("requirements.txt");
 
-/// The mark of a complete installation; it holds what was installed.
+/// File that marks a complete installation; it holds what was installed.
 const STAMP: &str = "requirements.txt";
 
 /// Makes the programs ready, and returns the directory that they are in.

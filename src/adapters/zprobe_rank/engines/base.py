@@ -1,4 +1,4 @@
-"""What every adapter offers to the rank."""
+"""The interface between a rank and the engine under test."""
 
 import contextlib
 
@@ -10,8 +10,9 @@ from zprobe_rank.sampler import Pieces
 class BaseEngine:
     """Wraps a model in the engine under test, as a user would.
 
-    `spec` is the run's specification, `model` the synthetic model, `make_optimizer` makes torch's
-    own optimizer for some parameters, and `channel` is where events go.
+    Every adapter defines its methods in the order in which they stand here, and then its own. All tensors
+    are on the CPU. "The model's order" is that of `model.parameters()`, each parameter flat, one after the
+    other: numel elements in all, those of frozen parameters too.
     """
 
     #: Packages whose versions matter, besides torch.
@@ -20,25 +21,32 @@ class BaseEngine:
     #: Dtype of the parameters that the model is made with, if not that of the run.
     model_dtype = None
 
-    #: Layout of what `before_step` returns.
+    #: Layout of what `before_step` returns: "full" is the model's order, "partition" the optimizer's.
     before_step_layout = "full"
 
-    def __init__(self, spec, model, make_optimizer, channel):
-        self.spec, self.model, self.make_optimizer, self.channel = spec, model, make_optimizer, channel
+    def __init__(self, spec, workload, model, make_optimizer, channel):
+        """`spec` is the run's specification as JSON has it, `workload` what goes forward and backward,
+        `model` the synthetic model, whose parameters are in `model_dtype` or the run's dtype.
+        `make_optimizer` makes torch's own optimizer for some parameters, and events go to `channel`."""
+        self.spec, self.workload, self.model = spec, workload, model
+        self.make_optimizer, self.channel = make_optimizer, channel
         self.optimizer = None
-        #: Called with the gradient right after the boundary's reduction, where that can be seen.
+        #: Called with what `before_step` would return right after the boundary's reduction, where that
+        #: can be seen.
         self.on_reduced = None
 
     def set_up(self):
-        """Hands the model to the engine and makes the inner optimizer."""
+        """Hands the model to the engine, and makes the inner optimizer: `self.optimizer`."""
         raise NotImplementedError
 
     def describe(self):
-        """Class that wraps the inner optimizer, and facts in the engine's own words."""
+        """Class that wraps the inner optimizer, and facts in the engine's own words: a text, and a dict
+        of texts."""
         raise NotImplementedError
 
     def describe_afterwards(self):
-        """Facts that the engine can tell only once steps were taken; they take the place of the first."""
+        """Facts that the engine can tell only once steps were taken, a dict of texts; they take the place
+        of the first."""
         return {}
 
     def observe(self):
@@ -52,11 +60,12 @@ class BaseEngine:
         return contextlib.nullcontext()
 
     def forward(self, *data):
-        """The engine's forward."""
+        """The engine's forward. The coded model is given a tensor for each of its uses of a parameter,
+        fp32 and of the parameter's whole shape, or None; it returns fp32."""
         raise NotImplementedError
 
     def backward(self, loss):
-        """The engine's backward."""
+        """The engine's backward; `loss` is a scalar, not yet divided by the accumulation steps."""
         raise NotImplementedError
 
     def step(self, boundary):
@@ -64,11 +73,12 @@ class BaseEngine:
         raise NotImplementedError
 
     def parameter_beside(self, name):
-        """A parameter as a user finds it outside of the engine's forward."""
+        """A parameter as a user finds it outside of the engine's forward: of its whole shape."""
         return self.model.get_parameter(name)
 
     def parameters(self):
-        """Content of every parameter, whole, in the model's order."""
+        """Content of every parameter in the model's order: a list of tensors, each of the whole shape and in
+        the dtype that the model computes with or wider."""
         return [parameter.detach() for parameter in self.model.parameters()]
 
     def graph_index(self):
@@ -86,25 +96,26 @@ class BaseEngine:
 
     def fired(self):
         """How often each parameter's gradient hook fired since the last call, and how many gradients
-        autograd delivered to it; None where hooks are not observed."""
+        autograd delivered to it: two lists in the model's order. None where hooks are not observed."""
         return None
 
     def accumulated(self, microbatch):
-        """The rank's own sum of gradients so far, `Pieces` in the model's order, or None."""
+        """The rank's own sum of gradients so far, not divided by the ranks: `Pieces` of numel elements in the
+        model's order, in the dtype in which the engine adds them up. None where it cannot be seen."""
         return None
 
     def before_step(self):
-        """The gradient as the optimizer step finds it, `Pieces` or None: the whole in the model's order,
-        or this rank's fragments in the optimizer's."""
+        """The gradient as the optimizer step finds it: `Pieces`, of numel elements in the model's order, or
+        of this rank's fragments in the optimizer's, in the engine's dtype. None where it cannot be seen."""
         return None
 
     def scaling(self):
-        """Loss scale of the last step and whether it overflowed, or None without a scale."""
+        """Loss scale of the last step, a float, and whether it overflowed; None without a scale."""
         return None
 
     def gradient_norm(self):
         """Global norm of the last step's gradient as the engine computed it, and the norm to which it
-        clips; None without a norm."""
+        clips: two floats. None without a norm."""
         return None
 
     def trainable(self):
@@ -112,13 +123,41 @@ class BaseEngine:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
+class LoopEngine(BaseEngine):
+    """An engine that leaves division, clipping and the optimizer's step to the user's training loop, as those
+    of PyTorch do. It sets `self.optimizer`."""
+
+    norm = None
+
+    def backward(self, loss):
+        (loss / self.spec["gradient_accumulation_steps"]).backward()
+
+    def step(self, boundary):
+        if not boundary:
+            return
+        limit = self.spec["gradient_clipping"]
+        if limit > 0:
+            self.norm = whole(torch.nn.utils.clip_grad_norm_(self.trainable(), limit)).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def gradient_norm(self):
+        return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
+
+
+def whole(tensor):
+    """The whole of what may be a shard of a `DTensor`. Modules that took part in no backward have not resharded:
+    their parameters are whole already, and a norm over no gradient is a plain number."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def or_zeros(gradient, parameter, dtype=None):
-    """A parameter's gradient, or zeros if it has none."""
+    """A parameter's gradient; if it has none as many zeros, in `dtype` or the parameter's."""
     if gradient is not None:
         return gradient
     return torch.zeros(1, dtype=dtype or parameter.dtype).expand(parameter.numel())
 
 
 def gradients_of(parameters):
-    """Gradients one after the other; zeros where there is none."""
+    """Gradients one after the other, in the parameters' dtype; zeros where there is none."""
     return Pieces([or_zeros(parameter.grad, parameter) for parameter in parameters])

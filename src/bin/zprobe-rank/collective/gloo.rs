@@ -14,14 +14,14 @@ pub struct Gloo {
     /// Not dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
     /// process ends with its group anyway.
     group: ManuallyDrop<c10d::Gloo>,
-    /// Whether tensors are copied to the host first, and what comes out of it back.
+    /// True where tensors are copied to the host first, and the results back.
     stages: bool,
 }
 
 /// An operation that was started.
 struct Started {
     work: c10d::Work,
-    /// Where the result goes, and where it comes from; none where it is there already.
+    /// The tensor that the result goes to, and the one that it comes from; none where it is there already.
     result: Option<(Tensor, Tensor)>,
 }
 
@@ -38,7 +38,7 @@ impl Gloo {
         Ok(Self { group, stages: device != Device::Cpu })
     }
 
-    /// What Gloo is given for `tensor`.
+    /// The tensor on the host that Gloo is given for `tensor`.
     fn on_host(&self, tensor: &Tensor) -> Result<Tensor> {
         if !self.stages {
             return Ok(tensor.shallow_clone());
@@ -94,7 +94,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// What two ranks hold after each collective on 1, 2 and on 10, 20.
+    /// The tensors that two ranks hold after each collective on 1, 2 and on 10, 20.
     fn outcomes(stages: bool) -> Vec<Vec<f32>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -5,6 +5,7 @@
 //! rank announces (operation, dtype, elements, what for) under the collective's sequence number in
 //! the TCPStore, and compares the announcements of all ranks.
 
+mod alone;
 mod gloo;
 mod nccl;
 
@@ -18,12 +19,72 @@ use tch::{Device, Tensor};
 use zprobe::spec::{Backend, RunSpec};
 use zprobe::trace::{CollectiveOp, Event};
 
+pub use self::alone::Alone;
 use self::gloo::Gloo;
 use self::nccl::Nccl;
-use crate::recorder::{Recorder, dtype_name};
+use crate::dtype::dtype_name;
+use crate::recorder::Recorder;
 use crate::shim::c10d::Store;
 
-/// Where the ranks meet.
+/// An operation that all ranks of a group take part in, and its tensors.
+#[derive(Clone, Copy)]
+pub enum Collective<'a> {
+    /// Sums a tensor over all ranks, in place.
+    AllReduce(&'a Tensor),
+    /// Sums a tensor over all ranks, in place on one of them; elsewhere it becomes anything.
+    Reduce {
+        /// This rank's addend.
+        tensor: &'a Tensor,
+        /// The rank that the sum is for.
+        root: usize,
+    },
+    /// Sums a tensor over all ranks, and cuts the sum into equal parts.
+    ReduceScatter {
+        /// This rank's part of the sum.
+        output: &'a Tensor,
+        /// This rank's addend, `world_size` times as long.
+        input: &'a Tensor,
+    },
+    /// Concatenates the tensors of all ranks.
+    AllGather {
+        /// All of them, `world_size` times as long as one.
+        output: &'a Tensor,
+        /// This rank's.
+        input: &'a Tensor,
+    },
+}
+
+impl Collective<'_> {
+    fn op(&self) -> CollectiveOp {
+        match self {
+            Self::AllReduce(_) => CollectiveOp::AllReduce,
+            Self::Reduce { .. } => CollectiveOp::Reduce,
+            Self::ReduceScatter { .. } => CollectiveOp::ReduceScatter,
+            Self::AllGather { .. } => CollectiveOp::AllGather,
+        }
+    }
+
+    /// The tensor that this rank puts in.
+    pub fn input(&self) -> &Tensor {
+        match self {
+            Self::AllReduce(tensor) | Self::Reduce { tensor, .. } => tensor,
+            Self::ReduceScatter { input, .. } | Self::AllGather { input, .. } => input,
+        }
+    }
+}
+
+/// Ranks that work together. Every rank starts the same collectives in the same order.
+pub trait Collectives {
+    /// Starts a collective; `purpose` says what its tensors hold.
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending>;
+
+    /// Runs a collective to its end.
+    fn run(&self, collective: Collective<'_>, purpose: &str) -> Result<()> {
+        self.start(collective, purpose)?.wait()
+    }
+}
+
+/// The address at which the ranks meet.
 pub struct Rendezvous {
     /// Host of the TCPStore.
     pub host: String,
@@ -73,9 +134,39 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// A collective that there is nothing to wait for any more.
+    pub fn over(collective: Collective<'_>) -> Self {
+        Self { op: collective.op(), work: Box::new(Over) }
+    }
+
     /// Waits for it: what this rank computes from now on finds the result.
     pub fn wait(self) -> Result<()> {
         self.work.wait().with_context(|| format!("{} failed", self.op))
+    }
+}
+
+/// The work of a collective that is over.
+struct Over;
+
+impl Work for Over {
+    fn wait(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Collectives for Communicator {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+        let op = collective.op();
+        self.agree(op, collective.input(), purpose)?;
+        let work = match collective {
+            Collective::AllReduce(tensor) => self.group.all_reduce_sum(tensor),
+            Collective::Reduce { tensor, root } => self.group.reduce_sum(tensor, root),
+            Collective::ReduceScatter { output, input } => {
+                self.group.reduce_scatter_sum(output, input)
+            }
+            Collective::AllGather { output, input } => self.group.all_gather(output, input),
+        };
+        Ok(Pending { op, work: work.with_context(|| format!("{op} failed"))? })
     }
 }
 
@@ -97,64 +188,6 @@ impl Communicator {
             Backend::Nccl => Box::new(Nccl::new(&store, rank, world_size, timeout, device)?),
         };
         Ok(Self { rank, world_size, timeout, store, group, next: Cell::new(0), recorder })
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// Number of ranks.
-    pub fn world_size(&self) -> usize {
-        self.world_size
-    }
-
-    /// Sums `tensor` over all ranks, in place; `purpose` says what it holds.
-    pub fn all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<()> {
-        self.start_all_reduce_sum(tensor, purpose)?.wait()
-    }
-
-    /// Starts the same.
-    pub fn start_all_reduce_sum(&self, tensor: &Tensor, purpose: &str) -> Result<Pending> {
-        let op = CollectiveOp::AllReduce;
-        self.start(op, tensor, purpose, || self.group.all_reduce_sum(tensor))
-    }
-
-    /// Starts to sum `tensor` over all ranks, in place on rank `root`.
-    pub fn start_reduce_sum(&self, tensor: &Tensor, root: usize, purpose: &str) -> Result<Pending> {
-        let op = CollectiveOp::Reduce;
-        self.start(op, tensor, purpose, || self.group.reduce_sum(tensor, root))
-    }
-
-    /// Starts to sum `input` over all ranks; this rank's part of it, of `world_size` equal ones,
-    /// goes to `output`.
-    pub fn start_reduce_scatter_sum(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        purpose: &str,
-    ) -> Result<Pending> {
-        let op = CollectiveOp::ReduceScatter;
-        self.start(op, input, purpose, || self.group.reduce_scatter_sum(output, input))
-    }
-
-    /// Concatenates the ranks' `input` in `output`, which is `world_size` times as long; `purpose`
-    /// says what they hold.
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor, purpose: &str) -> Result<()> {
-        let op = CollectiveOp::AllGather;
-        self.start(op, input, purpose, || self.group.all_gather(output, input))?.wait()
-    }
-
-    fn start(
-        &self,
-        op: CollectiveOp,
-        input: &Tensor,
-        purpose: &str,
-        launch: impl FnOnce() -> Result<Box<dyn Work>>,
-    ) -> Result<Pending> {
-        self.agree(op, input, purpose)?;
-        let work = launch().with_context(|| format!("{op} failed"))?;
-        Ok(Pending { op, work })
     }
 
     /// Leaves the group: the rank that hosts the store stays until everybody else has left.
@@ -201,7 +234,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Who did not come to a collective, when not everybody did.
+    /// The ranks that did not come to a collective, in words.
     fn absent(&self, sequence: u64, keys: &[String]) -> String {
         let came: Result<Vec<bool>> = keys.iter().map(|key| self.store.has(key)).collect();
         let Ok(came) = came else {

@@ -228,7 +228,7 @@ mod tests {
         ];
         for (kind, expected) in pairs {
             assert_eq!(dtype_of(kind).unwrap(), expected);
-            assert!(crate::recorder::dtype_name(kind).is_ok(), "the recorder knows {kind:?} too");
+            assert!(crate::dtype::dtype_name(kind).is_ok(), "the recorder knows {kind:?} too");
         }
         assert!(dtype_of(Kind::Bool).is_err());
     }

@@ -30,7 +30,7 @@ impl Library {
         if handle.is_null() { Err(last_error()) } else { Ok(Self { handle }) }
     }
 
-    /// Where it lies.
+    /// The path of its file.
     pub fn directory(&self) -> Result<PathBuf> {
         let mut path: [c_char; 4096] = [0; 4096];
         // SAFETY: the handle is live, as nobody closes it; the kernel opens no longer path than fits.
@@ -42,7 +42,7 @@ impl Library {
     }
 }
 
-/// What the loader said about the last failure.
+/// The loader's own words about the last failure.
 fn last_error() -> Error {
     // SAFETY: returns null, or text that lives until the next call on this thread.
     let message = unsafe { dlerror() };

@@ -54,7 +54,7 @@ pub fn name(device: Device) -> String {
     }
 }
 
-/// What there is of CUDA. This process cannot fork afterwards.
+/// The GPUs that can be used, and what is in the way of others. This process cannot fork afterwards.
 pub fn describe() -> Gpus {
     let words = |error: anyhow::Error| format!("{error:#}");
     let names = names();

@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use tch::{Kind, Tensor};
-use zprobe::spec::Fault;
-use zprobe::trace::{LayoutName, Phase, Point};
+use zprobe::trace::{LayoutName, Point};
 
 use super::context::{Context, Microbatch};
 use super::flat::{narrow, partition_of};
-use super::{GradientFlow, in_model_order};
-use crate::recorder::kind_of;
+use super::flow::GradientFlow;
+use crate::collective::Collective;
+use crate::dtype::kind_of;
 use crate::shim::autograd::clear_grad;
 
 /// The accumulator of one rank.
@@ -23,6 +23,7 @@ pub struct Accumulator {
     params: Vec<Tensor>,
     /// All gradients in flat order, padded, in the accumulation dtype.
     gradients: Tensor,
+    current: Microbatch,
 }
 
 impl Accumulator {
@@ -30,54 +31,26 @@ impl Accumulator {
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
         let gradients = context.gradient_buffer(context.partitioning.numel())?;
         let params = params.iter().map(Tensor::shallow_clone).collect();
-        Ok(Self { context, params, gradients })
+        Ok(Self { context, params, gradients, current: Microbatch::NONE })
     }
 
-    fn accumulate(&mut self, microbatch: Microbatch) -> Result<()> {
-        let context = &self.context;
-        context.phase(microbatch, Phase::Accumulate)?;
-        for (index, param) in self.params.iter().enumerate() {
-            let gradient = param.grad();
-            let Some(place) = context.partitioning.place(index) else { continue };
-            if !gradient.defined() {
-                continue;
-            }
-            let mut sum = narrow(&self.gradients, place)?;
-            let addend = gradient.reshape([-1]).to_kind(sum.kind());
-            context.disturb(index, &addend, microbatch)?;
-            let _ = sum.f_add_(&addend)?;
-            clear_grad(param)?;
-        }
-        Ok(())
+    /// All gradients, in flat order.
+    pub fn gradients(&self) -> &Tensor {
+        &self.gradients
     }
 
-    fn reduce(&mut self, microbatch: Microbatch) -> Result<()> {
-        let context = &self.context;
-        context.phase(microbatch, Phase::Reduce)?;
-        let skipped = context.has(Fault::NotAveraged)
-            || (context.has_here(Fault::CollectiveSkipped) && microbatch.step == 0);
-        if !skipped {
-            let mut wire = self.gradients.to_kind(kind_of(context.wire_dtype()));
-            context.communicator.all_reduce_sum(&wire, "accumulated gradients")?;
-            let _ = wire.f_mul_scalar_(1.0 / context.divisor())?;
-            self.gradients.f_copy_(&wire)?;
-        }
-        Ok(())
-    }
-
-    fn record(&self, microbatch: Microbatch, point: Point, scale: f64) -> Result<()> {
+    fn record(&self, point: Point) -> Result<()> {
         let context = &self.context;
         if !context.recorder.wants(point) {
             return Ok(());
         }
-        let pieces = in_model_order(context, self.gradients.kind(), |param| {
+        let pieces = context.in_model_order(self.gradients.kind(), |param| {
             match context.partitioning.place(param) {
                 Some(place) => narrow(&self.gradients, place),
                 None => Ok(self.params[param].zeros_like().reshape([-1])),
             }
         })?;
-        let at = microbatch.at(point, LayoutName::Full);
-        context.recorder.buffer(at, &pieces.unscaled(scale))
+        context.record(self.current, (point, LayoutName::Full), pieces)
     }
 }
 
@@ -86,30 +59,41 @@ impl GradientFlow for Accumulator {
         "zprobe Accumulator (as DeepSpeed BF16_Optimizer)"
     }
 
-    fn backward(&mut self, loss: &Tensor, microbatch: Microbatch, scale: f64) -> Result<()> {
-        loss.f_backward()?;
-        let leak = microbatch.boundary && self.context.has(Fault::BoundaryLeak);
-        if leak {
-            self.reduce(microbatch)?;
-            self.record(microbatch, Point::Reduced, scale)?;
-        }
-        self.accumulate(microbatch)?;
-        if microbatch.complete {
-            self.record(microbatch, Point::Accumulator, scale)?;
-        }
-        if microbatch.boundary && !leak {
-            self.reduce(microbatch)?;
-            self.record(microbatch, Point::Reduced, scale)?;
-        }
-        if microbatch.boundary {
-            self.record(microbatch, Point::BeforeStep, scale)?;
-        }
+    fn begin(&mut self, microbatch: Microbatch) -> Result<()> {
+        self.current = microbatch;
         Ok(())
     }
 
-    fn partition_gradient(&self) -> Result<Tensor> {
-        let Context { partitioning, .. } = &*self.context;
-        let own = partition_of(partitioning, &self.gradients, self.context.owner())?;
+    fn arrived(&mut self, param: usize) -> Result<()> {
+        let Some(place) = self.context.partitioning.place(param) else { return Ok(()) };
+        let param = &self.params[param];
+        let mut sum = narrow(&self.gradients, place)?;
+        let _ = sum.f_add_(&param.grad().reshape([-1]).to_kind(sum.kind()))?;
+        clear_grad(param)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.current.complete { self.record(Point::Accumulator) } else { Ok(()) }
+    }
+
+    fn reduces(&self) -> bool {
+        self.current.boundary
+    }
+
+    fn reduce(&mut self) -> Result<()> {
+        let settings = &self.context.settings;
+        let mut wire = self.gradients.to_kind(kind_of(settings.wire_dtype));
+        let sum = Collective::AllReduce(&wire);
+        self.context.groups.gradients.run(sum, "accumulated gradients")?;
+        let _ = wire.f_mul_scalar_(1.0 / settings.average_divisor)?;
+        self.gradients.f_copy_(&wire)?;
+        self.record(Point::Reduced)
+    }
+
+    fn partition_gradient(&mut self) -> Result<Tensor> {
+        self.record(Point::BeforeStep)?;
+        let Context { partitioning, settings, .. } = &*self.context;
+        let own = partition_of(partitioning, &self.gradients, settings.owner)?;
         Ok(own.to_kind(Kind::Float))
     }
 

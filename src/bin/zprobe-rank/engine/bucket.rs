@@ -14,7 +14,7 @@ pub struct Bucket {
     room: usize,
     kind: Kind,
     device: Device,
-    /// Where gradients are copied to as they are produced: one buffer, or two that take turns where
+    /// Buffers that gradients are copied to as they are produced: one, or two that take turns where
     /// the reduction of one goes on while the other is filled. None where gradients stay where they
     /// are until the flush (`contiguous_gradients: false`).
     buffers: Vec<Tensor>,
@@ -24,7 +24,7 @@ pub struct Bucket {
     elements: usize,
 }
 
-/// What a bucket held.
+/// The former content of a bucket.
 pub struct Contents {
     /// The gradients one after the other.
     pub wire: Tensor,
@@ -55,12 +55,12 @@ impl Bucket {
         self.capacity
     }
 
-    /// Whether nothing is in it.
+    /// True if nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.params.is_empty()
     }
 
-    /// Whether a gradient fits beside what is in it.
+    /// True if a gradient fits beside the others.
     pub fn fits(&self, numel: usize) -> bool {
         self.elements + numel <= self.room
     }
@@ -78,6 +78,11 @@ impl Bucket {
         self.params.push(param);
         self.elements += numel;
         Ok(())
+    }
+
+    /// The gradient that was put in last.
+    pub fn last(&self) -> Option<&Tensor> {
+        self.pieces.last()
     }
 
     /// A gradient that goes by itself, past the bucket.

@@ -4,15 +4,34 @@
 
 use anyhow::Result;
 use tch::{Kind, Tensor};
-use zprobe::spec::Fault;
 
 use super::context::Context;
+use crate::collective::Collective;
 
 /// Added to the norm before it is compared with the limit, as DeepSpeed does.
 const EPSILON: f64 = 1e-6;
 
 /// Elements that are copied to fp64 at a time: few enough for a cache.
 const CHUNK: i64 = 1 << 16;
+
+/// Keeps a gradient within a norm.
+pub trait Clip {
+    /// Shortens a gradient whose norm over all ranks is `norm`, if that is too long.
+    fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()>;
+}
+
+/// Clips to a norm of so much; 0 is no limit.
+pub struct Limit(pub f64);
+
+impl Clip for Limit {
+    fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()> {
+        let factor = clipping(norm, self.0);
+        if factor != 1.0 {
+            let _ = gradient.f_mul_scalar_(factor)?;
+        }
+        Ok(())
+    }
+}
 
 /// L2 norm over all ranks' partitions, in fp64.
 pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
@@ -21,18 +40,13 @@ pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
         square += chunk.to_kind(Kind::Double).square().sum(Kind::Double);
     }
     // An offloaded gradient's is on the host.
-    let mut square = square.to_device(context.device);
-    if !context.partitioning.is_replicated() && !context.has(Fault::ClippedByLocalNorm) {
-        context.communicator.all_reduce_sum(&square, "squared gradient norm")?;
-    }
-    if context.has(Fault::NormCountsReplicas) {
-        let _ = square.f_mul_scalar_(context.communicator.world_size() as f64)?;
-    }
+    let square = square.to_device(context.device);
+    context.groups.norm.run(Collective::AllReduce(&square), "squared gradient norm")?;
     Ok(square.double_value(&[0]).sqrt())
 }
 
-/// What the gradient is multiplied by so that its norm does not exceed `limit`; 0 is no limit.
-pub fn clipping(norm: f64, limit: f64) -> f64 {
+/// The factor by which a gradient's norm comes down to `limit`; 0 is no limit.
+fn clipping(norm: f64, limit: f64) -> f64 {
     if limit <= 0.0 {
         return 1.0;
     }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use anyhow::Result;
 use tch::Tensor;
-use zprobe::spec::partitioning::Partitioning;
+
+use super::partitioning::Partitioning;
 
 /// Part of a flat buffer, as a view.
 pub fn narrow(flat: &Tensor, range: Range<usize>) -> Result<Tensor> {

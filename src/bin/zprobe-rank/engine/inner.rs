@@ -1,11 +1,55 @@
 //! Inner optimizers on a flat fp32 partition.
 
+use std::ops::Range;
+use std::rc::Rc;
+
 use anyhow::Result;
 use tch::{Tensor, no_grad};
 use zprobe::spec::Optimizer;
+use zprobe::trace::{LayoutName, Point};
+
+use super::context::Context;
+use super::flat::narrow;
+use crate::recorder::{At, Pieces};
+
+/// An update of the master weights.
+pub trait Update {
+    /// Updates this rank's partition with its gradient, which is flat, fp32 and as long.
+    fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()>;
+}
+
+/// The inner optimizers of one rank, one for each parameter group, with its view of the master
+/// weights.
+pub struct ParameterGroups {
+    context: Rc<Context>,
+    groups: Vec<(Tensor, Range<usize>, Inner)>,
+}
+
+impl ParameterGroups {
+    /// The optimizers for the partition `master`.
+    pub fn new(context: Rc<Context>, master: &Tensor) -> Result<Self> {
+        let groups = context.partitioning.groups().iter().map(|group| {
+            let view = narrow(master, group.clone())?;
+            let inner = Inner::new(context.spec.optimizer, &view);
+            Ok((view, group.clone(), inner))
+        });
+        Ok(Self { groups: groups.collect::<Result<_>>()?, context })
+    }
+}
+
+impl Update for ParameterGroups {
+    fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()> {
+        let (point, layout) = (Point::OptimizerInput, LayoutName::Partition);
+        let at = At { step: Some(step), microbatch: None, point, layout };
+        self.context.recorder.buffer(at, &Pieces::whole(gradient))?;
+        self.groups.iter_mut().try_for_each(|(weights, range, inner)| {
+            inner.step(weights, &narrow(gradient, range.clone())?)
+        })
+    }
+}
 
 /// An optimizer and its state for one partition.
-pub struct Inner {
+struct Inner {
     algorithm: Optimizer,
     steps: i32,
     /// First moment; SGD leaves it at zero.
@@ -16,13 +60,13 @@ pub struct Inner {
 
 impl Inner {
     /// The optimizer for the partition `weights`.
-    pub fn new(algorithm: Optimizer, weights: &Tensor) -> Self {
+    fn new(algorithm: Optimizer, weights: &Tensor) -> Self {
         let (exp_avg, exp_avg_sq) = (weights.zeros_like(), weights.zeros_like());
         Self { algorithm, steps: 0, exp_avg, exp_avg_sq }
     }
 
     /// Updates `weights` in place; both tensors are flat, fp32 and as long as the partition.
-    pub fn step(&mut self, weights: &mut Tensor, gradient: &Tensor) -> Result<()> {
+    fn step(&mut self, weights: &mut Tensor, gradient: &Tensor) -> Result<()> {
         self.steps += 1;
         no_grad(|| match self.algorithm {
             Optimizer::Sgd { lr } => {

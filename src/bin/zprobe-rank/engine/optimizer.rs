@@ -8,15 +8,15 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
-use zprobe::spec::{Fault, Offload};
+use zprobe::spec::Offload;
 use zprobe::trace::{Event, LayoutName, Phase, Point};
 
-use super::clip::{clipping, global_norm};
+use super::clip::{Clip, global_norm};
 use super::context::{Context, Microbatch};
-use super::flat::narrow;
-use super::inner::Inner;
-use super::parameters::Parameters;
-use super::scaler::LossScaler;
+use super::inner::Update;
+use super::parameters::Weights;
+use super::scaler::Scaler;
+use crate::collective::Collective;
 use crate::recorder::{At, Pieces};
 
 /// Master weights and inner optimizers of one rank.
@@ -24,36 +24,37 @@ pub struct ShardedOptimizer {
     context: Rc<Context>,
     /// This rank's partition in fp32; on the host where the optimizer is offloaded.
     master: Tensor,
-    /// One for each parameter group, with its view of the master weights.
-    groups: Vec<(Tensor, std::ops::Range<usize>, Inner)>,
-    scaler: Option<LossScaler>,
+    parts: Parts,
+}
+
+/// The parts of a step.
+pub struct Parts {
+    /// None where losses need no scale.
+    pub scaler: Option<Box<dyn Scaler>>,
+    /// The limit on the gradient's norm.
+    pub clip: Box<dyn Clip>,
+    /// The inner optimizers, which have views of the master weights.
+    pub update: Box<dyn Update>,
+}
+
+/// This rank's partition of the parameters in fp32.
+pub fn master_weights(context: &Context, own: &Tensor) -> Result<Tensor> {
+    let home = match context.spec.offload {
+        Offload::None => context.device,
+        Offload::Cpu => Device::Cpu,
+    };
+    Ok(own.f_to_device_(home, Kind::Float, false, true)?)
 }
 
 impl ShardedOptimizer {
-    /// Copies this rank's partition of the parameters to fp32.
-    pub fn new(context: Rc<Context>, parameters: &Parameters) -> Result<Self> {
-        let home = match context.spec.offload {
-            Offload::None => context.device,
-            Offload::Cpu => Device::Cpu,
-        };
-        let master = parameters.own().f_to_device_(home, Kind::Float, false, true)?;
-        let groups = context
-            .partitioning
-            .groups()
-            .iter()
-            .map(|group| {
-                let view = narrow(&master, group.clone())?;
-                let inner = Inner::new(context.spec.optimizer, &view);
-                Ok((view, group.clone(), inner))
-            })
-            .collect::<Result<_>>()?;
-        let scaler = LossScaler::of(&context.spec);
-        Ok(Self { context, master, groups, scaler })
+    /// The optimizer of these master weights.
+    pub fn new(context: Rc<Context>, master: Tensor, parts: Parts) -> Self {
+        Self { context, master, parts }
     }
 
-    /// What losses are multiplied by.
+    /// The loss scale of the step that runs.
     pub fn scale(&self) -> f64 {
-        self.scaler.as_ref().map_or(1.0, LossScaler::scale)
+        self.parts.scaler.as_ref().map_or(1.0, |scaler| scaler.scale())
     }
 
     /// Records the master weights.
@@ -68,55 +69,43 @@ impl ShardedOptimizer {
     pub fn step(
         &mut self,
         mut gradient: Tensor,
-        parameters: &mut Parameters,
+        parameters: &mut dyn Weights,
         boundary: Microbatch,
     ) -> Result<()> {
-        let context = Rc::clone(&self.context);
+        let (context, step) = (Rc::clone(&self.context), boundary.step);
         context.phase(boundary, Phase::OptimizerStep)?;
-        let scale = self.scale();
-        let overflow = self.scaler.is_some() && self.overflow(&gradient)?;
-        if let Some(scaler) = &mut self.scaler {
-            context.recorder.emit(Event::LossScaled { step: boundary.step, scale, overflow })?;
-            scaler.update(overflow);
-        }
+        let overflow = self.unscale(&mut gradient, step)?;
         if overflow {
             return Ok(());
         }
-        if !context.has(Fault::LossScaleKept) {
-            let _ = gradient.f_div_scalar_(scale)?;
-        }
         let limit = context.spec.gradient_clipping;
         let norm = global_norm(&context, &gradient)?;
-        context.recorder.emit(Event::GradientNorm {
-            step: boundary.step,
-            norm: norm.is_finite().then_some(norm),
-            limit,
-        })?;
-        let factor = clipping(norm, limit);
-        for _ in 0..if context.has(Fault::ClippedTwice) { 2 } else { 1 } {
-            if factor != 1.0 {
-                let _ = gradient.f_mul_scalar_(factor)?;
-            }
-        }
-        if !context.has_here(Fault::StepSkipped) {
-            let (point, layout) = (Point::OptimizerInput, LayoutName::Partition);
-            let at = At { step: Some(boundary.step), microbatch: None, point, layout };
-            context.recorder.buffer(at, &Pieces::whole(&gradient))?;
-            for (weights, range, inner) in &mut self.groups {
-                inner.step(weights, &narrow(&gradient, range.clone())?)?;
-            }
-        }
+        let shown = norm.is_finite().then_some(norm);
+        context.recorder.emit(Event::GradientNorm { step, norm: shown, limit })?;
+        self.parts.clip.clip(&mut gradient, norm)?;
+        self.parts.update.step(&gradient, step)?;
         context.phase(boundary, Phase::AllGather)?;
         parameters.update(&self.master)
     }
 
-    /// Whether a gradient is not finite on any rank.
-    fn overflow(&self, gradient: &Tensor) -> Result<bool> {
-        let here = gradient.isfinite().logical_not().any().to_kind(Kind::Float).reshape([1]);
-        let here = here.to_device(self.context.device);
-        if !self.context.has(Fault::OverflowNotAgreed) {
-            self.context.communicator.all_reduce_sum(&here, "overflow")?;
+    /// Takes the loss scale out of a gradient, unless it overflowed on any rank; whether it did.
+    fn unscale(&mut self, gradient: &mut Tensor, step: usize) -> Result<bool> {
+        let Some(scaler) = &mut self.parts.scaler else { return Ok(false) };
+        let overflow = overflows(&self.context, gradient)?;
+        let scale = scaler.scale();
+        self.context.recorder.emit(Event::LossScaled { step, scale, overflow })?;
+        if !overflow {
+            scaler.unscale(gradient)?;
         }
-        Ok(here.double_value(&[0]) > 0.0)
+        scaler.update(overflow);
+        Ok(overflow)
     }
+}
+
+/// True if the gradient of any rank is not finite.
+fn overflows(context: &Context, gradient: &Tensor) -> Result<bool> {
+    let here = gradient.isfinite().logical_not().any().to_kind(Kind::Float).reshape([1]);
+    let here = here.to_device(context.device);
+    context.groups.overflow.run(Collective::AllReduce(&here), "overflow")?;
+    Ok(here.double_value(&[0]) > 0.0)
 }

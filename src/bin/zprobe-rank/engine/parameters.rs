@@ -9,22 +9,37 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use tch::{Tensor, no_grad};
-use zprobe::spec::Fault;
 use zprobe::trace::{LayoutName, Point};
 
 use super::context::Context;
 use super::flat::{narrow, partition_of};
-use super::in_model_order;
-use crate::recorder::{At, kind_of};
+use crate::collective::Collective;
+use crate::dtype::kind_of;
+use crate::recorder::At;
+
+/// The model's parameters, as the engine handles them.
+pub trait Weights {
+    /// Makes the model usable.
+    fn gather(&mut self) -> Result<()>;
+
+    /// Gives up what this rank does not own, where it was gathered.
+    fn release(&mut self) -> Result<()>;
+
+    /// Takes over this rank's updated master weights, and what the other ranks updated.
+    fn update(&mut self, master: &Tensor) -> Result<()>;
+
+    /// Records every parameter as the next forward will see it.
+    fn record(&mut self, step: Option<usize>) -> Result<()>;
+}
 
 /// Parameters of one rank.
 pub struct Parameters {
     context: Rc<Context>,
     /// As the model holds them.
     tensors: Vec<Tensor>,
-    /// What the trainable ones are views of; none while they are released.
+    /// The buffer that the trainable ones are views of; none while they are released.
     flat: Option<Tensor>,
-    /// What this rank owns.
+    /// This rank's partition.
     own: Tensor,
     shapes: Vec<Vec<i64>>,
 }
@@ -32,13 +47,13 @@ pub struct Parameters {
 impl Parameters {
     /// Moves the trainable parameters into one flat buffer.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
-        let flat = context.flat_zeros(context.spec.dtype)?;
+        let flat = context.zeros(context.partitioning.numel(), kind_of(context.spec.dtype))?;
         for (index, param) in params.iter().enumerate() {
             if let Some(place) = context.partitioning.place(index) {
                 narrow(&flat, place)?.f_copy_(&param.detach().reshape([-1]))?;
             }
         }
-        let own = partition_of(&context.partitioning, &flat, context.owner())?;
+        let own = partition_of(&context.partitioning, &flat, context.settings.owner)?;
         let tensors = params.iter().map(Tensor::shallow_clone).collect();
         let shapes = params.iter().map(Tensor::size).collect();
         let mut this = Self { context, tensors, flat: None, own, shapes };
@@ -49,67 +64,14 @@ impl Parameters {
         Ok(this)
     }
 
-    /// Whether a rank keeps its partition alone between steps.
+    /// True if a rank keeps nothing but its partition between steps.
     fn is_partitioned(&self) -> bool {
         self.context.spec.stage == 3
     }
 
-    /// What this rank owns.
+    /// This rank's partition.
     pub fn own(&self) -> &Tensor {
         &self.own
-    }
-
-    /// Makes the model usable.
-    pub fn gather(&mut self) -> Result<()> {
-        if self.flat.is_none() {
-            let flat = self.all_gather()?;
-            self.point_at(flat)?;
-        }
-        Ok(())
-    }
-
-    /// Gives up what this rank does not own, where it was gathered.
-    pub fn release(&mut self) -> Result<()> {
-        if !self.is_partitioned() {
-            return Ok(());
-        }
-        self.flat = None;
-        let nothing = self.context.zeros(0, kind_of(self.context.spec.dtype))?;
-        for (index, tensor) in self.tensors.iter().enumerate() {
-            if self.context.partitioning.place(index).is_some() {
-                no_grad(|| tensor.shallow_clone().set_data(&nothing));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes over this rank's updated master weights, and what the other ranks updated.
-    pub fn update(&mut self, master: &Tensor) -> Result<()> {
-        let context = Rc::clone(&self.context);
-        if !context.has_here(Fault::StaleAllGather) {
-            self.own.f_copy_(master)?;
-        }
-        if self.is_partitioned() {
-            return Ok(());
-        }
-        let gathered = self.all_gather()?;
-        if !context.has_here(Fault::UpdateNotCopied)
-            && let Some(flat) = &mut self.flat
-        {
-            flat.f_copy_(&gathered)?;
-        }
-        Ok(())
-    }
-
-    /// Records every parameter as the next forward will see it.
-    pub fn record(&mut self, step: Option<usize>) -> Result<()> {
-        self.gather()?;
-        let whole = in_model_order(&self.context, kind_of(self.context.spec.dtype), |param| {
-            Ok(self.tensors[param].detach().reshape([-1]))
-        })?;
-        let (point, layout) = (Point::Parameters, LayoutName::Full);
-        self.context.recorder.buffer(At { step, microbatch: None, point, layout }, &whole)?;
-        self.release()
     }
 
     fn point_at(&mut self, flat: Tensor) -> Result<()> {
@@ -125,12 +87,12 @@ impl Parameters {
 
     /// Everybody's partition, in a new flat buffer.
     fn all_gather(&self) -> Result<Tensor> {
-        let Context { spec, partitioning, communicator, .. } = &*self.context;
+        let Context { spec, partitioning, groups, .. } = &*self.context;
         if partitioning.is_replicated() {
             return Ok(self.own.copy());
         }
-        let flat = self.context.flat_zeros(spec.dtype)?;
-        let world_size = communicator.world_size();
+        let flat = self.context.zeros(partitioning.numel(), kind_of(spec.dtype))?;
+        let world_size = spec.world_size;
         let whole = partitioning.partition_numel();
         let most = spec.allgather_bucket_size().unwrap_or(whole * world_size) / world_size;
         let mut start = 0;
@@ -138,7 +100,8 @@ impl Parameters {
             let part = start..(start + most.max(1)).min(whole);
             let input = narrow(&self.own, part.clone())?.copy();
             let output = self.context.zeros(part.len() * world_size, flat.kind())?;
-            communicator.all_gather(&output, &input, "parameters")?;
+            let gather = Collective::AllGather { output: &output, input: &input };
+            groups.parameters.run(gather, "parameters")?;
             for rank in 0..world_size {
                 for run in partitioning.runs(rank, part.clone()) {
                     let first = rank * part.len() + run.partition.start - part.start;
@@ -149,5 +112,51 @@ impl Parameters {
             start = part.end;
         }
         Ok(flat)
+    }
+}
+
+impl Weights for Parameters {
+    fn gather(&mut self) -> Result<()> {
+        if self.flat.is_none() {
+            let flat = self.all_gather()?;
+            self.point_at(flat)?;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if !self.is_partitioned() {
+            return Ok(());
+        }
+        self.flat = None;
+        let nothing = self.context.zeros(0, kind_of(self.context.spec.dtype))?;
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            if self.context.partitioning.place(index).is_some() {
+                no_grad(|| tensor.shallow_clone().set_data(&nothing));
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, master: &Tensor) -> Result<()> {
+        self.own.f_copy_(master)?;
+        if self.is_partitioned() {
+            return Ok(());
+        }
+        let gathered = self.all_gather()?;
+        if let Some(flat) = &mut self.flat {
+            flat.f_copy_(&gathered)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, step: Option<usize>) -> Result<()> {
+        self.gather()?;
+        let whole = self.context.in_model_order(kind_of(self.context.spec.dtype), |param| {
+            Ok(self.tensors[param].detach().reshape([-1]))
+        })?;
+        let (point, layout) = (Point::Parameters, LayoutName::Full);
+        self.context.recorder.buffer(At { step, microbatch: None, point, layout }, &whole)?;
+        self.release()
     }
 }

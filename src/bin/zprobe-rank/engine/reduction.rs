@@ -9,39 +9,48 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use tch::Tensor;
-use zprobe::spec::Fault;
-use zprobe::spec::partitioning::Slice;
 
 use super::bucket::Contents;
-use super::context::{Context, Microbatch};
+use super::context::Context;
 use super::flat::narrow;
-use crate::collective::Pending;
+use super::partitioning::Slice;
+use crate::collective::{Collective, Pending};
 
-/// Averages buckets, one after the other, into this rank's partition.
+/// A way to average buckets, one after the other.
+pub trait Reduction {
+    /// Averages the gradients of a bucket; may return before that is done.
+    fn average(&mut self, contents: Contents) -> Result<()>;
+
+    /// Waits until every bucket is averaged.
+    fn finish(&mut self) -> Result<()>;
+
+    /// This rank's partition of what was averaged so far.
+    fn averaged(&self) -> &Tensor;
+
+    /// Forgets the step's gradients.
+    fn zero(&mut self) -> Result<()>;
+}
+
+/// Averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
     way: Way,
-    /// Whether a reduction goes on while backward goes on (`overlap_comm`).
+    /// True if a reduction goes on while backward goes on (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, added up over the step's reductions.
     averaged: Tensor,
     /// The reduction that goes on.
     launched: Option<Launched>,
-    launches: usize,
-    /// Parameters of the last bucket.
-    last: Vec<usize>,
-    /// A bucket whose reduction comes too late, with that fault.
-    late: Option<(Contents, Microbatch)>,
 }
 
-/// How gradients get to their owners.
+/// The way of gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Everything to everybody.
+    /// Each rank gets everything.
     AllReduce,
-    /// To each owner what it owns, one reduction each: what ranks own differs in size.
+    /// One reduction for each owner, because what ranks own differs in size.
     ReduceToOwners,
-    /// To each owner what it owns: every rank owns as much of every parameter.
+    /// One reduction for all: every rank owns as much of every parameter.
     ReduceScatter,
 }
 
@@ -49,22 +58,13 @@ enum Way {
 struct Launched {
     /// Its collectives.
     pending: Vec<Pending>,
-    /// What this rank owns of it, once they are done.
+    /// The slices that this rank owns, once the collectives are done.
     arrivals: Vec<Arrival>,
-    /// What that is multiplied by then, in the dtype of the wire.
-    factor: f64,
-}
-
-impl Launched {
-    /// With nothing to wait for.
-    fn at_once(arrivals: Vec<Arrival>) -> Self {
-        Self { pending: Vec::new(), arrivals, factor: 1.0 }
-    }
 }
 
 /// A slice that this rank owns.
 struct Arrival {
-    /// Where it will be.
+    /// The tensor that it will be in.
     tensor: Tensor,
     /// Its place in there.
     from: Range<usize>,
@@ -91,125 +91,40 @@ impl Reducer {
         };
         let overlaps = spec.overlap_comm() == Some(true);
         let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
-        let (last, late) = (Vec::new(), None);
-        Ok(Self { context, way, overlaps, averaged, launched: None, launches: 0, last, late })
+        Ok(Self { context, way, overlaps, averaged, launched: None })
     }
 
-    /// This rank's partition of what was averaged so far.
-    pub fn averaged(&self) -> &Tensor {
-        &self.averaged
-    }
-
-    /// Forgets the step's gradients.
-    pub fn zero(&mut self) -> Result<()> {
-        self.launches = 0;
-        let _ = self.averaged.f_zero_()?;
-        Ok(())
-    }
-
-    /// Averages the gradients of a bucket; with `overlap_comm`, returns before that is done.
-    pub fn average(&mut self, contents: Contents, microbatch: Microbatch) -> Result<()> {
-        if self.context.has(Fault::BufferOverwritten) {
-            let late = self.late.replace((contents, microbatch));
-            return late.map_or(Ok(()), |(contents, at)| self.launch(contents, at));
+    /// Starts the reduction of a bucket.
+    fn launch(&self, Contents { mut wire, params }: Contents) -> Result<Launched> {
+        if !self.context.spec.divides_last() {
+            let _ = wire.f_div_scalar_(self.context.settings.average_divisor)?;
         }
-        self.launch(contents, microbatch)
-    }
-
-    fn launch(&mut self, contents: Contents, microbatch: Microbatch) -> Result<()> {
-        // Not before the last one is done: the buffer that is filled next is the one that it used.
-        self.wait()?;
-        let Contents { mut wire, mut params } = contents;
-        if wire.numel() == 0 {
-            return Ok(());
+        match self.way {
+            Way::AllReduce => self.all_reduce(&wire, &params),
+            Way::ReduceToOwners => self.reduce_to_owners(&wire, &params),
+            Way::ReduceScatter => self.reduce_scatter(&wire, &params),
         }
-        self.launches += 1;
-        let context = Rc::clone(&self.context);
-        if context.has(Fault::StaleParameterList) {
-            let previous = std::mem::replace(&mut self.last, params.clone());
-            if !previous.is_empty() {
-                params = self.first_that_fit(previous, wire.numel());
-            }
-        }
-        let skipped = context.has_here(Fault::CollectiveSkipped)
-            && microbatch.step == 0
-            && self.launches == 1;
-        let first = context.has(Fault::BucketNotAveraged) && self.launches == 1;
-        if context.has(Fault::NotAveraged) || first || skipped {
-            self.launched = Some(Launched::at_once(self.own(&wire, &params)));
-            return self.wait();
-        }
-        if !context.spec.divides_last() {
-            let _ = wire.f_div_scalar_(context.divisor())?;
-        }
-        self.launched = Some(match self.way {
-            Way::AllReduce => self.all_reduce(&wire, &params)?,
-            Way::ReduceToOwners => self.reduce_to_owners(&wire, &params)?,
-            Way::ReduceScatter => self.reduce_scatter(&wire, &params)?,
-        });
-        if self.overlaps { Ok(()) } else { self.wait() }
     }
 
-    /// Waits for the reduction that goes on, if one does, and keeps what this rank owns of it.
-    pub fn finish(&mut self) -> Result<()> {
-        if let Some((contents, microbatch)) = self.late.take() {
-            self.launch(contents, microbatch)?;
-        }
-        self.wait()
-    }
-
-    /// Waits for the reduction that was launched.
-    fn wait(&mut self) -> Result<()> {
-        let Some(Launched { pending, arrivals, factor }) = self.launched.take() else {
-            return Ok(());
-        };
-        pending.into_iter().try_for_each(Pending::wait)?;
-        for Arrival { tensor, from, to } in arrivals {
-            let mut arrived = narrow(&tensor, from)?;
-            if factor != 1.0 {
-                arrived = arrived.f_mul_scalar(factor)?;
-            }
-            let _ = narrow(&self.averaged, to)?.f_add_(&arrived)?;
-        }
-        Ok(())
-    }
-
-    fn first_that_fit(&self, params: Vec<usize>, numel: usize) -> Vec<usize> {
-        let mut end = 0;
-        let fits = |param: &usize| {
-            end += self.context.plan.params()[*param].numel();
-            end <= numel
-        };
-        params.into_iter().take_while(fits).collect()
-    }
-
-    /// Where averaged gradients are read from: the tensor that is about to be reduced; or what it holds
-    /// now, as somebody finds it who does not wait.
-    fn read_from(&self, tensor: &Tensor) -> Tensor {
-        if self.context.has(Fault::WaitMissing) { tensor.copy() } else { tensor.shallow_clone() }
-    }
-
-    /// Adds a gradient that was never averaged to what this rank owns of it.
-    pub fn keep_local(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
-        self.finish()?;
-        self.launched = Some(Launched::at_once(self.own(&gradient.reshape([-1]), &[param])));
-        self.wait()
-    }
-
+    /// Each rank gets everything, and keeps what it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
-        let arrivals = self.own(&self.read_from(wire), params);
-        let Context { communicator, spec, .. } = &*self.context;
-        let pending = communicator.start_all_reduce_sum(wire, &purpose(params))?;
-        let factor = if spec.divides_last() { 1.0 / self.context.divisor() } else { 1.0 };
-        Ok(Launched { pending: vec![pending], arrivals, factor })
+        let pending =
+            self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
+        let placed = self.placed(params).into_iter();
+        let arrivals =
+            placed.filter(|it| self.is_own(it)).map(|Placed { wire: from, slice, .. }| Arrival {
+                tensor: wire.shallow_clone(),
+                from,
+                to: slice.partition,
+            });
+        Ok(Launched { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// What ranks own of a bucket differs in size, and may be nothing: one reduction for each owner.
+    /// One reduction for each owner: ranks own more or less of a bucket, or nothing.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
-        let communicator = &self.context.communicator;
         let placed = self.placed(params);
-        let mut launched = Launched::at_once(Vec::new());
-        for owner in 0..communicator.world_size() {
+        let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };
+        for owner in 0..self.context.spec.world_size {
             let owned: Vec<&Placed> = placed.iter().filter(|p| p.slice.rank == owner).collect();
             if owned.is_empty() {
                 continue;
@@ -219,33 +134,30 @@ impl Reducer {
                 .map(|piece| narrow(wire, piece.wire.clone()))
                 .collect::<Result<Vec<_>>>()?;
             let part = Tensor::f_cat(&pieces, 0)?;
-            if owner == self.context.owner() {
+            if owner == self.context.settings.owner {
                 let mut start = 0;
                 for piece in owned {
                     let from = start..start + piece.wire.len();
                     start = from.end;
-                    let tensor = self.read_from(&part);
-                    let to = piece.slice.partition.clone();
+                    let (tensor, to) = (part.shallow_clone(), piece.slice.partition.clone());
                     launched.arrivals.push(Arrival { tensor, from, to });
                 }
             }
             let purpose = format!("{} for rank {owner}", purpose(params));
-            launched.pending.push(communicator.start_reduce_sum(&part, owner, &purpose)?);
+            let sum = Collective::Reduce { tensor: &part, root: owner };
+            launched.pending.push(self.context.groups.gradients.start(sum, &purpose)?);
         }
         Ok(launched)
     }
 
     /// Each parameter is cut into equal parts: a bucket is, too.
     fn reduce_scatter(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
-        let Context { communicator, partitioning, .. } = &*self.context;
+        let Context { spec, partitioning, groups, .. } = &*self.context;
         let parts: Vec<Range<usize>> =
             params.iter().filter_map(|&param| partitioning.part(param)).collect();
         let total: usize = parts.iter().map(Range::len).sum();
-        let zeros = |numel: usize| -> Result<Tensor> {
-            let options = (wire.kind(), wire.device());
-            Ok(Tensor::f_zeros([i64::try_from(numel)?], options)?)
-        };
-        let (input, output) = (zeros(total * communicator.world_size())?, zeros(total)?);
+        let zeros = |numel: usize| self.context.zeros(numel, wire.kind());
+        let (input, output) = (zeros(total * spec.world_size)?, zeros(total)?);
         for Placed { position, wire: from, slice } in self.placed(params) {
             // What lies before this parameter in each rank's part of the bucket.
             let before: usize = parts[..position].iter().map(Range::len).sum();
@@ -257,21 +169,15 @@ impl Reducer {
         for to in parts {
             let from = start..start + to.len();
             start = from.end;
-            arrivals.push(Arrival { tensor: self.read_from(&output), from, to });
+            arrivals.push(Arrival { tensor: output.shallow_clone(), from, to });
         }
-        let pending = communicator.start_reduce_scatter_sum(&output, &input, &purpose(params))?;
-        Ok(Launched { pending: vec![pending], arrivals, factor: 1.0 })
+        let sum = Collective::ReduceScatter { output: &output, input: &input };
+        let pending = groups.gradients.start(sum, &purpose(params))?;
+        Ok(Launched { pending: vec![pending], arrivals })
     }
 
-    /// What this rank owns of gradients that lie in `wire` one after the other.
-    fn own(&self, wire: &Tensor, params: &[usize]) -> Vec<Arrival> {
-        let mine = self.placed(params).into_iter().filter(|p| p.slice.rank == self.context.owner());
-        mine.map(|Placed { wire: from, slice, .. }| Arrival {
-            tensor: wire.shallow_clone(),
-            from,
-            to: slice.partition,
-        })
-        .collect()
+    fn is_own(&self, placed: &Placed) -> bool {
+        placed.slice.rank == self.context.settings.owner
     }
 
     /// The slices of gradients that lie one after the other.
@@ -286,6 +192,41 @@ impl Reducer {
             start += self.context.plan.params()[index].numel();
         }
         placed
+    }
+}
+
+impl Reduction for Reducer {
+    fn average(&mut self, contents: Contents) -> Result<()> {
+        // Not before the last one is done: the buffer that is filled next is the one that it used.
+        self.finish()?;
+        if contents.wire.numel() == 0 {
+            return Ok(());
+        }
+        self.launched = Some(self.launch(contents)?);
+        if self.overlaps { Ok(()) } else { self.finish() }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let Some(Launched { pending, arrivals }) = self.launched.take() else { return Ok(()) };
+        pending.into_iter().try_for_each(Pending::wait)?;
+        for Arrival { tensor, from, to } in arrivals {
+            let mut arrived = narrow(&tensor, from)?;
+            if self.context.spec.divides_last() {
+                // In the dtype of the wire.
+                arrived = arrived.f_mul_scalar(1.0 / self.context.settings.average_divisor)?;
+            }
+            let _ = narrow(&self.averaged, to)?.f_add_(&arrived)?;
+        }
+        Ok(())
+    }
+
+    fn averaged(&self) -> &Tensor {
+        &self.averaged
+    }
+
+    fn zero(&mut self) -> Result<()> {
+        let _ = self.averaged.f_zero_()?;
+        Ok(())
     }
 }
 

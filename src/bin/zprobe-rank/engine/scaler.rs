@@ -2,9 +2,11 @@
 //!
 //! DeepSpeed's `LossScaler` and `DynamicLossScaler` (`runtime/fp16/loss_scaler.py`).
 
+use anyhow::Result;
+use tch::Tensor;
 use zprobe::spec::{Dtype, LossScale, RunSpec};
 
-/// What the scale is divided or multiplied by.
+/// The factor by which the scale shrinks or grows.
 const SCALE_FACTOR: f64 = 2.0;
 /// Steps without an overflow after which it grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
@@ -12,6 +14,18 @@ const WINDOW: usize = 1000;
 const HYSTERESIS: u32 = 2;
 /// The smallest (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
+
+/// A loss scale: losses are multiplied by it, and gradients divided.
+pub trait Scaler {
+    /// The scale of the step that runs.
+    fn scale(&self) -> f64;
+
+    /// Takes the scale out of a gradient.
+    fn unscale(&self, gradient: &mut Tensor) -> Result<()>;
+
+    /// A step is over.
+    fn update(&mut self, overflow: bool);
+}
 
 /// The scale, and what changes it.
 pub struct LossScaler {
@@ -37,14 +51,19 @@ impl LossScaler {
             calm: 0,
         }
     }
+}
 
-    /// The scale of the step that runs.
-    pub fn scale(&self) -> f64 {
+impl Scaler for LossScaler {
+    fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// A step is over.
-    pub fn update(&mut self, overflow: bool) {
+    fn unscale(&self, gradient: &mut Tensor) -> Result<()> {
+        let _ = gradient.f_div_scalar_(self.scale)?;
+        Ok(())
+    }
+
+    fn update(&mut self, overflow: bool) {
         if !self.is_dynamic {
             return;
         }

@@ -1,4 +1,4 @@
-//! How long a step takes.
+//! The duration of a step.
 
 use std::time::{Duration, Instant};
 

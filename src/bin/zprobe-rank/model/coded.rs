@@ -3,22 +3,22 @@
 //! Its gradient with respect to `p` is `S·x[r,m,p]` whatever the parameter's value, and `x` is a
 //! row of the run's [`Code`]. With `S = W·GA` the averaged sum lands on integers. Parameters start
 //! at small multiples of the learning rate, so that plain SGD keeps them exact too.
-//!
-//! Shapes change how a loss comes about, never what the gradients of a microbatch add up to, but for
-//! the parameters that they leave unused.
+//! The [`Workload`] says of which terms each loss consists.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 use zprobe::spec::code::Code;
-use zprobe::spec::{Plan, RunSpec, Shape};
+use zprobe::spec::workload::Infinite;
+use zprobe::spec::{Plan, RunSpec, Workload};
 
 use super::{ProbeModel, leaf, shape};
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
 
 /// Parameters and codes of one rank.
 pub struct Coded {
     spec: RunSpec,
     plan: Plan,
+    workload: Workload,
     rank: usize,
     device: Device,
     code: Code,
@@ -28,9 +28,6 @@ pub struct Coded {
     /// The terms of the next loss, with their data.
     prepared: Vec<(usize, Tensor)>,
 }
-
-/// A term of a loss: a parameter, and a factor of its data.
-type Term = (usize, f64);
 
 impl Coded {
     /// Makes the parameters.
@@ -49,60 +46,28 @@ impl Coded {
             })
             .collect::<Result<_>>()?;
         let unmanaged = leaf(&Tensor::ones([1], (Kind::Float, device)));
+        let workload = Workload::new(spec, plan);
         let (spec, plan, prepared) = (spec.clone(), plan.clone(), Vec::new());
-        Ok(Self { spec, plan, rank, device, code, parameters, unmanaged, prepared })
+        Ok(Self { spec, plan, workload, rank, device, code, parameters, unmanaged, prepared })
     }
 
-    /// What goes backward in a microbatch: the terms of each loss, one loss after the other.
-    fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<Term>> {
-        let ga = self.spec.gradient_accumulation_steps;
-        let used = |param: &usize| self.plan.usage(*param).uses(step, microbatch, ga);
-        let has = |shape: Shape| self.spec.has_shape(shape);
-        let about = |shape: Shape, param: usize| {
-            has(shape) && shape.param() == Some(&*self.plan.params()[param].name)
-        };
-        if has(Shape::Unmanaged) && microbatch + 1 == ga {
-            return vec![Vec::new()];
-        }
-        let mut terms = Vec::new();
-        let mut penalty = None;
-        for param in (0..self.parameters.len()).filter(used) {
-            // Twice in one place, and once less in another.
-            let twice = about(Shape::Tied, param) || about(Shape::Bypass, param);
-            if twice {
-                terms.extend([(param, 2.0), (param, -1.0)]);
-            } else if about(Shape::PenaltyBackward, param) {
-                terms.push((param, 2.0));
-                penalty = Some((param, -1.0));
-            } else {
-                terms.push((param, 1.0));
-            }
-        }
-        let mut losses = if has(Shape::SeveralBackwards) {
-            [2.0, -1.0]
-                .map(|part| terms.iter().map(|&(param, factor)| (param, part * factor)).collect())
-                .to_vec()
-        } else {
-            vec![terms]
-        };
-        losses.extend(penalty.map(|term| vec![term]));
-        losses
+    /// The terms of each loss of a microbatch, as far as they have a gradient.
+    fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<(usize, f64)>> {
+        let trainable = |(param, _): &(usize, f64)| self.plan.params()[*param].trainable;
+        let losses = self.workload.losses(step, microbatch).iter();
+        losses.map(|loss| loss.terms().into_iter().filter(trainable).collect()).collect()
     }
 
     /// A parameter's data in a microbatch, fp32.
     fn data(&self, step: usize, microbatch: usize, param: usize) -> Result<Tensor> {
         let column = self.spec.column(step, self.rank, microbatch);
-        let param = &self.plan.params()[param];
+        let elements = self.plan.params()[param].range();
         let mut values: Vec<f32> =
-            param.range().map(|element| f32::from(self.code.value(column, element))).collect();
-        let infinite = Shape::InfinityOnOneRank;
-        let last_rank = self.rank + 1 == self.spec.world_size;
-        if self.spec.has_shape(infinite)
-            && infinite.param() == Some(&param.name)
-            && (step, microbatch, last_rank) == (0, 0, true)
-        {
+            elements.map(|element| f32::from(self.code.value(column, element))).collect();
+        if self.workload.infinite == Some(Infinite { step, microbatch, rank: self.rank, param }) {
             values[0] = f32::INFINITY;
         }
+        let param = &self.plan.params()[param];
         let values = Tensor::from_slice(&values).f_view(shape(&param.shape)?.as_slice())?;
         Ok(values.to_device(self.device))
     }

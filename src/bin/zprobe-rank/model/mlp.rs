@@ -7,7 +7,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use zprobe::spec::{Plan, RunSpec};
 
 use super::{ProbeModel, leaf, shape};
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
 
 const WIDTH: i64 = 64;
 

@@ -22,7 +22,7 @@ pub trait ProbeModel {
     /// The loss on that data, not yet divided by the accumulation steps.
     fn loss(&mut self) -> Result<Tensor>;
 
-    /// Whether gradients are known in advance, so that nobody needs to record them.
+    /// True where gradients are known in advance, so that nobody needs to record them.
     fn is_coded(&self) -> bool;
 }
 

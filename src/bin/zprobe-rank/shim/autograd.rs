@@ -30,7 +30,7 @@ unsafe extern "C" {
     fn zp_clear_grad(param: TensorPtr) -> i32;
 }
 
-/// What the graph behind a loss leads to.
+/// The ends of the graph behind a loss.
 pub struct Graph {
     /// `AccumulateGrad` nodes, all told.
     pub accumulate_grad_nodes: usize,
@@ -57,7 +57,7 @@ pub fn walk_graph(loss: &Tensor, params: &[Tensor]) -> Result<Graph> {
     Ok(Graph { accumulate_grad_nodes: nodes, params })
 }
 
-/// How a gradient hook is attached to its parameter.
+/// A way to attach a gradient hook to its parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum HookKind {
     /// `register_post_accumulate_grad_hook`: owned by the parameter.

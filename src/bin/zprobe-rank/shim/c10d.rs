@@ -95,7 +95,7 @@ impl Store {
         check(unsafe { zp_store_delete(self.0.as_ptr(), key.as_ptr()) })
     }
 
-    /// Whether a key is there.
+    /// True if a key is there.
     pub fn has(&self, key: &str) -> Result<bool> {
         let key = CString::new(key)?;
         // SAFETY: the store is live; the key outlives the call.

@@ -1,4 +1,4 @@
-//! What memory holds that nobody has written to.
+//! Memory that nobody has written to.
 
 use anyhow::Result;
 

@@ -12,6 +12,11 @@ use tch::Tensor;
 /// An `at::Tensor` behind tch's handle.
 pub(super) type TensorPtr = *const std::ffi::c_void;
 
+// Whatever has this module links the C++ shim and libtorch; `build.rs` says where they are.
+#[link(name = "zprobe_shim", kind = "static")]
+#[link(name = "torch_cpu")]
+#[link(name = "c10")]
+#[link(name = "stdc++")]
 unsafe extern "C" {
     fn zp_last_error() -> *const c_char;
     fn zp_torch_version() -> *const c_char;
@@ -30,7 +35,7 @@ pub fn loaded_release() -> String {
     unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()
 }
 
-/// What the shim's last failed call on this thread says.
+/// The error of the shim's last failed call on this thread.
 fn last_error() -> Error {
     // SAFETY: the shim returns a NUL-terminated string that lives until this thread's next failure.
     let message = unsafe { CStr::from_ptr(zp_last_error()) };

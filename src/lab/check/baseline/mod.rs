@@ -1,8 +1,8 @@
 //! The baseline: findings that are known, accepted for a reason, and until a day.
 //!
-//! [`Baseline::accept`] marks what is accepted in a case of a suite. An accepted finding is still
-//! shown; an entry that is out of date accepts nothing, and one that is of no use is reported, so that
-//! the file does not outlive what it was written for.
+//! [`Baseline::accept`] marks the findings of a case of a suite that are accepted. An accepted
+//! finding is still shown; an entry that is out of date accepts nothing, and one that is of no use
+//! is reported, so that the file does not outlive its purpose.
 
 mod read;
 mod write;
@@ -16,13 +16,13 @@ use crate::report::suite::{Acceptance, Case, CaseFinding, Notice, NoticeKind, St
 pub use read::{BaselineFile, day};
 pub use write::entries;
 
-/// Where a baseline is looked for if nobody names one.
+/// Path at which a baseline is looked for if the user names none.
 pub const FILE: &str = "zprobe-baseline.toml";
 
-/// What is accepted.
+/// Findings that are accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    /// Its file.
+    /// Path of the baseline.
     file: String,
     entries: Vec<Entry>,
 }
@@ -36,13 +36,13 @@ struct Entry {
     code: RuleCode,
     /// Probes, by name or with the engine before it: `stage1-*`, `deepspeed/*`.
     probe: Pattern,
-    /// Only on this rank.
+    /// Rank that the finding must be on; any rank if none.
     rank: Option<usize>,
-    /// Only about this parameter.
+    /// Parameter that the finding must be about; any parameter if none.
     param: Option<String>,
-    /// Why it is accepted.
+    /// Reason for accepting the finding.
     reason: String,
-    /// Last day on which it is.
+    /// Last day on which the finding is accepted.
     expires: Date,
 }
 
@@ -51,8 +51,8 @@ impl Entry {
         self.probe.matches(&case.id()) || self.probe.matches(&case.probe)
     }
 
-    /// The findings of a case that this is about, by their place. Of what a probe expects it is none:
-    /// that needs no excuse.
+    /// Indices of the findings of a case that the entry is about. A finding that the probe expects
+    /// is not among them: it needs no excuse.
     fn found_in(&self, case: &Case) -> Vec<usize> {
         let expected = |it: &CaseFinding| it.finding.code == case.expected.as_str();
         let all = case.findings.iter().enumerate().filter(|_| self.is_about(case));
@@ -68,7 +68,7 @@ impl Entry {
 }
 
 impl Baseline {
-    /// Marks what is accepted in a case on the day `today`.
+    /// Marks the findings of a case that are accepted on the day `today`.
     pub fn accept(&self, case: &mut Case, today: Date) {
         for entry in self.entries.iter().filter(|entry| entry.expires >= today) {
             for at in entry.found_in(case) {
@@ -85,9 +85,9 @@ impl Baseline {
         }
     }
 
-    /// The entries that have expired by the day `today`, or accept nothing. An entry is only said to be
-    /// of no use if something that it is about has run, or if `whole`, the suite was not narrowed down,
-    /// and there is nothing that it is about.
+    /// Notices about entries that have expired by the day `today`, or accept nothing. An entry is
+    /// only said to be of no use if a case that it is about has run, or if the suite was not
+    /// narrowed down (`whole`) and has no case that it is about.
     pub fn notices(&self, cases: &[Case], today: Date, whole: bool) -> Vec<Notice> {
         let mut notices = Vec::new();
         for entry in &self.entries {

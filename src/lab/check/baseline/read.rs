@@ -12,7 +12,7 @@ use crate::document::{Complaint, Document};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineFile {
-    /// What is accepted.
+    /// Findings that are accepted.
     #[serde(default)]
     #[schemars(with = "Vec<FileEntry>")]
     accept: Vec<Spanned<FileEntry>>,
@@ -28,14 +28,14 @@ struct FileEntry {
     /// Probes, by name or with the engine before it; `*` and `?` stand for anything.
     #[schemars(with = "String")]
     probe: Spanned<String>,
-    /// Only on this rank.
+    /// Rank that the finding must be on; any rank if the key is missing.
     rank: Option<usize>,
-    /// Only about this parameter.
+    /// Parameter that the finding must be about; any parameter if the key is missing.
     param: Option<String>,
-    /// Why it is accepted.
+    /// Reason for accepting the finding.
     #[schemars(with = "String")]
     reason: Spanned<String>,
-    /// Last day on which it is: a date like 2026-12-31.
+    /// Last day on which the finding is accepted: a date like 2026-12-31.
     #[schemars(with = "String")]
     expires: Spanned<toml::Value>,
 }
@@ -44,7 +44,7 @@ impl Baseline {
     /// Reads a baseline.
     ///
     /// # Errors
-    /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
+    /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn read(document: &Document) -> Result<Self, Complaint> {
         let file: BaselineFile = document.read()?;
         let entries = file.accept.iter().map(|entry| {
@@ -83,7 +83,7 @@ impl Baseline {
     }
 }
 
-/// A day like `2026-12-31`, without a time.
+/// Reads a day like `2026-12-31`, without a time.
 pub fn day(text: &str) -> Option<Date> {
     day_of(&text.parse().ok()?)
 }

@@ -1,4 +1,4 @@
-//! What a baseline accepts, and what it does not.
+//! Tests of the findings that a baseline accepts, and of those that it does not.
 
 use super::*;
 use crate::document::Document;
@@ -41,7 +41,7 @@ fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
     CaseFinding { finding, accepted: None }
 }
 
-/// Marks all cases, and says what is the matter with entries.
+/// Marks the accepted findings of all cases, and returns the notices about entries.
 fn marked(baseline: &Baseline, cases: &mut [Case], today: &str, whole: bool) -> Vec<Notice> {
     cases.iter_mut().for_each(|case| baseline.accept(case, date(today)));
     baseline.notices(cases, date(today), whole)

@@ -1,4 +1,4 @@
-//! Entries for what a suite has found.
+//! Entries for the findings of a suite.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,8 +7,8 @@ use toml::Value;
 
 use crate::report::suite::Case;
 
-/// The `[[accept]]` entries that accept every finding of cases that are not well and do not accept it
-/// already, as text for the end of a file; empty if there is none.
+/// The `[[accept]]` entries for all findings of bad cases that are not accepted already, as text
+/// for the end of a file; empty if there are none.
 ///
 /// Ranks and parameters are not named: which of them comes first may differ from run to run.
 pub fn entries(cases: &[Case], reason: &str, expires: &str) -> String {

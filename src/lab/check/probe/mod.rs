@@ -1,4 +1,5 @@
-//! Probes: what `zprobe check` runs, each of them on one engine or several, and what must come out.
+//! Probes: the runs of `zprobe check`, each on one engine or several, with the results that they
+//! must have.
 //!
 //! A probe is a TOML file. zprobe's own, the standard suite, are in `probes` and [`registry`].
 
@@ -15,17 +16,18 @@ use crate::zoo::Expectation;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeFile {
-    /// What it tries, in a sentence.
+    /// Purpose of the probe, in a sentence.
     description: String,
-    /// Engines that it is for, each a case of its own; the native one if nothing is said.
+    /// Engines that the probe is for, each a case of its own; the native engine if the key is
+    /// missing.
     #[serde(default = "native")]
     engines: Vec<Engine>,
-    /// What must come out: `clean`, the code of the first finding, or `crash`.
+    /// Result that the run must have: `clean`, the code of the first finding, or `crash`.
     #[serde(default = "clean")]
     expect: String,
-    /// With `crash`: part of what the engine says.
+    /// Part of the engine's message; only with `crash`.
     message: Option<String>,
-    /// With `crash`: code of the first finding.
+    /// Code of the first finding; only with `crash`.
     finding: Option<String>,
     /// Settings of the run: long names of flags of `zprobe run`, and their values.
     #[serde(default)]
@@ -36,22 +38,22 @@ pub struct ProbeFile {
 /// A probe.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Its name, which is that of its file without the ending.
+    /// Name of the probe, which is that of its file without the ending.
     pub name: String,
-    /// Its file.
+    /// File of the probe.
     pub document: Document,
-    /// What it tries, in a sentence.
+    /// Purpose of the probe, in a sentence.
     pub description: String,
-    /// Engines that it is for.
+    /// Engines that the probe is for.
     pub engines: Vec<Engine>,
-    /// What must come out.
+    /// Result that the run must have.
     pub expect: Expectation,
     /// Settings of the run.
     pub run: Flags,
 }
 
 fn native() -> Vec<Engine> {
-    vec![Engine::Native]
+    vec![Engine::default()]
 }
 
 fn clean() -> String {
@@ -59,13 +61,15 @@ fn clean() -> String {
 }
 
 impl Probe {
-    /// Reads a probe. The keys in `run` are not looked at: the command line knows which there are.
+    /// Reads a probe. The keys in `run` are not checked here, but by the command line, which knows
+    /// them.
     ///
     /// # Errors
-    /// If the text is not TOML, a key is unknown or missing, or a value cannot be.
+    /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn read(document: Document) -> Result<Self, Complaint> {
         let file: ProbeFile = document.read()?;
-        // Only TOML's own errors have a place: these keys are found again by their name.
+        // Only the errors of the TOML parser have a place; for others the key is looked for by its
+        // name.
         let wrong = |key: &str, problem: &str| {
             let start = document.text.lines().position(|line| line.trim_start().starts_with(key));
             let offset = start.map_or(0, |line| {

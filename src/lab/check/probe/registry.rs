@@ -68,7 +68,7 @@ probes! {
     "stage3-poisoned-memory",
 }
 
-/// All of them.
+/// All probes of the standard suite.
 ///
 /// # Errors
 /// Never for the files of a release: `tests/check.rs` reads them.

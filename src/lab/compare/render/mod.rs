@@ -15,7 +15,7 @@ const SHOWN: usize = 6;
 /// Renders a comparison in one of [`Form::OF_A_TABLE`].
 ///
 /// # Errors
-/// When JSON cannot be written, which no [`Comparison`] leads to.
+/// When JSON cannot be written, which does not happen with a [`Comparison`].
 pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String> {
     let mut page = match form {
         Form::Json => return visible::json(comparison),
@@ -118,7 +118,7 @@ fn weights(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// The table that a training log would fill, the gaps, and the curves.
+/// Writes loss and gradient norm of each step as a table, the largest gaps, and the curves.
 fn steps(page: &mut Page, comparison: &Comparison) {
     let steps = &comparison.steps;
     let Some(last) = steps.last() else { return };
@@ -183,7 +183,7 @@ fn norms(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// Two digits; small numbers with their power of ten.
+/// A number with two digits; a small one in scientific notation.
 fn number(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),

@@ -14,22 +14,22 @@ pub struct Page {
 }
 
 impl Page {
-    /// For a terminal.
+    /// An empty page for a terminal.
     pub fn plain() -> Self {
         Self { is_markdown: false, text: String::new() }
     }
 
-    /// For GitHub.
+    /// An empty page in Markdown, as GitHub shows it.
     pub fn markdown() -> Self {
         Self { is_markdown: true, text: String::new() }
     }
 
-    /// The whole.
+    /// The whole text that was written.
     pub fn text(self) -> String {
         self.text
     }
 
-    /// What is above everything.
+    /// Writes the headline above all sections.
     pub fn headline(&mut self, text: &str) {
         if self.is_markdown {
             let _ = writeln!(self.text, "## zprobe compare: {}\n", escaped(text));
@@ -38,7 +38,7 @@ impl Page {
         }
     }
 
-    /// The title of a section.
+    /// Writes the title of a section.
     pub fn title(&mut self, text: &str) {
         if self.is_markdown {
             let _ = writeln!(self.text, "\n### {}\n", escaped(text));
@@ -47,7 +47,7 @@ impl Page {
         }
     }
 
-    /// A line.
+    /// Writes a line.
     pub fn line(&mut self, text: &str) {
         if self.is_markdown {
             let _ = writeln!(self.text, "- {}", escaped(text));
@@ -56,7 +56,7 @@ impl Page {
         }
     }
 
-    /// Rows below a head; all but the first column are right-aligned.
+    /// Writes a table of rows below a head; all but the first column are right-aligned.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let mut table = Table::new();
         let preset = if self.is_markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING };
@@ -82,7 +82,7 @@ impl Page {
         }
     }
 
-    /// Lines that stay as they are.
+    /// Writes lines that stay as they are.
     pub fn code(&mut self, text: &str) {
         if self.is_markdown {
             let _ = write!(self.text, "\n{}", block("", text));

@@ -4,10 +4,10 @@ use super::text::{Page, table};
 use crate::report::words::{abridged, amount, counted};
 use crate::report::{Divergence, Report, Station};
 
-/// Stations that are shown before the one that departs.
+/// Most stations that are shown before the one that departs.
 const SHOWN: usize = 6;
 
-/// The stations up to the first divergence, and what is known of it.
+/// Writes the stations up to the first divergence, and what is known of it.
 pub(super) fn journey(page: &mut Page, report: &Report, divergence: &Divergence) {
     let before = &report.journey[..divergence.right_before.min(report.journey.len())];
     let hidden = before.len().saturating_sub(SHOWN);
@@ -47,7 +47,7 @@ fn name(station: &Station) -> String {
     station.point.describe().to_owned()
 }
 
-/// What a divergence is at that is not at a buffer.
+/// Name of the hook or bucket where the journey diverges at no buffer.
 fn hook_or_bucket(divergence: &Divergence) -> String {
     match divergence.bucket {
         Some(flush) => format!("flush {flush} of the bucket"),

@@ -76,10 +76,11 @@ fn write(page: &mut Page, report: &Report) {
     }
 }
 
-/// More ranks than this are told together, without their standard error.
+/// Most ranks that are listed one by one, with their standard error; more are told together,
+/// without it.
 const LISTED_RANKS: usize = 16;
 
-/// The verdict's reason in one line.
+/// Reason for the verdict, in one line.
 pub(super) fn headline(report: &Report) -> String {
     let spec = &report.run.spec;
     let per_step = spec.contributions_per_step();
@@ -119,7 +120,7 @@ pub(super) fn headline(report: &Report) -> String {
     }
 }
 
-/// The first few facts; the report has them all.
+/// Writes the first few facts about the engine; report.json has them all.
 fn facts(page: &mut Page, report: &Report) {
     const SHOWN: usize = 8;
     let facts = &report.run.engine_facts;
@@ -131,7 +132,7 @@ fn facts(page: &mut Page, report: &Report) {
     }
 }
 
-/// Steps in which weights were read: the others were skipped.
+/// Number of steps in which weights were read: the others were skipped.
 fn steps_taken(report: &Report) -> usize {
     let spec = &report.run.spec;
     let last_word = spec.last_word();
@@ -165,7 +166,7 @@ pub(super) fn finding_text(page: &mut Page, finding: &Finding) {
     let _ = writeln!(page, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
 }
 
-/// A bug that is known, and what to do about it.
+/// Writes a known bug, and what to do about it.
 fn known_bug(page: &mut Page, known: &KnownBug) {
     page.paragraph(&format!("known bug {}: ", known.name), &known.description());
     for link in &known.links {
@@ -175,7 +176,8 @@ fn known_bug(page: &mut Page, known: &KnownBug) {
     page.paragraph("what to do: ", &known.workaround);
 }
 
-/// What to type, and what led there. The command is not wrapped: it is there to be copied.
+/// Writes the smallest command, and the trials that led there. The command is not wrapped: it is
+/// there to be copied.
 fn smallest(page: &mut Page, minimised: &Minimised) {
     let _ = writeln!(page, "  {BOLD}{}{BOLD:#}", one_line(&minimised.command));
     for trial in &minimised.trials {

@@ -1,13 +1,15 @@
-//! What was run, in a few lines.
+//! Settings of the run, in a few lines.
 
 use super::super::Report;
+use crate::engines;
 use crate::report::NotObserved;
 use crate::report::words::{amount, weight_text};
 use crate::spec::settings::ALL;
-use crate::spec::{Device, Dtype, Engine, Offload, RunSpec};
+use crate::spec::{Device, Dtype, Offload, RunSpec, Staging};
 use crate::trace::UNSET_MEMORY;
 
-/// A line each for the step, the dtypes, the software, and what is unusual.
+/// Lines about the settings: a line each for the step, the dtypes, the software, and what is
+/// unusual.
 pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     let mut lines = vec![
@@ -60,14 +62,14 @@ pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
 /// The engine, with its version where it has one, and its stage where it has stages.
 fn engine(report: &Report) -> String {
     let spec = &report.run.spec;
-    match spec.engine() {
-        Engine::Native => format!("native engine, ZeRO stage {}", spec.stage),
-        Engine::DeepSpeed => {
-            format!("DeepSpeed {}, ZeRO stage {}", version(report, "deepspeed"), spec.stage)
-        }
-        Engine::Ddp => "DDP".to_owned(),
-        Engine::Fsdp2 => "FSDP2".to_owned(),
-    }
+    let room = engines::of(spec.engine());
+    let package = room.python.as_ref().and_then(|python| python.package);
+    let version = package.map(|package| format!(" {}", version(report, package.module)));
+    let stage = match spec.engine().traits().staging {
+        Staging::Chosen => format!(", ZeRO stage {}", spec.stage),
+        Staging::Always(_) => String::new(),
+    };
+    format!("{}{}{stage}", room.title, version.unwrap_or_default())
 }
 
 fn version<'a>(report: &'a Report, package: &str) -> &'a str {
@@ -77,7 +79,7 @@ fn version<'a>(report: &'a Report, package: &str) -> &'a str {
 /// Settings that are not the engine's own choice; the native engine has none of them.
 fn settings(spec: &RunSpec) -> Vec<String> {
     let mut settings = Vec::new();
-    if spec.engine() == Engine::Native {
+    if !engines::of(spec.engine()).is_real() {
         return settings;
     }
     if spec.offload == Offload::Cpu {
@@ -86,7 +88,7 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.gradient_clipping > 0.0 {
         settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
     }
-    if spec.dtype == Dtype::Fp16 && spec.engine().scales_loss() {
+    if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
     let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));

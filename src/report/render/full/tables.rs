@@ -6,7 +6,7 @@ use crate::report::words::runs;
 use crate::report::{Flush, HookCount, Norms};
 use crate::trace::Point;
 
-/// More ranks than this are summarised in the norm table.
+/// Most ranks that have a column each in the norm table; more are summarised.
 const RANK_COLUMNS: usize = 2;
 
 pub(super) fn norm_table(page: &mut Page, report: &Report) {
@@ -28,7 +28,7 @@ pub(super) fn norm_table(page: &mut Page, report: &Report) {
                 let norm = |rank: usize| row.norms[rank].unwrap_or(f64::NAN);
                 norm(a).total_cmp(&norm(b))
             };
-            // Of the ranks that came so far.
+            // Only ranks that came this far.
             let there = || (0..world).filter(|&rank| row.norms[rank].is_some());
             let smallest = there().min_by(by_norm).unwrap_or(0);
             let largest = there().max_by(by_norm).unwrap_or(0);
@@ -66,7 +66,7 @@ fn norm_cell(row: &Norms, rank: usize) -> String {
     }
 }
 
-/// Whether ranks agree where they must.
+/// Words on whether ranks agree where they must; empty where they need not.
 fn agreement(row: &Norms) -> &'static str {
     match row.agree {
         None => "",
@@ -121,7 +121,7 @@ pub(super) fn hooks(page: &mut Page, report: &Report) {
     page.table(table, 0);
 }
 
-/// Backwards with equal counts together.
+/// Groups of backwards with equal counts.
 fn alike(counts: Vec<&HookCount>) -> Vec<Vec<&HookCount>> {
     let mut groups: Vec<Vec<&HookCount>> = Vec::new();
     for count in counts {

@@ -31,7 +31,7 @@ impl Page {
         Self { text: String::new(), width }
     }
 
-    /// What was written.
+    /// The text that was written.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -41,14 +41,14 @@ impl Page {
         self.wrapped("", "  ", title, BOLD);
     }
 
-    /// A paragraph that begins with `lead` and hangs under its second column.
+    /// Writes a paragraph that begins with `lead` and hangs under its second column.
     pub fn paragraph(&mut self, lead: &str, body: &str) {
         let indent = lead.len() - lead.trim_start().len();
         let first = format!("  {}", &lead[..indent]);
         self.wrapped(&first, "    ", &format!("{lead}{body}"), Style::new());
     }
 
-    /// A quotation, which keeps its lines.
+    /// Writes a quotation, which keeps its lines.
     pub fn quotation(&mut self, quoted: &str) {
         for line in quoted.lines() {
             self.wrapped("    | ", "    | ", line, DIM);
@@ -63,7 +63,7 @@ impl Page {
         let mut lines: Vec<String> = Vec::new();
         let mut left = room(first);
         if columns(first) >= self.width {
-            // It stands alone.
+            // `first` stands alone in its line.
             lines.push(String::new());
             left = 0;
         }
@@ -93,13 +93,13 @@ impl Page {
         }
     }
 
-    /// A table; all but the first `left` columns are aligned to the right.
+    /// Writes a table; all but the first `left` columns are aligned to the right.
     pub fn table(&mut self, table: Table, left: usize) {
         let lines = lines(table, left, Some(self.width));
         self.text.extend(lines);
     }
 
-    /// The same, a bit to the right. None where that is too wide for the page.
+    /// Writes a table with an indent. None, and nothing written, where it is too wide for the page.
     pub fn indented(&mut self, table: Table, left: usize) -> Option<()> {
         let lines: Vec<String> =
             lines(table, left, None).map(|line| format!("    {line}")).collect();
@@ -122,7 +122,7 @@ pub(super) fn table(header: impl IntoIterator<Item = impl Into<String>>) -> Tabl
     table
 }
 
-/// A table's lines, its cells wrapped where it would be wider than `width`.
+/// Lines of a table, its cells wrapped where it would be wider than `width`.
 fn lines(mut table: Table, left: usize, width: Option<usize>) -> impl Iterator<Item = String> {
     if let Some(width) = width {
         table.set_content_arrangement(ContentArrangement::Dynamic);

@@ -8,12 +8,12 @@ use crate::report::Contribution;
 use crate::report::words::{by_rank, counted, matrix_text, weight_text};
 use crate::trace::Point;
 
-/// More microbatches than this, and more ranks, are not drawn as a matrix.
+/// Most microbatches and most ranks that are drawn as a matrix.
 const MATRIX_COLUMNS: usize = 12;
 const MATRIX_ROWS: usize = 16;
 
-/// Weights at the points that say what happened to the model: what the optimizer consumed, and
-/// what really changed.
+/// Writes weights at the points that say what happened to the model: what the optimizer consumed,
+/// and what really changed.
 pub(super) fn weights(page: &mut Page, report: &Report) {
     let input = entries(report, Point::OptimizerInput);
     for (point, what) in [
@@ -56,17 +56,17 @@ pub(super) fn weights(page: &mut Page, report: &Report) {
     }
 }
 
-/// Everything that was read at a point.
+/// All contributions that were read at a point.
 pub(in crate::report::render) fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
     report.contributions.iter().filter(|entry| entry.point == point).collect()
 }
 
-/// Whether every microbatch should be there.
+/// True if every microbatch should be there.
 fn all_used(entry: &Contribution) -> bool {
     entry.expected.iter().flatten().all(|expected| *expected != 0.0)
 }
 
-/// Whether all weights are some optimizer's input of the same step.
+/// True if all entries have the weights of some optimizer's input of the same step.
 pub(in crate::report::render) fn follows(
     entries: &[&Contribution],
     input: &[&Contribution],
@@ -100,7 +100,7 @@ impl Group<'_> {
     }
 }
 
-/// Entries with equal weights together.
+/// Groups of entries with equal weights.
 pub(in crate::report::render) fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for &entry in entries {

@@ -16,7 +16,7 @@ const WIDE_SHOWN: usize = 40;
 /// More flushes than this are drawn and not listed.
 const LISTED: usize = 400;
 
-/// The panel.
+/// The panel of bucket flushes.
 pub(super) struct Buckets<'a> {
     pub lanes: Vec<Lane>,
     pub width: usize,
@@ -119,7 +119,7 @@ impl Buckets<'_> {
         self.base + if self.has_numbers { 36 } else { 18 }
     }
 
-    /// Why a bucket was flushed, in words.
+    /// Reason for a flush, in words.
     pub fn describe(&self, reason: &FlushReason) -> &'static str {
         match reason {
             FlushReason::Full => "full: the next parameter did not fit",

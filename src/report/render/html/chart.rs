@@ -23,7 +23,7 @@ pub(super) struct Chart {
     pub band: Option<String>,
     /// Heights with their value.
     pub grid: Vec<(String, String)>,
-    /// Moments: place, and what stands below.
+    /// Moments, each with its place and the text that stands below.
     pub ticks: Vec<Tick>,
     /// Places at which a new step begins.
     pub steps: Vec<(usize, usize)>,

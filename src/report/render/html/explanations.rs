@@ -14,7 +14,7 @@ pub(super) struct Explanation<'a> {
     pub body: String,
 }
 
-/// Of every rule that a finding or a consequence names, by code.
+/// The documentation of every rule that a finding or a consequence names, by code.
 pub(super) fn of<'a>(
     report: &'a Report,
     explain: &dyn Fn(&str) -> Option<&'a str>,

@@ -13,9 +13,9 @@ pub(super) struct Finding<'a> {
     pub finding: &'a report::Finding,
     pub place: String,
     pub is_warning: bool,
-    /// Where to see it.
+    /// Links to the places that show it.
     pub links: Vec<Link>,
-    /// Whether the page holds the documentation of the rule.
+    /// True if the page holds the documentation of the rule.
     pub is_explained: bool,
     pub consequences: Vec<Consequence<'a>>,
 }
@@ -34,12 +34,12 @@ pub(super) struct Link {
     pub microbatch: Option<usize>,
 }
 
-/// Where the journey first departs from the plan.
+/// First departure of the journey from the plan.
 pub(super) struct Place<'a> {
     pub at: String,
-    /// Whether it is a buffer, which the journey has a row for.
+    /// True if it is a buffer, which the journey has a row for.
     pub is_buffer: bool,
-    /// What was right before it.
+    /// Words on what was right before it.
     pub before: String,
     pub function: Option<&'a str>,
     pub params: Option<String>,
@@ -66,7 +66,7 @@ pub(super) fn divergence(report: &Report) -> Option<Place<'_>> {
     })
 }
 
-/// What else is on the page.
+/// Other parts of the page, to which findings have links.
 pub(super) struct Places<'a> {
     pub weights: &'a Weights,
     pub has_hooks: bool,
@@ -97,7 +97,7 @@ pub(super) fn of<'a>(report: &'a Report, places: &Places<'_>) -> Vec<Finding<'a>
 }
 
 impl Places<'_> {
-    /// Where to see a finding.
+    /// Links to the places that show a finding.
     fn links(&self, report: &Report, finding: &report::Finding) -> Vec<Link> {
         let at_step = |step: usize| finding.step.is_none_or(|at| at == step);
         let mut links = Vec::new();
@@ -125,7 +125,7 @@ impl Places<'_> {
             let number = report.buckets[row].flush;
             link(format!("flush {number}"), format!("flush-{row}"), None);
         }
-        // What collectives and processes did is a matter of time.
+        // For collectives and processes, the ends of ranks and the timeline show what happened.
         if matches!(finding.code.family(), Family::Collectives | Family::Run) {
             let ended_there = |group: &&RankGroup<'_>| {
                 finding.rank.is_none_or(|rank| group.members.contains(&rank))

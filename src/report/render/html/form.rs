@@ -1,12 +1,12 @@
-//! What tells weight matrices apart: equal lines of many ranks are one, and the one rank that is
-//! unlike all others has no name where it is another one in each buffer.
+//! Forms that tell weight matrices apart: equal lines of many ranks are one, and the one rank that
+//! is unlike all others has no name where it is a different one in each buffer.
 
 use std::collections::HashMap;
 
 use super::RANKS_SHOWN;
 use crate::report::Contribution;
 
-/// What tells matrices apart: their lines, and the ranks these belong to.
+/// Form of a matrix: its lines, and the ranks to which these belong.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     pub lines: Vec<(Who, Line)>,
@@ -16,13 +16,13 @@ pub(super) struct Form {
 /// Source ranks of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Who {
-    /// These.
+    /// The listed ranks.
     Ranks(Vec<usize>),
     /// The rank whose buffer it is.
     Itself,
-    /// One rank, another one in each buffer.
+    /// A single rank, a different one in each buffer.
     One,
-    /// All but that one.
+    /// All ranks but that one.
     Others,
 }
 
@@ -31,12 +31,12 @@ pub(super) enum Who {
 pub(super) struct Line {
     pub weights: Vec<u64>,
     pub expected: Vec<u64>,
-    /// Empty where all is 0.
+    /// Weights of gradients of earlier steps; empty where all are 0.
     pub leftover: Vec<u64>,
 }
 
 impl Form {
-    /// The form of an entry. Of few ranks each is a line; of many, those that are alike are.
+    /// The form of an entry. Of few ranks each has a line; of many, those that are alike share one.
     pub fn new(entry: &Contribution) -> Self {
         let bits = |row: &[f64]| row.iter().map(|weight| (weight + 0.0).to_bits()).collect();
         let nothing_left = entry.leftover.iter().flatten().all(|weight| *weight == 0.0);

@@ -6,14 +6,15 @@ use crate::report::{Firings, Report};
 /// More parameters than this are drawn only where their hooks did something unusual.
 const PARAMS_SHOWN: usize = 60;
 
-/// The panel.
+/// The panel of gradient hooks.
 pub(super) struct Hooks<'a> {
     /// Backwards: step and microbatch, or a range of those that are alike.
     pub columns: Vec<String>,
     pub rows: Vec<Row<'a>>,
-    /// Parameters that are not drawn, of which each hook fired once for each gradient.
+    /// Number of parameters that are not drawn. If none is drawn, each hook fired once for each
+    /// gradient.
     pub more_rows: usize,
-    /// Whether firings were seen.
+    /// True if firings were seen.
     pub fired: bool,
     pub nodes: String,
 }
@@ -91,7 +92,7 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// What one parameter's hook did on each rank.
+/// Cell for what the hook of one parameter did on each rank.
 fn cell(held: &[&Firings], param: usize, world_size: usize) -> Cell {
     let count =
         |list: &Option<Vec<u32>>| list.as_ref().map(|list| list.get(param).copied().unwrap_or(0));

@@ -17,7 +17,7 @@ pub(super) fn moment(report: &Report, point: Point, microbatch: Option<usize>) -
     }
 }
 
-/// `ranks 0 to 7`, or `all 512 ranks`.
+/// Ranks in words: `ranks 0 to 7`, or `all 512 ranks`.
 pub(super) fn ranks(ranks: &[usize], world_size: usize) -> String {
     if ranks.len() == world_size && world_size > 3 {
         format!("all {world_size} ranks")

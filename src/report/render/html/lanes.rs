@@ -14,10 +14,10 @@ use crate::trace::{CollectiveOp, Outcome, Phase};
 /// Height of a lane in units of the drawing.
 const LANE: usize = 10;
 
-/// More spans than this are drawn of some ranks only.
+/// Most spans for which all ranks are drawn; with more, some ranks are left out.
 const SPANS_DRAWN: usize = 60_000;
 
-/// The panel.
+/// The panel of the timeline.
 pub(super) struct Lanes {
     pub width: u64,
     pub height: usize,
@@ -27,7 +27,7 @@ pub(super) struct Lanes {
     pub phases: Vec<Path>,
     /// Collectives of one kind, of all ranks.
     pub collectives: Vec<Path>,
-    /// Where ranks ended that did not finish.
+    /// Marks at the ends of ranks that did not finish.
     pub broken: String,
     /// Silences that are cut short, and their lengths.
     pub cuts: Vec<Cut>,
@@ -40,7 +40,7 @@ pub(super) struct Lanes {
     pub of: usize,
     pub ticks: Vec<Tick>,
     pub legend: Vec<&'static str>,
-    /// When the recording began, and how long it is.
+    /// Time at which the recording began, and its length.
     pub started: String,
     pub length: String,
     pub totals: Totals,
@@ -81,7 +81,7 @@ pub(super) struct Totals {
 }
 
 impl Lanes {
-    /// None for a trace without times, or before any rank was heard.
+    /// The drawing of a timeline; none for a trace without times, or before any rank was heard.
     pub fn new(timeline: &Timeline) -> Option<Self> {
         let all = &timeline.lanes;
         if timeline.length_ns == 0 || all.iter().all(|lane| lane.spans.is_empty()) {
@@ -130,7 +130,8 @@ impl Lanes {
     }
 }
 
-/// All ranks; of a run with too many spans every n-th, and those that did not finish.
+/// Ranks that are drawn: all, or of a run with too many spans every n-th and those that did not
+/// finish.
 fn chosen(lanes: &[Lane]) -> Vec<usize> {
     let spans: usize = lanes.iter().map(|lane| lane.spans.len() + lane.calls.len()).sum();
     let every = spans.div_ceil(SPANS_DRAWN).max(1);
@@ -205,7 +206,8 @@ fn legend(lanes: &[(usize, &Lane)]) -> Vec<&'static str> {
     ["start-up"].into_iter().chain(phases).collect()
 }
 
-/// Time in each phase and in collectives: of each rank, or of many the extremes.
+/// Time in each phase and in collectives: of each rank, or of many the least, the median and the
+/// most.
 fn totals(lanes: &[Lane]) -> Totals {
     let few = lanes.len() <= super::RANKS_SHOWN;
     let sum = |lane: &Lane, phase: Option<Phase>| -> u64 {

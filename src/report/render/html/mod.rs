@@ -1,9 +1,9 @@
 //! The report as one HTML page, to be read in a browser or attached to a bug report.
 //!
-//! The page is a file of its own: style and script are inside, it asks for nothing from the network,
-//! and its policy forbids the browser to do so. Everything is drawn here, as tables and SVG; the
-//! script only makes links light up their place and the timeline zoom. Whatever a rank or an engine
-//! said is escaped by the template, and the policy lets no other script or style run.
+//! The page is a file of its own: style and script are inside, it asks for nothing from the
+//! network, and its policy forbids the browser to do so. Everything is drawn here, as tables and
+//! SVG; the script only makes links light up their place and the timeline zoom. Whatever a rank or
+//! an engine said is escaped by the template, and the policy lets no other script or style run.
 
 mod buckets;
 mod chart;
@@ -43,7 +43,7 @@ const SCRIPT: &str = include_str!("page.js");
 /// More ranks than this are drawn in groups, where they are alike.
 const RANKS_SHOWN: usize = 16;
 
-/// The page.
+/// Data of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
@@ -70,7 +70,7 @@ struct Page<'a> {
 /// rule, in Markdown, by its code.
 ///
 /// # Errors
-/// When the template cannot be filled in, which no report leads to.
+/// When the template cannot be filled in, which does not happen with a report.
 pub fn html(
     report: &Report,
     trace: &Trace,
@@ -79,7 +79,7 @@ pub fn html(
     page(&Visible::of(report)?, trace, &|code| explain(code))
 }
 
-/// The page of a report in which nothing is hidden.
+/// The page of a report in which control characters are visible.
 fn page<'a>(
     report: &'a Visible<Report>,
     trace: &Trace,
@@ -130,7 +130,7 @@ impl Page<'_> {
         }
     }
 
-    /// Whether the run says anything about gradients reaching an optimizer.
+    /// True if some rank did not finish.
     fn unfinished(&self) -> bool {
         self.report.ranks.iter().any(|rank| !rank.finished)
     }

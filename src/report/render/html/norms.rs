@@ -4,10 +4,10 @@ use super::chart::Chart;
 use super::labels::moment;
 use crate::report::{self, Report};
 
-/// More ranks than this are a band from the smallest to the largest.
+/// Most ranks that have a line each; more are a band from the smallest to the largest.
 const LINES_SHOWN: usize = 8;
 
-/// The panel.
+/// The panel of the norms.
 pub(super) struct Norms {
     pub heads: Vec<String>,
     pub rows: Vec<Row>,

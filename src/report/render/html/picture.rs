@@ -5,10 +5,10 @@ use super::form::{Form, Line, Who};
 use super::labels::runs;
 use crate::report::words::weight_text;
 
-/// More microbatches than this are drawn in groups, where they are alike.
+/// Most microbatches that have a column each; of more, those that are alike are drawn in groups.
 const COLUMNS_SHOWN: usize = 16;
 
-/// More different lines than this are counted and not drawn.
+/// Most different lines that are drawn; more are only counted.
 const LINES_SHOWN: usize = 64;
 
 /// A matrix, ready to be drawn.
@@ -25,7 +25,7 @@ pub(super) struct Picture {
 const MINI: usize = 7;
 
 impl Picture {
-    /// The picture of a form. `leftover` is whether gradients of earlier steps were looked for;
+    /// The picture of a form. `leftover` is true if gradients of earlier steps were looked for;
     /// weights within `tolerance` of what is planned are as planned.
     pub fn new(form: &Form, leftover: bool, tolerance: f64) -> Self {
         let shown = &form.lines[..form.lines.len().min(LINES_SHOWN)];
@@ -35,7 +35,7 @@ impl Picture {
         for group in
             columns_of(shown, earlier, earlier > 0, |line, at| (line.leftover.get(at), None))
         {
-            // Steps have as many columns as this one has microbatches.
+            // Each earlier step has as many columns as this one has microbatches.
             let place = |at: usize| {
                 let back = (earlier - at - 1) / microbatches.max(1) + 1;
                 format!("−{back}·m{}", at % microbatches.max(1))
@@ -116,7 +116,7 @@ impl Column {
     }
 }
 
-/// What all weights should be, where that is not 1 everywhere.
+/// Planned weights in words, where they are not 1 everywhere.
 fn planned(form: &Form) -> Option<String> {
     let expected = || form.lines.iter().flat_map(|(_, line)| &line.expected);
     if expected().all(|bits| f64::from_bits(*bits) == 1.0) {
@@ -183,7 +183,7 @@ fn class(weight: f64, expected: f64, tolerance: f64) -> &'static str {
     if difference < 0.0 { ["n1", "n2", "n3", "n4"][step] } else { ["p1", "p2", "p3", "p4"][step] }
 }
 
-/// `A` to `Z`, then `AA`.
+/// The letters of an index: `A` to `Z`, then `AA`.
 pub(super) fn letters(mut index: usize) -> String {
     let mut text = String::new();
     loop {

@@ -1,4 +1,4 @@
-//! What the browser may do with the page: nothing but to apply its one style and run its one script.
+//! Policy of the page: the browser may only apply its one style and run its one script.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

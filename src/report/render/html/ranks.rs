@@ -1,4 +1,4 @@
-//! How ranks ended; of many, those that ended alike in one row.
+//! Endings of ranks; of many, those that ended alike in one row.
 
 use super::RANKS_SHOWN;
 use super::labels;
@@ -6,7 +6,7 @@ use crate::report::{Rank, Report};
 
 /// Ranks that ended alike.
 pub(super) struct RankGroup<'a> {
-    /// One of them.
+    /// A member of the group.
     pub rank: &'a Rank,
     pub members: Vec<usize>,
     pub label: String,
@@ -41,7 +41,7 @@ pub(super) fn of(report: &Report) -> Vec<RankGroup<'_>> {
             rank,
         })
         .collect();
-    // What did not end well is what a reader looks for among many.
+    // Among many ranks, a reader looks for those that did not end well.
     if world_size > RANKS_SHOWN {
         groups.sort_by_key(|group| group.rank.finished);
     }

@@ -3,13 +3,13 @@
 /// Width of the whole timeline, in units of the drawing.
 pub(super) const WIDTH: u64 = 50_000;
 
-/// A silence of all ranks is cut short if it takes more than this part of what is left.
+/// Share of the remaining time above which a silence of all ranks is cut short.
 const LONG: f64 = 0.3;
 
-/// What a silence that is cut short takes of the width.
+/// Share of the width that a silence takes which is cut short.
 const CUT: f64 = 0.03;
 
-/// From times to places.
+/// Scale that maps times to places.
 pub(super) struct TimeScale {
     /// Times and their places, ascending; linear in between.
     knots: Vec<(u64, u64)>,

@@ -1,4 +1,5 @@
-//! Contribution weights: where every buffer's matrix stands, and the distinct ones drawn large.
+//! Contribution weights: a table with the matrix of every buffer, and the distinct matrices drawn
+//! large.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,12 +11,13 @@ use crate::report::words::{abridged, counted, weight_text};
 use crate::report::{Contribution, Report};
 use crate::trace::Point;
 
-/// More distinct matrices than this are counted and not drawn.
+/// Most distinct matrices that are drawn; more are only counted.
 const MATRICES_SHOWN: usize = 24;
 
-/// The panel.
+/// The panel of the weights.
 pub(super) struct Weights {
-    /// One row a moment, in the order in which they were reached; steps that were alike in one.
+    /// Rows, one a moment, in the order in which they were reached; steps that were alike share
+    /// theirs.
     pub moments: Vec<Moment>,
     /// Heads of the ranks' columns; empty where ranks are drawn in groups.
     pub heads: Vec<String>,
@@ -24,7 +26,7 @@ pub(super) struct Weights {
     pub matrices: Vec<Matrix>,
     /// Distinct matrices that are not drawn.
     pub omitted: usize,
-    /// Whether least squares found the weights, and not the codes.
+    /// Largest error of a weight, in words; none where all weights are exact.
     pub any_tolerance: Option<String>,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Moment {
     pub steps: String,
     pub what: String,
     pub cells: Vec<Holders>,
-    /// Whether the journey departs from the plan here for the first time.
+    /// True if the journey departs from the plan here for the first time.
     pub is_first: bool,
 }
 
@@ -57,9 +59,9 @@ pub(super) struct Held {
 pub(super) struct Matrix {
     pub letter: String,
     pub picture: Picture,
-    /// Where it stands, a line each.
+    /// Places of the matrix on the journey, one a line.
     pub places: Vec<String>,
-    /// What no gradient explains, where that is too much.
+    /// Largest part that no gradient explains, where that is too much.
     pub unexplained: Option<String>,
     pub as_planned: bool,
     /// Point, step and rank of the buffers.
@@ -81,7 +83,7 @@ impl Weights {
                 })
                 .push(at);
         }
-        // What the optimizer consumed is what matters most, and what it led to.
+        // What the optimizer consumed matters most, and what it led to.
         let is_late =
             |form: &&Form| of_form[form].iter().any(|&at| entries[at].point >= Point::BeforeStep);
         let mut drawn: Vec<&Form> = order.iter().copied().filter(|f| !f.as_planned).collect();
@@ -131,8 +133,8 @@ impl Weights {
     }
 }
 
-/// The form of each entry. What is said of one rank among many, and in other buffers of another, is
-/// the same form without the rank's name.
+/// The form of each entry. Forms that are about one rank among many, and about a different one in
+/// other buffers, are the same form without the rank's name.
 fn forms(entries: &[Contribution]) -> Vec<Form> {
     let forms: Vec<Form> = entries.iter().map(Form::new).collect();
     let nameless: Vec<_> =
@@ -211,7 +213,7 @@ fn moments(
     rows.collect()
 }
 
-/// `0 and 1`.
+/// Numbers in words: `0 and 1`.
 fn numbers_of(list: &[usize]) -> String {
     let text = counted("step", list);
     text.split_once(' ').map_or(String::new(), |(_, numbers)| numbers.to_owned())
@@ -250,7 +252,8 @@ impl Matrix {
     }
 }
 
-/// `optimizer's input: steps 0 and 1, rank 0`, for each point and each part of the model.
+/// Places of a matrix, `optimizer's input: steps 0 and 1, rank 0`, for each point and each part of
+/// the model.
 fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
     type Moment<'a> = (Point, Option<usize>, Option<&'a [String]>);
     let mut by_moment: BTreeMap<Moment<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();

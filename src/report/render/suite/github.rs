@@ -96,19 +96,20 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
     }
 }
 
-/// `::error file=probes/own.toml,line=1,title=ZP101 boundary-leak::what happened`
+/// A workflow command: `::error file=probes/own.toml,line=1,title=ZP101 boundary-leak::what
+/// happened`
 fn command(level: &str, place: Option<(&str, usize)>, title: &str, message: &str) -> String {
     let place = place
         .map_or_else(String::new, |(file, line)| format!("file={},line={line},", property(file)));
     format!("::{level} {place}title={}::{}\n", property(title), data(message))
 }
 
-/// What stands behind `::`.
+/// Escapes the text behind `::`.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A value of a property, which a comma or a colon would end.
+/// Escapes the value of a property, which a comma or a colon would end.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

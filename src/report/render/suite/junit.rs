@@ -1,6 +1,6 @@
 //! JUnit XML, in the form that Jenkins describes: an engine is a suite, a probe is a test case.
 //!
-//! What is not as expected is a failure, what crashed or could not be run an error.
+//! A case that is not as expected is a failure; one that crashed or could not be run is an error.
 
 use std::fmt::Write as _;
 use std::time::Duration;

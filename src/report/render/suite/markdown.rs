@@ -60,7 +60,7 @@ pub(super) fn render(suite: &Visible<Suite>) -> String {
     text
 }
 
-/// Everything about a case; `others` have the same cause.
+/// Writes all details of a case; `others` have the same cause.
 fn details(text: &mut String, case: &Case, others: &[&Case]) {
     let ids = std::iter::once(&case)
         .chain(others)

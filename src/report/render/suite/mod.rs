@@ -19,7 +19,7 @@ pub fn render(suite: &Suite, form: Form) -> anyhow::Result<String> {
     render_within(suite, form, WIDTH)
 }
 
-/// The same for a terminal of so many columns.
+/// Renders a suite for a terminal of so many columns.
 ///
 /// # Errors
 /// As [`render`].
@@ -36,13 +36,13 @@ pub fn render_within(suite: &Suite, form: Form, columns: usize) -> anyhow::Resul
     })
 }
 
-/// What came out, or why nothing did.
+/// First line of the result, or of the reason why there is none.
 fn first_line(case: &Case) -> &str {
     let text = case.reason.as_deref().unwrap_or(&case.got);
     text.lines().next().unwrap_or_default()
 }
 
-/// What came out in few words: the findings of a case that is not well by name, because its cause says the
+/// Result in few words: the findings of a case that is not well by name, because its cause says the
 /// rest once for all of its cases.
 fn in_short(case: &Case) -> String {
     if case.findings.is_empty() || !case.status.is_bad() {
@@ -53,7 +53,8 @@ fn in_short(case: &Case) -> String {
     wrong.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// What was seen, one fact a line, what follows from it, and which known bug it is.
+/// Facts about a finding, one a line: its evidence, its consequences, and the known bugs that it
+/// looks like.
 fn facts(finding: &Finding) -> impl Iterator<Item = String> {
     let known = finding.known.iter().map(|known| {
         format!(

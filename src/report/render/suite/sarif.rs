@@ -1,8 +1,8 @@
 //! SARIF 2.1.0: what GitHub's code scanning takes.
 //!
-//! A finding is a result. Whatever else went wrong (a run that crashed without a finding, a clean run
-//! where a finding was expected) is a notification of the tool, as is an entry of the baseline that has
-//! expired.
+//! A finding is a result. Whatever else went wrong (a run that crashed without a finding, a clean
+//! run where a finding was expected) is a notification of the tool, as is an entry of the baseline
+//! that has expired.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::report::render::concise::place;
 use crate::report::suite::{Case, CaseFinding, NoticeKind, Suite};
 use crate::visible::Visible;
 
-/// Where the format is described, for programs.
+/// Address of the JSON Schema of the format.
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 pub(super) fn render(

@@ -1,4 +1,4 @@
-//! For a terminal: what came of each case, then each that is not well, then all in a line.
+//! The suite for a terminal: the result of each case, then each that is not well, then a summary.
 
 use std::fmt::Write as _;
 
@@ -55,7 +55,7 @@ pub(super) fn concise(suite: &Visible<Suite>) -> String {
     text + &ending(suite)
 }
 
-/// What was skipped, what the baseline says, and all in a line.
+/// Skipped cases, entries of the baseline that need attention, and the summary.
 fn ending(suite: &Suite) -> String {
     let mut text = String::new();
     for ((engine, reason), cases) in suite.skips() {
@@ -72,7 +72,7 @@ fn ending(suite: &Suite) -> String {
     text + &summary(suite) + "\n"
 }
 
-/// `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
+/// Summary of the suite: `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
 pub(super) fn summary(suite: &Suite) -> String {
     let skipped = suite.count(Status::Skipped);
     let passed = suite.count(Status::Passed);
@@ -87,7 +87,7 @@ pub(super) fn summary(suite: &Suite) -> String {
     text
 }
 
-/// A cause with everything about its first case; what else it made is only named.
+/// Writes a cause with all details of its first case; the others are only named.
 fn failure(page: &mut Page, cause: &Cause<'_>) {
     let case = cause.first;
     let style = style(case.status);
@@ -127,14 +127,14 @@ fn accepted(page: &mut Page, case: &Case) {
     }
 }
 
-/// What ended a run that has findings: a line, because it is none of them.
+/// Writes the limit that ended a run which has findings: a line, because it is none of them.
 fn limit(page: &mut Page, finding: &Finding) {
     let why = finding.limit.as_deref().unwrap_or_default();
     let _ = writeln!(page, "\n{} {}", finding.code, finding.name);
     page.paragraph("", &format!("then the run ended: cannot run here: {why}"));
 }
 
-/// How to see it by itself, and where it is recorded.
+/// Writes the command that runs a case by itself, and where the case is recorded.
 fn again(page: &mut Page, case: &Case) {
     let _ = writeln!(page, "  again: {}", one_line(&case.command));
     if let Some(dir) = &case.run_dir {
@@ -149,7 +149,7 @@ fn words(status: Status) -> &'static str {
     }
 }
 
-/// Loud where somebody has to do something.
+/// Word for a status, in capitals where somebody has to do something.
 fn label(status: Status) -> String {
     let words = words(status);
     match status {

@@ -1,5 +1,5 @@
-//! How long it takes until zprobe has its verdict on a real engine, beside the script that shows the
-//! same; and what observation costs a step of a large model.
+//! Time until zprobe has its verdict on a real engine, beside the script that shows the same bug;
+//! and the cost of observation for a step of a large model.
 
 mod verdict;
 
@@ -20,11 +20,11 @@ use crate::workspace;
 const DEEPSPEED: (&str, &[&str]) =
     ("deepspeed, stage 1", &["--engine", "deepspeed", "--stage", "1"]);
 
-/// What is measured with the last Python only.
+/// Engines that are measured with the last Python only.
 const OTHERS: [(&str, &[&str]); 2] =
     [("ddp", &["--engine", "ddp"]), ("fsdp2", &["--engine", "fsdp2"])];
 
-/// Everything that was measured.
+/// All measurements of real engines.
 pub struct Report {
     command: String,
     machine: Machine,
@@ -32,7 +32,7 @@ pub struct Report {
     overheads: Vec<Overhead>,
 }
 
-/// Measures, with every Python that was given.
+/// Measures with every Python that was given.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.step_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;

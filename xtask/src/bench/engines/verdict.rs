@@ -16,7 +16,7 @@ use super::super::{in_turns, release_dir};
 /// Numbers of ranks.
 const RANKS: [usize; 2] = [2, 4];
 
-/// Stands in every report on a run whose weights were read, whatever the verdict.
+/// Text in every report on a run whose weights were read, whatever the verdict.
 const PROOF: &str = "Contribution weights";
 
 /// The three ways to a verdict on one DeepSpeed, with one number of ranks.
@@ -28,7 +28,7 @@ pub struct Verdicts {
     launcher: Sample,
 }
 
-/// Times all of them in turns.
+/// Times zprobe and the script under both launchers, in turns, on every Python.
 pub fn measure(scripts: &[SeedScript], runs: usize, scratch: &Scratch) -> Result<Vec<Verdicts>> {
     let release = release_dir()?;
     let mut settings = Vec::new();
@@ -67,12 +67,12 @@ fn zprobe(release: &Path, script: &SeedScript, ranks: usize, runs: usize) -> Con
             Ok(command)
         },
     );
-    // Where the engine has the bug, the exit status says so.
+    // The exit status is no proof of success: where the engine has the bug, it tells of findings.
     contender.proof = Some(PROOF);
     contender
 }
 
-/// One row for each DeepSpeed and number of ranks; medians.
+/// Writes the table with medians: one row for each DeepSpeed and number of ranks.
 pub fn table(f: &mut fmt::Formatter<'_>, verdicts: &[Verdicts]) -> fmt::Result {
     let rows: Vec<Vec<String>> = verdicts.iter().map(Verdicts::row).collect();
     let head = [

@@ -1,4 +1,4 @@
-//! What many ranks on one machine take.
+//! Time, trace and memory of a run of many ranks on one machine.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use super::super::{in_turns, release_dir};
 /// Numbers of ranks.
 const RANKS: [usize; 3] = [2, 8, 64];
 
-/// Figures of a number of ranks.
+/// Figures of a run with one number of ranks.
 pub struct ManyRanks {
     ranks: usize,
     times: Sample,
@@ -42,7 +42,7 @@ pub fn measure(runs: usize, scratch: &Scratch) -> Result<Vec<ManyRanks>> {
     Ok(rows)
 }
 
-/// One row for each number of ranks.
+/// Writes the table: one row for each number of ranks.
 pub fn table(f: &mut fmt::Formatter<'_>, rows: &[ManyRanks]) -> fmt::Result {
     let row = |row: &ManyRanks| {
         vec![

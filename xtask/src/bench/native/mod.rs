@@ -1,5 +1,5 @@
-//! The native engine by itself: its steps beside those of real engines, runs over warm ranks, and many
-//! ranks on one machine.
+//! The native engine by itself: its steps beside those of real engines, runs over warm ranks, and
+//! many ranks on one machine.
 
 mod many_ranks;
 mod warm;
@@ -19,7 +19,7 @@ use super::scratch::Scratch;
 use super::seed_script::{interpreter, versions};
 use crate::workspace;
 
-/// Engines that do the same, the native one first.
+/// Engines that do the same work, the native one first.
 const ENGINES: [&[(&str, &[&str])]; 3] = [
     &[("native, stage 0", &["--engine", "native", "--stage", "0"]), ("ddp", &["--engine", "ddp"])],
     &[
@@ -32,17 +32,17 @@ const ENGINES: [&[(&str, &[&str])]; 3] = [
     ],
 ];
 
-/// Everything that was measured.
+/// All measurements of the native engine.
 pub struct Report {
     command: String,
     machine: Machine,
-    /// In the order of [`ENGINES`].
+    /// Overheads in the order of [`ENGINES`].
     overheads: Vec<Overhead>,
     warm: Warm,
     many_ranks: Vec<ManyRanks>,
 }
 
-/// Measures everything, with the first Python that was given.
+/// Measures the native engine, with the first Python that was given.
 pub fn measure(options: &Options) -> Result<Report> {
     let runs = options.step_runs;
     ensure!(runs > 0, "at least one run is needed");

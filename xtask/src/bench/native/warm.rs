@@ -13,15 +13,15 @@ use super::super::report::{ratio, table, time};
 use super::super::sample::Sample;
 use super::super::scratch::Scratch;
 
-/// Configurations of the lattice that are run, from its first on.
+/// Number of configurations that are run, from the first one of the lattice on.
 const CONFIGURATIONS: usize = 100;
 
 /// The same configurations by `zprobe sweep` and by one `zprobe run` each.
 pub struct Warm {
     configurations: usize,
-    /// The whole command.
+    /// Times of the whole `zprobe sweep`.
     sweep: Sample,
-    /// All commands, one after the other.
+    /// Times of all `zprobe run` commands, one after the other.
     runs: Sample,
 }
 
@@ -46,7 +46,7 @@ impl Warm {
     }
 }
 
-/// How long a sweep takes, and its configurations as arguments of `zprobe`.
+/// Time of a sweep, and its configurations as arguments of `zprobe`.
 fn sweep(zprobe: &Path, scratch: &Scratch) -> Result<(Duration, Vec<Vec<String>>)> {
     let started = Instant::now();
     let output = Command::new(zprobe)
@@ -63,14 +63,14 @@ fn sweep(zprobe: &Path, scratch: &Scratch) -> Result<(Duration, Vec<Vec<String>>
     Ok((time, rows.iter().map(arguments).collect::<Result<_>>()?))
 }
 
-/// What stands behind `zprobe` in the command of a row.
+/// Arguments of `zprobe` in the command of a row.
 fn arguments(row: &Value) -> Result<Vec<String>> {
     let command = row["command"].as_str().context("a row without its command")?;
     let words = command.strip_prefix("zprobe ").context("no command of zprobe")?;
     Ok(words.split(' ').map(str::to_owned).collect())
 }
 
-/// How long these commands take, one after the other.
+/// Time of these commands, one after the other.
 fn one_by_one(zprobe: &Path, commands: &[Vec<String>], scratch: &Scratch) -> Result<Duration> {
     let mut whole = Duration::ZERO;
     for arguments in commands {

@@ -1,4 +1,5 @@
-//! DeepSpeed files: those of other people with one thing changed, and texts that are hardly any.
+//! DeepSpeed files: those of other people with one thing changed, and texts that are hardly
+//! DeepSpeed files.
 
 use std::fs;
 
@@ -17,7 +18,7 @@ const BASES: &[&str] = &[
     "zero3_fp16_old_offload.json",
 ];
 
-/// Keys that DeepSpeed has, and some that it has not.
+/// Keys that DeepSpeed has, and some that it does not have.
 const KEYS: &[&str] = &[
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -93,8 +94,8 @@ fn ask(case: &mut Case, text: &[u8], named: Option<String>) -> Result<Question> 
     Ok(Question { call, named, codes: OF_A_RUN })
 }
 
-/// Puts a value at a key with dots, over whatever stands in between. `None` removes it. Whether the
-/// document is another one then.
+/// Puts a value at a key with dots, over whatever stands in between; `None` removes the key.
+/// Returns true if the key was there and the document has changed.
 fn put(document: &mut Value, key: &str, value: Option<Value>) -> bool {
     let before = document.clone();
     let mut parts: Vec<&str> = key.split('.').collect();

@@ -7,7 +7,7 @@ use crate::chaos::Case;
 
 /// Flags of `zprobe run` with values that they take.
 ///
-/// World sizes are small or far too large: what is between would start as many processes.
+/// World sizes are small or far too large: one in between would start as many processes.
 const FLAGS: &[(&str, &[&str])] = &[
     ("--engine", &["native", "deepspeed", "ddp", "fsdp2"]),
     ("--stage", &["0", "1", "2", "3"]),
@@ -50,7 +50,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("--output-format", &["full", "json", "sarif", "junit", "github"]),
 ];
 
-/// Values that no flag takes, or not all.
+/// Values that no flag takes, or only some flags.
 const STRANGE: &[&str] = &[
     "",
     " ",
@@ -107,7 +107,7 @@ pub fn of_a_run(case: &mut Case) -> Result<Question> {
     Ok(Question { call: run(case)?.args(words), named, codes: OF_A_RUN })
 }
 
-/// Commands that only say something.
+/// Commands that only print something.
 pub fn of_another_command(case: &mut Case) -> Result<Question> {
     let value = (*case.one_of(STRANGE)).to_owned();
     let number = case.rng.u32(..).to_string();
@@ -125,6 +125,6 @@ pub fn of_another_command(case: &mut Case) -> Result<Question> {
         10 => vec!["compare", &value, &value],
         _ => vec!["diagnose", &value],
     };
-    // Where it is a flag, `--`, or help, it is one.
+    // The value may be a valid flag, `--` or help, so that exit code 0 is possible, too.
     Ok(Question { call: case.zprobe(words)?, named: None, codes: OF_A_LIST })
 }

@@ -57,7 +57,7 @@ pub fn configuration(case: &mut Case) -> Result<Question> {
     }
 }
 
-/// A probe of somebody's own.
+/// A user-defined probe.
 pub fn probe(case: &mut Case) -> Result<Question> {
     let base = "description = \"Own\"\nengines = [\"native\"]\n\n[run]\nstage = 2\nga = 2\n";
     let keys =
@@ -71,7 +71,7 @@ pub fn probe(case: &mut Case) -> Result<Question> {
     })
 }
 
-/// A row of the zoo of somebody's own.
+/// A user-defined row of the zoo.
 pub fn zoo_row(case: &mut Case) -> Result<Question> {
     let path = workspace::root().join("probes/zoo/bf16-asserts-on-infinity.toml");
     let base = fs::read_to_string(path).context("a row of the zoo has gone")?;
@@ -111,7 +111,7 @@ fn changed(case: &mut Case, base: &str, keys: &[&str]) -> String {
     damaged(case, lines.join("\n") + "\n")
 }
 
-/// A text with damage that no parser expects, in one of four.
+/// The text; in one of four cases with damage that no parser expects.
 fn damaged(case: &mut Case, mut text: String) -> String {
     match case.rng.u8(..28) {
         0 => text.insert(0, '\u{feff}'),

@@ -12,11 +12,11 @@ struct Draft {
     rng: Rng,
 }
 
-/// A way of damaging it.
+/// A way of damaging a trace.
 type Mutation = fn(&mut Draft) -> Result<()>;
 
-/// All ways. Those that leave something like a trace stand several times: what is behind the reader is only
-/// met by them.
+/// All ways of damage. Those after which the text is still much like a trace stand several times:
+/// only they reach the code behind the reader.
 const MUTATIONS: &[Mutation] = &[
     Draft::flip_bits,
     Draft::drop_line,
@@ -98,7 +98,7 @@ pub fn mutate(fixture: &Fixture, rng: &mut Rng) -> Result<Vec<u8>> {
         mutation(&mut draft)?;
     }
     let mut text = draft.lines.join(&b'\n');
-    // Some are cut off where they were written.
+    // Some traces end within a line, as if writing had been cut off.
     if draft.rng.u8(..20) > 0 {
         text.push(b'\n');
     }
@@ -240,7 +240,7 @@ impl Draft {
         })
     }
 
-    /// Another number that could well stand there.
+    /// Changes a number to another one that could well stand there.
     fn nudge_a_number(&mut self) -> Result<()> {
         self.at_a_field(|rng, value| {
             if let Some(number) = value.as_u64() {
@@ -258,7 +258,7 @@ impl Draft {
         })
     }
 
-    /// What one record says, in another one of its kind, and the other way round.
+    /// Exchanges the contents of two records of the same kind.
     fn exchange_contents(&mut self) -> Result<()> {
         let Some((one, mut record)) = self.record()? else { return Ok(()) };
         let kind = format!(r#""type":"{}""#, record["event"]["type"].as_str().unwrap_or_default());
@@ -335,8 +335,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Changes a value somewhere inside of a record of a kind that is drawn first, so that kinds that are
-    /// seldom are drawn as often as others.
+    /// Changes a value somewhere inside a record of a kind that is drawn first, so that rare kinds
+    /// are drawn as often as others.
     fn at_a_field(&mut self, change: impl FnOnce(&mut Rng, &mut Value)) -> Result<()> {
         let Some((line, mut record)) = self.record()? else { return Ok(()) };
         let mut value = &mut record;
@@ -378,7 +378,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A record of a kind that is drawn first; none if what is drawn is no record any more.
+    /// A record of a kind that is drawn first; none if the line drawn is no record any more.
     fn record(&mut self) -> Result<Option<(usize, Value)>> {
         let kind = |line: &[u8]| {
             let text = String::from_utf8_lossy(line);
@@ -443,7 +443,7 @@ fn anything(rng: &mut Rng) -> Value {
     }
 }
 
-/// A list that is shorter, longer or in another order.
+/// A copy of a list that is shorter, longer or in another order.
 fn altered(rng: &mut Rng, items: &[Value]) -> Value {
     let mut items = items.to_vec();
     match rng.u8(..5) {

@@ -1,9 +1,9 @@
-//! What FSDP2 offers.
+//! The settings of FSDP2 that are worth trying.
 
-use super::{Lattice, choices, clipping, shapes_without};
-use crate::spec::{Engine, Shape};
+use crate::engines::axes::{Axes, choices, clipping, shapes_without};
+use crate::spec::Shape;
 
-pub(super) fn lattice() -> Lattice {
+pub(super) fn axes() -> Axes {
     let bases: Vec<_> = [
         ("bf16", "--dtype bf16", "reduce fp32", "--comm-dtype fp32"),
         ("bf16", "--dtype bf16", "reduce bf16", "--comm-dtype bf16"),
@@ -17,8 +17,7 @@ pub(super) fn lattice() -> Lattice {
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
     let keep = ("no reshard-after-forward", "--reshard-after-forward false");
     let clips = ("clipping always", "--gradient-clipping 0.125");
-    Lattice {
-        engine: Engine::Fsdp2,
+    Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..1].to_vec(),
         bases,

@@ -1,9 +1,9 @@
-//! What DDP offers.
+//! The settings of DDP that are worth trying.
 
-use super::{Lattice, choices, clipping, shapes_without};
-use crate::spec::{Engine, Shape};
+use crate::engines::axes::{Axes, choices, clipping, shapes_without};
+use crate::spec::Shape;
 
-pub(super) fn lattice() -> Lattice {
+pub(super) fn axes() -> Axes {
     let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
     let bases: Vec<_> = dtypes.iter().map(|dtype| choices(&[*dtype])).collect();
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
@@ -11,8 +11,7 @@ pub(super) fn lattice() -> Lattice {
     let graph = ("static-graph", "--static-graph true");
     let view = ("gradient-as-bucket-view", "--gradient-as-bucket-view true");
     let narrow = ("bf16-compress", "--comm-hook bf16-compress");
-    Lattice {
-        engine: Engine::Ddp,
+    Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..1].to_vec(),
         bases,

@@ -1,13 +1,13 @@
-//! What zprobe's own engine offers.
+//! The settings of zprobe's own engine that are worth trying.
 
-use super::{Choice, Lattice, choices, clipping, shapes_without};
-use crate::spec::{Engine, Shape};
+use crate::engines::axes::{Axes, Choice, choices, clipping, shapes_without};
+use crate::spec::Shape;
 
 /// Dtypes of the model and of the accumulation.
 const DTYPES: [(&str, &str); 5] =
     [("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp16"), ("fp16", "fp32")];
 
-pub(super) fn lattice() -> Lattice {
+pub(super) fn axes() -> Axes {
     let mut bases = Vec::new();
     for stage in 0..4 {
         for (dtype, accumulation) in DTYPES {
@@ -24,8 +24,7 @@ pub(super) fn lattice() -> Lattice {
         ("tiny buckets", "--reduce-bucket-size 64"),
         ("one bucket", "--reduce-bucket-size 500000000"),
     ];
-    Lattice {
-        engine: Engine::Native,
+    Axes {
         factor_bases: bases.clone(),
         pair_bases: (1..4).map(|stage| base(stage, "bf16", "fp32", "ipg-bucket")).collect(),
         bases,

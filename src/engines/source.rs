@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::spec::Dtype;
+
 /// A text as a literal: ASCII alone, so that nothing in it ends the literal, or its line.
-pub(super) fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let mut literal = String::from("'");
     for c in text.chars() {
         let _ = match (c, u32::from(c)) {
@@ -20,13 +22,22 @@ pub(super) fn literal(text: &str) -> String {
 }
 
 /// An expression that reads a value from its JSON, a line of which is a line of the script.
-pub(super) fn loaded(value: &Value) -> String {
+pub(crate) fn loaded(value: &Value) -> String {
     let document = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".to_owned());
     let lines: String = document.lines().map(|line| format!("    {}\n", literal(line))).collect();
     format!("json.loads(\n{lines})")
 }
 
 /// The word for a truth.
-pub(super) fn truth(value: bool) -> &'static str {
+pub(crate) fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
+}
+
+/// The name of torch for a dtype.
+pub(crate) fn torch(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Bf16 => "torch.bfloat16",
+        Dtype::Fp16 => "torch.float16",
+        Dtype::Fp32 => "torch.float32",
+    }
 }

@@ -1,32 +1,47 @@
-//! `zprobe-rank floor`: the least that any run on libtorch must do, as a measure for `zprobe run`.
+//! The least that any run on libtorch must do, as a measure for `zprobe run`.
 //!
 //! The ranks of a floor join a TCPStore and a Gloo group, issue the collectives of
 //! `zprobe run --stage 1 --ga 4 --nproc-per-node RANKS` and leave. There is no model, no recorder and
 //! no agreement before the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
 
+#![allow(clippy::disallowed_macros, reason = "what it prints is a log")]
+
+#[path = "../../src/bin/zprobe-rank/dtype.rs"]
+#[expect(dead_code, reason = "ranks record, too")]
+mod dtype;
+#[path = "../../src/bin/zprobe-rank/engine/partitioning.rs"]
+#[expect(dead_code, reason = "ranks reduce buckets, too")]
+mod partitioning;
+#[path = "../../src/bin/zprobe-rank/shim/mod.rs"]
+#[expect(dead_code, reason = "ranks go backward, too")]
+mod shim;
+
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{ForkResult, fork};
 use tch::{Device, Kind, Tensor};
-use zprobe::spec::partitioning::Partitioning;
 use zprobe::spec::{Plan, RunSpec, SpecRequest};
 
-use crate::recorder::kind_of;
+use crate::dtype::kind_of;
+use crate::partitioning::Partitioning;
 use crate::shim::c10d::{Gloo, Store};
-use crate::{complain, exit_now};
 
-/// How long a rank waits for the others.
+/// The longest that a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn main() {
+    exit_now(run().map_or_else(|err| complain(&err), |()| 0))
+}
 
 /// `floor fork RANKS` is a host with its ranks, `floor rank RANKS RANK PORT` a single rank; rank 0's
 /// standard input is the listening socket of the TCPStore.
-pub fn main(args: &[String]) -> Result<()> {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
+fn run() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["fork", ranks] => fork_ranks(&spec(ranks)?),
         ["rank", ranks, rank, port] => {
             let rank = rank.parse().context("RANK is a number")?;
@@ -36,7 +51,7 @@ pub fn main(args: &[String]) -> Result<()> {
             rank_main(&spec(ranks)?, rank, port, (rank == 0).then_some(listener))
         }
         _ => {
-            bail!("usage: zprobe-rank floor fork RANKS, or zprobe-rank floor rank RANKS RANK PORT")
+            bail!("usage: floor fork RANKS, or floor rank RANKS RANK PORT")
         }
     }
 }
@@ -106,4 +121,16 @@ fn spec(ranks: &str) -> Result<RunSpec> {
         ..SpecRequest::default()
     };
     Ok(request.resolve()?)
+}
+
+/// Says on standard error what went wrong; returns the exit code of a failed rank.
+fn complain(err: &Error) -> i32 {
+    eprintln!("floor: {err:#}");
+    1
+}
+
+/// Leaves as ranks do: without libtorch's exit handlers.
+fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { nix::libc::_exit(code) }
 }

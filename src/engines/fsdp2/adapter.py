@@ -14,12 +14,12 @@ except ImportError:
 from torch.distributed.device_mesh import init_device_mesh
 
 from zprobe_rank.channel import DTYPES
-from zprobe_rank.engines.base import BaseEngine
+from zprobe_rank.engines.base import LoopEngine, whole
 from zprobe_rank.optimizer_tap import flat
 from zprobe_rank.sampler import Pieces
 
 
-class Engine(BaseEngine):
+class Engine(LoopEngine):
     """Parameters in fp32, sharded on dimension 0; computed in the run's dtype."""
 
     model_dtype = torch.float32
@@ -46,7 +46,6 @@ class Engine(BaseEngine):
         # What the optimizer holds, whatever the module shows in its place while it is unsharded.
         self.owned = self.trainable()
         self.optimizer = self.make_optimizer(self.owned)
-        self.norm = None
         self.shards = None
 
     def describe(self):
@@ -70,20 +69,8 @@ class Engine(BaseEngine):
     def forward(self, *data):
         return self.model(*data)
 
-    def backward(self, loss):
-        (loss / self.spec["gradient_accumulation_steps"]).backward()
-
-    def step(self, boundary):
-        if not boundary:
-            return
-        limit = self.spec["gradient_clipping"]
-        if limit > 0:
-            norm = torch.nn.utils.clip_grad_norm_(self.trainable(), limit)
-            self.norm = whole(norm).item()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
     def parameters(self):
+        """Every parameter whole, fp32, gathered from the ranks' shards."""
         return [whole(parameter.detach()) for parameter in self.model.parameters()]
 
     def graph_index(self):
@@ -101,16 +88,15 @@ class Engine(BaseEngine):
         return None
 
     def accumulated(self, microbatch):
-        """The unsharded gradients that wait for the boundary."""
+        """numel elements, the unsharded gradients that wait for the boundary: in the dtype that is reduced in,
+        or in the run's where nothing has been added up yet."""
         if self.shards is None or microbatch + 1 == self.spec["gradient_accumulation_steps"]:
             return None
         return Pieces([waiting(shard) for shard in self.shards])
 
     def before_step(self):
+        """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""
         return Pieces([flat(g) for g in map(gradient, self.owned) if flat(g).numel() > 0])
-
-    def gradient_norm(self):
-        return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
 
     def _shards(self):
         """FSDP2's own record of each parameter, in the model's order."""
@@ -143,9 +129,3 @@ def waiting(shard):
 def gradient(parameter):
     """A parameter's gradient; zeros if it has none."""
     return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-
-
-def whole(tensor):
-    """The whole of what may be a shard. A module that took part in no backward has not resharded: its
-    parameters are whole already, and a norm over no gradient is a plain number."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,7 +1,7 @@
-//! What DeepSpeed offers.
+//! The settings of DeepSpeed that are worth trying.
 
-use super::{Choice, Lattice, choices, clipping, shapes_without};
-use crate::spec::{Engine, Shape};
+use crate::engines::axes::{Axes, Choice, choices, clipping, shapes_without};
+use crate::spec::Shape;
 
 /// Dtype of the model, and dtypes in which its microbatches can be added up: its own first.
 const DTYPES: &[(&str, &[&str])] =
@@ -10,7 +10,7 @@ const DTYPES: &[(&str, &[&str])] =
 /// The stages.
 const STAGES: [&str; 4] = ["0", "1", "2", "3"];
 
-pub(super) fn lattice() -> Lattice {
+pub(super) fn axes() -> Axes {
     let mut bases = Vec::new();
     for stage in STAGES {
         for (dtype, accumulation) in DTYPES {
@@ -25,8 +25,7 @@ pub(super) fn lattice() -> Lattice {
     });
     // Experts are another kind of model, in which other things go wrong: the zoo tries them.
     let shapes = shapes_without(&[Shape::LateNoSync, Shape::Experts]);
-    Lattice {
-        engine: Engine::DeepSpeed,
+    Axes {
         bases,
         factor_bases: factor_bases.collect(),
         factors: vec![

@@ -1,4 +1,4 @@
-//! Which rank owns what: an engine's flat buffer, and how it is cut into equal partitions.
+//! The owners of parameters: the engine's flat buffer, and how it is cut into equal partitions.
 //!
 //! Parameters that are cut together form a unit: a parameter group in stages 1 and 2
 //! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), each
@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use super::plan::Segment;
-use super::{Plan, RunSpec};
+use zprobe::spec::plan::Segment;
+use zprobe::spec::{Plan, RunSpec};
 
 /// In stages 1 and 2 units are padded to a multiple of this times the world size
 /// (`nccl_start_alignment_factor` in DeepSpeed).
@@ -22,7 +22,7 @@ struct Unit {
     params: Vec<usize>,
     /// Its elements in the flat buffer, padding included.
     flat: Range<usize>,
-    /// Where a rank's part of it begins in that rank's partition.
+    /// The begin of a rank's part of it in that rank's partition.
     start: usize,
     /// Elements of a rank's part.
     part: usize,
@@ -35,7 +35,7 @@ pub struct Slice {
     pub rank: usize,
     /// Its elements inside the parameter.
     pub param: Range<usize>,
-    /// Where they lie in the owner's partition.
+    /// Their place in the owner's partition.
     pub partition: Range<usize>,
 }
 
@@ -113,7 +113,7 @@ impl Partitioning {
         self.units.last().map_or(0, |unit| unit.start + unit.part)
     }
 
-    /// Whether every rank owns everything.
+    /// True if every rank owns everything.
     pub fn is_replicated(&self) -> bool {
         self.replicated
     }
@@ -134,7 +134,7 @@ impl Partitioning {
         &self.groups
     }
 
-    /// Who owns which part of a parameter. Where everything is replicated, every rank owns it whole.
+    /// The slices of a parameter, with their owners. Where everything is replicated, every rank owns it whole.
     pub fn slices(&self, index: usize) -> Vec<Slice> {
         let Some(place) = self.place(index) else { return Vec::new() };
         (0..self.world_size)
@@ -153,7 +153,7 @@ impl Partitioning {
             .collect()
     }
 
-    /// Where a part of a rank's partition lies in the flat buffer, piece by piece.
+    /// The places in the flat buffer of a part of a rank's partition, piece by piece.
     pub fn runs(&self, rank: usize, part: Range<usize>) -> impl Iterator<Item = Run> + '_ {
         let owner = if self.replicated { 0 } else { rank };
         self.units.iter().filter_map(move |unit| {
@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::{Model, Shape, SpecRequest};
+    use zprobe::spec::{Model, Shape, SpecRequest};
 
     fn partitioning(
         stage: u8,
@@ -251,6 +251,25 @@ mod tests {
                 };
                 prop_assert!(owners.iter().all(|&count| count == expected));
             }
+        }
+
+        #[test]
+        fn the_coded_model_is_cut_where_bugs_hide(
+            world_size in 1usize..17, ga in 1usize..9, steps in 1usize..4,
+        ) {
+            let request = SpecRequest {
+                world_size: Some(world_size),
+                gradient_accumulation_steps: Some(ga),
+                steps: Some(steps),
+                ..SpecRequest::default()
+            };
+            let spec = request.resolve().expect("a valid request");
+            let (code, plan) = (Plan::code(&spec).length(), Plan::new(&spec));
+            let partitioning = Partitioning::new(&spec, &plan);
+            prop_assert!(partitioning.partition_numel() >= code, "a partition can be decoded alone");
+            prop_assert!(partitioning.numel() > plan.numel(), "there is padding to look at");
+            let is_cut = |param| partitioning.slices(param).len() > 1;
+            prop_assert!(world_size == 1 || (0..plan.params().len()).any(is_cut));
         }
 
         #[test]

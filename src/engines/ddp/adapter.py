@@ -2,12 +2,11 @@
 
 import contextlib
 
-import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from zprobe_rank.engines.base import BaseEngine, gradients_of
+from zprobe_rank.engines.base import LoopEngine, gradients_of
 
 COMM_HOOKS = {
     "fp16-compress": default_hooks.fp16_compress_hook,
@@ -41,7 +40,7 @@ RUNTIME = (
 )
 
 
-class Engine(BaseEngine):
+class Engine(LoopEngine):
     """DDP with gradient accumulation under `no_sync`, as its documentation has it."""
 
     def set_up(self):
@@ -57,7 +56,6 @@ class Engine(BaseEngine):
         if options["comm_hook"] != "none":
             self.ddp.register_comm_hook(None, COMM_HOOKS[options["comm_hook"]])
         self.optimizer = self.make_optimizer(self.trainable())
-        self.norm = None
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True
 
@@ -80,26 +78,16 @@ class Engine(BaseEngine):
         if self.late:
             # Too late: this microbatch's forward has looked at the flag that `no_sync` switches.
             self.ddp.require_backward_grad_sync = self.final
-        (loss / self.spec["gradient_accumulation_steps"]).backward()
-
-    def step(self, boundary):
-        if not boundary:
-            return
-        limit = self.spec["gradient_clipping"]
-        if limit > 0:
-            self.norm = torch.nn.utils.clip_grad_norm_(self.trainable(), limit).item()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        super().backward(loss)
 
     def accumulated(self, microbatch):
+        """numel elements in the run's dtype: the parameters' own gradients."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
         return None if boundary else gradients_of(self.model.parameters())
 
     def before_step(self):
+        """numel elements in the run's dtype: the parameters' own gradients."""
         return gradients_of(self.model.parameters())
-
-    def gradient_norm(self):
-        return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
 
     def _logged(self, names):
         logged = self.ddp._get_ddp_logging_data()

@@ -12,10 +12,9 @@ import deepspeed
 import torch
 
 from zprobe_rank.engines.base import BaseEngine, or_zeros
-from zprobe_rank.engines.deepspeed_buckets import watch_buckets
-from zprobe_rank.engines.deepspeed_experts import groups_for_optimizer, place_experts
-from zprobe_rank.engines.deepspeed_hooks import watch_hooks
-from zprobe_rank.model import SPECIAL
+from zprobe_rank.engines.deepspeed.buckets import watch_buckets
+from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
+from zprobe_rank.engines.deepspeed.hooks import watch_hooks
 from zprobe_rank.sampler import Pieces
 
 # Releases import these while they initialize, some for seconds; here all ranks share them.
@@ -39,14 +38,16 @@ class Engine(BaseEngine):
         os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         parameters = self.trainable()
-        if "experts" in self.spec["shapes"]:
-            place_experts(self.model, SPECIAL["experts"], self.spec["world_size"])
+        if self.workload.expert is not None:
+            name, _ = list(self.model.named_parameters())[self.workload.expert]
+            place_experts(self.model, name, self.spec["world_size"])
             parameters = groups_for_optimizer(parameters)
         self.optimizer = self.make_optimizer(parameters)
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.spec["deepspeed_config"]
         )
         self.hooks, self.buckets, self.scale = None, None, None
+        self.several_backwards = self.workload.goes_backward_again()
         self.index = {id(parameter): i for i, parameter in enumerate(self.model.parameters())}
 
     def describe(self):
@@ -61,28 +62,17 @@ class Engine(BaseEngine):
         return type(self.wrapper).__name__, facts
 
     def observe(self):
-        self.hooks = watch_hooks(self.wrapper, list(self.model.parameters()), self.not_observed)
-        self.buckets = watch_buckets(self.wrapper, self.index, self.channel, self.not_observed)
+        self.hooks = watch_hooks(self.wrapper, list(self.model.parameters()), self._not_observed)
+        self.buckets = watch_buckets(self.wrapper, self.index, self.channel, self._not_observed)
         if hasattr(self.wrapper, "fp32_groups_gradients"):
-            self.watch_reduction()
+            self._watch_reduction()
 
-    def watch_reduction(self):
-        """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
-        reduce = self.engine.allreduce_gradients
-
-        def reducing(*args, **kwargs):
-            result = reduce(*args, **kwargs)
-            if self.engine.is_gradient_accumulation_boundary() and self.on_reduced is not None:
-                self.on_reduced(self.gradient_buffer())
-            return result
-
-        self.engine.allreduce_gradients = reducing
-
-    def not_observed(self, what, why):
-        self.channel.emit("not-observed", what=what, why=why)
+    def begin(self, step, microbatch):
+        if self.buckets is not None:
+            self.buckets.begin(step, microbatch)
 
     def accumulation(self, final):
-        if not {"several-backwards", "penalty-backward"}.isdisjoint(self.spec["shapes"]):
+        if self.several_backwards:
             # Whoever goes backward more often than once before a step has to say which is the last.
             self.engine.set_gradient_accumulation_boundary(final)
         return super().accumulation(final)
@@ -94,14 +84,11 @@ class Engine(BaseEngine):
         self.scale = loss_scale(self.wrapper)
         self.engine.backward(loss)
 
-    def begin(self, step, microbatch):
-        if self.buckets is not None:
-            self.buckets.begin(step, microbatch)
-
     def step(self, boundary):
         self.engine.step()
 
     def parameters(self):
+        """Every parameter whole, in the run's dtype; stage 3 gathers them for that."""
         parameters = list(self.model.parameters())
         if self.spec["stage"] < 3:
             return [parameter.detach() for parameter in parameters]
@@ -112,17 +99,46 @@ class Engine(BaseEngine):
         return None if self.hooks is None else self.hooks.take()
 
     def accumulated(self, microbatch):
+        """numel elements: those of BF16_Optimizer's accumulator, or of the parameters' own gradients in stages 0
+        and 1; their dtype is that of `_gradient_buffer`."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else self.gradient_buffer()
+        return None if boundary else self._gradient_buffer()
 
     def before_step(self):
-        # Where stages partition gradients, a rank holds its own part only; the optimizer's input
-        # shows that.
+        """numel elements, as in `accumulated`. Where stages partition gradients, a rank holds its own part only;
+        the optimizer's input shows that."""
         whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
-        return self.gradient_buffer() if whole else None
+        return self._gradient_buffer() if whole else None
 
-    def gradient_buffer(self):
-        """The rank's gradients in the model's order, or None where they are not whole."""
+    def scaling(self):
+        # Without a scale, too, an optimizer may find an overflow and skip the step.
+        overflow = getattr(self.wrapper, "overflow", None)
+        if overflow is None and self.scale is None:
+            return None
+        return self.scale or 1.0, bool(overflow) or not self.engine.was_step_applied()
+
+    def gradient_norm(self):
+        norm = self.engine.get_global_grad_norm()
+        return None if norm is None else (float(norm), float(self.engine.gradient_clipping()))
+
+    def _watch_reduction(self):
+        """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
+        reduce = self.engine.allreduce_gradients
+
+        def reducing(*args, **kwargs):
+            result = reduce(*args, **kwargs)
+            if self.engine.is_gradient_accumulation_boundary() and self.on_reduced is not None:
+                self.on_reduced(self._gradient_buffer())
+            return result
+
+        self.engine.allreduce_gradients = reducing
+
+    def _not_observed(self, what, why):
+        self.channel.emit("not-observed", what=what, why=why)
+
+    def _gradient_buffer(self):
+        """The rank's gradients in the model's order, or None where they are not whole. fp32 where they are
+        accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's dtype."""
         wrapper = self.wrapper
         parameters = list(self.model.parameters())
         if hasattr(wrapper, "fp32_groups_gradients"):
@@ -142,17 +158,6 @@ class Engine(BaseEngine):
         # Scales are powers of two, so that this is exact.
         scale = self.scale or 1.0
         return Pieces(gradients, lambda flat: flat.float() / scale) if wide else Pieces(gradients)
-
-    def scaling(self):
-        # Without a scale, too, an optimizer may find an overflow and skip the step.
-        overflow = getattr(self.wrapper, "overflow", None)
-        if overflow is None and self.scale is None:
-            return None
-        return self.scale or 1.0, bool(overflow) or not self.engine.was_step_applied()
-
-    def gradient_norm(self):
-        norm = self.engine.get_global_grad_norm()
-        return None if norm is None else (float(norm), float(self.engine.gradient_clipping()))
 
 
 def loss_scale(wrapper):

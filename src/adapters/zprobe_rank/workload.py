@@ -1,0 +1,43 @@
+"""What goes forward and backward in each microbatch: `spec/workload.rs`, which sends it."""
+
+
+class Workload:
+    """The use that a run makes of its model.
+
+    `second_use` and `expert` are indices of parameters or None; `infinite` is a dict of step, microbatch,
+    rank and parameter, or None; `output` is what forward returns.
+    """
+
+    def __init__(self, sent):
+        self.steps = sent["steps"]
+        self.second_use, self.expert = sent["second_use"], sent["expert"]
+        self.infinite, self.output = sent["infinite"], sent["output"]
+
+    def losses(self, step, microbatch):
+        """The `Loss`es that go backward in a microbatch, one after the other."""
+        for stretch in self.steps[step % len(self.steps)]:
+            if microbatch < stretch["microbatches"]:
+                return [Loss(loss) for loss in stretch["losses"]]
+            microbatch -= stretch["microbatches"]
+        raise IndexError("a step has no microbatch that late")
+
+    def goes_backward_again(self):
+        """Whether some microbatch has more than one loss."""
+        return any(len(stretch["losses"]) > 1 for step in self.steps for stretch in step)
+
+
+class Loss:
+    """A loss: the terms of the engine's forward, and those beside it.
+
+    `forward` is a list with the factor of each parameter's data, 0 for parameters that the forward does
+    not use, or None where no forward precedes. `again` is the factor of the second module's term in the
+    same forward; 0 without one. `beside` is a list of (parameter, factor). A loss that is not `managed`
+    reaches only a tensor that the engine was never given.
+    """
+
+    def __init__(self, sent):
+        self.forward = None
+        if sent["forward"] is not None:
+            self.forward = [factor for count, factor in sent["forward"] for _ in range(count)]
+        self.again = 0 if sent["again"] is None else sent["again"][1]
+        self.beside, self.managed = sent["beside"], sent["managed"]

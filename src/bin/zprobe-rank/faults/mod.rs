@@ -1,0 +1,72 @@
+//! The faults of `--inject`: parts of the engine that have a slip.
+//!
+//! Each function here takes a sound part of the engine and gives back the one to build in, which is the
+//! same where the run has no fault of that part. A part with a slip has the sound one inside, and leaves
+//! to it all but what goes wrong.
+//!
+//! | room | whose slips |
+//! |------|-------------|
+//! | [`settings`](settings()) | the numbers and dtypes |
+//! | [`groups`](groups()) | who takes part in a collective, and what comes of it |
+//! | [`hook`] | what autograd calls |
+//! | [`arrivals`] | a gradient on its way into the accumulation |
+//! | [`buckets`] | the bucket, and when it is flushed |
+//! | [`leak`] | the order of accumulation and reduction |
+//! | [`reduction`](reduction()) | buckets on their way to the owners |
+//! | [`handover`] | the gradient that the optimizer gets |
+//! | [`step`] | loss scale, clipping, the update and the all-gather |
+//! | [`process`] | the process of a rank |
+
+mod arrivals;
+mod buckets;
+mod flow;
+mod groups;
+mod handover;
+mod hook;
+mod leak;
+mod process;
+mod reduction;
+mod settings;
+mod step;
+
+use tch::Tensor;
+use zprobe::spec::{Fault, RunSpec};
+
+pub use self::flow::{accumulator, ipg};
+pub use self::groups::groups;
+pub use self::hook::hook;
+pub use self::reduction::reduction;
+pub use self::settings::settings;
+pub use self::step::{clip, scaler, update, weights};
+use crate::engine::context::Context;
+use crate::engine::flat::narrow;
+
+/// The fault that a rank has, if any.
+pub type Injected = Option<Fault>;
+
+/// The fault of a run on this rank: some have only the last one.
+pub fn of(spec: &RunSpec, rank: usize) -> Injected {
+    let is_last = rank + 1 == spec.world_size;
+    spec.inject().filter(|fault| is_last || !fault.is_of_last_rank())
+}
+
+/// Adds a flat gradient as it is, averaged with nobody's, to this rank's partition of the average.
+fn add_unaveraged(
+    context: &Context,
+    averaged: &Tensor,
+    param: usize,
+    gradient: &Tensor,
+) -> anyhow::Result<()> {
+    for slice in context.partitioning.slices(param) {
+        if slice.rank == context.settings.owner {
+            let _ = narrow(averaged, slice.partition)?.f_add_(&narrow(gradient, slice.param)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills a buffer with what is in memory that nobody has written to.
+fn fill_with_garbage(buffer: &Tensor) -> anyhow::Result<()> {
+    let garbage = Tensor::f_empty(buffer.size(), (buffer.kind(), buffer.device()))?;
+    Ok(buffer.shallow_clone().f_copy_(&garbage)?)
+}

@@ -1,0 +1,50 @@
+//! PyTorch's `DistributedDataParallel`.
+
+mod axes;
+
+use super::source::truth;
+use super::{Project, Python, Room};
+use crate::spec::{CommHook, Point, RunSpec};
+
+pub(super) static ROOM: Room = Room {
+    title: "DDP",
+    project: Project::PyTorch,
+    python: Some(Python {
+        package: None,
+        trial: include_str!("trial.py"),
+        advice: "install another torch, or name another interpreter with --python",
+        limit: None,
+        adapter: &[("adapter.py", include_str!("adapter.py"))],
+    }),
+    unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
+    axes: axes::axes,
+    function: |_, _, point| match point {
+        Point::Accumulator => Some("AccumulateGrad, under DistributedDataParallel.no_sync"),
+        Point::Reduced | Point::BeforeStep | Point::OptimizerInput => {
+            Some("Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp)")
+        }
+        _ => None,
+    },
+    parameters_in: |spec| spec.dtype,
+    standalone,
+};
+
+fn standalone(spec: &RunSpec) -> Result<String, String> {
+    let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
+    let options = format!(
+        "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
+         static_graph={},\n    gradient_as_bucket_view={},\n)",
+        ddp.bucket_cap_mb,
+        truth(ddp.find_unused_parameters),
+        truth(ddp.static_graph),
+        truth(ddp.gradient_as_bucket_view),
+    );
+    let hook = match ddp.comm_hook {
+        CommHook::None => "None",
+        CommHook::Fp16Compress => "'fp16_compress_hook'",
+        CommHook::Bf16Compress => "'bf16_compress_hook'",
+    };
+    Ok(include_str!("standalone.py")
+        .replace("OPTIONS = {}  #: options", &options)
+        .replace("COMM_HOOK = None  #: comm_hook", &format!("COMM_HOOK = {hook}")))
+}

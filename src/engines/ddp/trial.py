@@ -1,0 +1,12 @@
+@fact
+def ddp():
+    """One backward under DDP on the CPU."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    def step():
+        module = DistributedDataParallel(torch.nn.Linear(4, 4))
+        module(torch.ones(1, 4)).sum().backward()
+        return True
+
+    return alone(step)

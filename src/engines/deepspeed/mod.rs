@@ -1,0 +1,45 @@
+//! DeepSpeed's ZeRO, stages 0 to 3.
+
+mod axes;
+mod functions;
+
+use serde_json::Value;
+
+use super::source::loaded;
+use super::{Limit, Package, Project, Python, Room};
+use crate::spec::Dtype;
+
+pub(super) static ROOM: Room = Room {
+    title: "DeepSpeed",
+    project: Project::DeepSpeed,
+    python: Some(Python {
+        package: Some(Package { module: "deepspeed", title: "DeepSpeed" }),
+        trial: include_str!("trial.py"),
+        advice: "`DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`, or name another \
+                 interpreter with --python",
+        limit: Some(Limit {
+            subject: "deepspeed fp16",
+            dtype: Dtype::Fp16,
+            taken: "deepspeed_fp16",
+            on_cpu: "onednn_fp16",
+            without_cpu: "torch's oneDNN has no fp16 on this CPU",
+            other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
+            other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
+        }),
+        adapter: &[
+            ("adapter.py", include_str!("adapter.py")),
+            ("buckets.py", include_str!("buckets.py")),
+            ("experts.py", include_str!("experts.py")),
+            ("hooks.py", include_str!("hooks.py")),
+        ],
+    }),
+    unwatched: Some("not every collective of this engine is watched"),
+    axes: axes::axes,
+    function: |_, class, point| functions::function(class?, point),
+    parameters_in: |spec| spec.dtype,
+    standalone: |spec| {
+        let config = spec.deepspeed_config().unwrap_or(&Value::Null);
+        let config = format!("CONFIG = {}", loaded(config));
+        Ok(include_str!("standalone.py").replace("CONFIG = {}  #: config", &config))
+    },
+};

@@ -1,0 +1,14 @@
+@fact
+def fsdp2():
+    """One backward under fully_shard on the CPU."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def step():
+        module = torch.nn.Linear(4, 4)
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        module(torch.ones(1, 4)).sum().backward()
+        return True
+
+    return alone(step)

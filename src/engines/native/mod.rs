@@ -1,0 +1,59 @@
+//! zprobe's own engine; its program is `src/bin/zprobe-rank`.
+
+mod axes;
+
+use super::{Project, Room};
+use crate::spec::Point::{
+    Accumulator, BeforeStep, LocalGradient, MasterWeights, OptimizerInput, Parameters, Reduced,
+};
+use crate::spec::{Dataflow, Offload, Point, RunSpec};
+
+pub(super) static ROOM: Room = Room {
+    title: "native engine",
+    project: Project::Plain,
+    python: None,
+    unwatched: None,
+    axes: axes::axes,
+    function: |spec, _, point| function(spec, point),
+    parameters_in: |spec| spec.dtype,
+    standalone: |_| {
+        Err("the native engine is a part of zprobe, which no script can do without".to_owned())
+    },
+};
+
+/// The file that makes the buffer at a point.
+fn function(spec: &RunSpec, point: Point) -> Option<&'static str> {
+    Some(match point {
+        LocalGradient => return None,
+        Accumulator if spec.dataflow() == Some(Dataflow::IpgBucket) => {
+            "src/bin/zprobe-rank/engine/ipg.rs"
+        }
+        Accumulator => "src/bin/zprobe-rank/engine/accumulator.rs",
+        Reduced => "src/bin/zprobe-rank/engine/reduction.rs",
+        BeforeStep if spec.offload == Offload::Cpu => "src/bin/zprobe-rank/engine/offload.rs",
+        BeforeStep => "src/bin/zprobe-rank/engine/reduction.rs",
+        OptimizerInput => "src/bin/zprobe-rank/engine/optimizer.rs",
+        MasterWeights => "src/bin/zprobe-rank/engine/inner.rs",
+        Parameters => "src/bin/zprobe-rank/engine/parameters.rs",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    #[test]
+    fn files_of_the_native_engine_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for dataflow in Dataflow::ALL {
+            let request = SpecRequest { dataflow: Some(*dataflow), ..SpecRequest::default() };
+            let spec = request.resolve().unwrap();
+            for file in Point::ALL.iter().filter_map(|point| function(&spec, *point)) {
+                assert!(root.join(file).is_file(), "{file}");
+            }
+        }
+    }
+}

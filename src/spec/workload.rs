@@ -1,0 +1,270 @@
+//! What goes forward and backward in each microbatch of the synthetic model.
+//!
+//! Shapes change how a loss comes about, never what the gradients of a microbatch add up to, but for
+//! the parameters that they leave unused. All of that is said here: the native ranks ask a
+//! [`Workload`], those of real engines are given it as JSON (`ZPROBE_WORKLOAD`), and the script of a bug
+//! report holds what follows from it.
+
+use serde::Serialize;
+
+use super::plan::Param;
+use super::{Plan, RunSpec, Shape, Usage, named_enum};
+
+/// A parameter, by its index in flat order, and what its data are multiplied with.
+type Term = (usize, f64);
+
+/// The use that a run makes of its model, microbatch by microbatch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// The first steps, which all others repeat: each as stretches of equal microbatches.
+    steps: Vec<Vec<Stretch>>,
+    /// The parameter that a second module uses too.
+    pub second_use: Option<usize>,
+    /// The parameter of which each rank has one of its own.
+    pub expert: Option<usize>,
+    /// The element that is infinite, if one is.
+    pub infinite: Option<Infinite>,
+    /// What forward returns.
+    pub output: Output,
+}
+
+/// Microbatches of a step, one after the other, with equal losses.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Stretch {
+    /// How many.
+    microbatches: usize,
+    /// The losses of each.
+    losses: Vec<Loss>,
+}
+
+/// A loss that goes backward: a sum of terms, each a parameter times its data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Loss {
+    /// The factor of each parameter's data in the engine's forward, which does not use those with 0;
+    /// none where no forward precedes.
+    forward: Option<Factors>,
+    /// The term of the second module in the same forward.
+    again: Option<Term>,
+    /// Terms that no forward of the engine is part of.
+    beside: Vec<Term>,
+    /// Whether it reaches the parameters; otherwise only a tensor that the engine was never given.
+    managed: bool,
+}
+
+/// A factor for each parameter in flat order: how many have it, and the factor.
+type Factors = Vec<(usize, f64)>;
+
+/// The one element of all gradients that is infinite: the first of a parameter's, in one microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Infinite {
+    /// The step.
+    pub step: usize,
+    /// The microbatch.
+    pub microbatch: usize,
+    /// The rank.
+    pub rank: usize,
+    /// The parameter.
+    pub param: usize,
+}
+
+named_enum! {
+    /// What the model's forward returns.
+    pub enum Output {
+        /// The terms of the loss alone.
+        Logits = "logits",
+        /// The loss and its terms, in a tuple.
+        Tuple = "tuple",
+        /// The loss and its terms, by name.
+        Dict = "dict",
+    }
+}
+
+impl Workload {
+    /// The use that `spec` makes of the model of `plan`.
+    pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
+        let about = |shape: Shape| {
+            let is_it = |param: &Param| shape.param() == Some(&param.name);
+            plan.params().iter().position(is_it).filter(|_| spec.has_shape(shape))
+        };
+        let steps = (0..spec.steps.min(Usage::PERIOD)).map(|step| {
+            let mut stretches: Vec<Stretch> = Vec::new();
+            for microbatch in 0..spec.gradient_accumulation_steps {
+                let losses = losses(spec, plan, step, microbatch);
+                match stretches.last_mut().filter(|last| last.losses == losses) {
+                    Some(last) => last.microbatches += 1,
+                    None => stretches.push(Stretch { microbatches: 1, losses }),
+                }
+            }
+            stretches
+        });
+        let rank = spec.world_size - 1;
+        Self {
+            steps: steps.collect(),
+            second_use: about(Shape::Tied),
+            expert: about(Shape::Experts),
+            infinite: about(Shape::InfinityOnOneRank).map(|param| Infinite {
+                step: 0,
+                microbatch: 0,
+                rank,
+                param,
+            }),
+            output: if spec.has_shape(Shape::TupleOutput) {
+                Output::Tuple
+            } else if spec.has_shape(Shape::DictOutput) {
+                Output::Dict
+            } else {
+                Output::Logits
+            },
+        }
+    }
+
+    /// The losses that go backward in a microbatch, one after the other.
+    pub fn losses(&self, step: usize, microbatch: usize) -> &[Loss] {
+        let mut end = 0;
+        let of_step = &self.steps[step % self.steps.len()];
+        let stretch = of_step.iter().find(|stretch| {
+            end += stretch.microbatches;
+            microbatch < end
+        });
+        stretch.map_or(&[], |stretch| &stretch.losses)
+    }
+}
+
+impl Loss {
+    /// All terms of the loss, by parameter; none where it does not reach any.
+    pub fn terms(&self) -> Vec<Term> {
+        if !self.managed {
+            return Vec::new();
+        }
+        let mut terms: Vec<Term> = self.forward().into_iter().enumerate().collect();
+        terms.retain(|(_, factor)| *factor != 0.0);
+        terms.extend(self.again.iter().chain(&self.beside));
+        terms.sort_by_key(|(param, _)| *param);
+        terms
+    }
+
+    /// The factor of each parameter's data in the engine's forward; none where there is no forward.
+    fn forward(&self) -> Vec<f64> {
+        let factors = self.forward.iter().flatten();
+        factors.flat_map(|&(count, factor)| std::iter::repeat_n(factor, count)).collect()
+    }
+}
+
+/// The parts in which the loss of a microbatch goes backward: factors that add up to 1.
+pub fn parts(spec: &RunSpec) -> &'static [f64] {
+    if spec.has_shape(Shape::SeveralBackwards) { &[2.0, -1.0] } else { &[1.0] }
+}
+
+fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Loss> {
+    let ga = spec.gradient_accumulation_steps;
+    let managed = !(spec.has_shape(Shape::Unmanaged) && microbatch + 1 == ga);
+    let mut factors = Vec::new();
+    let (mut again, mut beside, mut penalty) = (None, None, None);
+    for (index, param) in plan.params().iter().enumerate() {
+        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
+        if !Usage::in_forward(spec, param).uses(step, microbatch, ga) {
+            factors.push(0.0);
+            continue;
+        }
+        // Twice in the forward, and once less in another place.
+        let elsewhere = [
+            (Shape::Tied, &mut again),
+            (Shape::Bypass, &mut beside),
+            (Shape::PenaltyBackward, &mut penalty),
+        ];
+        let mut factor = 1.0;
+        let is_there = |shape: Shape| about(shape) && (managed || shape == Shape::Tied);
+        for (_, place) in elsewhere.into_iter().filter(|(shape, _)| is_there(*shape)) {
+            *place = Some((index, -1.0));
+            factor = 2.0;
+        }
+        factors.push(factor);
+    }
+    let part = |part: &f64| {
+        let times = |(param, factor): Term| (param, part * factor);
+        Loss {
+            forward: Some(counted(factors.iter().map(|factor| part * factor))),
+            again: again.map(times),
+            beside: beside.map(times).into_iter().collect(),
+            managed,
+        }
+    };
+    let mut losses: Vec<Loss> = parts(spec).iter().map(part).collect();
+    losses.extend(penalty.map(|term| Loss {
+        forward: None,
+        again: None,
+        beside: vec![term],
+        managed: true,
+    }));
+    losses
+}
+
+/// Equal factors that stand one after the other, said once.
+fn counted(factors: impl Iterator<Item = f64>) -> Factors {
+    let mut counted: Factors = Vec::new();
+    for factor in factors {
+        match counted.last_mut().filter(|(_, last)| *last == factor) {
+            Some((count, _)) => *count += 1,
+            None => counted.push((1, factor)),
+        }
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::{select, subsequence};
+
+    use super::*;
+    use crate::spec::{Engine, Point, SpecRequest};
+
+    proptest! {
+        /// Of each parameter the factors of a microbatch add up to what the plan says of its own
+        /// gradients, whatever the shapes.
+        #[test]
+        fn whatever_the_shapes_the_terms_of_a_microbatch_add_up_to_what_the_plan_expects(
+            engine in select(Engine::ALL), ga in 1usize..5, steps in 1usize..5,
+            shapes in subsequence(Shape::ALL.to_vec(), 0..4),
+        ) {
+            let request = SpecRequest {
+                engine: Some(engine),
+                gradient_accumulation_steps: Some(ga),
+                steps: Some(steps),
+                shapes,
+                ..SpecRequest::default()
+            };
+            let Ok(spec) = request.resolve() else { return Ok(()) };
+            let plan = Plan::new(&spec);
+            let workload = Workload::new(&spec, &plan);
+            for (step, microbatch) in (0..steps).flat_map(|step| (0..ga).map(move |m| (step, m))) {
+                let mut sums = vec![0.0; plan.params().len()];
+                for loss in workload.losses(step, microbatch) {
+                    for (param, factor) in loss.terms() {
+                        sums[param] += factor;
+                    }
+                }
+                for (index, param) in plan.params().iter().enumerate().filter(|(_, it)| it.trainable) {
+                    let usage = plan.usage(index);
+                    let own = plan.expected(usage, Point::LocalGradient, step, microbatch, 0);
+                    let wanted = own[spec.column(step, 0, microbatch)] / spec.world_size as f64;
+                    prop_assert_eq!(sums[index], wanted, "{}", &param.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_workload_is_said_in_few_words() {
+        let request = SpecRequest {
+            gradient_accumulation_steps: Some(64),
+            steps: Some(100),
+            shapes: vec![Shape::UnusedLast, Shape::UnusedAlternating],
+            ..SpecRequest::default()
+        };
+        let spec = request.resolve().expect("a valid request");
+        let workload = Workload::new(&spec, &Plan::new(&spec));
+        let text = serde_json::to_string(&workload).expect("JSON");
+        assert!(text.len() < 1000, "{text}");
+    }
+}
