@@ -66,6 +66,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "lab",
             "console",
             "spec",
+            "engines",
             "launch",
             "native",
             "trace",

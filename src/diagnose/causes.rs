@@ -41,7 +41,7 @@ pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
             explained.push((root(&causes, number), sighting));
             continue;
         }
-        match roots.iter_mut().find(|(_, known, _)| known.is_also(&sighting)) {
+        match roots.iter_mut().find(|(_, known, _)| known.is_alike(&sighting)) {
             Some((numbers, known, _)) => {
                 numbers.push(number);
                 known.take_in(sighting);
@@ -111,12 +111,6 @@ impl Sighting {
                 (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
                 _ => false,
             }
-    }
-
-    /// True if two sightings that nothing explains are one slip.
-    fn is_also(&self, other: &Self) -> bool {
-        let anywhere = matches!(self.slip, Slip::Rule);
-        self.is_alike(other) && (anywhere || self.scope.is_beside(&other.scope))
     }
 
     /// Merges another sighting of the same slip into this one.

@@ -108,11 +108,6 @@ impl Scope {
             && self.holders.overlaps(&effect.holders)
     }
 
-    /// True if both may be one slip: in the same steps, or of the same parameters.
-    pub fn is_beside(&self, other: &Self) -> bool {
-        self.steps.overlaps(&other.steps) || self.params.overlaps(&other.params)
-    }
-
     /// Takes in another scope.
     pub fn extend(&mut self, other: Self) {
         self.steps.extend(other.steps);

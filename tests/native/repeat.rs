@@ -56,7 +56,7 @@ fn a_leak_in_a_large_configuration_is_found_in_the_smallest_that_has_it() {
     assert!(minimised.complete);
     assert_eq!(
         minimised.command,
-        "zprobe run --ga 1 --steps 1 --inject boundary-leak --device cpu"
+        "zprobe run --ga 1 --device cpu --steps 1 --inject boundary-leak"
     );
     assert!(minimised.trials.iter().any(|trial| !trial.kept));
     let (_, concise) = run.diagnose("concise");
