@@ -23,9 +23,10 @@ pub struct Sighting {
 pub enum Slip {
     /// No other sighting is the same: each is a finding by itself.
     Own,
-    /// All sightings of the rule are the same, and the first one gives the message.
-    Rule,
-    /// Sightings of the same pattern of weights, in the same steps or parameters, are the same.
+    /// All sightings of the rule with this criterion are the same, and the first one gives the
+    /// message.
+    All,
+    /// Sightings of the same pattern of weights are the same.
     Weights(Pattern),
 }
 
@@ -100,14 +101,14 @@ impl Sighting {
 
     /// A sighting of several that are one slip, of which the first gives the message.
     pub fn one_of(finding: Finding, scope: Scope) -> Self {
-        Self { finding, scope, slip: Slip::Rule }
+        Self { finding, scope, slip: Slip::All }
     }
 
     /// True if two sightings show the same slip, wherever.
     fn is_alike(&self, other: &Self) -> bool {
         self.finding.code == other.finding.code
             && match (&self.slip, &other.slip) {
-                (Slip::Rule, Slip::Rule) => true,
+                (Slip::All, Slip::All) => true,
                 (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
                 _ => false,
             }

@@ -76,8 +76,16 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     let (message, facts) = words(case, deviation);
     let finding =
         Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
-    let slip = Slip::Weights(deviation.pattern.clone());
+    // Parameters that have lost everything differ in nothing but the microbatches that use them.
+    let slip =
+        if has_lost_all(deviation) { Slip::All } else { Slip::Weights(deviation.pattern.clone()) };
     Sighting { finding, scope: scope(case, deviation), slip }
+}
+
+/// True if not one of the gradients that were due has arrived.
+fn has_lost_all(deviation: &Deviation) -> bool {
+    let due = deviation.example.expected.iter().flatten().filter(|expected| **expected != 0.0);
+    matches!(&deviation.pattern, Pattern::Missing(sources) if sources.len() == due.count())
 }
 
 /// Scope of a deviation. Its gradients are those that the pattern names.
@@ -124,15 +132,13 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                  instead of 1 from each"
             )],
         ),
-        Pattern::Missing(sources) => {
-            let due = example.expected.iter().flatten().filter(|expected| **expected != 0.0);
-            let message = if due.count() == sources.len() {
-                "no gradient reached the optimizer".to_owned()
-            } else {
-                format!("the gradient of {} never reached the optimizer", sources_text(sources, world))
-            };
-            (message, vec![])
+        Pattern::Missing(_) if has_lost_all(deviation) => {
+            ("no gradient reached the optimizer".to_owned(), vec![])
         }
+        Pattern::Missing(sources) => (
+            format!("the gradient of {} never reached the optimizer", sources_text(sources, world)),
+            vec![],
+        ),
         Pattern::Repeated(sources) => {
             let repeated = sources_text(sources, world);
             (format!("the gradient of {repeated} was counted more than once"), vec![])
