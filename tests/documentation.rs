@@ -248,3 +248,31 @@ fn files_that_pages_point_to_exist() {
         }
     }
 }
+
+/// Words with which a first sentence does not name its object.
+const NO_OBJECT: &[&str] =
+    &["What", "Whether", "How", "Which", "Where", "Who", "Whose", "Why", "When", "It", "They"];
+
+#[test]
+fn the_first_sentence_of_every_comment_names_its_object() {
+    let mut nameless = Vec::new();
+    for folder in ["src", "xtask/src", "tests", "examples"] {
+        for file in glob::glob(&format!("{}/{folder}/**/*.rs", root().display())).unwrap() {
+            let file = file.unwrap();
+            let text = read(&file);
+            let mut before = "";
+            for (number, line) in text.lines().enumerate() {
+                let comment = line.trim_start();
+                let of = |line: &str| ["/// ", "//! "].into_iter().find(|it| line.starts_with(it));
+                let begins = of(comment).filter(|kind| !before.starts_with(kind.trim_end()));
+                let first =
+                    begins.and_then(|kind| comment[kind.len()..].split([' ', ',', ':']).next());
+                if first.is_some_and(|word| NO_OBJECT.contains(&word)) {
+                    nameless.push(format!("{}:{}: {comment}", file.display(), number + 1));
+                }
+                before = comment;
+            }
+        }
+    }
+    assert!(nameless.is_empty(), "{}", nameless.join("\n"));
+}

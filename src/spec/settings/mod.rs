@@ -1,4 +1,4 @@
-//! The settings of a run: each is one row of the [`table`], and everything else follows from that.
+//! The settings of a run: each is one row of the table, and everything else follows from that.
 //!
 //! Of a row are made: the field of [`SpecRequest`], the flag of `zprobe run` with its environment
 //! variable, its line of the help and its key in configuration files and probes, the refusal where the

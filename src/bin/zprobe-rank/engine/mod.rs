@@ -3,7 +3,7 @@
 //! A step is `GA` times forward and backward, then the gradient accumulation boundary: what is left
 //! to reduce, the inner optimizer's step on this rank's partition of the fp32 master weights, and an
 //! all-gather of the updated parameters. Where gradients wait in between is the business of a
-//! [`GradientFlow`].
+//! [`flow::GradientFlow`].
 //!
 //! Nothing here goes wrong on purpose. [`crate::assembly`] puts the parts together, and where a fault
 //! was asked for it puts the part that has it in the place of a sound one.

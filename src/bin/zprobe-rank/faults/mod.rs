@@ -8,7 +8,7 @@
 //! |------|-------------|
 //! | [`settings`](settings()) | the numbers and dtypes |
 //! | [`groups`](groups()) | who takes part in a collective, and what comes of it |
-//! | [`hook`] | what autograd calls |
+//! | [`hook`](hook()) | what autograd calls |
 //! | [`arrivals`] | a gradient on its way into the accumulation |
 //! | [`buckets`] | the bucket, and when it is flushed |
 //! | [`leak`] | the order of accumulation and reduction |
