@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-/// The code of one run: which value every gradient has in every element.
+/// The code of one run: the value of every gradient in every element.
 #[derive(Clone, Copy, Debug)]
 pub struct Code {
     length: usize,
@@ -16,7 +16,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Shortest code, so that small runs have rows to spare too.
+    /// Length of the shortest code, so that small runs have rows to spare too.
     pub const MIN_LENGTH: usize = 32;
 
     /// Largest absolute value of [`Code::initial`].
@@ -31,17 +31,18 @@ impl Code {
         Self { length, seed }
     }
 
-    /// Code length `D`: every window of so many elements can be decoded by itself, with at least
-    /// as many spare rows as gradients.
+    /// Code length `D`: every window of `D` elements can be decoded by itself, with at least as
+    /// many spare rows as gradients.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The shortest run of elements that can be decoded by itself, with the fewest spare rows.
+    /// Length of the shortest run of elements that can be decoded by itself, with the fewest spare
+    /// rows.
     ///
     /// The rows below `D/2` do not depend on the highest bit of the element, so over `D/2`
-    /// consecutive elements they are the Walsh–Hadamard matrix of half the size; and no gradient has
-    /// a row above.
+    /// consecutive elements they are the Walsh–Hadamard matrix of half the size. No gradient has a
+    /// row above.
     pub fn shortest(&self) -> usize {
         self.length / 2
     }
@@ -53,9 +54,9 @@ impl Code {
         if negative { -1 } else { 1 }
     }
 
-    /// Starting value of flat element `element` of the parameters, in units of the learning rate:
-    /// a small integer that is not 0, different from element to element. So misplaced slices show,
-    /// a run of elements says which parameter it belongs to, and padding stands out.
+    /// Starting value of flat element `element` of the parameters, in units of the learning rate: a
+    /// small integer that is not 0 and differs from element to element. This makes misplaced slices
+    /// visible, shows to which parameter a run of elements belongs, and sets padding apart.
     pub fn initial(&self, element: usize) -> i8 {
         let value = (mix(self.seed ^ 0x1717, element as u64) % 16) as i8;
         if value < 8 { value - 8 } else { value - 7 }
@@ -63,10 +64,11 @@ impl Code {
 
     /// Decodes the window of `D` or [`Code::shortest`] elements that starts at flat element `start`.
     ///
-    /// Returns as many coefficients: those of the run's gradients, then those of the spare rows.
+    /// Returns as many coefficients as `window` has elements: first those of the run's gradients,
+    /// then those of the spare rows.
     ///
     /// # Panics
-    /// When `window` has another length.
+    /// If `window` has any other length.
     pub fn decode(&self, window: &[f64], start: usize) -> Vec<f64> {
         let length = window.len();
         assert!(length == self.length || length == self.shortest(), "a window is a code, or half");
@@ -90,7 +92,8 @@ impl Code {
         range.map(|element| sum.value(element)).collect()
     }
 
-    /// The sum of all gradients with these weights: one transform, for whatever elements.
+    /// The sum of all gradients with these weights, in every element, for the cost of one
+    /// transform.
     pub fn sum(&self, weights: &[f64]) -> Sum {
         let mut rows = vec![0.0; self.length];
         for (column, (row, &weight)) in rows.iter_mut().zip(weights).enumerate() {
@@ -113,7 +116,7 @@ impl Code {
 #[derive(Clone, Debug)]
 pub struct Sum {
     code: Code,
-    /// One period of it, without the signs of elements.
+    /// One period of the sum, without the signs of elements.
     rows: Vec<f64>,
 }
 

@@ -1,8 +1,8 @@
-//! From a specification back to the command that asks for it.
+//! Commands that ask for a given specification: the way back from a specification to flags.
 //!
-//! [`RunSpec::command`] is the inverse of parsing: whatever it returns resolves to the same
-//! specification, or it returns nothing. It says no more than it has to, but for the engine, the
-//! stage and the accumulation steps, which people look for.
+//! [`RunSpec::command`] is the inverse of parsing: it returns a command that resolves to the same
+//! specification, or none. The command has no more flags than it needs, except that it always
+//! states the engine, the stage and the accumulation steps, which readers look for.
 
 use serde_json::{Map, Value, json};
 
@@ -10,17 +10,17 @@ use super::deepspeed::DeepSpeedConfig;
 use super::settings::{ALL, Setting};
 use super::{DeepSpeedFile, Dtype, LossScale, Optimizer, RunSpec, SpecRequest};
 
-/// What to type for a run.
+/// Command line of a run, with the DeepSpeed file that it needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    /// What follows `zprobe run`, word by word.
+    /// Arguments of `zprobe run`, one word each.
     pub arguments: Vec<String>,
     /// Content of the file that `--deepspeed-config` names, where flags alone cannot say it.
     pub deepspeed_config: Option<Value>,
 }
 
 impl Command {
-    /// The whole as one line for a shell.
+    /// The whole command as one line for a shell.
     pub fn line(&self) -> String {
         let words = ["zprobe", "run"].into_iter().chain(self.arguments.iter().map(String::as_str));
         shlex::try_join(words).unwrap_or_default()
@@ -28,12 +28,12 @@ impl Command {
 }
 
 impl SpecRequest {
-    /// What follows `zprobe run` to ask for this, as far as flags can say it.
+    /// Arguments of `zprobe run` that make this request, as far as flags can express it.
     pub fn arguments(&self) -> Vec<String> {
         ALL.iter().flat_map(|setting| said(*setting, self)).collect()
     }
 
-    /// The same request without what flags cannot say.
+    /// Copy of this request without what flags cannot express.
     #[must_use]
     pub fn sayable(&self) -> Self {
         let mut request = Self { deepspeed_config: None, ..self.clone() };
@@ -43,9 +43,10 @@ impl SpecRequest {
 }
 
 impl RunSpec {
-    /// The shortest command that resolves to this specification; where that takes a DeepSpeed file,
-    /// it is called `file`. None where no command does: a file that leaves dtypes to `"auto"` stands
-    /// in the specification as it was passed on, which says less than the file did.
+    /// The shortest command that resolves to this specification; a DeepSpeed file, where one is
+    /// needed, is called `file`. None where no command does: of a file that leaves dtypes to
+    /// `"auto"`, the specification holds only the configuration that was passed on, which says less
+    /// than the file did.
     pub fn command(&self, file: &str) -> Option<Command> {
         let flags = (self.as_flags(), None);
         let with_file = self.as_file();
@@ -67,14 +68,15 @@ impl RunSpec {
         Some(Command { arguments, deepspeed_config: config })
     }
 
-    /// Everything as a flag, as far as there is one that this engine takes.
+    /// Request that states every setting as a flag, as far as this engine takes such a flag.
     fn as_flags(&self) -> SpecRequest {
         let mut request = SpecRequest::default();
         ALL.iter().for_each(|setting| setting.ask(self, &mut request));
         request
     }
 
-    /// A DeepSpeed file, and the flags that go with it; none for engines that read no such file.
+    /// Flags and the DeepSpeed file that together ask for this specification; none for engines that
+    /// know none of the file's keys, and where the configuration is unknown.
     fn as_file(&self) -> Option<(SpecRequest, Option<Value>)> {
         let (request, mut config) =
             match (self.engine().traits().deepspeed_file, self.deepspeed_config()) {
@@ -92,7 +94,8 @@ impl RunSpec {
         Some((request, Some(Value::Object(config))))
     }
 
-    /// What the native engine's flags cannot say.
+    /// Keys of a DeepSpeed file for what the native engine's flags cannot express: the microbatch
+    /// size, and a dynamic loss scale.
     fn native_file(&self) -> Map<String, Value> {
         let mut config = Map::new();
         config.insert("train_micro_batch_size_per_gpu".to_owned(), self.micro_batch_size.into());
@@ -108,7 +111,7 @@ impl RunSpec {
     }
 }
 
-/// A DeepSpeed file's section `optimizer`.
+/// Section `optimizer` of a DeepSpeed file.
 fn section(optimizer: Optimizer) -> Value {
     match optimizer {
         Optimizer::Sgd { lr } => json!({"type": "SGD", "params": {"lr": lr}}),
@@ -119,7 +122,7 @@ fn section(optimizer: Optimizer) -> Value {
     }
 }
 
-/// Whether this request, over this DeepSpeed file, is that specification.
+/// True if `request`, with the DeepSpeed file `config`, resolves to `spec`.
 fn resolves(request: &SpecRequest, config: Option<&Value>, spec: &RunSpec) -> bool {
     let mut request = request.clone();
     if let Some(config) = config {
@@ -131,7 +134,7 @@ fn resolves(request: &SpecRequest, config: Option<&Value>, spec: &RunSpec) -> bo
     request.resolve().is_ok_and(|resolved| resolved == *spec)
 }
 
-/// The request without what goes without saying.
+/// The request without the settings whose absence resolves to the same specification.
 fn shortened(mut request: SpecRequest, config: Option<&Value>, spec: &RunSpec) -> SpecRequest {
     for setting in ALL.iter().filter(|setting| !setting.describe().always_said) {
         let mut shorter = request.clone();

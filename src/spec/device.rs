@@ -1,4 +1,5 @@
-//! Where ranks compute and how they communicate: what was asked for, against what the machine has.
+//! Placement of the ranks: the device that they compute on and the backend that they communicate
+//! over, chosen from what was asked for and what the machine has.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{DEFAULT_WORLD_SIZE, Engine, Invalid, SpecRequest, named_enum};
 
 named_enum! {
-    /// `--device`
+    /// Value of `--device`.
     pub enum DeviceChoice {
         /// CUDA where the native engine can use a GPU, otherwise the CPU.
         Auto = "auto",
@@ -19,7 +20,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// `--backend`
+    /// Value of `--backend`.
     pub enum BackendChoice {
         /// NCCL where each rank has a GPU of its own, otherwise Gloo.
         Auto = "auto",
@@ -31,7 +32,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// Where ranks compute.
+    /// Device that the ranks compute on.
     pub enum Device {
         /// The CPU.
         Cpu = "cpu",
@@ -41,7 +42,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// How gradients cross ranks.
+    /// Backend over which gradients cross the ranks.
     pub enum Backend {
         /// Gloo; on CUDA devices through the memory of the host.
         Gloo = "gloo",
@@ -50,26 +51,26 @@ named_enum! {
     }
 }
 
-/// What runs on before there was a choice.
+/// The CPU, on which every run computed before there was a choice.
 impl Default for Device {
     fn default() -> Self {
         Self::Cpu
     }
 }
 
-/// What ranks on the CPU communicate through.
+/// Gloo, over which ranks on the CPU communicate.
 impl Default for Backend {
     fn default() -> Self {
         Self::Gloo
     }
 }
 
-/// What the native engine finds of CUDA on a machine. An error is what is missing, in words.
+/// CUDA parts that the native engine finds on a machine. An error says in words what is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
     /// Names of the GPUs that the driver shows.
     pub names: Result<Vec<String>, String>,
-    /// The libtorch that was loaded, if it has CUDA: its release and its directory.
+    /// Release and directory of the libtorch that was loaded, if it has CUDA.
     pub libtorch: Result<String, String>,
     /// Path of the NCCL library.
     pub nccl: Result<String, String>,
@@ -78,13 +79,13 @@ pub struct Gpus {
 /// One thing that keeps ranks from CUDA, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// What is missing.
+    /// Description of what is missing.
     pub what: String,
-    /// What to do.
+    /// Advice on what to do about it.
     pub advice: &'static str,
 }
 
-/// Everything that does.
+/// All parts whose absence keeps ranks from CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoCuda(pub Vec<Missing>);
 
@@ -98,15 +99,15 @@ impl fmt::Display for NoCuda {
 }
 
 impl Gpus {
-    /// How many there are.
+    /// Number of GPUs that the driver shows; 0 if it cannot be asked.
     pub fn count(&self) -> usize {
         self.names.as_ref().map_or(0, Vec::len)
     }
 
-    /// Whether ranks can compute on them.
+    /// Checks that ranks can compute on the GPUs.
     ///
     /// # Errors
-    /// Everything that is missing.
+    /// All parts that are missing.
     pub fn usable(&self) -> Result<(), NoCuda> {
         let mut missing = Vec::new();
         match &self.names {
@@ -130,10 +131,10 @@ impl Gpus {
         if missing.is_empty() { Ok(()) } else { Err(NoCuda(missing)) }
     }
 
-    /// The same for NCCL.
+    /// Checks that ranks can compute on the GPUs and communicate over NCCL.
     fn usable_with_nccl(&self) -> Result<(), NoCuda> {
         let mut missing = self.usable().map_or_else(|NoCuda(missing)| missing, |()| Vec::new());
-        // Without a libtorch that has CUDA, nobody looked for the one beside it.
+        // NCCL is looked for beside a libtorch that has CUDA, and only there.
         if let (Err(what), Ok(_)) = (&self.nccl, &self.libtorch) {
             missing.push(Missing {
                 what: what.clone(),
@@ -144,7 +145,7 @@ impl Gpus {
     }
 }
 
-/// Where the ranks of a run are.
+/// Device, backend and number of the ranks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) device: Device,
@@ -153,11 +154,11 @@ pub(super) struct Placement {
 }
 
 impl SpecRequest {
-    /// Chooses a device, a backend and how many ranks there are.
+    /// Chooses the device, the backend and the number of ranks.
     pub(super) fn place(&self, engine: Engine) -> Result<Placement, Invalid> {
         let asked_device = self.device.unwrap_or(DeviceChoice::Auto);
         let asked_backend = self.backend.unwrap_or(BackendChoice::Auto);
-        // Everything here is of no use without a GPU.
+        // Flags that are of no use without a GPU.
         let wants = [
             ("--device cuda", asked_device == DeviceChoice::Cuda),
             ("--backend nccl", asked_backend == BackendChoice::Nccl),

@@ -1,9 +1,9 @@
 //! The engines, and the facts about each that decide what a request resolves to.
 //!
-//! [`Traits`] is one row of data for each engine: the defaults that differ, the dtypes in which it adds
-//! up and communicates, where it divides, and the shapes that it has no place for. From them follow the
-//! specification and the proof that its sums are exact. Everything else that is known of an engine
-//! stands in its room, [`crate::engines`], which builds on the specification.
+//! [`Traits`] is one row of data for each engine: the defaults that differ, the dtypes in which it
+//! adds up and communicates, where it divides, and the shapes that it cannot have. The
+//! specification and the proof that its sums are exact follow from them. All other facts about an
+//! engine are in [`crate::engines`], which builds on the specification.
 
 use serde_json::Value;
 
@@ -46,17 +46,17 @@ pub enum EngineSettings {
     Fsdp2(Fsdp2Options),
 }
 
-/// The stage that an engine runs in.
+/// Rule for the stage that an engine runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
-    /// A ZeRO stage that `--stage` chooses; 1 if it does not.
+    /// The ZeRO stage that `--stage` chooses; 1 by default.
     Chosen,
-    /// The stage that comes closest to how the engine always works.
+    /// Always the stage that comes closest to the way in which the engine works.
     Always(u8),
 }
 
 impl Staging {
-    /// The stage of a run for which none was asked.
+    /// Stage of a run for which no stage was asked.
     pub const fn default(self) -> u8 {
         match self {
             Self::Chosen => 1,
@@ -68,53 +68,53 @@ impl Staging {
 /// The use that an engine makes of a DeepSpeed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepSpeedFile {
-    /// Every key is a setting of a run, or refused.
+    /// Every key is either a setting of the run or refused.
     Followed,
-    /// It is handed to the engine, which has the last word on its keys.
+    /// The file is handed to the engine, which has the last word on its keys.
     PassedOn,
-    /// What it says of the batch and of dtypes holds for the run; the engine knows none of its keys.
+    /// Batch sizes and dtypes of the file hold for the run; the engine knows none of its keys.
     Unknown,
 }
 
 /// The facts about an engine that a specification follows from.
 pub struct Traits {
-    /// The use that it makes of a DeepSpeed file.
+    /// The use that the engine makes of a DeepSpeed file.
     pub deepspeed_file: DeepSpeedFile,
-    /// The stage that it runs in.
+    /// Rule for the stage that the engine runs in.
     pub staging: Staging,
     /// Seconds without an event after which a rank counts as hung, unless `--timeout` says otherwise.
     pub timeout_s: u64,
-    /// Whether its ranks can compute on GPUs.
+    /// True if the ranks of the engine can compute on GPUs.
     pub on_gpus: bool,
-    /// Whether the specification alone decides what it does. Releases of real engines have ways of
-    /// their own, which their settings do not say in full.
+    /// True if the specification alone decides what the engine does. Releases of real engines have
+    /// behaviour that their settings do not describe in full.
     pub follows_spec: bool,
-    /// Whether it scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines
-    /// leave both to the training loop.
+    /// True if the engine scales the loss of an fp16 model, and skips steps that overflow.
+    /// PyTorch's engines leave both to the training loop.
     pub scales_loss: bool,
-    /// Whether the inner optimizer steps on fp32 copies of narrower parameters.
+    /// True if the inner optimizer steps on fp32 copies of narrower parameters.
     pub has_master_weights: bool,
-    /// Whether a rank has a sum of its own gradients beside the gradient that is reduced.
+    /// True if a rank has a sum of its own gradients beside the gradient that is reduced.
     pub has_accumulator: bool,
-    /// The dataflow of a run, for engines in which it can be chosen.
+    /// The dataflow of a run; none for engines in which it cannot be chosen.
     pub(super) dataflow: fn(&SpecRequest, &Sums) -> Option<Dataflow>,
-    /// The dtype in which microbatches are added up, of a model in this dtype; unless
+    /// The dtype in which microbatches of a model in this dtype are added up, unless
     /// `--grad-accum-dtype` says otherwise.
     pub(super) accumulates_in: fn(&SpecRequest, Dtype) -> Dtype,
-    /// The dtype in which gradients cross the ranks, unless `--comm-dtype` says otherwise; none where
-    /// a release chooses by itself.
+    /// The dtype in which gradients cross the ranks, unless `--comm-dtype` says otherwise; none
+    /// where each release of the engine chooses by itself.
     pub(super) communicates_in: fn(&SpecRequest, &Sums, Option<Dataflow>) -> Option<Dtype>,
-    /// Whether gradients of a model in the first dtype can be added up in the second.
+    /// True if gradients of a model in the first dtype can be added up in the second.
     pub(super) can_accumulate: fn(Dtype, Dtype) -> bool,
-    /// The settings that it alone has, in a run of a model with these shapes.
+    /// The settings that this engine alone has, in a run of a model with these shapes.
     pub(super) settings: fn(&SpecRequest, &Sums, Option<Dataflow>, &[Shape]) -> EngineSettings,
-    /// Whether gradients cross the ranks undivided: see [`RunSpec::divides_last`].
+    /// True if gradients cross the ranks undivided: see [`RunSpec::divides_last`].
     divides_last: fn(&RunSpec) -> bool,
-    /// Why a shape cannot be had in a run; none if it can.
+    /// Reason why a run cannot have a shape; none if it can.
     pub(super) leaves_no_room: fn(&RunSpec, Shape) -> Option<&'static str>,
 }
 
-/// The dtypes and the stage on which others depend.
+/// Stage and dtypes of a run, on which other settings depend.
 pub(super) struct Sums {
     /// The resolved stage.
     pub(super) stage: u8,
@@ -147,17 +147,18 @@ impl RunSpec {
         }
     }
 
-    /// Whether gradients cross the ranks undivided, so that what is on the wire grows to `W` times
+    /// True if gradients cross the ranks undivided, so that values on the wire grow to `W` times
     /// the average.
     pub fn divides_last(&self) -> bool {
         (self.engine().traits().divides_last)(self)
     }
 }
 
-/// Seconds that a rank of a real engine may be silent: a busy machine can take a minute to import it.
+/// Seconds that a rank of a real engine may be silent: a busy machine can take a minute to import
+/// the engine.
 const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 
-/// Why only some engines have the shape `penalty-backward`.
+/// Reason why only some engines have the shape `penalty-backward`.
 const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce in what their forward prepares, and stage \
      3's parameters are empty beside it; use --engine deepspeed with --stage 0, 1 or 2";
 
@@ -170,7 +171,7 @@ static NATIVE: Traits = Traits {
     scales_loss: true,
     has_master_weights: true,
     has_accumulator: true,
-    // As DeepSpeed would, unless a setting that was asked for is about buckets.
+    // The dataflow that DeepSpeed would choose, unless a setting of buckets was asked for.
     dataflow: |request, sums| {
         let wants_buckets = request.overlap_comm.is_some()
             || request.contiguous_gradients.is_some()
@@ -184,13 +185,13 @@ static NATIVE: Traits = Traits {
         Some(request.dataflow.unwrap_or(chosen))
     },
     accumulates_in: |_, _| Dtype::Fp32,
-    // As DeepSpeed: in the dtype of the buffer that is reduced.
+    // The dtype of the buffer that is reduced, as in DeepSpeed.
     communicates_in: |_, sums, dataflow| {
         let accumulates = dataflow == Some(Dataflow::Accumulator);
         Some(if accumulates { sums.accum } else { sums.dtype })
     },
     can_accumulate: |model, accum| accum == model || accum == Dtype::Fp32,
-    // With DeepSpeed's defaults (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+    // Defaults are those of DeepSpeed (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
     settings: |request, sums, dataflow, _| {
         let asked = request.or_default(Engine::Native);
         EngineSettings::Native(NativeOptions {
@@ -234,7 +235,7 @@ static DEEPSPEED: Traits = Traits {
     can_accumulate: keeps_the_range,
     settings: |request, _, _, _| {
         EngineSettings::DeepSpeed(DeepSpeedOptions {
-            // Filled in last: it follows from the rest.
+            // Filled in last, because it follows from the other settings.
             config: None,
             overlap_comm: request.overlap_comm,
             contiguous_gradients: request.contiguous_gradients,
@@ -242,10 +243,10 @@ static DEEPSPEED: Traits = Traits {
             immediate_grad_update: request.immediate_grad_update,
         })
     },
-    // It divides last where it all-reduces everything to everybody, unless `prescale_gradients` is
+    // DeepSpeed divides last where it all-reduces whole buckets, unless `prescale_gradients` is
     // set: `allreduce_bucket` in `runtime/engine.py` (stage 0 and `BF16_Optimizer`) and
     // `gradient_reduction_w_predivide` in `runtime/zero/stage_1_and_2.py` (`reduce_scatter: false`).
-    // Where gradients go to their owners (`average_tensor`), and in stage 3 always
+    // Where gradients go to their owners (`average_tensor`), and always in stage 3
     // (`__avg_scatter_contiguous_grads`, `reduce_scatter_coalesced`), it divides first.
     divides_last: |spec| {
         let config = spec.deepspeed_config();
@@ -287,7 +288,7 @@ static DDP: Traits = Traits {
     has_master_weights: false,
     has_accumulator: false,
     dataflow: |_, _| None,
-    // In the parameters' own gradients.
+    // DDP adds up in the gradients of the parameters, which have the dtype of the model.
     accumulates_in: |_, dtype| dtype,
     communicates_in: |request, sums, _| {
         Some(request.comm_hook.map_or(sums.dtype, |hook| hook.dtype(sums.dtype)))
@@ -296,7 +297,8 @@ static DDP: Traits = Traits {
     settings: |request, _, _, shapes| {
         let asked = request.or_default(Engine::Ddp);
         EngineSettings::Ddp(DdpOptions {
-            // Filled in last where it is open: how large a bucket should be follows from the model.
+            // Filled in last where it was not asked for: the default bucket size follows from the
+            // model.
             bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
             find_unused_parameters: request
                 .find_unused_parameters
@@ -329,7 +331,7 @@ static FSDP2: Traits = Traits {
     has_master_weights: true,
     has_accumulator: true,
     dataflow: |_, _| None,
-    // In the dtype that it reduces in.
+    // FSDP2 adds up in the dtype that it reduces in.
     accumulates_in: |request, _| request.comm_dtype.unwrap_or(Dtype::Fp32),
     communicates_in: |_, _, _| Some(Dtype::Fp32),
     can_accumulate: |_, _| true,
@@ -337,7 +339,7 @@ static FSDP2: Traits = Traits {
         let reshard_after_forward = request.or_default(Engine::Fsdp2).reshard_after_forward();
         EngineSettings::Fsdp2(Fsdp2Options { reshard_after_forward })
     },
-    // By what of `W` is no power of two.
+    // The division after the reduction is by the odd part of `W`.
     divides_last: |_| true,
     leaves_no_room: |_, shape| match shape {
         Shape::Bypass => Some(
@@ -348,13 +350,13 @@ static FSDP2: Traits = Traits {
     },
 };
 
-/// Whether a ZeRO engine all-reduces whole buckets and then divides them, where its configuration has
-/// `scatters_not`.
+/// True if a ZeRO engine all-reduces whole buckets and then divides them. `scatters_not` is true if
+/// its configuration has reduce-scatter switched off.
 fn all_reduces(spec: &RunSpec, scatters_not: bool) -> bool {
     spec.stage == 0 || (spec.stage < 3 && scatters_not)
 }
 
-/// Whether sums in the second dtype hold gradients of the first.
+/// True if sums in the dtype `accum` can hold gradients in the dtype `model`.
 fn keeps_the_range(model: Dtype, accum: Dtype) -> bool {
     !(accum == Dtype::Bf16 && model == Dtype::Fp32)
 }

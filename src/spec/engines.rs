@@ -1,4 +1,4 @@
-//! Settings and shapes that an engine leaves no room for.
+//! Checks for settings and shapes that an engine cannot have.
 
 use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecRequest};
 
@@ -6,7 +6,7 @@ use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecReque
 pub(super) const MIB: f64 = 1_048_576.0;
 
 impl SpecRequest {
-    /// Refuses what does not go together with the accumulator dataflow.
+    /// Refuses settings that contradict the accumulator dataflow.
     pub(super) fn check_native(&self, spec: &RunSpec) -> Vec<Invalid> {
         if spec.dataflow() != Some(Dataflow::Accumulator) {
             return Vec::new();
@@ -30,8 +30,8 @@ impl SpecRequest {
 }
 
 impl Dataflow {
-    /// The one that DeepSpeed takes (`DeepSpeedEngine._do_optimizer_sanity_check` in
-    /// `runtime/engine.py`); stage 0 follows stage 1.
+    /// The dataflow that DeepSpeed takes (`DeepSpeedEngine._do_optimizer_sanity_check` in
+    /// `runtime/engine.py`); stage 0 is treated as stage 1.
     pub(super) fn of_deepspeed(
         stage: u8,
         dtype: Dtype,
@@ -47,7 +47,7 @@ impl Dataflow {
     }
 }
 
-/// Refuses to add gradients up in a dtype that does not hold them.
+/// Refuses to add gradients up in a dtype that cannot hold them.
 pub(super) fn check_accumulation(
     engine: Engine,
     model: Dtype,
@@ -57,7 +57,7 @@ pub(super) fn check_accumulation(
     if holds { Ok(()) } else { Err(Invalid::NarrowAccumulation { accum, model }) }
 }
 
-/// Refuses shapes that the engine leaves no room for.
+/// Refuses shapes that the engine cannot have.
 pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let reason = |shape: Shape| match shape.only_on() {
         Some((engine, reason)) if engine != spec.engine() => Some(reason),
@@ -68,15 +68,15 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     spec.shapes.iter().filter_map(refused).collect()
 }
 
-/// Refuses settings of DDP that contradict what it is used for.
+/// Refuses settings of DDP that contradict the accumulation or the shapes of the run.
 pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
     let mut problems = Vec::new();
     if !spec.ddp().is_some_and(|ddp| ddp.static_graph) {
         return problems;
     }
     if spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards) {
-        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and 2.15: the
-        // first backward enqueues a reduction though its forward did not prepare for one.
+        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and
+        // 2.15: the first backward enqueues a reduction though its forward did not prepare for one.
         problems.push(Invalid::contradiction(
             "--static-graph with gradient accumulation",
             "DDP learns the graph in the first backward and reduces then, so that it fails under \

@@ -1,18 +1,19 @@
-//! Whether the sums of a run's codes stay exact where the worst case would not.
+//! Proof that the sums of a run's codes stay exact where the worst case would not.
 //!
-//! With a sign for each gradient a sum of `n` codes is about `√n`, so that many more than 256 gradients
-//! can be summed in bf16. That is not assumed but worked out for the run's own seed: every sum that a
-//! correct engine can form.
+//! Each gradient has a pseudo-random sign, so a sum of `n` codes is about `√n`, and many more than
+//! 256 gradients can be summed in bf16. This is not assumed: every sum that a correct engine can
+//! form is computed with the seed of the run.
 
 use super::{Plan, RunSpec};
 
-/// Beyond so many values the sums are not worked out.
+/// Largest number of values for which the sums are computed.
 const MOST_VALUES: usize = 1 << 27;
 
-/// Whether all sums of gradients stay within `-limit..=limit`: microbatch after microbatch, each rank's
-/// own, and those of the ranks' sums, of whatever ranks in whatever order.
+/// True if all sums of gradients stay within `-limit..=limit`: each rank's running sum over its
+/// microbatches, and the sums of these over any ranks in any order.
 ///
-/// A gradient that is left out, as with most shapes, makes other sums: with shapes the answer is no.
+/// Most shapes leave gradients out, which makes other sums: the answer is false for every run with
+/// shapes.
 pub(super) fn sums_stay_within(spec: &RunSpec, limit: usize) -> bool {
     let code = Plan::code(spec);
     let values = spec.contributions() * code.length();
@@ -27,13 +28,13 @@ pub(super) fn sums_stay_within(spec: &RunSpec, limit: usize) -> bool {
             for (rank, sum) in sums.iter_mut().enumerate() {
                 *sum += i64::from(code.value(spec.column(step, rank, microbatch), element));
             }
-            // The largest sum of some ranks is that of all that are positive.
+            // Over all subsets of ranks, the largest sum is that of all positive ones.
             let positive: i64 = sums.iter().filter(|sum| **sum > 0).sum();
             let negative: i64 = sums.iter().filter(|sum| **sum < 0).sum();
             positive.max(-negative) <= limit
         })
     };
-    // Codes repeat, but for the signs of elements, which turn all gradients alike.
+    // Codes repeat, except for the signs of elements, which flip all gradients alike.
     (0..spec.code_steps()).all(|step| (0..code.length()).all(|element| holds(step, element)))
 }
 

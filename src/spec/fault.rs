@@ -1,13 +1,13 @@
-//! The faults that the native engine can be told to have: what they are called, which ranks have them,
-//! what a run needs to have room for them, and what they must be found as.
+//! Faults that the native engine can be told to have: their names, the ranks that have them, the
+//! settings that a run needs for them, and the findings that they must lead to.
 
 use super::{Dataflow, Dtype, Invalid, Offload, RunSpec, Shape, named_enum};
 
 named_enum! {
-    /// A deliberate slip at one named point of the dataflow (`--inject`).
+    /// A deliberate mistake at one named point of the dataflow (`--inject`).
     ///
-    /// Each is a mistake that a real engine made or could make; `zprobe list faults` prints them.
-    /// "The last rank" has the faults that only one rank has.
+    /// Each fault is a mistake that a real engine made or could make; `zprobe list faults` prints
+    /// them. A fault that only one rank has is on the last rank.
     pub enum Fault {
         // Hooks and accumulation.
         /// No gradient hook fires on any rank (DeepSpeed issues #7579 and #7595).
@@ -38,8 +38,8 @@ named_enum! {
         RankNotDivided = "rank-not-divided",
 
         // Buckets and reduction.
-        /// Reduce before the boundary microbatch is accumulated, then accumulate it locally
-        /// (DeepSpeed PR #7985, `DeepSpeedEngine._backward_epilogue`).
+        /// The reduction runs before the boundary microbatch is accumulated, which is then
+        /// accumulated locally (DeepSpeed PR #7985, `DeepSpeedEngine._backward_epilogue`).
         BoundaryLeak = "boundary-leak",
         /// The reduction across ranks is skipped: each rank steps on its own gradients.
         NotAveraged = "not-averaged",
@@ -49,9 +49,9 @@ named_enum! {
         EmptyBucketFlush = "empty-bucket-flush",
         /// A bucket is flushed before its last gradient was copied into it.
         BucketFlushedEarly = "bucket-flushed-early",
-        /// What is left in the bucket at the boundary is never flushed.
+        /// The gradients left in the bucket at the boundary are never flushed.
         BucketNeverFlushed = "bucket-never-flushed",
-        /// A bucket is taken apart by the list of parameters of the bucket before (DeepSpeed #7780).
+        /// A bucket is taken apart by the parameter list of the bucket before it (DeepSpeed #7780).
         StaleParameterList = "stale-parameter-list",
         /// A bucket's buffer is filled again while its reduction still reads it (DeepSpeed #5606,
         /// #7371).
@@ -60,23 +60,25 @@ named_enum! {
         WaitMissing = "wait-missing",
         /// Gradients cross the ranks in bf16, whatever `--comm-dtype` says (PyTorch #190626).
         ReducedInBf16 = "reduced-in-bf16",
-        /// The last bucket waits for a parameter that this backward does not use, and stays.
+        /// The last bucket waits for a parameter that this backward does not use, and is not
+        /// flushed.
         UnusedWaitedFor = "unused-waited-for",
         /// A parameter that is used in two places is put into the bucket for each of them.
         TiedReducedTwice = "tied-reduced-twice",
         /// The last rank leaves out one gradient reduction of the first step, as code does that
-        /// branches on what this rank alone knows.
+        /// branches on facts known to this rank alone.
         CollectiveSkipped = "collective-skipped",
         /// The last rank reduces its first two buckets in the other order.
         CollectivesSwapped = "collectives-swapped",
 
         // Partitions.
-        /// Two equal slices of the reduced gradient change places before the optimizer reads them.
+        /// Two slices of the reduced gradient, equally long, are swapped before the optimizer reads
+        /// them.
         SlicesSwapped = "slices-swapped",
         /// Each rank reads its partition of the gradient one element too far.
         PartitionOffset = "partition-offset",
-        /// The last rank takes the first one's partition for its own: that is owned twice, and the
-        /// last one by nobody.
+        /// The last rank takes the first rank's partition for its own: the first partition is owned
+        /// twice, and the last by no rank.
         PartitionOwnedTwice = "partition-owned-twice",
         /// The buffer in which averaged gradients are added up is not set to zero before the first
         /// step.
@@ -87,22 +89,22 @@ named_enum! {
         // Offload.
         /// Gradients are copied to the host before the last bucket was reduced.
         OffloadCopiedEarly = "offload-copied-early",
-        /// The host's gradients are those of the first step for ever.
+        /// The gradients on the host remain those of the first step.
         StaleHostBuffer = "stale-host-buffer",
-        /// Gradients are copied to the host by a thread that nobody waits for, and that is late every
-        /// other time, by chance.
+        /// Gradients are copied to the host by a thread that is not waited for, and that is late
+        /// about every other time, at random.
         HostCopyRaces = "host-copy-races",
 
         // The step.
         /// Each rank decides by itself whether a gradient overflowed (DeepSpeed #7580).
         OverflowNotAgreed = "overflow-not-agreed",
-        /// The loss scale is not taken out of the gradient.
+        /// The gradient is not divided by the loss scale.
         LossScaleKept = "loss-scale-kept",
         /// Each rank clips by the norm of its own partition.
         ClippedByLocalNorm = "clipped-by-local-norm",
         /// The gradient is clipped twice.
         ClippedTwice = "clipped-twice",
-        /// The global norm counts what is replicated once for each rank.
+        /// The global norm counts replicated values once for each rank.
         NormCountsReplicas = "norm-counts-replicas",
         /// The last rank skips its optimizer step.
         StepSkipped = "step-skipped",
@@ -124,14 +126,14 @@ named_enum! {
     }
 }
 
-/// The only root finding that a run with a fault must have, wherever the fault changes anything.
+/// The only root finding that a run with a fault must have, if the fault changes anything.
 pub struct Expected {
     /// The fault.
     pub fault: Fault,
     /// Code of the finding.
     pub code: &'static str,
-    /// Other codes, where the fault is the same as another one: with a single microbatch, for example,
-    /// one that is doubled is a wrong scale.
+    /// Codes that are accepted too, where the fault equals another one: with a single microbatch,
+    /// for example, a doubled microbatch is a wrong scale.
     pub or: &'static [&'static str],
     /// The place that the finding must name.
     pub place: Place,
@@ -140,20 +142,20 @@ pub struct Expected {
 /// A place that a finding must name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere in particular.
+    /// Any place, or none.
     Anywhere,
-    /// In the first microbatch.
+    /// The first microbatch.
     FirstMicrobatch,
-    /// In the boundary microbatch.
+    /// The boundary microbatch.
     Boundary,
-    /// In the second step.
+    /// The second step.
     SecondStep,
-    /// On the last rank.
+    /// The last rank.
     LastRank,
 }
 
 impl Fault {
-    /// The finding that this fault must become. Tests hold every run to it.
+    /// The finding that this fault must lead to. Tests check every run with a fault against it.
     pub fn expected(self) -> Expected {
         use Place::{Anywhere, Boundary, FirstMicrobatch, LastRank, SecondStep};
         let (code, or, place): (_, &[_], _) = match self {
@@ -207,7 +209,7 @@ impl Fault {
         Expected { fault: self, code, or, place }
     }
 
-    /// True if only the last rank has it.
+    /// True if only the last rank has this fault.
     pub fn is_of_last_rank(self) -> bool {
         matches!(
             self,
@@ -227,8 +229,8 @@ impl Fault {
     }
 }
 
-/// Refuses a fault that the run has no place for. One that changes nothing, as most do with a single
-/// rank, is let through.
+/// Refuses a fault that has no place in the run. A fault that changes nothing there, as most do
+/// with a single rank, is accepted.
 pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
     let Some(fault) = spec.inject() else { return Ok(()) };
     let has_buckets = spec.dataflow() == Some(Dataflow::IpgBucket);

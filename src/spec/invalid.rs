@@ -1,4 +1,4 @@
-//! Why a request cannot be run.
+//! Reasons why a request cannot be run.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 
 use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
 
-/// Why a request cannot be run. Each message says what to do instead.
+/// Reason why a request cannot be run. Each message says what to do instead.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
     /// The engine has no such setting.
@@ -16,10 +16,10 @@ pub enum Invalid {
         flag: &'static str,
         /// The engine.
         engine: Engine,
-        /// What to do instead.
+        /// Advice on what to do instead.
         advice: String,
     },
-    /// No such ZeRO stage.
+    /// A ZeRO stage that does not exist.
     #[error("--stage {0}: ZeRO stages are 0, 1, 2 and 3")]
     NoSuchStage(u8),
     /// A count that must be at least 1 is 0.
@@ -28,14 +28,14 @@ pub enum Invalid {
         /// The flag.
         flag: &'static str,
     },
-    /// A count that no machine could run.
+    /// A count that is too large for any machine.
     #[error("{flag} {value}: at most {limit}")]
     TooLarge {
         /// The flag.
         flag: &'static str,
-        /// What was asked for.
+        /// Count that was asked for.
         value: usize,
-        /// The most there can be.
+        /// The largest count that is accepted.
         limit: usize,
     },
     /// Accumulating in fewer bits than the model's gradients have.
@@ -79,7 +79,7 @@ pub enum Invalid {
         /// The largest sum.
         largest: f64,
     },
-    /// A shape of a model that has none.
+    /// A shape with a model other than the coded one.
     #[error(
         "--shape {shape} with --model {model}: only the coded model has shapes; use --model coded"
     )]
@@ -89,28 +89,28 @@ pub enum Invalid {
         /// The model.
         model: Model,
     },
-    /// Two shapes that no model has at once.
+    /// Two shapes that cannot be combined.
     #[error("--shape {first} --shape {second}: {reason}; leave one of them out")]
     ShapesContradict {
-        /// One shape.
+        /// The first shape.
         first: Shape,
-        /// The other.
+        /// The second shape.
         second: Shape,
-        /// Why not.
+        /// Reason why they cannot be combined.
         reason: &'static str,
     },
     /// CUDA was asked for and cannot be had.
     #[error("{flag} cannot be had here:{missing}")]
     NoCuda {
-        /// What asks for it.
+        /// Flag that asks for CUDA.
         flag: &'static str,
-        /// What is missing.
+        /// All parts of CUDA that are missing.
         missing: NoCuda,
     },
-    /// CUDA was asked for where the native engine does not look for it.
+    /// CUDA was asked for in a command that does not look for GPUs.
     #[error("{flag}: only `zprobe run` with ranks of its own looks for GPUs; leave it out")]
     GpusNotLookedFor {
-        /// What asks for it.
+        /// Flag that asks for CUDA.
         flag: &'static str,
     },
     /// More ranks than GPUs, over NCCL.
@@ -124,7 +124,7 @@ pub enum Invalid {
         /// Number of GPUs.
         gpus: usize,
     },
-    /// A trace that would be larger than it may be, with as much left out as can be.
+    /// A trace that would exceed its budget even with as much left out as possible.
     #[error(
         "--trace-budget {}: this run must be allowed {needed}; use --trace-budget {needed}, or fewer \
          ranks, microbatches or --parameters",
@@ -132,44 +132,45 @@ pub enum Invalid {
         needed = .needed.display().si().to_string().replace(' ', "")
     )]
     TraceBudget {
-        /// What it may take.
+        /// Budget that was asked for.
         budget: ByteSize,
-        /// What it takes.
+        /// Budget that the run needs.
         needed: ByteSize,
     },
-    /// Two things that do not go together.
+    /// Settings that contradict each other, or the engine.
     #[error("{asked}: {reason}")]
     Contradiction {
-        /// What was asked for.
+        /// Flags that were asked for.
         asked: String,
-        /// Why not, and what to ask for instead.
+        /// Reason why it is refused, and what to ask for instead.
         reason: &'static str,
     },
-    /// A fault that the chosen dataflow has no place for.
+    /// A fault that has no place in the run.
     #[error("--inject {fault}: {reason}")]
     FaultHasNoPlace {
         /// The fault.
         fault: Fault,
-        /// Why, and what to use instead.
+        /// Reason why it has no place, and what to use instead.
         reason: &'static str,
     },
 }
 
 impl Invalid {
-    /// Two things that do not go together.
+    /// Problem of settings that contradict each other, or the engine.
     pub(super) fn contradiction(asked: impl Into<String>, reason: &'static str) -> Self {
         Self::Contradiction { asked: asked.into(), reason }
     }
 }
 
-/// Everything that is wrong with a request, at once.
+/// All problems of a request.
 ///
-/// A single problem displays as itself; several as a summary, and one indented line for each.
+/// A single problem is displayed as its own message, several as a summary and one indented line for
+/// each.
 #[derive(Debug, Default, PartialEq)]
 pub struct Refusal(Vec<Invalid>);
 
 impl Refusal {
-    /// Notes what was found wrong, if anything was, and what to go on with.
+    /// Adds the problem if the check failed, and returns its value if it passed.
     pub(super) fn unless<T>(&mut self, checked: Result<T, Invalid>) -> Option<T> {
         checked.map_err(|problem| self.0.push(problem)).ok()
     }
@@ -179,7 +180,7 @@ impl Refusal {
         self.0.extend(problems);
     }
 
-    /// Refuses if anything is wrong.
+    /// Returns an error if there are any problems.
     pub(super) fn into_result(self) -> Result<(), Self> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
@@ -189,7 +190,7 @@ impl Refusal {
         &self.0
     }
 
-    /// All problems in one line.
+    /// All problems on one line.
     pub fn line(&self) -> String {
         self.0.iter().map(Invalid::to_string).collect::<Vec<_>>().join("; and ")
     }

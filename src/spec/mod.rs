@@ -1,9 +1,9 @@
-//! What to run: the command line, a DeepSpeed JSON file, or a probe become one validated
+//! Specification of a run: the command line, a DeepSpeed JSON file, or a probe become one validated
 //! [`RunSpec`]; [`plan`] says where every gradient of that run should go.
 //!
-//! A [`RunSpec`] is complete: every default has been filled in and every contradiction refused,
-//! so nothing behind it (launcher, rank, diagnosis) interprets flags a second time. It travels as
-//! JSON to the ranks and stands in the trace's first record.
+//! A [`RunSpec`] is complete: every default has been filled in and every contradiction refused, so
+//! that no later part (launcher, rank, diagnosis) interprets flags a second time. It is sent to the
+//! ranks as JSON, and is part of the first record of the trace.
 
 pub mod code;
 mod command;
@@ -51,7 +51,7 @@ pub use shape::Shape;
 pub use usage::Usage;
 pub use workload::{Loss, Output, Workload};
 
-/// One run, completely specified.
+/// The complete specification of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "wire::Wire", into = "wire::Wire")]
 pub struct RunSpec {
@@ -61,15 +61,16 @@ pub struct RunSpec {
     pub stage: u8,
     /// Number of ranks `W`.
     pub world_size: usize,
-    /// Where they compute.
+    /// Device that the ranks compute on.
     pub device: Device,
-    /// How they communicate.
+    /// Backend that the ranks communicate over.
     pub backend: Backend,
     /// Microbatches per optimizer step `GA`.
     pub gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.
     pub steps: usize,
-    /// Steps after which codes are used again; none where every step has codes of its own.
+    /// Number of steps after which codes are used again; none where every step has codes of its
+    /// own.
     pub code_steps: Option<usize>,
     /// Dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
@@ -79,21 +80,21 @@ pub struct RunSpec {
     pub comm_dtype: Option<Dtype>,
     /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     pub reduce_bucket_size: usize,
-    /// Where the optimizer's states live.
+    /// Place where the optimizer's states live.
     pub offload: Offload,
-    /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
+    /// Global norm above which the gradient is scaled down; 0 for no clipping.
     pub gradient_clipping: f64,
     /// Scale of the loss of an fp16 model.
     pub loss_scale: LossScale,
-    /// How much of the engine is observed.
+    /// Extent to which the engine is observed.
     pub observe: Observation,
-    /// Whether memory that torch hands out holds NaN until somebody writes to it.
+    /// True if memory that torch hands out holds NaN until it is written to.
     pub poison_memory: bool,
     /// The synthetic model.
     pub model: Model,
-    /// Elements that the model has at least; none for the model as small as it can be.
+    /// Number of elements that the model has at least; none for the smallest possible model.
     pub parameters: Option<usize>,
-    /// What is unusual about it, and about how it is used.
+    /// Shapes of the run: unusual features of the model, and of its use.
     pub shapes: Vec<Shape>,
     /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
     pub micro_batch_size: usize,
@@ -101,20 +102,20 @@ pub struct RunSpec {
     pub optimizer: Optimizer,
     /// Seed of all synthetic data.
     pub seed: u64,
-    /// Seconds without an event from a rank after which it counts as hung.
+    /// Seconds without an event after which a rank counts as hung.
     pub timeout_s: u64,
     /// The parts of the run that its trace holds.
     pub recording: Recording,
 }
 
 impl RunSpec {
-    /// Whether this shape was asked for.
+    /// True if this shape was asked for.
     pub fn has_shape(&self, shape: Shape) -> bool {
         self.shapes.contains(&shape)
     }
 
-    /// The point that has the last word on what a step's gradient was: what the inner optimizer
-    /// consumed, or the update itself where nothing else was observed.
+    /// The point that decides what a step's gradient was: the input of the inner optimizer, or the
+    /// update itself where nothing else was observed.
     pub fn last_word(&self) -> Point {
         match self.observe {
             Observation::Full => Point::OptimizerInput,
@@ -122,7 +123,8 @@ impl RunSpec {
         }
     }
 
-    /// Dtype in which gradients cross ranks; where the engine chooses, the narrowest that it could.
+    /// Dtype in which gradients cross ranks; where the engine chooses it, the narrowest that it
+    /// could choose.
     pub fn narrowest_comm_dtype(&self) -> Dtype {
         self.comm_dtype.unwrap_or(self.dtype)
     }
@@ -132,12 +134,13 @@ impl RunSpec {
         self.world_size * self.gradient_accumulation_steps
     }
 
-    /// Steps whose gradients are told apart: all, or the last few where codes are used again.
+    /// Number of steps whose gradients can be told apart: all, or the last few where codes are used
+    /// again.
     pub fn code_steps(&self) -> usize {
         self.code_steps.map_or(self.steps, |steps| steps.min(self.steps))
     }
 
-    /// Number of gradients that are told apart, `K = steps·W·GA` for the steps of
+    /// Number of gradients that can be told apart, `K = steps·W·GA` for the steps of
     /// [`RunSpec::code_steps`].
     pub fn contributions(&self) -> usize {
         self.code_steps() * self.contributions_per_step()
@@ -148,14 +151,15 @@ impl RunSpec {
         self.steps * self.contributions_per_step()
     }
 
-    /// The steps whose gradients are told apart in a buffer of `step`: it and those just before.
+    /// The steps whose gradients can be told apart in a buffer of `step`: this step and those just
+    /// before it.
     pub fn steps_seen(&self, step: usize) -> Range<usize> {
         (step + 1).saturating_sub(self.code_steps())..step + 1
     }
 
-    /// Samples of a microbatch on a rank, counted through the run: a global batch after the other,
-    /// each dealt out to the microbatches in turn, and in each of them to the ranks. So the samples of
-    /// a step are the same however its batch is split.
+    /// Samples of a microbatch on a rank, numbered through the whole run: one global batch after
+    /// the other, each divided among its microbatches in turn, and each of these among the ranks.
+    /// The samples of a step are therefore the same however its batch is split.
     pub fn samples(&self, step: usize, rank: usize, microbatch: usize) -> Range<usize> {
         let place = (step * self.gradient_accumulation_steps + microbatch) * self.world_size + rank;
         place * self.micro_batch_size..(place + 1) * self.micro_batch_size
@@ -166,8 +170,8 @@ impl RunSpec {
         self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
     }
 
-    /// Index of a gradient among the `K` that are told apart, ordered by step, then rank, then
-    /// microbatch. Steps that are [`RunSpec::code_steps`] apart share theirs.
+    /// Index of a gradient among the `K` that can be told apart, ordered by step, then rank, then
+    /// microbatch. Steps that are [`RunSpec::code_steps`] apart share their indices.
     pub fn column(&self, step: usize, rank: usize, microbatch: usize) -> usize {
         let step = step % self.code_steps();
         (step * self.world_size + rank) * self.gradient_accumulation_steps + microbatch
@@ -251,7 +255,7 @@ impl Dtype {
 }
 
 named_enum! {
-    /// Where gradients wait between backward and reduction.
+    /// Place where gradients wait between backward and reduction.
     ///
     /// DeepSpeed chooses between the two in `DeepSpeedEngine._configure_zero_optimizer`
     /// (`runtime/engine.py`): stage 1 with a bf16 model, fp32 accumulation and no offload takes
@@ -269,9 +273,10 @@ named_enum! {
 named_enum! {
     /// The synthetic model.
     pub enum Model {
-        /// Gradients are rows of a Walsh–Hadamard matrix: contribution weights are read exactly.
+        /// A model whose gradients are rows of a Walsh–Hadamard matrix: contribution weights are
+        /// read exactly.
         Coded = "coded",
-        /// Linear–GELU–Linear, 64 wide: contribution weights by least squares.
+        /// Linear–GELU–Linear, 64 wide: contribution weights are found by least squares.
         Mlp = "mlp",
     }
 }
@@ -292,7 +297,7 @@ pub enum Optimizer {
         lr: f64,
         /// Decay of the first and second moment.
         betas: [f64; 2],
-        /// Added to the root of the second moment.
+        /// Epsilon, which is added to the square root of the second moment.
         eps: f64,
         /// Decoupled weight decay.
         weight_decay: f64,
@@ -308,7 +313,7 @@ impl Optimizer {
         Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
 
     /// The learning rate with which an update can be read back exactly: that of SGD, if it is a
-    /// power of two.
+    /// power of two; none otherwise.
     pub fn readable_lr(&self) -> Option<f64> {
         match *self {
             Optimizer::Sgd { lr } if (1e-30..1e30).contains(&lr) => {

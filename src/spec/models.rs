@@ -1,4 +1,4 @@
-//! The synthetic models: their parameters, of any size.
+//! Parameters of the synthetic models, at any size.
 
 use super::plan::Param;
 use super::{Model, Plan, RunSpec, Shape};
@@ -6,7 +6,8 @@ use super::{Model, Plan, RunSpec, Shape};
 /// Width of the dense model, and of its hidden layer unless it has to be larger.
 const WIDTH: usize = 64;
 
-/// Parameters of a run's model, not laid out yet: at least as many elements as were asked for.
+/// Parameters of the model of a run, not laid out yet, with at least as many elements as were asked
+/// for.
 pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     match spec.model {
         Model::Coded => grown(coded(spec), growth(spec)),
@@ -14,7 +15,7 @@ pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     }
 }
 
-/// See [`Plan::default_bucket_size`].
+/// Default capacity of an IPG bucket, in elements: see [`Plan::default_bucket_size`].
 pub(super) fn default_bucket_size(spec: &RunSpec) -> usize {
     match spec.model {
         Model::Coded => 3 * Plan::code(spec).length() * growth(spec),
@@ -26,18 +27,18 @@ fn total(params: &[Param]) -> usize {
     params.iter().map(Param::numel).sum()
 }
 
-/// Parameters of the coded model: about two codes per rank, so that each partition is decoded by
-/// itself, or a few in all where that is more than the trace has room for, and partitions are decoded
-/// together; with one parameter larger than the default bucket, some that cross partition
-/// boundaries, and some too short to decode alone.
+/// Parameters of the coded model. They hold about two codes per rank, so that each partition is
+/// decoded by itself; where the trace has no room for as many, they hold a few codes in all, and
+/// partitions are decoded together. One parameter is larger than the default bucket, some cross
+/// partition boundaries, and some are too short to decode alone.
 fn coded(spec: &RunSpec) -> Vec<Param> {
     let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
     // nothing would be left for the flush at the boundary.
     let mut params = Vec::new();
     if let (true, Some(name)) = (spec.has_shape(Shape::Experts), Shape::Experts.param()) {
-        // Before all others: an engine has experts in buffers of their own, and pieces that are cut
-        // off are told by what follows them.
+        // The expert comes before all others: an engine keeps experts in separate buffers, and
+        // pieces that are cut off are recognised by what follows them.
         params.push(Param::new(name, vec![code]));
     }
     params.push(Param::new("position.weight", vec![code + 2]));
@@ -67,12 +68,12 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     params
 }
 
-/// Whether a parameter grows with the model: biases stay too short to decode alone.
+/// True if a parameter grows with the model. Biases do not: they stay too short to decode alone.
 fn grows(param: &Param) -> bool {
     param.name.ends_with("weight")
 }
 
-/// How many times as large the coded model's weights are, so that it has the elements that were
+/// Factor by which the weights of the coded model are larger, so that it has the elements that were
 /// asked for: an odd number, which keeps the total odd.
 fn growth(spec: &RunSpec) -> usize {
     let Some(asked) = spec.parameters else { return 1 };
@@ -82,7 +83,7 @@ fn growth(spec: &RunSpec) -> usize {
     asked.saturating_sub(fixed).div_ceil(growing).max(1) | 1
 }
 
-/// The same parameters, the weights with `growth` times as many rows.
+/// The parameters, with `growth` times as many rows in each weight.
 fn grown(mut params: Vec<Param>, growth: usize) -> Vec<Param> {
     for param in params.iter_mut().filter(|param| grows(param)) {
         param.shape[0] *= growth;
@@ -90,15 +91,15 @@ fn grown(mut params: Vec<Param>, growth: usize) -> Vec<Param> {
     params
 }
 
-/// Hidden width of the dense model: that of the seed's, or what the elements asked for take.
+/// Width of the hidden layer of the dense model: [`WIDTH`], or more where the elements asked for
+/// require it.
 fn hidden_width(spec: &RunSpec) -> usize {
     let per_unit = 2 * WIDTH + 1;
     let asked = spec.parameters.unwrap_or(0);
     asked.saturating_sub(WIDTH).div_ceil(per_unit).max(WIDTH)
 }
 
-/// Parameters of the seed's model, `Linear(64, 64)`, GELU, `Linear(64, 64)`, or one with a wider
-/// hidden layer.
+/// Parameters of the dense model: `Linear(64, hidden)`, GELU, `Linear(hidden, 64)`.
 fn mlp(hidden: usize) -> Vec<Param> {
     vec![
         Param::new("0.weight", vec![hidden, WIDTH]),

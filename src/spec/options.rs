@@ -9,11 +9,12 @@ use super::{Dataflow, Dtype, EngineSettings, Fault, RunSpec, named_enum};
 /// Settings of zprobe's own engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeOptions {
-    /// The place where gradients wait between backward and reduction.
+    /// Place where gradients wait between backward and reduction.
     pub flow: Flow,
     /// Most elements that one all-gather of parameters returns.
     pub allgather_bucket_size: usize,
-    /// Parameter groups: 1, or 2 to part what is decayed from what is not.
+    /// Number of parameter groups: 1, or 2 to separate parameters that are decayed from those that
+    /// are not.
     pub parameter_groups: usize,
     /// A deliberate fault, if any.
     pub inject: Option<Fault>,
@@ -31,19 +32,19 @@ pub enum Flow {
 /// Settings of IPG buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// Whether reduction overlaps backward.
+    /// True if reduction overlaps backward.
     pub overlap_comm: bool,
-    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    /// True if gradients are copied to a contiguous buffer as they are produced.
     pub contiguous_gradients: bool,
-    /// Whether gradients are reduce-scattered instead of all-reduced.
+    /// True if gradients are reduce-scattered instead of all-reduced.
     pub reduce_scatter: bool,
 }
 
-/// Settings of DeepSpeed. All but the configuration are what flags asked for in it.
+/// Settings of DeepSpeed. All fields but the configuration are what flags asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepSpeedOptions {
-    /// What the engine is configured with: the user's file as it is, or what follows from the flags;
-    /// none only in a trace that does not say it.
+    /// Configuration of the engine: the user's file as it is, or the one that follows from the
+    /// flags; none only in a trace that does not contain it.
     pub config: Option<Value>,
     /// `zero_optimization.overlap_comm`
     pub overlap_comm: Option<bool>,
@@ -80,13 +81,13 @@ impl RunSpec {
         if let Flow::IpgBucket(buckets) = self.native()?.flow { Some(buckets) } else { None }
     }
 
-    /// What the real DeepSpeed is configured with; none for other engines.
+    /// Configuration of the real DeepSpeed; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
     }
 
-    /// Where gradients wait between backward and reduction, in the native engine; the others have
-    /// ways of their own.
+    /// Place where gradients wait between backward and reduction, in the native engine; none for
+    /// the other engines, which have dataflows of their own.
     pub fn dataflow(&self) -> Option<Dataflow> {
         Some(match self.native()?.flow {
             Flow::Accumulator => Dataflow::Accumulator,
@@ -99,7 +100,7 @@ impl RunSpec {
         Some(self.native()?.allgather_bucket_size)
     }
 
-    /// Parameter groups; none for engines that are given one.
+    /// Number of parameter groups; none for engines that always have one.
     pub fn parameter_groups(&self) -> Option<usize> {
         Some(self.native()?.parameter_groups)
     }
@@ -109,33 +110,33 @@ impl RunSpec {
         self.native()?.inject
     }
 
-    /// Whether reduction overlaps backward; this and the next three are none where that is left to the
-    /// engine, or has no meaning there.
+    /// True if reduction overlaps backward. This and the next three are none where they are left to
+    /// the engine, or have no meaning there.
     pub fn overlap_comm(&self) -> Option<bool> {
         let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
         buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
-    /// Whether gradients are copied to a contiguous buffer as they are produced.
+    /// True if gradients are copied to a contiguous buffer as they are produced.
     pub fn contiguous_gradients(&self) -> Option<bool> {
         let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
         buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
-    /// Whether gradients are reduce-scattered instead of all-reduced.
+    /// True if gradients are reduce-scattered instead of all-reduced.
     pub fn reduce_scatter(&self) -> Option<bool> {
         let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
         buckets.or_else(|| self.deepspeed()?.reduce_scatter)
     }
 
-    /// Whether `BF16_Optimizer` fills its accumulator from hooks.
+    /// True if `BF16_Optimizer` fills its accumulator from hooks.
     pub fn immediate_grad_update(&self) -> Option<bool> {
         self.deepspeed()?.immediate_grad_update
     }
 }
 
 named_enum! {
-    /// Where the optimizer's states live.
+    /// Place where the optimizer's states live.
     pub enum Offload {
         /// With the model.
         None = "none",
@@ -145,9 +146,9 @@ named_enum! {
 }
 
 named_enum! {
-    /// How much of the engine is observed.
+    /// Extent to which the engine is observed.
     pub enum Observation {
-        /// Every point of the gradient's journey that the engine lets be seen.
+        /// Every point of the gradient's journey that can be seen in the engine.
         Full = "full",
         /// Only the parameters after each step: nothing is wrapped, nothing is hooked.
         Outcome = "outcome",
@@ -158,7 +159,7 @@ named_enum! {
     /// DDP's communication hooks that come with PyTorch
     /// (`torch.distributed.algorithms.ddp_comm_hooks.default_hooks`).
     pub enum CommHook {
-        /// None: the reducer's own all-reduce.
+        /// No hook: the reducer's own all-reduce.
         None = "none",
         /// `fp16_compress_hook`
         Fp16Compress = "fp16-compress",
@@ -168,7 +169,7 @@ named_enum! {
 }
 
 impl CommHook {
-    /// Dtype of the wire for a model in `dtype`.
+    /// Dtype in which gradients of a model in `dtype` cross the ranks.
     pub const fn dtype(self, dtype: Dtype) -> Dtype {
         match self {
             CommHook::None => dtype,
@@ -182,23 +183,25 @@ impl CommHook {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum LossScale {
-    /// Always the same.
+    /// A scale that never changes.
     Static {
         /// The scale.
         scale: f64,
     },
-    /// Halved when a gradient overflows, doubled when none did for long.
+    /// A scale that is halved when a gradient overflows, and doubled after many steps without
+    /// overflow.
     Dynamic {
-        /// The first scale is 2 to this power (DeepSpeed's `initial_scale_power`).
+        /// Exponent of the first scale, which is 2 to this power (DeepSpeed's
+        /// `initial_scale_power`).
         initial_power: u32,
     },
 }
 
 impl LossScale {
-    /// Dynamic, and low enough that coded gradients of many ranks do not overflow.
+    /// A dynamic scale, low enough that coded gradients of many ranks do not overflow.
     pub const DEFAULT: LossScale = LossScale::Dynamic { initial_power: 6 };
 
-    /// The first scale.
+    /// The scale of the first step.
     pub fn initial(self) -> f64 {
         match self {
             LossScale::Static { scale } => scale,
@@ -213,11 +216,11 @@ impl LossScale {
 pub struct DdpOptions {
     /// Capacity of a bucket in MiB.
     pub bucket_cap_mb: f64,
-    /// Whether parameters that a loss does not reach are looked for.
+    /// True if DDP looks for parameters that a loss does not reach.
     pub find_unused_parameters: bool,
-    /// Whether the graph is the same in every step.
+    /// True if the graph is the same in every step.
     pub static_graph: bool,
-    /// Whether gradients are views of the buckets.
+    /// True if gradients are views of the buckets.
     pub gradient_as_bucket_view: bool,
     /// Communication hook.
     pub comm_hook: CommHook,
@@ -227,6 +230,6 @@ pub struct DdpOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp2Options {
-    /// Whether parameters are freed between forward and backward.
+    /// True if parameters are freed between forward and backward.
     pub reshard_after_forward: bool,
 }

@@ -1,7 +1,8 @@
-//! Where everything should go: the pure plan of a run.
+//! Plan of a run: the place where every gradient should go.
 //!
-//! The diagnosis compares what was observed with it. Gradients, master weights and parameters share
-//! one flat order: the parameters one after the other. How an engine cuts them is its own business.
+//! The diagnosis compares what was observed with the plan. Gradients, master weights and parameters
+//! share one flat order: the parameters one after the other. The plan does not say how an engine
+//! cuts this order into partitions and buckets.
 
 use std::ops::Range;
 
@@ -17,9 +18,9 @@ pub struct Param {
     pub name: String,
     /// Shape.
     pub shape: Vec<usize>,
-    /// First element in the flat order.
+    /// Index of the first element in the flat order.
     pub offset: usize,
-    /// Whether it requires a gradient.
+    /// True if the parameter requires a gradient.
     pub trainable: bool,
 }
 
@@ -45,13 +46,13 @@ impl Param {
 pub struct Segment {
     /// Index of the parameter; none for padding.
     pub param: Option<usize>,
-    /// First element inside the parameter.
+    /// Index of the first element inside the parameter.
     pub offset: usize,
     /// Number of elements.
     pub len: usize,
 }
 
-/// The plan of one run: parameters, flat order and partitions.
+/// The plan of one run: the parameters in flat order, and their usage by microbatches.
 #[derive(Clone, Debug)]
 pub struct Plan {
     params: Vec<Param>,
@@ -88,8 +89,9 @@ impl Plan {
         Code::new(spec.contributions(), spec.seed)
     }
 
-    /// The IPG bucket capacity used when none is asked for: small enough that buckets fill before
-    /// the boundary, and that the coded model's largest parameter does not fit into one.
+    /// Capacity of an IPG bucket, in elements, when none is asked for: small enough that buckets
+    /// fill before the boundary, and that the coded model's largest parameter does not fit into
+    /// one.
     pub fn default_bucket_size(spec: &RunSpec) -> usize {
         models::default_bucket_size(spec)
     }
@@ -99,12 +101,12 @@ impl Plan {
         &self.params
     }
 
-    /// Which microbatches use a parameter.
+    /// Usage of a parameter: the microbatches that use it.
     pub fn usage(&self, param: usize) -> Usage {
         self.usages[param]
     }
 
-    /// Elements of all parameters.
+    /// Number of elements of all parameters.
     pub fn numel(&self) -> usize {
         self.numel
     }
@@ -124,9 +126,9 @@ impl Plan {
     /// gradient `g/(W·GA)`.
     ///
     /// Before the reduction a rank holds its own gradients, not yet divided by `W`: their weight is
-    /// `W`. From the reduction on every gradient of the step so far has weight 1. A microbatch that
-    /// does not use the parameter has no gradient there. In an expert a rank's own gradients are of
-    /// all ranks' data.
+    /// `W`. From the reduction on, every gradient of the step so far has weight 1. A microbatch
+    /// that does not use the parameter has no gradient there. In an expert, the gradients of a rank
+    /// come from the data of all ranks.
     pub fn expected(
         &self,
         usage: Usage,

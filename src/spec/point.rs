@@ -15,7 +15,7 @@ named_enum! {
         Reduced = "reduced",
         /// The gradient buffer as the optimizer step finds it.
         BeforeStep = "before-step",
-        /// What the inner optimizer's step consumed.
+        /// The gradient that the inner optimizer's step consumed.
         OptimizerInput = "optimizer-input",
         /// Master weights after the step: their change is the update itself.
         MasterWeights = "master-weights",
@@ -25,7 +25,7 @@ named_enum! {
 }
 
 impl Point {
-    /// What a buffer at this point is, in words.
+    /// Name of a buffer at this point, in words.
     pub const fn describe(self) -> &'static str {
         match self {
             Point::LocalGradient => "local gradient",

@@ -1,10 +1,11 @@
-//! What of a run its trace holds: all of a small run, a part of one that would outgrow its budget.
+//! Parts of a run that its trace holds: all of a small run, and a part of one that would outgrow
+//! its budget.
 //!
 //! The size of a trace grows with ranks × steps × microbatches × elements, and the elements that a
-//! code needs grow with the first three. [`Recording::plan`] estimates it and leaves out, until the
-//! estimate fits: elements of large buffers (samples are left), steps, microbatches of each step,
-//! and last the ranks whose own sums are kept. What the optimizers consume is never left out of a
-//! step that is recorded, so that a verdict about that step is as sharp as ever.
+//! code needs grow with the first three. [`Recording::plan`] estimates the size. Until the estimate
+//! fits, it leaves out elements of large buffers (samples are kept), then steps, then microbatches
+//! of each step, and last the own sums of some ranks. The input of the optimizers is never left out
+//! of a recorded step, so that the verdict about that step stays as sharp as in a full trace.
 
 use bytesize::ByteSize;
 use schemars::JsonSchema;
@@ -12,38 +13,39 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Model, Plan, Point, RunSpec};
 
-/// Bytes that a trace may take when nobody says how many.
+/// Default number of bytes that a trace may take.
 pub const DEFAULT_BUDGET: u64 = 50_000_000;
 
-/// Steps whose gradients have codes of their own; later ones use the codes again. A gradient that is
-/// left over is seen as one for so many steps less one.
+/// Number of steps whose gradients have codes of their own; later steps use the codes again. A
+/// leftover gradient is recognised as such for this number of steps less one.
 pub const CODE_STEPS: usize = 4;
 
-/// The most elements of a buffer that are recorded whole, whatever the budget: copying more would
-/// take longer than the step.
+/// Largest number of elements of a buffer that is recorded whole, whatever the budget: copying more
+/// would take longer than the step.
 pub const LARGEST_WHOLE: usize = 1 << 20;
 
-/// Recorded steps, microbatches of a step, and ranks whose own sums are recorded, of which none is
-/// left out for another kind.
+/// Number of steps, of microbatches of a step, and of ranks with recorded sums of their own, below
+/// which no kind is reduced before the other kinds are reduced to it.
 const FEW: usize = 8;
 
-/// The fewest of each: from two steps on leftovers show, and two ranks can differ.
+/// Least number of each kind: from two steps on leftovers are visible, and two ranks can differ.
 const FEWEST: usize = 2;
 
-/// The most steps that are recorded, whatever the budget: a report says something of each.
+/// Largest number of steps that are recorded, whatever the budget: a report says something about
+/// each.
 pub(crate) const MOST_STEPS: usize = 64;
 
-/// Steps at the end of a long run that are recorded too.
+/// Number of steps at the end of a long run that are recorded too.
 const LAST_STEPS: usize = 3;
 
-/// Bytes of an event without a buffer's content, as JSON. Measured: 140 to 260.
+/// Bytes of an event without the content of a buffer, as JSON. Measured: 140 to 260.
 const EVENT: u64 = 240;
 
-/// Events of a microbatch, and of a step beside its microbatches, on one rank. Measured on the
-/// native engine and on DeepSpeed 0.19.8: at most 9 and 26.
+/// Number of events on one rank per microbatch, and per step in addition to its microbatches.
+/// Measured on the native engine and on DeepSpeed 0.19.8: at most 9 and 26.
 const EVENTS: [u64; 2] = [9, 26];
 
-/// Windows of a code's length that are recorded of a piece of a sampled buffer.
+/// Number of windows, each as long as a code, that are recorded of a piece of a sampled buffer.
 const WINDOWS: usize = 16;
 
 /// The parts of a run that its trace holds.
@@ -56,35 +58,35 @@ pub struct Recording {
     pub steps: Option<Vec<usize>>,
     /// Microbatches of a step that are recorded, ascending, the last among them; none for all.
     pub microbatches: Option<Vec<usize>>,
-    /// Ranks of which sums of their own gradients are recorded, ascending; none for all.
+    /// Ranks whose sums of their own gradients are recorded, ascending; none for all.
     pub ranks: Option<Vec<usize>>,
-    /// Whether samples of buffers are recorded instead of whole ones.
+    /// True if samples of buffers are recorded instead of whole buffers.
     pub sampled: bool,
 }
 
 impl Default for Recording {
-    /// Everything, within the default budget.
+    /// Recording of everything, within the default budget.
     fn default() -> Self {
         Self::within(DEFAULT_BUDGET)
     }
 }
 
 impl Recording {
-    /// Everything, within `budget` bytes.
+    /// Recording of everything, within `budget` bytes.
     pub fn within(budget: u64) -> Self {
         Self { budget, steps: None, microbatches: None, ranks: None, sampled: false }
     }
 
-    /// Bytes that content may take that need not be there: four fifths of the budget. The rest is for
-    /// ranks that do not hold the same, and for what is always written.
+    /// Number of bytes for content that may be left out: four fifths of the budget. The rest is for
+    /// ranks whose content differs where it should be equal, and for what is always written.
     pub fn room(&self) -> u64 {
         self.budget / 5 * 4
     }
 
-    /// Leaves out of a complete `spec`'s recording what its budget has no room for.
+    /// Chooses the parts of the run `spec` that fit into the budget of its trace.
     ///
     /// # Errors
-    /// When there is no room for the least that leads to a verdict.
+    /// If there is no room for the least that leads to a verdict.
     pub(super) fn plan(spec: &RunSpec) -> Result<Self, Invalid> {
         let plan = Plan::new(spec);
         let mut recording =
@@ -100,7 +102,7 @@ impl Recording {
         if sampled_elements(spec, &plan) < plan.numel() {
             recording.sampled = true;
         }
-        // Least squares want the gradient of every microbatch of every rank.
+        // Least squares need the gradient of every microbatch of every rank.
         let all = spec.model == Model::Mlp;
         for fewest in [FEW, FEWEST] {
             if !fits(&recording) {
@@ -127,8 +129,9 @@ impl Recording {
         Err(Invalid::TraceBudget { budget: ByteSize(recording.budget), needed: ByteSize(needed) })
     }
 
-    /// Whether a model of so many elements can be recorded whole: what optimizers consume in a few
-    /// steps, and a little of what leads there. The answer is the same whatever else was left out.
+    /// True if a model of `elements` elements can be recorded whole: the input of the optimizers in
+    /// a few steps, and a little of what leads to it. The answer is the same whatever else was left
+    /// out.
     pub(super) fn has_room_for(&self, spec: &RunSpec, elements: usize) -> bool {
         let first = |count: usize| Some((0..count.min(FEW)).collect());
         let few = Self {
@@ -142,26 +145,26 @@ impl Recording {
 }
 
 impl RunSpec {
-    /// Whether anything of a step is recorded.
+    /// True if anything of a step is recorded.
     pub fn records_step(&self, step: usize) -> bool {
         step < self.steps && contains(&self.recording.steps, step)
     }
 
-    /// Whether a buffer of `point` is recorded in `step`. Weights are recorded before a recorded step
-    /// too: their change is the step's update.
+    /// True if a buffer at `point` is recorded in `step`. Weights are also recorded in the step
+    /// before a recorded one: their change is the update of the recorded step.
     pub fn records_point(&self, point: Point, step: usize, microbatch: Option<usize>) -> bool {
         let is_weights = matches!(point, Point::MasterWeights | Point::Parameters);
         self.records_step(step) && microbatch.is_none_or(|it| self.records_microbatch(it))
             || is_weights && self.records_step(step + 1)
     }
 
-    /// Whether anything of a microbatch is recorded, in a step that is.
+    /// True if anything of a microbatch is recorded in the steps that are recorded.
     pub fn records_microbatch(&self, microbatch: usize) -> bool {
         contains(&self.recording.microbatches, microbatch)
     }
 
-    /// Whether the content of a rank's buffers at `point` is recorded, and not only their digest and
-    /// norm.
+    /// True if the content of a rank's buffers at `point` is recorded, and not only their digest
+    /// and norm.
     pub fn records_content(&self, point: Point, rank: usize) -> bool {
         !matches!(point, Point::Accumulator | Point::LocalGradient)
             || contains(&self.recording.ranks, rank)
@@ -173,12 +176,12 @@ impl RunSpec {
     }
 }
 
-/// Whether a number is among those of a list, which has all where it is none.
+/// True if `list` contains `number`; none stands for all numbers.
 fn contains(list: &Option<Vec<usize>>, number: usize) -> bool {
     list.as_ref().is_none_or(|list| list.binary_search(&number).is_ok())
 }
 
-/// The largest part of `most` things that fits, but not less than `fewest`; none for all.
+/// The largest part of `most` things that fits, but no fewer than `fewest` of them; none for all.
 fn largest_part(
     most: usize,
     fewest: usize,
@@ -197,13 +200,15 @@ fn largest_part(
     Some(choose(most, fit))
 }
 
-/// The first of `most` steps, and of a long run the last few: `count` in all.
+/// The first of `most` steps, and the last few of them where `count` is not too small: `count` in
+/// all.
 fn steps_of(most: usize, count: usize) -> Vec<usize> {
     let last = if count >= FEW { LAST_STEPS } else { 0 };
     (0..count - last).chain(most - last..most).collect()
 }
 
-/// `count` of `most` things at equal distances, the first and the last among them.
+/// `count` of `most` things at equal distances, the first and the last among them; a single one is
+/// the last.
 fn spread(most: usize, count: usize) -> Vec<usize> {
     match count {
         0 | 1 => vec![most - 1],
@@ -212,25 +217,25 @@ fn spread(most: usize, count: usize) -> Vec<usize> {
     }
 }
 
-/// The next number above with two digits and zeros: as it is written is what it is.
+/// `bytes` rounded up to two significant digits, so that the number is displayed exactly.
 fn rounded_up(bytes: u64) -> u64 {
     let unit = 10u64.pow(bytes.max(10).ilog10() - 1);
     bytes.div_ceil(unit).saturating_mul(unit)
 }
 
-/// What the size of a trace is made of.
+/// Numbers that the size of a trace is computed from.
 struct Size {
     steps: u64,
     microbatches: u64,
     world_size: u64,
-    /// Ranks of which their own sums are recorded.
+    /// Number of ranks whose own sums are recorded.
     ranks: u64,
-    /// Elements that are recorded of the whole model.
+    /// Number of elements that are recorded of the whole model.
     elements: u64,
-    /// Bytes of an element of a rank's own sums.
+    /// Bytes per element of a rank's own sums.
     own: u64,
-    /// Bytes of an element at all points after the reduction, in a microbatch and in a step beside
-    /// its microbatches.
+    /// Bytes per element of all points after the reduction, per microbatch and per step in addition
+    /// to its microbatches.
     shared: [u64; 2],
 }
 
@@ -246,7 +251,8 @@ impl Size {
         let local = if spec.model == Model::Mlp { 4 } else { 0 };
         let has_accumulator = spec.engine().traits().has_accumulator;
         let accumulator = if has_accumulator { spec.grad_accum_dtype.size() } else { 0 };
-        // Gradient as reduced; before the step and consumed by it, master weights, parameters.
+        // Per microbatch, the reduced gradient; per step, the gradient before the step, the
+        // optimizer's input, the master weights and the parameters.
         let step = 3 * 4 + spec.dtype.size();
         Self {
             steps: count(&recording.steps, spec.steps),
@@ -259,7 +265,7 @@ impl Size {
         }
     }
 
-    /// Bytes of the trace of a run in which ranks that should hold the same do: their content is
+    /// Bytes of the trace of a run in which ranks that should hold the same content do so: it is
     /// stored once.
     fn bytes(&self) -> u64 {
         let base64 = |bytes: u64| bytes.saturating_mul(4) / 3;
@@ -277,11 +283,11 @@ impl Size {
     }
 }
 
-/// Elements that are recorded of a sampled buffer, at the most.
+/// Largest number of elements that are recorded of a sampled buffer.
 fn sampled_elements(spec: &RunSpec, plan: &Plan) -> usize {
     let most = WINDOWS * Plan::code(spec).length();
     let of_params: usize = plan.params().iter().map(|param| param.numel().min(most)).sum();
-    // Where ranks part the model, a parameter is cut.
+    // A parameter is cut where a partition boundary crosses it, and each piece has its own sample.
     (of_params + spec.world_size * most).min(plan.numel())
 }
 

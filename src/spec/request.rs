@@ -1,4 +1,4 @@
-//! From what was asked for to what is run: every default is filled in.
+//! Resolution of a request into a complete specification: every default is filled in.
 
 use super::device::Placement;
 use super::engine::Sums;
@@ -12,19 +12,19 @@ use super::{
     Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
-/// Ranks when nobody says how many: the fewest that can disagree.
+/// Default number of ranks: the fewest that can disagree.
 pub const DEFAULT_WORLD_SIZE: usize = 2;
 
 impl SpecRequest {
     /// Fills in every default and refuses every contradiction.
     ///
     /// # Errors
-    /// Every contradiction that there is.
+    /// All contradictions of the request.
     pub fn resolve(mut self) -> Result<RunSpec, Refusal> {
         let engine = self.engine.unwrap_or_default();
         let traits = engine.traits();
         let mut refusal = Refusal::default();
-        // What is refused counts as left open from here on.
+        // A refused setting counts as not asked for from here on.
         for setting in settings::ALL {
             if let Some(problem) = setting.refusal(&self, engine) {
                 refusal.extend([problem]);
@@ -64,7 +64,7 @@ impl SpecRequest {
             dtype,
             grad_accum_dtype: accum,
             comm_dtype,
-            // Set below: how large a bucket should be follows from the model.
+            // Set below, because the default bucket size follows from the model.
             reduce_bucket_size: 1,
             offload: asked.offload(),
             gradient_clipping: asked.gradient_clipping(),
@@ -77,7 +77,7 @@ impl SpecRequest {
             micro_batch_size: asked.micro_batch_size(),
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
-                // In fp16 Adam's epsilon is 0: where a gradient is, it divides 0 by 0.
+                // In fp16, Adam's epsilon is 0: where a gradient is 0, Adam divides 0 by 0.
                 Model::Mlp if dtype == Dtype::Fp16 && !traits.has_master_weights => {
                     Optimizer::EXACT_SGD
                 }

@@ -1,9 +1,9 @@
-//! What is unusual about the model, or about how it is used: shapes in which real bugs hide.
+//! Shapes: unusual features of the model, or of its use, in which real bugs hide.
 
 use super::{Engine, named_enum};
 
 named_enum! {
-    /// Something unusual about the model or its use. Shapes combine.
+    /// An unusual feature of the model or of its use. Shapes can be combined.
     ///
     /// Whatever the shapes, the coded model has a parameter larger than the default bucket and
     /// parameters that cross partition boundaries.
@@ -20,7 +20,7 @@ named_enum! {
         Tied = "tied",
         /// A parameter is frozen: it requires no gradient.
         Frozen = "frozen",
-        /// A term of the loss uses a parameter beside the engine's forward.
+        /// A term of the loss uses a parameter outside the engine's forward.
         Bypass = "bypass",
         /// Forward returns a tuple of loss and logits.
         TupleOutput = "tuple-output",
@@ -30,51 +30,51 @@ named_enum! {
         InfinityOnOneRank = "infinity-on-one-rank",
         /// The loss of each microbatch goes backward in two parts.
         SeveralBackwards = "several-backwards",
-        /// After the loss, a penalty on a parameter goes backward that no forward of the engine is
-        /// part of.
+        /// After the loss, a penalty on a parameter goes backward, computed outside the engine's
+        /// forward.
         PenaltyBackward = "penalty-backward",
         /// The last microbatch's loss reaches only a tensor that the engine does not manage.
         Unmanaged = "unmanaged",
         /// The flag that `no_sync` switches is set between forward and backward: a user's mistake
-        /// with DDP, whose forward has looked at it by then.
+        /// with DDP, whose forward has already read it.
         LateNoSync = "late-no-sync",
         /// Each rank holds an expert of its own, to which all ranks send data: expert parallelism
-        /// over all ranks. All experts are sent the same, so that they stay alike.
+        /// over all ranks. All experts are sent the same data, so that they stay alike.
         Experts = "experts",
     }
 }
 
-/// The facts about a shape, beside which microbatches use its parameter: see [`super::Usage`].
+/// The facts about a shape, except the microbatches that use its parameter: see [`super::Usage`].
 struct Row {
-    /// What is unusual, in words.
+    /// Description of the shape, in words.
     describe: &'static str,
     /// The parameter of the coded model that the shape is about, if it is one.
     param: Option<&'static str>,
-    /// Whether some microbatch does not reach every trainable parameter.
+    /// True if some microbatch does not reach every trainable parameter.
     leaves_unused: bool,
-    /// Whether a script without zprobe shows the same; see [`crate::attachment::standalone`].
+    /// True if a script without zprobe can have the shape; see [`crate::attachment::standalone`].
     in_scripts: bool,
-    /// The one engine that has it, and what to do about others.
+    /// The only engine that has the shape, and advice for the others; none if any may have it.
     only_on: Option<(Engine, &'static str)>,
 }
 
 impl Row {
-    /// A shape that is about this parameter, if about one.
+    /// Row of a shape that is about this parameter, or about none.
     const fn new(describe: &'static str, param: Option<&'static str>) -> Self {
         Self { describe, param, leaves_unused: false, in_scripts: false, only_on: None }
     }
 
-    /// A shape in which some microbatches do not use this parameter.
+    /// Row of a shape in which some microbatches do not use this parameter.
     const fn unused(describe: &'static str, param: &'static str) -> Self {
         Self { leaves_unused: true, in_scripts: true, ..Self::new(describe, Some(param)) }
     }
 
-    /// The same shape, which scripts have too.
+    /// The row of a shape that scripts have too.
     const fn in_scripts(self) -> Self {
         Self { in_scripts: true, ..self }
     }
 
-    /// The same shape, which only one engine has.
+    /// The row of a shape that only this engine has.
     const fn only_on(self, engine: Engine, advice: &'static str) -> Self {
         Self { only_on: Some((engine, advice)), ..self }
     }
@@ -141,7 +141,7 @@ impl Shape {
         }
     }
 
-    /// What is unusual, in words.
+    /// Description of the shape, in words.
     pub const fn describe(self) -> &'static str {
         self.row().describe
     }
@@ -151,22 +151,22 @@ impl Shape {
         self.row().param
     }
 
-    /// Whether some microbatch does not reach every trainable parameter.
+    /// True if some microbatch does not reach every trainable parameter.
     pub const fn leaves_unused(self) -> bool {
         self.row().leaves_unused
     }
 
-    /// Whether a script without zprobe shows the same.
+    /// True if a script without zprobe can have the shape.
     pub const fn is_in_scripts(self) -> bool {
         self.row().in_scripts
     }
 
-    /// The one engine that has the shape, and what to do about others; none if any may have it.
+    /// The only engine that has the shape, and advice for the others; none if any may have it.
     pub const fn only_on(self) -> Option<(Engine, &'static str)> {
         self.row().only_on
     }
 
-    /// Why this shape and `other` cannot be had together, if they cannot.
+    /// Reason why this shape and `other` cannot be combined; none if they can.
     pub const fn excludes(self, other: Shape) -> Option<&'static str> {
         match (self, other) {
             (Shape::UnusedFirst, Shape::Bypass) => {

@@ -1,4 +1,4 @@
-//! Which microbatches use a parameter: what the shapes of a run ask for.
+//! Usage of parameters: the microbatches of a run that use each, as its shapes ask for.
 
 use super::plan::Param;
 use super::{RunSpec, Shape};
@@ -6,27 +6,28 @@ use super::{RunSpec, Shape};
 /// The microbatches whose loss depends on a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Usage {
-    /// Whether any does.
+    /// True if any microbatch uses the parameter.
     ever: bool,
-    /// Whether the first of each step does.
+    /// True if the first microbatch of each step uses the parameter.
     first: bool,
-    /// Whether the last of each step does.
+    /// True if the last microbatch of each step uses the parameter.
     last: bool,
-    /// Whether those of every other step do, beginning with the second.
+    /// True if microbatches of every other step, beginning with the second, use the parameter.
     odd_steps: bool,
-    /// Whether each rank's gradient of it is of all ranks' data, as an expert's is.
+    /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
+    /// expert's does.
     from_all: bool,
 }
 
 impl Usage {
-    /// Every microbatch uses the parameter.
+    /// Usage of a parameter that every microbatch uses.
     pub const ALWAYS: Usage =
         Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false };
 
-    /// Steps after which the use of every parameter repeats.
+    /// Number of steps after which the usage of every parameter repeats.
     pub const PERIOD: usize = 2;
 
-    /// How a run uses one of its parameters.
+    /// Usage of a parameter in a run.
     pub fn of(spec: &RunSpec, param: &Param) -> Self {
         let forward = Self::in_forward(spec, param);
         Self {
@@ -36,7 +37,7 @@ impl Usage {
         }
     }
 
-    /// How the engine's forward uses a parameter, whether or not a gradient comes of it.
+    /// Usage of a parameter by the engine's forward, whether or not a gradient results from it.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
         let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
         Self {
@@ -48,23 +49,23 @@ impl Usage {
         }
     }
 
-    /// How a run uses the parameters that no shape is about.
+    /// Usage of the parameters that no shape is about.
     pub fn ordinary(spec: &RunSpec) -> Self {
         Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
     }
 
-    /// Whether each rank's gradient of the parameter is of all ranks' data: what an expert is sent
-    /// comes from everywhere, and each rank has an expert of its own.
+    /// True if each rank's gradient of the parameter comes from the data of all ranks: all ranks
+    /// send data to an expert, and each rank has an expert of its own.
     pub fn is_experts(self) -> bool {
         self.from_all
     }
 
-    /// Whether every microbatch of every step uses the parameter.
+    /// True if every microbatch of every step uses the parameter.
     pub fn uses_all(self) -> bool {
         self.ever && self.first && self.last && self.odd_steps
     }
 
-    /// Whether this microbatch, of a step of `ga`, uses the parameter.
+    /// True if this microbatch of `step` uses the parameter, where a step has `ga` microbatches.
     pub fn uses(self, step: usize, microbatch: usize, ga: usize) -> bool {
         self.ever
             && (self.first || microbatch > 0)

@@ -1,4 +1,4 @@
-//! Whether a complete specification can be run.
+//! Checks that a complete specification can be run.
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
@@ -15,13 +15,13 @@ impl RunSpec {
     }
 }
 
-/// Every partial sum of codes is an integer of at most `W·GA`; refuse dtypes that cannot hold it, unless
-/// the sums of this run all stay smaller.
+/// Refuses dtypes that cannot hold the partial sums of codes, which are integers of at most `W·GA`,
+/// unless the sums of this run all stay small enough.
 ///
 /// Where the sum over the ranks is divided last, multiples of `W` are on the wire, for which only the
 /// odd part of `W` takes up significant bits.
 ///
-/// The dtype that gradients cross ranks in may follow from the one that they are added up in.
+/// The communication dtype may follow from the accumulation dtype, and is then not refused again.
 pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invalid> {
     let mut problems = Vec::new();
     if spec.model != Model::Coded {
@@ -51,9 +51,10 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
     problems
 }
 
-/// The sums of codes, times the loss scale, stay in the range of fp16.
+/// Refuses a loss scale with which the sums of codes are not exact or leave the range of fp16.
 ///
-/// A real engine skips steps until its scale is low enough; the native one is not started.
+/// A real engine skips steps until its scale is low enough, and is not checked; the native engine
+/// is not started.
 fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let scale = spec.loss_scale.initial();
     let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
@@ -72,7 +73,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Shapes are shapes of the coded model, and some contradict each other.
+/// Refuses shapes with a model other than the coded one, and shapes that contradict each other.
 pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let mut problems = Vec::new();
     for &first in &spec.shapes {

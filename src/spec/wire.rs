@@ -1,5 +1,5 @@
-//! A specification as it is written into traces and reports: every setting at the same level, and none
-//! where the engine does not have it.
+//! Form of a specification in traces and reports: every setting at the same level, and none for
+//! settings that the engine does not have.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::{
     Offload, Optimizer, Recording, RunSpec, Shape, SpecRequest,
 };
 
-/// One run, completely specified.
+/// The complete specification of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "RunSpec")]
@@ -21,17 +21,18 @@ pub(super) struct Wire {
     stage: u8,
     /// Number of ranks `W`.
     world_size: usize,
-    /// Where they compute.
+    /// Device that the ranks compute on.
     #[serde(default)]
     device: Device,
-    /// How they communicate.
+    /// Backend that the ranks communicate over.
     #[serde(default)]
     backend: Backend,
     /// Microbatches per optimizer step `GA`.
     gradient_accumulation_steps: usize,
     /// Optimizer steps. From two on, a gradient left over from the step before is visible.
     steps: usize,
-    /// Steps after which codes are used again; none where every step has codes of its own.
+    /// Number of steps after which codes are used again; none where every step has codes of its
+    /// own.
     #[serde(default)]
     code_steps: Option<usize>,
     /// Dtype of the model's parameters and of each microbatch's gradient.
@@ -40,8 +41,8 @@ pub(super) struct Wire {
     grad_accum_dtype: Dtype,
     /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
     comm_dtype: Option<Dtype>,
-    /// Where gradients wait between backward and reduction, in the native engine; the others have
-    /// ways of their own.
+    /// Place where gradients wait between backward and reduction, in the native engine; none for
+    /// the other engines, which have dataflows of their own.
     dataflow: Option<Dataflow>,
     /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     reduce_bucket_size: usize,
@@ -49,25 +50,25 @@ pub(super) struct Wire {
     /// none where that is left to the engine.
     #[serde(default)]
     allgather_bucket_size: Option<usize>,
-    /// Parameter groups: 1, or 2 to part what is decayed from what is not; none for engines that are
-    /// given one.
+    /// Number of parameter groups: 1, or 2 to separate parameters that are decayed from those that
+    /// are not; none for engines that always have one.
     #[serde(default)]
     parameter_groups: Option<usize>,
-    /// Where the optimizer's states live.
+    /// Place where the optimizer's states live.
     offload: Offload,
-    /// Whether reduction overlaps backward (DeepSpeed's `overlap_comm`); this and the next three
-    /// are none where that is left to the engine.
+    /// True if reduction overlaps backward (DeepSpeed's `overlap_comm`). This and the next three
+    /// are none where they are left to the engine.
     overlap_comm: Option<bool>,
-    /// Whether gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
+    /// True if gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
     /// `contiguous_gradients`).
     contiguous_gradients: Option<bool>,
-    /// Whether gradients are reduce-scattered instead of all-reduced (DeepSpeed's
+    /// True if gradients are reduce-scattered instead of all-reduced (DeepSpeed's
     /// `reduce_scatter`).
     reduce_scatter: Option<bool>,
-    /// Whether `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
+    /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
     /// `bf16.immediate_grad_update`).
     immediate_grad_update: Option<bool>,
-    /// Largest global norm of the gradient before it is scaled down; 0 for no clipping.
+    /// Global norm above which the gradient is scaled down; 0 for no clipping.
     gradient_clipping: f64,
     /// Scale of the loss of an fp16 model.
     loss_scale: LossScale,
@@ -75,19 +76,19 @@ pub(super) struct Wire {
     ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
     fsdp2: Option<Fsdp2Options>,
-    /// What the real DeepSpeed is configured with: the user's file as it is, or what follows from
+    /// Configuration of the real DeepSpeed: the user's file as it is, or the one that follows from
     /// the flags; none for other engines.
     deepspeed_config: Option<serde_json::Value>,
-    /// How much of the engine is observed.
+    /// Extent to which the engine is observed.
     observe: Observation,
-    /// Whether memory that torch hands out holds NaN until somebody writes to it.
+    /// True if memory that torch hands out holds NaN until it is written to.
     #[serde(default)]
     poison_memory: bool,
     /// The synthetic model.
     model: Model,
-    /// Elements that the model has at least; none for the model as small as it can be.
+    /// Number of elements that the model has at least; none for the smallest possible model.
     parameters: Option<usize>,
-    /// What is unusual about it, and about how it is used.
+    /// Shapes of the run: unusual features of the model, and of its use.
     shapes: Vec<Shape>,
     /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
     micro_batch_size: usize,
@@ -97,14 +98,14 @@ pub(super) struct Wire {
     seed: u64,
     /// A deliberate fault, if any.
     inject: Option<Fault>,
-    /// Seconds without an event from a rank after which it counts as hung.
+    /// Seconds without an event after which a rank counts as hung.
     timeout_s: u64,
     /// The parts of the run that its trace holds.
     #[serde(default)]
     recording: Recording,
 }
 
-/// Sets the fields that a specification and its form have in common.
+/// Sets the fields that a specification and its written form have in common.
 macro_rules! with_common {
     ($type:ident { $($own:ident: $value:expr),* $(,)? }, $from:ident) => {
         $type {
@@ -162,7 +163,7 @@ impl From<RunSpec> for Wire {
 impl TryFrom<Wire> for RunSpec {
     type Error = String;
 
-    /// What is there of another engine's settings is left out.
+    /// Reads a specification back; settings of other engines are left out.
     fn try_from(wire: Wire) -> Result<Self, String> {
         let lacks = |name: &str| format!("a run of the {} engine without `{name}`", wire.engine);
         let set = |name: &str, value: Option<bool>| value.ok_or_else(|| lacks(name));
@@ -179,7 +180,7 @@ impl TryFrom<Wire> for RunSpec {
                         reduce_scatter: set("reduce_scatter", wire.reduce_scatter)?,
                     }),
                 };
-                // Traces from before there were these have none.
+                // Traces that were written before these settings existed have none.
                 let request = SpecRequest {
                     allgather_bucket_size: wire.allgather_bucket_size,
                     parameter_groups: wire.parameter_groups,

@@ -1,60 +1,64 @@
-//! What goes forward and backward in each microbatch of the synthetic model.
+//! Workload of a run: what goes forward and backward in each microbatch of the synthetic model.
 //!
-//! Shapes change how a loss comes about, never what the gradients of a microbatch add up to, but for
-//! the parameters that they leave unused. All of that is said here: the native ranks ask a
-//! [`Workload`], those of real engines are given it as JSON (`ZPROBE_WORKLOAD`), and the script of a bug
-//! report holds what follows from it.
+//! Shapes change how a loss is computed, but not the sum of a microbatch's gradients, except in the
+//! parameters that they leave unused. This module alone decides that: the native ranks ask a
+//! [`Workload`], the ranks of real engines receive it as JSON (`ZPROBE_WORKLOAD`), and the script
+//! of a bug report is derived from it.
 
 use serde::Serialize;
 
 use super::plan::Param;
 use super::{Plan, RunSpec, Shape, Usage, named_enum};
 
-/// A parameter, by its index in flat order, and what its data are multiplied with.
+/// Index of a parameter in flat order, and the factor of its data.
 type Term = (usize, f64);
 
 /// The use that a run makes of its model, microbatch by microbatch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// The first steps, which all others repeat: each as stretches of equal microbatches.
+    /// Losses of the first steps, which all others repeat; each step is a list of stretches of
+    /// equal microbatches.
     steps: Vec<Vec<Stretch>>,
     /// The parameter that a second module uses too.
     pub second_use: Option<usize>,
     /// The parameter of which each rank has one of its own.
     pub expert: Option<usize>,
-    /// The element that is infinite, if one is.
+    /// The infinite element, if there is one.
     pub infinite: Option<Infinite>,
-    /// What forward returns.
+    /// Return value of the model's forward.
     pub output: Output,
 }
 
-/// Microbatches of a step, one after the other, with equal losses.
+/// Consecutive microbatches of a step with equal losses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Stretch {
-    /// How many.
+    /// Number of microbatches.
     microbatches: usize,
-    /// The losses of each.
+    /// Losses of each of these microbatches.
     losses: Vec<Loss>,
 }
 
 /// A loss that goes backward: a sum of terms, each a parameter times its data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
-    /// The factor of each parameter's data in the engine's forward, which does not use those with 0;
-    /// none where no forward precedes.
+    /// Factor of each parameter's data in the engine's forward, which does not use parameters with
+    /// the factor 0; none where no forward precedes the backward.
     forward: Option<Factors>,
     /// The term of the second module in the same forward.
     again: Option<Term>,
-    /// Terms that no forward of the engine is part of.
+    /// Terms that are computed outside the engine's forward.
     beside: Vec<Term>,
-    /// Whether it reaches the parameters; otherwise only a tensor that the engine was never given.
+    /// True if the loss reaches the parameters; otherwise it reaches only a tensor that the engine
+    /// was never given.
     managed: bool,
 }
 
-/// A factor for each parameter in flat order: how many have it, and the factor.
+/// Factors of the parameters in flat order, run-length encoded: a number of parameters, and the
+/// factor of each.
 type Factors = Vec<(usize, f64)>;
 
-/// The one element of all gradients that is infinite: the first of a parameter's, in one microbatch.
+/// The one infinite element of all gradients: the first of a parameter's gradient, in one
+/// microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Infinite {
     /// The step.
@@ -68,7 +72,7 @@ pub struct Infinite {
 }
 
 named_enum! {
-    /// What the model's forward returns.
+    /// Return value of the model's forward.
     pub enum Output {
         /// The terms of the loss alone.
         Logits = "logits",
@@ -80,7 +84,7 @@ named_enum! {
 }
 
 impl Workload {
-    /// The use that `spec` makes of the model of `plan`.
+    /// The workload of the run `spec`, with the model of `plan`.
     pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
         let about = |shape: Shape| {
             let is_it = |param: &Param| shape.param() == Some(&param.name);
@@ -131,7 +135,7 @@ impl Workload {
 }
 
 impl Loss {
-    /// All terms of the loss, by parameter; none where it does not reach any.
+    /// All terms of the loss, sorted by parameter; empty where it does not reach any.
     pub fn terms(&self) -> Vec<Term> {
         if !self.managed {
             return Vec::new();
@@ -143,7 +147,8 @@ impl Loss {
         terms
     }
 
-    /// The factor of each parameter's data in the engine's forward; none where there is no forward.
+    /// The factor of each parameter's data in the engine's forward; empty where there is no
+    /// forward.
     fn forward(&self) -> Vec<f64> {
         let factors = self.forward.iter().flatten();
         factors.flat_map(|&(count, factor)| std::iter::repeat_n(factor, count)).collect()
@@ -166,7 +171,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
             factors.push(0.0);
             continue;
         }
-        // Twice in the forward, and once less in another place.
+        // Factor 2 in the forward and -1 in another place, which add up to 1.
         let elsewhere = [
             (Shape::Tied, &mut again),
             (Shape::Bypass, &mut beside),
@@ -199,7 +204,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     losses
 }
 
-/// Equal factors that stand one after the other, said once.
+/// Run-length encoding of `factors`.
 fn counted(factors: impl Iterator<Item = f64>) -> Factors {
     let mut counted: Factors = Vec::new();
     for factor in factors {
@@ -220,8 +225,8 @@ mod tests {
     use crate::spec::{Engine, Point, SpecRequest};
 
     proptest! {
-        /// Of each parameter the factors of a microbatch add up to what the plan says of its own
-        /// gradients, whatever the shapes.
+        /// The factors of each parameter in a microbatch add up to the plan's weight of its own
+        /// gradient, whatever the shapes.
         #[test]
         fn whatever_the_shapes_the_terms_of_a_microbatch_add_up_to_what_the_plan_expects(
             engine in select(Engine::ALL), ga in 1usize..5, steps in 1usize..5,
