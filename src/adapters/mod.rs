@@ -1,4 +1,4 @@
-//! Real engines: DeepSpeed, DDP and FSDP2 under the same probe.
+//! Adapters that run real engines (DeepSpeed, DDP and FSDP2) under the same probe.
 //!
 //! Their ranks are Python, started with the user's interpreter from the files beside this one,
 //! which need nothing but the standard library, torch and the engine. One process imports the
@@ -15,7 +15,8 @@ use crate::launch::{Hosting, RankProgram};
 use crate::run_dir;
 use crate::spec::Engine;
 
-/// The files of the rank program that all engines share, by path: a Python package, and what starts it.
+/// The files of the rank program that all engines share, by path: a Python package and its entry
+/// point.
 const SHARED: &[(&str, &str)] = &[
     ("__main__.py", include_str!("__main__.py")),
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
@@ -37,8 +38,8 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/workload.py", include_str!("zprobe_rank/workload.py")),
 ];
 
-/// Every file of the rank program: each engine's adapter is a package in `zprobe_rank/engines`, made of
-/// files of its room.
+/// All files of the rank program. The adapter of each engine is a package in `zprobe_rank/engines`,
+/// made of files of the engine's room.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
     let adapters = engines::real().flat_map(|(engine, python)| {
         let path = move |name: &str| format!("zprobe_rank/engines/{engine}/{name}");
@@ -50,7 +51,7 @@ fn files() -> impl Iterator<Item = (String, &'static str)> {
 /// Directory of the rank program inside a run directory.
 const DIRECTORY: &str = "rank-program";
 
-/// The rank program could not be written to the run directory.
+/// Error of a rank program that could not be written to the run directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path}: {cause}; choose another run directory with --out")]
 pub struct Unwritable {
@@ -58,9 +59,10 @@ pub struct Unwritable {
     cause: io::Error,
 }
 
-/// Writes the rank program into the run directory `dir` and returns what starts it with `python`.
+/// Writes the rank program into the run directory `dir`, and returns the command that starts it
+/// with `python`.
 ///
-/// It lies with the run, so that what the ranks did can be read, and run again, from there.
+/// The program is kept with the run so that it can be read, and run again, from there.
 ///
 /// # Errors
 /// When the run directory cannot be written.
@@ -68,9 +70,10 @@ pub fn rank_program(python: &Path, dir: &Path) -> Result<RankProgram, Unwritable
     program(python, dir, None)
 }
 
-/// The same as a pool for many runs of one engine, which it loads before the first.
+/// Writes the rank program as [`rank_program`] does, as a pool for many runs of one engine, which
+/// it loads before the first run.
 ///
-/// `dir` outlives the runs, and is none of theirs.
+/// `dir` outlives the runs and is not the directory of any of them.
 ///
 /// # Errors
 /// When the directory cannot be written.
@@ -98,7 +101,7 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
     }
     Ok(RankProgram {
         program: python.to_owned(),
-        // Without leaving byte code in the run directory.
+        // -B: leave no byte code in the run directory.
         args: ["-B".into(), directory.into()]
             .into_iter()
             .chain(pool.map(|engine| engine.name().into()))
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!(python_files(&src.join("adapters")), shared);
         for (engine, python) in engines::real() {
             let mut lying = python_files(&src.join("engines").join(engine.name()));
-            // No part of an adapter: they belong to the doctor and to bug reports.
+            // These belong to the doctor and to bug reports, and are not part of an adapter.
             lying.retain(|name| !["trial.py", "standalone.py"].contains(&name.as_str()));
             let embedded: Vec<&str> = python.adapter.iter().map(|(name, _)| *name).collect();
             assert_eq!(lying, embedded, "{engine}");

@@ -1,35 +1,35 @@
-//! One line of the doctor: what is there, missing or broken, and what to do about it.
+//! Lines of the doctor: things that work, are missing or are broken, with advice.
 
 use super::python::NOT_TRIED;
 use super::{Attempt, NoAnswer};
 use crate::spec::named_enum;
 
-/// What to do without torch.
+/// Advice for an interpreter without torch.
 pub(super) const INSTALL_TORCH: &str =
     "install torch (`pip install torch`), or name another interpreter with --python";
 
 named_enum! {
-    /// What was found.
+    /// Outcome of a check.
     pub enum State {
-        /// It is there and works.
+        /// Present and working.
         Ok = "ok",
-        /// It is not there.
+        /// Absent.
         Missing = "missing",
-        /// It is there and does not work.
+        /// Present and not working.
         Broken = "broken",
     }
 }
 
-/// One line of the doctor.
+/// A line of the doctor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at.
+    /// The thing that was checked.
     pub subject: &'static str,
-    /// What was found.
+    /// Outcome of the check.
     pub state: State,
-    /// More about it: a version, or why not.
+    /// Details: a version, or the reason for the outcome.
     pub detail: String,
-    /// What to do; none where nothing has to be done.
+    /// Advice; none where nothing has to be done.
     pub advice: Option<&'static str>,
 }
 
@@ -47,7 +47,7 @@ impl Check {
         Self { subject, state, detail: detail.into(), advice: Some(advice) }
     }
 
-    /// For something that was tried in Python: it is missing if it is a module that is not there.
+    /// A check of something that was tried in Python: missing if a module, or torch, was not found.
     pub(super) fn tried<T>(
         subject: &'static str,
         attempt: &Attempt<T>,
@@ -65,7 +65,7 @@ impl Check {
     }
 }
 
-/// For everything that only an interpreter could tell, when it did not.
+/// A check that only an interpreter could have made, when it gave no answer.
 pub(super) fn no_answer(subject: &'static str, error: &NoAnswer) -> Check {
     let state =
         if matches!(error, NoAnswer::Start { .. }) { State::Missing } else { State::Broken };

@@ -1,9 +1,10 @@
-//! What keeps the native engine from computing on GPUs.
+//! Requirements of the native engine for computing on GPUs.
 
 use super::{Check, Machine, State};
 use crate::spec::{Missing, NoCuda};
 
-/// A line for what there is, or one for each thing that is missing; none without a native engine.
+/// A line about the usable GPUs, or one for each missing requirement, and one about NCCL; none if
+/// the native engine was not asked.
 pub(super) fn cuda(machine: &Machine) -> Vec<Check> {
     const SUBJECT: &str = "native on cuda";
     const NCCL: &str = "nccl";
@@ -18,7 +19,7 @@ pub(super) fn cuda(machine: &Machine) -> Vec<Check> {
             .map(|Missing { what, advice }| Check::not(SUBJECT, State::Missing, what, advice))
             .collect(),
     };
-    // Nobody has looked for one beside a libtorch that has no CUDA.
+    // NCCL is looked for only beside a libtorch that has CUDA.
     if gpus.libtorch.is_ok() {
         checks.push(match &gpus.nccl {
             Ok(path) => Check::ok(NCCL, path),

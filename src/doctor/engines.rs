@@ -1,11 +1,11 @@
-//! Which engines can run here.
+//! The engines that can run here.
 
 use super::checks::{INSTALL_TORCH, no_answer};
 use super::{Attempt, Check, Machine, NoAnswer, Python, State};
 use crate::engines;
 use crate::spec::Engine;
 
-/// Which engines can run: a line for each, in the order of [`Engine::ALL`].
+/// A line for each engine that says whether it can run, in the order of [`Engine::ALL`].
 pub fn engines(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     Engine::ALL.iter().map(|engine| check(*engine, machine, python)).collect()
 }
@@ -27,7 +27,7 @@ fn check(engine: Engine, machine: &Machine, python: &Result<Python, NoAnswer>) -
     Check::tried(name, &python.fact(name), detail, needs.advice)
 }
 
-/// Whether the native engine, the default, can run.
+/// The line that says whether the native engine, the default, can run.
 pub fn native(machine: &Machine) -> Check {
     let name = Engine::default().name();
     match &machine.native {

@@ -2,8 +2,8 @@
 
 Arguments are names of facts; without any, all are tried.
 
-Everything that is tried may fail, and its failure is the fact that is wanted: `Attempt` in
-python.rs, with `value` or `problem`. What the modules print goes to standard error.
+Any attempt may fail, and its failure is then the fact: `Attempt` in python.rs, with `value` or
+`problem`. Output of the modules goes to standard error.
 """
 
 import json
@@ -11,13 +11,13 @@ import os
 import sys
 import tempfile
 
-# Whatever an import prints must not end up in the middle of the JSON.
+# Output of an import must not end up in the middle of the JSON.
 FACTS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 
 def attempt(function):
-    """The function's value, or its exception in its own words."""
+    """The value that the function returns, or the message of its exception."""
     try:
         return {"value": function()}
     except BaseException as error:  # SystemExit too: an import may end the process.
@@ -49,7 +49,7 @@ def fact_without_torch(function):
 
 @fact
 def onednn_fp16():
-    """Whether oneDNN computes in fp16 on this CPU, as far as ONEDNN_MAX_CPU_ISA lets it."""
+    """True if oneDNN computes in fp16 on this CPU, as far as ONEDNN_MAX_CPU_ISA lets it."""
     import torch
 
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
@@ -105,7 +105,7 @@ def alone(function):
 
 
 def main():
-    """Collects the facts that are wanted."""
+    """Collects and prints the requested facts."""
     wanted = sys.argv[1:] or [*WITH_TORCH, *WITHOUT_TORCH]
     facts = {
         "executable": sys.executable,

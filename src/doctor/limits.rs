@@ -1,24 +1,25 @@
-//! What an engine that is there cannot run on the CPU ranks of this machine.
+//! Runs that an installed engine cannot make on the CPU ranks of this machine.
 
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
 use crate::engines::{self, Limit, Package};
 use crate::spec::RunSpec;
 
-/// Runs that some machines cannot make: a line for each of them that the interpreter was asked about.
+/// A line for each kind of run that some machines cannot make, if the interpreter was asked about
+/// it.
 pub fn limits(python: &Python) -> Vec<Check> {
     let limits = engines::real().filter_map(|(_, engine)| limit(engine));
     limits.filter_map(|(package, limit)| check(python, package, limit)).collect()
 }
 
-/// Facts that say whether a run can be made, by their names in [`Python::about_engines`]; none where
+/// Names, in [`Python::about_engines`], of the facts that say whether a run can be made; none where
 /// nothing has to be asked.
 pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
     concerning(spec)
         .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken])
 }
 
-/// Why a run cannot be made here, and what to do; none where nothing is known against it.
+/// Reason why a run cannot be made here, with advice; none where nothing is known against it.
 pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
     let (package, limit) = concerning(spec)?;
     let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
@@ -26,7 +27,7 @@ pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
     Some(format!("{}{advice}", check.detail))
 }
 
-/// The limit of a run's engine, if the run may meet it.
+/// The limit of a run's engine, if it concerns the run's dtype.
 fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
     limit(engines::of(spec.engine()).python.as_ref()?)
         .filter(|(_, limit)| limit.dtype == spec.dtype)
@@ -37,8 +38,8 @@ fn limit(engine: &'static engines::Python) -> Option<(Package, &'static Limit)> 
     Some((engine.packages().last()?, engine.limit.as_ref()?))
 }
 
-/// Whether an engine takes a dtype on CPU ranks; none where it could not be asked, and a run has to
-/// show it.
+/// The line that says whether an engine accepts a dtype on CPU ranks; none where the engine could
+/// not be asked, so that only a run can tell.
 fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
     let (title, Limit { subject, dtype, .. }) = (package.title, limit);
     let takes = python.fact(limit.taken).value()?.as_bool()?;

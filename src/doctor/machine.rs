@@ -1,4 +1,4 @@
-//! What the machine has, apart from any Python.
+//! The machine, apart from any Python: system, memory, GPUs and tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,46 +13,47 @@ use process_control::{ChildExt as _, Control as _};
 
 use crate::spec::Gpus;
 
-/// Where the NVIDIA kernel module says its version.
+/// File in which the NVIDIA kernel module states its version.
 const DRIVER_VERSION: &str = "/proc/driver/nvidia/version";
 
 /// Files that Docker and Podman put into containers.
 const CONTAINER_MARKS: &[&str] = &["/.dockerenv", "/run/.containerenv"];
 
-/// How long `nvidia-smi` may take; it hangs on machines whose driver does.
+/// Time limit of `nvidia-smi`, which hangs on machines whose driver hangs.
 const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the machine has; none where it does not say.
+/// Facts about the machine; none where the system does not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Name and version of the system, for people.
     pub system: Option<String>,
     /// Release of the kernel.
     pub kernel: Option<String>,
-    /// Whether this is a container.
+    /// True if this is a container.
     pub container: bool,
     /// Cores that this process may use.
     pub cores: Option<usize>,
-    /// Memory that can be had, in bytes.
+    /// Available memory, in bytes.
     pub memory: Option<u64>,
     /// Files that one process may have open.
     pub open_files: Option<u64>,
     /// Free space of `/dev/shm`, in bytes.
     pub shared_memory: Option<u64>,
-    /// The program uv.
+    /// Path of the program uv; none if it is not on `PATH`.
     pub uv: Option<PathBuf>,
-    /// Names of GPUs by the driver; an error is its own message.
+    /// Names of GPUs as `nvidia-smi` lists them, or its error message.
     pub driver: Result<Vec<String>, String>,
     /// Version of the GPU driver's kernel module.
     pub driver_version: Option<String>,
-    /// The native engine's rank program, or where it should be.
+    /// Path of the native engine's rank program; an error holds the path at which it is missing.
     pub native: Result<PathBuf, PathBuf>,
-    /// What that program finds of CUDA; none where nobody has asked it.
+    /// CUDA as that program finds it; none where it was not asked.
     pub cuda: Option<Gpus>,
 }
 
 impl Machine {
-    /// Looks at this machine; `native` is where the native engine's rank program should be.
+    /// Collects the facts about this machine; `native` is where the native engine's rank program
+    /// should be.
     pub fn look(native: PathBuf) -> Self {
         Self {
             system: fs::read_to_string("/etc/os-release").ok().as_deref().and_then(pretty_name),
@@ -98,7 +99,7 @@ fn available(meminfo: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// GPUs by `nvidia-smi`; none where there is no such program.
+/// Names of GPUs as `nvidia-smi` lists them; none where there is no such program.
 fn driver() -> Result<Vec<String>, String> {
     let Ok(program) = which::which("nvidia-smi") else { return Ok(Vec::new()) };
     let output = Command::new(program)

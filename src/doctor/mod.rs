@@ -1,4 +1,4 @@
-//! What this machine and a Python can run, and why not.
+//! The doctor: checks of what this machine and a Python can run, with advice.
 //!
 //! [`Python::ask`] and [`Machine::look`] collect facts; [`engines()`] and [`surroundings()`] turn
 //! them into lines with advice, as pure functions.

@@ -1,4 +1,4 @@
-//! What an interpreter says about itself: the answer of `facts.py`.
+//! Facts about an interpreter: the answer of `facts.py`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,24 +12,25 @@ use serde_json::Value;
 
 use crate::engines::{self, Package, TORCH};
 
-/// The script; it needs nothing but the interpreter. Trials of engines stand in place of a line.
+/// The script that collects the facts; it needs nothing but the interpreter. One of its lines is
+/// replaced with the trials of engines.
 const SCRIPT: &str = include_str!("facts.py");
 
-/// The line that trials of engines take the place of.
+/// The line of the script that is replaced with the trials of engines.
 const TRIALS: &str = "#: engines\n";
 
-/// Why something was not tried.
+/// Problem of everything that was not tried.
 pub(super) const NOT_TRIED: &str = "torch does not import";
 
-/// How much of a silent interpreter's standard error is shown.
+/// Lines shown of the standard error of an interpreter that gave no answer.
 const TAIL_LINES: usize = 5;
 
-/// What an interpreter says about itself.
+/// Facts about an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Python {
-    /// Its path.
+    /// Path of the interpreter.
     pub executable: String,
-    /// Its version.
+    /// Version of the interpreter.
     pub version: String,
     /// Version of torch.
     pub torch: Attempt<String>,
@@ -45,23 +46,23 @@ pub struct Python {
     /// Version of NCCL that torch brings.
     #[serde(default)]
     pub nccl: Attempt<String>,
-    /// Facts that say what engines can do, by name. That with the name of an engine is its version, or
-    /// that a step of it works.
+    /// Facts about the abilities of engines, by name. The fact with the name of an engine is its
+    /// version, or true if a step of it works.
     #[serde(flatten)]
     pub about_engines: BTreeMap<String, Attempt<Value>>,
 }
 
-/// Something that was tried.
+/// Outcome of something that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attempt<T> {
-    /// It worked.
+    /// The value that it gave.
     Value(T),
-    /// It did not: the exception, in Python's words.
+    /// The exception with which it failed, in Python's words.
     Problem(String),
 }
 
-/// Not tried, because torch is missing.
+/// The outcome of something that was not tried because torch is missing.
 impl<T> Default for Attempt<T> {
     fn default() -> Self {
         Self::Problem(NOT_TRIED.to_owned())
@@ -69,7 +70,7 @@ impl<T> Default for Attempt<T> {
 }
 
 impl<T> Attempt<T> {
-    /// What it gave, if it worked.
+    /// The value, if the attempt succeeded.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -78,18 +79,18 @@ impl<T> Attempt<T> {
     }
 }
 
-/// Why an interpreter gave no answer.
+/// Reason why an interpreter gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// It does not start.
+    /// The interpreter does not start.
     #[error("cannot start {python}: {cause}")]
     Start {
         /// The interpreter.
         python: String,
-        /// What the system said.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
-    /// It took too long.
+    /// The interpreter took too long.
     #[error("{python} did not answer within {seconds} s")]
     Late {
         /// The interpreter.
@@ -97,12 +98,12 @@ pub enum NoAnswer {
         /// The limit.
         seconds: u64,
     },
-    /// It ended without an answer, or with another.
+    /// The interpreter ended without an answer, or with one that cannot be read.
     #[error("{python} gave no answer ({status}): {words}")]
     Nothing {
         /// The interpreter.
         python: String,
-        /// How it ended.
+        /// Exit status of the interpreter.
         status: String,
         /// The end of its standard error.
         words: String,
@@ -113,13 +114,13 @@ impl Python {
     /// Asks an interpreter, and waits for its answer for at most `limit`.
     ///
     /// # Errors
-    /// If there is no answer: it does not start, dies of an import, or hangs.
+    /// If there is no answer: the interpreter does not start, dies in an import, or hangs.
     pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
         Self::ask_about(&[], python, limit)
     }
 
-    /// The same about these facts and the version of torch alone, by their names in this struct:
-    /// trying the others takes time. Without names, about all.
+    /// Asks as [`Python::ask`] does, but only for the version of torch and for the facts of these
+    /// names, because trying the others takes time. Without names, asks for all facts.
     ///
     /// # Errors
     /// As [`Python::ask`].
@@ -128,7 +129,7 @@ impl Python {
         answer(python, &SCRIPT.replace(TRIALS, &trials.join("\n\n")), facts, limit)
     }
 
-    /// A fact about engines, which counts as not tried if there is none of this name.
+    /// The fact about engines of this name; not tried if there is none.
     pub fn fact(&self, name: &str) -> Attempt<&Value> {
         match self.about_engines.get(name) {
             Some(Attempt::Value(value)) => Attempt::Value(value),
@@ -151,13 +152,13 @@ impl Python {
     }
 }
 
-/// Those of `modules` that an interpreter does not find. Nothing is imported, so that it takes no
-/// longer than the interpreter does to start.
+/// The names in `modules` that an interpreter does not find. Nothing is imported, so the answer
+/// takes no longer than the start of the interpreter.
 ///
 /// # Errors
-/// If there is no answer: it does not start, or hangs, or is no Python.
+/// If there is no answer: the program does not start, hangs, or is not Python.
 pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
-    // What lies in the working directory is not what ranks import.
+    // Ranks do not import from the working directory.
     let script = "import sys\n\
                   sys.path[:] = [path for path in sys.path if path]\n\
                   import importlib.util, json\n\
@@ -166,7 +167,7 @@ pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<St
     answer(python, script, modules, limit)
 }
 
-/// What a script of an interpreter prints, as JSON.
+/// Runs a script in an interpreter and parses its output as JSON.
 fn answer<T: DeserializeOwned>(
     python: &Path,
     script: &str,

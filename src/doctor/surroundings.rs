@@ -1,4 +1,4 @@
-//! The interpreter, and what the machine has for ranks.
+//! Checks of the interpreter and of the machine's resources for ranks.
 
 use super::checks::{INSTALL_TORCH, no_answer};
 use super::cuda::cuda;
@@ -8,16 +8,17 @@ use crate::spec::DEFAULT_WORLD_SIZE;
 /// Bytes in a mebibyte.
 const MIB: u64 = 1 << 20;
 
-/// Memory that a rank with torch takes: 134 MB measured, and as much again for its gradients.
+/// Memory that a rank with torch takes, in bytes: 134 MB measured, and as much again for its
+/// gradients.
 const RANK_MEMORY: u64 = 300 * MIB;
 
 /// Open files that a run needs: channels and logs of eight ranks, and what Python opens itself.
 const OPEN_FILES: u64 = 256;
 
-/// Shared memory that NCCL asks for in containers, which give 64 MiB by default.
+/// Shared memory that NCCL asks for, in bytes; containers give 64 MiB by default.
 const SHARED_MEMORY: u64 = 128 * MIB;
 
-/// The Python and what the machine has.
+/// Lines about the interpreter and about the machine's resources.
 pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     let mut checks = match python {
         Ok(python) => interpreter(python),
@@ -86,7 +87,7 @@ fn interpreter(python: &Python) -> Vec<Check> {
     ]
 }
 
-/// GPUs, as the driver and as torch see them.
+/// The line about GPUs, as the driver and torch see them.
 fn driver(machine: &Machine, python: Option<&Python>) -> Check {
     const SUBJECT: &str = "gpus";
     let usable = python.and_then(|python| python.gpus.value()).map(Vec::len);
@@ -113,7 +114,7 @@ fn driver(machine: &Machine, python: Option<&Python>) -> Check {
     }
 }
 
-/// A quantity against what is needed of it.
+/// The line that compares a quantity with the least that is needed.
 fn enough(
     subject: &'static str,
     have: Option<u64>,
@@ -131,7 +132,7 @@ fn enough(
     }
 }
 
-/// `64 MiB`, or `22.7 GiB`.
+/// A size in words: `64 MiB`, or `22.7 GiB`.
 fn size(bytes: u64) -> String {
     let mebibytes = bytes / MIB;
     if mebibytes < 1024 {

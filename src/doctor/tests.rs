@@ -1,4 +1,4 @@
-//! Facts in, lines out.
+//! Tests of the lines that follow from given facts.
 
 use super::*;
 use crate::spec::{Dtype, Engine, Gpus, SpecRequest};

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Shape;
 
-/// A value of an axis: a few words for people, and what to type behind `zprobe run`.
+/// A value of an axis: a few words for people, and the arguments of `zprobe run`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choice {
-    /// For people: `stage 1`.
+    /// Label for people, such as `stage 1`.
     pub label: String,
-    /// The arguments: `--stage 1`; none for what is the default.
+    /// The arguments, such as `--stage 1`; none for the default.
     pub arguments: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Choice {
 /// The values of an engine's settings that are worth trying, by axis.
 #[derive(Clone, Debug)]
 pub struct Axes {
-    /// Every base: a choice of the stage and the dtypes.
+    /// All bases: combinations of the stage and the dtypes.
     pub bases: Vec<Vec<Choice>>,
     /// Bases against which each factor is tried alone.
     pub factor_bases: Vec<Vec<Choice>>,
@@ -40,7 +40,7 @@ pub struct Axes {
     pub partners: Vec<Choice>,
     /// Shapes of the model.
     pub shapes: Vec<Choice>,
-    /// Axes of the whole product, beside the bases: nothing unusual, or one of these values.
+    /// Axes of the full product with the bases: each takes its default or one of these values.
     pub grid: Vec<Vec<Choice>>,
 }
 
@@ -49,13 +49,13 @@ pub(super) fn choices(pairs: &[(&str, &str)]) -> Vec<Choice> {
     pairs.iter().map(|(label, arguments)| Choice::new(label, arguments)).collect()
 }
 
-/// Every shape but these.
+/// All shapes except `others`.
 pub(super) fn shapes_without(others: &[Shape]) -> Vec<Choice> {
     let shapes = Shape::ALL.iter().filter(|shape| !others.contains(shape));
     shapes.map(|shape| Choice::shape(*shape)).collect()
 }
 
-/// A norm to which no gradient of the coded model is clipped, and one to which each is.
+/// Two clipping norms: one that no gradient of the coded model exceeds, and one that each exceeds.
 pub(super) fn clipping() -> Vec<Choice> {
     choices(&[
         ("clipping never", "--gradient-clipping 1000000000"),

@@ -1,10 +1,11 @@
-//! The engines under test: a room for each, with everything that zprobe knows of it.
+//! The engines under test, with a [`Room`] for each that holds all that zprobe knows of it.
 //!
-//! A [`Room`] is a row of data, and [`of`] is the one place that goes by the name of an engine: who has
-//! to do something with an engine asks its room. The facts that a specification follows from (defaults,
-//! dtypes, where it divides, shapes that it cannot have) are the language that all speak and stand
-//! before it, in [`crate::spec::Traits`]. Python of an adapter lies beside the Rust of its room;
-//! [`crate::adapters`] has the parts that all adapters share, and starts them.
+//! A [`Room`] is a row of data, and [`of`] is the only place that branches on the engine: code that
+//! deals with an engine asks its room. The facts on which a specification depends (defaults,
+//! dtypes, the place of the division, shapes that the engine cannot have) are in
+//! [`crate::spec::Traits`], which does not depend on this module. Python of an adapter lies beside
+//! the Rust of its room; [`crate::adapters`] has the parts that all adapters share, and starts
+//! them.
 
 mod axes;
 mod ddp;
@@ -17,80 +18,84 @@ pub use axes::{Axes, Choice};
 
 use crate::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 
-/// Everything that is known of an engine beside what its specification means.
+/// All facts about an engine except those on which the meaning of a specification depends.
 pub struct Room {
-    /// Its name, for people.
+    /// Name of the engine, for people.
     pub title: &'static str,
-    /// Whose template a report of a bug in it follows.
+    /// Project whose issue template a report of a bug in the engine follows.
     pub project: Project,
-    /// The Python that its ranks need; none where they are zprobe's own program.
+    /// Python that the engine's ranks need; none where the ranks are zprobe's own program.
     pub python: Option<Python>,
-    /// Why a rank may wait in a collective that it never spoke of; none if it cannot.
+    /// Reason why a rank may wait in a collective that it did not announce; none if all are
+    /// announced.
     pub unwatched: Option<&'static str>,
-    /// The values of its settings that are worth trying.
+    /// The values of the engine's settings that are worth trying.
     pub axes: fn() -> Axes,
-    /// Who makes the buffer at a point, in the engine's own names: where to look in its code. None where
-    /// that is not known. The name is that of the class that wraps the inner optimizer, if one does.
+    /// The function or file in the engine's code that makes the buffer at a point; none where it is
+    /// not known. The text argument is the class that wraps the inner optimizer, if there is one.
     pub function: fn(&RunSpec, Option<&str>, Point) -> Option<&'static str>,
-    /// The dtype of the parameters that the model is made with.
+    /// The dtype of the model's parameters before the engine gets them.
     pub parameters_in: fn(&RunSpec) -> Dtype,
-    /// The engine in the script of a bug report, with its settings; or why no script has it.
+    /// Source of the engine, with its settings, for the script of a bug report; or the reason why
+    /// there can be no script.
     pub standalone: fn(&RunSpec) -> Result<String, String>,
 }
 
-/// The Python that the ranks of a real engine need, and what they run in it.
+/// The Python packages that the ranks of a real engine need, and the code that they run.
 pub struct Python {
-    /// The package that it comes with, beside torch; none where torch has it.
+    /// The package that has the engine; none where it is part of torch.
     pub package: Option<Package>,
-    /// Source of the facts with which the doctor tries it: a part of `doctor/facts.py`, with a fact that
-    /// has the engine's name.
+    /// Source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`,
+    /// with a fact that has the engine's name.
     pub trial: &'static str,
-    /// What to do where torch is there and the trial fails.
+    /// Advice where torch is there and the trial fails.
     pub advice: &'static str,
-    /// A dtype that not every machine can run it in.
+    /// A dtype in which the engine does not run on every machine.
     pub limit: Option<Limit>,
-    /// Files of its adapter, a Python package, by name. `adapter.py` has the class `Engine`.
+    /// Files of the engine's adapter, a Python package, by name. `adapter.py` has the class
+    /// `Engine`.
     pub adapter: &'static [(&'static str, &'static str)],
 }
 
-/// A package that an engine comes with.
+/// A Python package that has an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Package {
-    /// Its name for pip, which is that of its module.
+    /// Name for pip, which is that of the module.
     pub module: &'static str,
-    /// Its name for people.
+    /// Name for people.
     pub title: &'static str,
 }
 
 /// Torch, which every real engine needs.
 pub const TORCH: Package = Package { module: "torch", title: "torch" };
 
-/// A dtype that an engine refuses on the CPU ranks of some machines. It is asked itself, before a run.
+/// A dtype that an engine refuses on the CPU ranks of some machines. The engine is asked before a
+/// run.
 pub struct Limit {
-    /// What is looked at, for people.
+    /// Subject of the check, for people.
     pub subject: &'static str,
     /// The dtype.
     pub dtype: Dtype,
-    /// The fact that says whether the installed engine takes it.
+    /// Name of the fact that says whether the installed engine accepts the dtype.
     pub taken: &'static str,
-    /// The fact that says whether the CPU has it.
+    /// Name of the fact that says whether the CPU has the dtype.
     pub on_cpu: &'static str,
-    /// Why the engine refuses it where the CPU does not have it.
+    /// Reason for the engine's refusal where the CPU does not have the dtype.
     pub without_cpu: &'static str,
-    /// What to do where the CPU does not have it.
+    /// Advice where the CPU does not have the dtype.
     pub other_cpu: &'static str,
-    /// What to do where the engine refuses it though the CPU has it.
+    /// Advice where the engine refuses the dtype though the CPU has it.
     pub other_release: &'static str,
 }
 
 named_enum! {
     /// The project whose template a report of a bug follows.
     pub enum Project {
-        /// DeepSpeed's.
+        /// DeepSpeed.
         DeepSpeed = "deepspeed",
-        /// PyTorch's.
+        /// PyTorch.
         PyTorch = "pytorch",
-        /// Nobody's in particular.
+        /// No project in particular.
         Plain = "plain",
     }
 }
@@ -105,8 +110,8 @@ pub fn of(engine: Engine) -> &'static Room {
     }
 }
 
-/// Every engine that ranks in Python run, with what they need; those that come with torch first, which
-/// are quick to try.
+/// All engines whose ranks run in Python, with the Python that they need; engines that are part of
+/// torch come first, because they are quick to try.
 pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
     let all = Engine::ALL.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
     let (with_torch, others): (Vec<_>, Vec<_>) =
@@ -120,7 +125,7 @@ pub fn packages() -> impl Iterator<Item = Package> {
 }
 
 impl Room {
-    /// Whether it is a real engine: one of a release, and not zprobe's own.
+    /// True if the engine is a real one: a released engine, and not zprobe's own.
     pub fn is_real(&self) -> bool {
         self.python.is_some()
     }

@@ -1,4 +1,4 @@
-//! Values as expressions of Python that are data whatever stands in them.
+//! Values as Python expressions, escaped so that no content can become code.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::spec::Dtype;
 
-/// A text as a literal: ASCII alone, so that nothing in it ends the literal, or its line.
+/// A text as a string literal in ASCII, escaped so that nothing in it ends the literal or its line.
 pub(crate) fn literal(text: &str) -> String {
     let mut literal = String::from("'");
     for c in text.chars() {
@@ -21,19 +21,19 @@ pub(crate) fn literal(text: &str) -> String {
     literal + "'"
 }
 
-/// An expression that reads a value from its JSON, a line of which is a line of the script.
+/// An expression that parses a value from JSON, each line of which takes a line of the script.
 pub(crate) fn loaded(value: &Value) -> String {
     let document = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".to_owned());
     let lines: String = document.lines().map(|line| format!("    {}\n", literal(line))).collect();
     format!("json.loads(\n{lines})")
 }
 
-/// The word for a truth.
+/// The Python literal of a boolean.
 pub(crate) fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// The name of torch for a dtype.
+/// The name of a dtype in torch.
 pub(crate) fn torch(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bf16 => "torch.bfloat16",

@@ -15,15 +15,15 @@ DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
 class Channel:
-    """Writes one sender's records; `rank` is None for the host."""
+    """Writer of the records of one sender; `rank` is None for the host."""
 
     def __init__(self, run, rank, fd):
         self.run, self.rank, self.fd, self.seq = run, rank, fd, 0
         self.digests = []
-        self.selection = None  # Of buffers; all until there is one.
+        self.selection = None  # The selection of buffers; without one all are recorded.
 
     def emit(self, type, **fields):
-        """Writes an event at once and whole: what is written survives the death of this process."""
+        """Writes an event immediately and in one piece, so that it survives the death of this process."""
         event = dict(type=type, **fields)
         record = dict(v=1, run=self.run, rank=self.rank, seq=self.seq, t_ns=time.time_ns(), event=event)
         self.seq += 1
@@ -34,7 +34,7 @@ class Channel:
     def buffer(self, point, layout, tensor, step=None, microbatch=None, norm=None):
         """Records a flat tensor, and remembers its digest for the in-band exchange.
 
-        `norm` is that of the whole buffer, where these are samples of it.
+        `norm` is that of the whole buffer, where the tensor holds samples of it.
         """
         if self.selection and not self.selection.has(point, step, microbatch):
             return

@@ -4,7 +4,7 @@ import torch
 
 
 class Code:
-    """Which value every gradient of a run has in every element of the flat order."""
+    """The value of every gradient of a run in every element of the flat order."""
 
     def __init__(self, contributions, seed):
         self.seed, self.length = seed, 32

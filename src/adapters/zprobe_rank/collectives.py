@@ -1,7 +1,7 @@
 """The order of collectives, as this rank enters them from Python.
 
-Ranks that enter different collectives hang, crash, or add up what does not belong together.
-Collectives that an engine issues from C++ (DDP's reducer) do not pass here.
+Ranks that enter different collectives hang, crash, or add up unrelated tensors.
+Collectives that an engine issues from C++ (DDP's reducer) are not observed here.
 """
 
 import functools
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from zprobe_rank.channel import DTYPE_NAMES
 
-# Function of `torch.distributed`: operation, and position and name of the tensor that is put in.
+# Function of `torch.distributed`: operation, and position and name of the input tensor.
 WATCHED = {
     "all_reduce": ("all-reduce", 0, "tensor"),
     "reduce": ("reduce", 0, "tensor"),
@@ -26,7 +26,7 @@ WATCHED = {
 
 
 def watch(channel):
-    """Emits an event before each collective; to be called before the engine looks them up."""
+    """Makes each collective emit an event first; call it before the engine imports the functions."""
     sequence = itertools.count()
     for name, place in WATCHED.items():
         function = getattr(dist, name, None)

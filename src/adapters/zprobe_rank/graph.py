@@ -1,4 +1,4 @@
-"""The autograd graph of a loss: which parameters it reaches."""
+"""The autograd graph of a loss, and the parameters that it reaches."""
 
 
 def walk(loss, index_of):

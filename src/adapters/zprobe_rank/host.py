@@ -1,4 +1,4 @@
-"""The host: imports torch and the engine once, forks the ranks, and says how each of them ended."""
+"""The host: imports torch and the engine once, forks the ranks, and reports how each of them ended."""
 
 import ctypes
 import importlib
@@ -11,7 +11,7 @@ from zprobe_rank import pool
 
 
 def main():
-    """What the launcher starts; docs/protocol.md says what it is given.
+    """Entry point that the launcher starts; docs/protocol.md describes its environment.
 
     As a pool it loads the engine that its argument names, and then hosts run after run.
     """
@@ -89,7 +89,7 @@ def _leave(body, *args):
 
 
 def _become_rank(environment, spec, rank, event_fds, listener, host_pid):
-    """Ties this process to the host's life, sends its output to its own logs, and runs the rank."""
+    """Makes this process die with its host, sends its output to its own logs, and runs the rank."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != host_pid:

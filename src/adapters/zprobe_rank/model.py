@@ -20,7 +20,7 @@ class Node(nn.Module):
         logits, at = [], 0
         for parameter in self.parameters(recurse=False):
             if data[at] is not None:
-                # In fp32: the division that follows must not round twice.
+                # Summed in fp32, so that the division that follows does not round twice.
                 logits.append((parameter.float() * data[at].float()).sum().reshape(1))
             at += 1
         for child in self.children():
@@ -63,7 +63,7 @@ class CodedModel(Node):
         return (loss, logits) if self.output == "tuple" else dict(loss=loss, logits=logits)
 
     def loss(self, output):
-        """The loss of what forward returned."""
+        """The loss in the value that forward returned."""
         if self.output == "logits":
             return output.sum() * self.scale
         return output[0] if self.output == "tuple" else output["loss"]
@@ -94,7 +94,7 @@ class CodedProbe:
         self.model = CodedModel(params, workload, float(self.world_size * self.ga), values)
 
     def parts(self, step, microbatch):
-        """What goes forward and backward in a microbatch, one after the other."""
+        """The parts of a microbatch, which go forward and backward one after the other."""
         known = {}
 
         def data(param, factor):
@@ -116,14 +116,14 @@ class CodedProbe:
         return parts
 
     def loss(self, engine, part):
-        """Forward through the engine, and the loss."""
+        """Runs the engine's forward; returns the loss."""
         terms = [(engine.parameter_beside(name).float() * x).sum() * self.model.scale for name, x in part.beside]
         if part.forward is not None:
             output = engine.forward(*part.forward)
             if part.managed:
                 terms.insert(0, self.model.loss(output))
             else:
-                # A parameter of the user's own, that the engine was never given.
+                # A parameter of the user's own, which the engine was never given.
                 extra = torch.ones(1, requires_grad=True)
                 terms.append((extra * extra).sum())
         return sum(terms[1:], terms[0])
@@ -159,7 +159,7 @@ class DenseProbe:
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
 
     def parts(self, step, microbatch):
-        """What goes forward and backward in a microbatch."""
+        """The parts of a microbatch, which go forward and backward one after the other."""
         # `RunSpec::samples`: a sample does not depend on how the global batch is split.
         size = self.spec["micro_batch_size"]
         first = ((step * self.ga + microbatch) * self.spec["world_size"] + self.rank) * size
@@ -170,18 +170,18 @@ class DenseProbe:
         """Input and target of a sample of the run."""
         seed = (self.spec["seed"] * 1_000_003 + number + 1) & (1 << 64) - 1
         generator = torch.Generator().manual_seed(seed)
-        # Stage 3 leaves no parameter its shape.
+        # Not read from the weight: in stage 3 a partitioned parameter loses its shape.
         width = self.model[0].in_features
         return [torch.randn(width, generator=generator) for _ in range(2)]
 
     def loss(self, engine, data):
-        """Forward through the engine, and the loss."""
+        """Runs the engine's forward; returns the loss."""
         dtype = DTYPES[self.spec["dtype"]]
         inputs, targets = (x.to(dtype) for x in data)
         return mean_square(engine.forward(inputs), targets)
 
     def local_gradient(self, values, data):
-        """Gradient of a microbatch for parameters with these `values`, past every engine."""
+        """Gradient of a microbatch for parameters with these `values`, computed without any engine."""
         for parameter, value in zip(self.shadow.parameters(), values):
             parameter.data.copy_(value.reshape(parameter.shape))
         dtype = DTYPES[self.spec["dtype"]]

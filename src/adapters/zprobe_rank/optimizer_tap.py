@@ -1,4 +1,4 @@
-"""What the inner optimizer's step consumes: the one truth that all engines share."""
+"""The input of the inner optimizer's step, which can be observed alike under all engines."""
 
 from zprobe_rank import sampler
 
@@ -13,10 +13,10 @@ class OptimizerTap:
     def __init__(self, optimizer, placement, hint, samples, channel):
         self.optimizer, self.placement, self.channel = optimizer, placement, channel
         self.sampler = samples
-        self.hint = hint  # Where the engine would look for a fragment: `BaseEngine.hint`.
+        self.hint = hint  # The engine's hint at the place of a fragment: `BaseEngine.hint`.
         self.fragments, self.segments = [], []
-        self.held = []  # What is recorded of each fragment, as of the last time, or when first met.
-        self.chosen = []  # Which elements of each fragment that is.
+        self.held = []  # The recorded elements of each fragment, as of the last time, or when first seen.
+        self.chosen = []  # Places of these elements in each fragment.
         self.index = {}
         self.announced = 0
         self.consumed = {}
@@ -24,13 +24,13 @@ class OptimizerTap:
         optimizer.register_step_pre_hook(self._before_step)
 
     def activate(self):
-        """Begins to watch: while they set up, engines take steps of their own, with zeros."""
+        """Begins to watch; earlier steps are those that engines take with zeros during their setup."""
         self.active = True
         self._meet()
         self._announce()
 
     def record(self, step):
-        """Records what was consumed since the last call; no input if no step was taken."""
+        """Records the gradients consumed since the last call; no input if no step was taken."""
         self._announce()
         if self.consumed:
             fragments = range(len(self.fragments))
@@ -52,16 +52,16 @@ class OptimizerTap:
                 index = self.index[id(fragment)]
                 gradient = self._pick(fragment.grad, index)
                 if index in self.consumed:
-                    # Stepped twice: for SGD that is the sum.
+                    # Stepped twice, which for SGD is a step with the sum.
                     gradient = self.consumed[index] + gradient
                 self.consumed[index] = gradient
 
     def _pick(self, tensor, index):
-        """What is recorded of a tensor that is laid out like fragment `index`."""
+        """The recorded elements of a tensor that is laid out like fragment `index`."""
         return self.sampler.pick(flat(tensor), self.chosen[index])
 
     def _meet(self):
-        """Makes the acquaintance of fragments before their first step."""
+        """Registers fragments before their first step."""
         for group in self.optimizer.param_groups:
             for fragment in group["params"]:
                 if id(fragment) in self.index or flat(fragment).numel() == 0:
@@ -75,7 +75,7 @@ class OptimizerTap:
                 self.held.append(self._pick(fragment, len(self.fragments) - 1))
 
     def _announce(self):
-        """Says where the fragments lie and what they held before their first step."""
+        """Emits the layout of the fragments and their content before the first step."""
         if self.announced < len(self.fragments):
             self.announced = len(self.fragments)
             self.channel.emit("layout", layout="partition", segments=self.segments)

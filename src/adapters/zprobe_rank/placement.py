@@ -1,9 +1,9 @@
-"""Which parameters a fragment of the optimizer's holds, read from its content.
+"""The parameters that a fragment of the optimizer holds, recognised by its content.
 
 Engines flatten, reorder, pad and shard parameters, each release in its own way. Before the first
 step a fragment holds starting values, and the model's are made so that a run of them occurs only
-once: so a fragment says by itself where each of its elements belongs. Where a piece is too short to
-speak for itself, its neighbours do: the parameter before it in the model's order.
+once: so the content of a fragment shows where each of its elements belongs. A piece that is too short to be
+recognised is placed by its neighbour: the parameter before it in the model's order.
 """
 
 import torch
@@ -91,14 +91,14 @@ class Placement:
                 if size > end - start:
                     _append_unknown(segments, size - (end - start))
                 at += size
-                # Slots that hold nothing fit everything.
+                # Slots that hold nothing would fit anywhere.
                 if at == len(words) and any(segment["param"] is not None for segment in segments):
                     return segments
         return None
 
     def _padding(self, words, at):
-        """How many elements begin at `at` that no parameter has, so that they are padding: zeros, or
-        what memory is poisoned with."""
+        """Number of elements from `at` on that are padding, since no parameter has them: zeros, or the
+        value that memory is poisoned with."""
         blank = words.isnan() if self.has_zeros else words.isnan() | (words == 0)
         if not blank[at]:
             return 0
@@ -127,7 +127,7 @@ class Placement:
 
     def _without_chance(self, words, at, piece):
         """The piece without elements that agree by chance: what follows a shard may begin as the
-        parameter goes on. It has to be more than what it takes away."""
+        parameter goes on. The next piece then has to be longer than the elements that it takes away."""
         index = piece["param"]
         for start, end in self.shards[index]:
             length = end - start
@@ -163,7 +163,7 @@ class Placement:
                     piece = dict(piece, len=end - offset)
                     if piece["len"] >= CHANCE:
                         return piece
-                    # So few elements agree with much: only where nothing else does.
+                    # So few elements may agree by chance: used only where nothing else fits.
                     by_chance = by_chance or piece
         return by_chance
 
@@ -190,7 +190,7 @@ class Placement:
         return following[:UNMISTAKABLE]
 
     def _piece(self, words, at, index, offset):
-        """How far words and parameter agree."""
+        """The piece over which words and parameter agree."""
         param, length = self.params[index], 0
         most = min(len(words) - at, len(param) - offset)
         while length < most:
@@ -204,7 +204,7 @@ class Placement:
 
 
 def _shards(tensor, rank, world_size):
-    """Where a parameter's own shards lie: even pieces of its rows, and of its elements."""
+    """The ranges of this rank's shards of a parameter: even pieces of its rows, and of its elements."""
     numel = tensor.numel()
     row = numel // tensor.shape[0]
     sizes = [-(-tensor.shape[0] // world_size) * row, -(-numel // world_size)]
@@ -219,5 +219,5 @@ def _append_unknown(segments, length):
 
 
 def _words(tensor):
-    """A copy: parameters change."""
+    """A flat fp32 copy of a tensor, since parameters change."""
     return torch.empty(tensor.numel(), dtype=torch.float32).copy_(tensor.detach().reshape(-1))

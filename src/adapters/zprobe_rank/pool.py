@@ -1,7 +1,7 @@
 """The warm side of a pool: load an engine once, then fork a host for each run.
 
-The other side is zprobe; what they say to each other stands in docs/protocol.md. Standard library
-only, Python 3.8 or later.
+The other side is zprobe; docs/protocol.md describes their messages. Standard library only, Python 3.8
+or later.
 """
 
 import array
@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_pool():
-    """Whether zprobe started this program as a pool, and not for a single run."""
+    """True if zprobe started this program as a pool, and not for a single run."""
     return SOCKET in os.environ
 
 
@@ -45,7 +45,7 @@ def serve(run_host):
     pool = socket.socket(fileno=int(os.environ.pop(SOCKET)))
     pool.set_inheritable(False)
     launcher = os.getppid()
-    # What is loaded stays, so that the collector need not touch (and so copy) it in every child.
+    # Loaded objects are permanent, so the collector need not touch (and so copy) them in every child.
     gc.freeze()
     pool.send(WARM)
     while True:
@@ -64,7 +64,7 @@ def serve(run_host):
 
 
 def _receive(pool):
-    """The next message with its descriptors; an empty one when the launcher is gone."""
+    """Receives the next message with its descriptors; an empty one when the launcher is gone."""
     descriptors = array.array("i")
     space = socket.CMSG_SPACE(MOST_DESCRIPTORS * descriptors.itemsize)
     message, beside, flags, _ = pool.recvmsg(MESSAGE_LIMIT, space)
@@ -82,16 +82,16 @@ def _receive(pool):
 def _fork_twice():
     """Forks a process that forks the host and exits, so that the host becomes the launcher's child.
 
-    Returns the id of the process in between to the host, and None to the process that stays.
+    Returns the id of the process in between to the host, and None to the calling process.
     """
-    # Or the child would write what is still buffered once more.
+    # Otherwise the child would write buffered output a second time.
     sys.stdout.flush()
     sys.stderr.flush()
     _libc.fflush(None)
     try:
         child = os.fork()
     except OSError as error:
-        # Nobody holds the descriptor for the answer then, which tells the launcher.
+        # The descriptor for the answer is closed then, which tells the launcher.
         print(f"cannot fork the host of a run: {error}", file=sys.stderr, flush=True)
         return None
     if child != 0:
@@ -109,7 +109,7 @@ def _fork_twice():
 
 
 def _become_host(launcher, go_between, message, descriptors):
-    """Makes this process what the launcher would have started; returns the variables of the run."""
+    """Turns this process into the host that the launcher would have started; returns the run's variables."""
     answer, stdout, stderr, store, host_channel, *events = descriptors
     for log, number in [(stdout, 1), (stderr, 2)]:
         os.dup2(log, number)

@@ -29,14 +29,14 @@ def main(spec, rank, event_fd, listener):
         run(spec, rank, channel, listener)
         return 0
     except BaseException as error:
-        # The event says it in the trace, standard error in the log.
+        # The error goes to the trace as an event, and to the log through standard error.
         channel.emit("failed", message=account(error))
         traceback.print_exc()
         return 1
 
 
 def run(spec, rank, channel, listener):
-    """The whole run of one rank."""
+    """Runs all steps of one rank."""
     # One thread per rank: ranks share the machine, and sums do not depend on a thread count.
     torch.set_num_threads(1)
     if spec["poison_memory"]:
@@ -76,7 +76,7 @@ def run(spec, rank, channel, listener):
         engine.observe()
         tap = OptimizerTap(engine.optimizer, placement, engine.hint, sampler, channel)
         tap.activate()
-    # Where optimizers share the model is where samples of the whole are taken too.
+    # Samples of the whole are cut at the places at which the optimizers divide the model.
     cuts = gathered_ends(spec, tap, group) if sampler.active and full else None
     sampler.announce(channel, "full", segments, cuts)
     observer = Observer(spec, channel, engine, probe, tap, sampler)
@@ -93,7 +93,7 @@ def run(spec, rank, channel, listener):
 
 
 def poison_memory(channel):
-    """Memory that torch hands out holds NaN, or the largest integer, until it is written to."""
+    """Makes torch fill the memory that it hands out with NaN, or the largest integer."""
     try:
         deterministic = importlib.import_module("torch.utils.deterministic")
     except ImportError:
@@ -106,14 +106,14 @@ def poison_memory(channel):
 
 
 def take_step(spec, step, engine, probe, observer, channel):
-    """One optimizer step: forward and backward of every microbatch, then the engine's step."""
+    """Takes one optimizer step: forward and backward of every microbatch, then the engine's step."""
     accumulation_steps = spec["gradient_accumulation_steps"]
     watch = Stopwatch()
     for microbatch in range(accumulation_steps):
         boundary = microbatch + 1 == accumulation_steps
         engine.begin(step, microbatch)
         with watch.stopped():
-            # What a data loader would do.
+            # Done here as by a data loader.
             parts = probe.parts(step, microbatch)
         for number, data in enumerate(parts):
             last = number + 1 == len(parts)
@@ -140,25 +140,25 @@ def take_step(spec, step, engine, probe, observer, channel):
 
 
 class Stopwatch:
-    """Time since it was made, but for the time during which it was stopped."""
+    """Measures the time since it was made, without the time during which it was stopped."""
 
     def __init__(self):
         self.started = time.perf_counter_ns()
 
     @contextlib.contextmanager
     def stopped(self):
-        """Leaves out what happens inside."""
+        """Does not count the time spent inside the context."""
         before = time.perf_counter_ns()
         yield
         self.started += time.perf_counter_ns() - before
 
     def elapsed_ns(self):
-        """Nanoseconds."""
+        """Measured time in nanoseconds."""
         return time.perf_counter_ns() - self.started
 
 
 class Observer:
-    """Turns what the engine lets be seen into events."""
+    """Emits events about everything that can be observed of the engine."""
 
     def __init__(self, spec, channel, engine, probe, tap, sampler):
         self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
@@ -169,7 +169,7 @@ class Observer:
         self.held = None
 
     def before_backward(self, step, microbatch, loss, data):
-        """The loss, its graph, and for dense data the local gradient."""
+        """Records the loss, its graph, and for dense data the local gradient."""
         if self.tap is None:
             return
         at = self.at = dict(step=step, microbatch=microbatch)
@@ -181,7 +181,7 @@ class Observer:
             self._record("local-gradient", "full", gradient, **at)
 
     def after_backward(self, step, microbatch, last):
-        """Hooks and accumulators; also when backward failed."""
+        """Records hooks and accumulators; also when backward failed."""
         if self.tap is None:
             return
         at = dict(step=step, microbatch=microbatch)
@@ -196,19 +196,19 @@ class Observer:
             self._record("accumulator", "full", accumulated, **at)
 
     def before_step(self, step, microbatch):
-        """Gradient buffers as the step finds them."""
+        """Records gradient buffers as the step finds them."""
         gradient = self.engine.before_step() if self.tap is not None else None
         if gradient is not None:
             layout = self.engine.before_step_layout
             self._record("before-step", layout, gradient, step=step, microbatch=microbatch)
 
     def failed_step(self, step):
-        """What the optimizer consumed before the engine's step failed, if it got that far."""
+        """Records the gradients that the optimizer consumed before the engine's step failed, if any."""
         if self.tap is not None:
             self.tap.record(step)
 
     def after_step(self, step):
-        """What the optimizer consumed, scale and norm, and the parameters."""
+        """Records the gradients that the optimizer consumed, scale and norm, and the parameters."""
         if self.tap is not None:
             self.tap.record(step)
             scaling = self.engine.scaling()
@@ -222,7 +222,7 @@ class Observer:
         self.parameters(step)
 
     def parameters(self, step):
-        """The model's parameters on this rank."""
+        """Records the model's parameters on this rank."""
         parameters = self.engine.parameters()
         if isinstance(self.probe, model.DenseProbe):
             self.held = [parameter.clone() for parameter in parameters]
@@ -240,7 +240,7 @@ def inner_optimizer(settings, parameters):
 
 
 def gathered_ends(spec, tap, group):
-    """Where the parts of parameters that the optimizers of all ranks hold begin and end."""
+    """The places at which the parts of parameters held by the optimizers of all ranks begin and end."""
     partitions = [None] * spec["world_size"]
     dist.all_gather_object(partitions, tap.segments, group=group)
     return ends(partitions)
@@ -264,7 +264,7 @@ def versions(engine_class):
 
 
 def account(error):
-    """The error in its own words, and the innermost place of the engine that it comes from."""
+    """The message of an error, and the innermost place of the engine that it comes from."""
     text = "%s: %s" % (type(error).__name__, error)
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

@@ -1,4 +1,4 @@
-"""Where the ranks meet: a TCPStore at the address that the launcher listens at already."""
+"""The meeting point of the ranks: a TCPStore at the address that the launcher listens at already."""
 
 import datetime
 import os

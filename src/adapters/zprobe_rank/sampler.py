@@ -1,4 +1,4 @@
-"""What of a buffer is recorded: all of a small model's, samples of a large one's.
+"""The recorded part of a buffer: all of it in a small model, samples of it in a large one.
 
 Samples are windows of one code length, each of which the diagnosis can decode by itself: the first
 and the last of every piece of a parameter, where engines slip, and some at pseudo-random places. The
@@ -13,12 +13,12 @@ import torch
 # Windows of a piece, besides the first and the last.
 INNER_WINDOWS = 14
 
-# Elements whose norm is computed in fp32; from there on it is fp64.
+# Number of elements from which on norms are computed in fp64 rather than fp32.
 CHUNK = 1 << 18
 
 
 class Pieces:
-    """Tensors that lie one after the other in a buffer; `finish` makes of them what is recorded."""
+    """Tensors that follow one another in a buffer; `finish` converts them to the recorded form."""
 
     def __init__(self, tensors, finish=lambda tensor: tensor):
         self.tensors, self.finish = [tensor.detach().reshape(-1) for tensor in tensors], finish
@@ -35,12 +35,12 @@ class Picked:
         self.values, self.norm = values, norm
 
     def __add__(self, other):
-        """The sum; its norm is that of gradients that have nothing to do with each other."""
+        """The sum; its norm is an estimate that takes the two gradients to be orthogonal."""
         norm = None if self.norm is None else math.hypot(self.norm, other.norm)
         return Picked(self.values + other.values, norm)
 
     def nothing(self):
-        """As many zeros."""
+        """Zeros of the same length."""
         return Picked(torch.zeros_like(self.values), None if self.norm is None else 0.0)
 
 
@@ -53,9 +53,9 @@ class Sampler:
         self.split = {}
 
     def announce(self, channel, layout, segments, cuts=None):
-        """Says which elements of a layout's buffers will be recorded: nothing if all are.
+        """Emits the elements of a layout's buffers that will be recorded; nothing if all are.
 
-        `cuts` are places in parameters, by index, at which some rank's part of the model ends.
+        `cuts` are places in parameters, by index, at which the part of some rank ends.
         """
         if not self.active:
             return
@@ -80,7 +80,7 @@ class Sampler:
         size, length = self.code_length, segment["len"]
         if length <= (INNER_WINDOWS + 2) * size:
             return [(0, length)]
-        # By what the piece is, so that every rank that holds it chooses alike.
+        # Seeded by the piece itself, so that every rank that holds it makes the same choice.
         place = random.Random("%d %d %d %d" % (self.seed, segment["param"], segment["offset"], length))
         starts = [0, length - size] + [place.randrange(length - size) for _ in range(INNER_WINDOWS)]
         runs = []
@@ -104,7 +104,7 @@ class Sampler:
         return Picked(finish(tensor[index]), norm(tensor, finish))
 
     def record(self, channel, point, layout, pieces, **at):
-        """Emits a buffer, or what is to be seen of it."""
+        """Emits a buffer, or the part of it that is to be recorded."""
         if not self.active:
             channel.buffer(point, layout, pieces.whole(), **at)
             return
@@ -149,7 +149,7 @@ def cut(segments, cuts):
 
 
 def ends(partitions):
-    """Places in parameters, by index, at which a segment of some rank's begins or ends."""
+    """Places in parameters, by index, at which a segment of any rank begins or ends."""
     places = {}
     for segment in (segment for segments in partitions for segment in segments):
         at = places.setdefault(segment["param"], set())
@@ -158,13 +158,13 @@ def ends(partitions):
 
 
 def norm(tensor, finish):
-    """Euclidean norm of a long tensor, without a copy of it."""
+    """Euclidean norm of a long tensor, computed without a copy of the whole."""
     squares = 0.0
     for chunk in tensor.split(CHUNK):
         chunk = finish(chunk)
         part = torch.linalg.vector_norm(chunk, dtype=torch.float32).item()
         if not math.isfinite(part):
-            # Perhaps only fp32 is too narrow.
+            # The sum may overflow in fp32 alone.
             part = torch.linalg.vector_norm(chunk.double()).item()
         squares += part * part
     return math.sqrt(squares)

@@ -1,4 +1,4 @@
-"""Which buffers of a run are recorded: `Recording` in `spec/recording.rs`."""
+"""The choice of the buffers of a run that are recorded: `Recording` in `spec/recording.rs`."""
 
 
 class Selection:
@@ -11,7 +11,7 @@ class Selection:
         self.content = rank in _set(recording["ranks"])
 
     def has(self, point, step, microbatch):
-        """Whether a buffer is recorded; the weights before a recorded step are, too."""
+        """True if a buffer is recorded; the weights before a recorded step are, too."""
         if step is None:
             return True
         inside = microbatch is None or microbatch in self.microbatches
@@ -19,12 +19,12 @@ class Selection:
         return step in self.steps and inside or before and step + 1 in self.steps
 
     def has_content(self, point):
-        """Whether a buffer's content is recorded, and not only its digest and norm."""
+        """True if a buffer's content is recorded, and not only its digest and norm."""
         return self.content or point not in ("accumulator", "local-gradient")
 
 
 class _All:
-    """Every number."""
+    """A set that contains every number."""
 
     def __contains__(self, number):
         return True

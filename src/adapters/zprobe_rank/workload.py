@@ -1,4 +1,4 @@
-"""What goes forward and backward in each microbatch: `spec/workload.rs`, which sends it."""
+"""The losses that go forward and backward in each microbatch, as `spec/workload.rs` sends them."""
 
 
 class Workload:
@@ -22,7 +22,7 @@ class Workload:
         raise IndexError("a step has no microbatch that late")
 
     def goes_backward_again(self):
-        """Whether some microbatch has more than one loss."""
+        """True if some microbatch has more than one loss."""
         return any(len(stretch["losses"]) > 1 for step in self.steps for stretch in step)
 
 

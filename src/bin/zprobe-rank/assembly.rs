@@ -1,7 +1,7 @@
 //! The engine of one rank, put together from its parts.
 //!
-//! Here alone a run's fault meets the engine: each function of [`crate::faults`] takes a sound part,
-//! and gives back the one to build in.
+//! Only this module injects faults into the engine: each function of [`crate::faults`] takes a
+//! sound part and returns the part to build in.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub fn engine(
     let context = Rc::new(context);
     let model = model::build(&context.spec, &context.plan, rank, device)?;
 
-    // Hooks first: they belong to the parameters, whatever these hold.
+    // Hooks are attached first: they belong to the parameters, whatever the content of these.
     let flow = Rc::new(RefCell::new(flow(fault, &context, model.parameters())?));
     let hooks = (context.spec.dataflow() == Some(Dataflow::IpgBucket))
         .then(|| Hooks::attach(&flow, model.parameters(), faults::hook(fault, Hook::TO_THE_FLOW)));
@@ -72,7 +72,7 @@ pub fn engine(
     })
 }
 
-/// The way of gradients that the run asks for.
+/// The gradient flow that the run asks for.
 fn flow(
     fault: Injected,
     context: &Rc<Context>,

@@ -1,4 +1,4 @@
-//! Element types of tensors, by the names that the run has for them.
+//! Element types of tensors: conversion between torch's and the run's.
 
 use anyhow::{Result, bail};
 use tch::Kind;

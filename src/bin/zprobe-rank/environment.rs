@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use zprobe::spec::RunSpec;
 use zprobe::trace::contract;
 
-/// A rank host's instructions.
+/// Instructions to a rank host.
 pub struct Environment {
-    /// Identifies the run.
+    /// Identifier of the run.
     pub run: String,
-    /// The run.
+    /// Specification of the run.
     pub spec: RunSpec,
     /// Event channel of each hosted rank, in rank order.
     pub event_channels: Vec<File>,
@@ -47,7 +47,7 @@ impl Environment {
             store_listener: optional_descriptor(contract::STORE_FD)?,
             store_host: variable("MASTER_ADDR")?,
             store_port: parsed("MASTER_PORT", &variable("MASTER_PORT")?)?,
-            // A path need not be text.
+            // A path need not be valid UTF-8.
             run_dir: env::var_os(contract::RUN_DIR).map_or_else(PathBuf::new, PathBuf::from),
         })
     }

@@ -1,4 +1,4 @@
-//! The rank host: loads libtorch once, forks the ranks, and says how each of them ended.
+//! The rank host: loads libtorch once, forks the ranks, and reports how each of them ended.
 //!
 //! libtorch's static initialisers take longer than the whole probed step. They run once here, in
 //! a process with a single thread, and every rank inherits their result through `fork`.
@@ -65,10 +65,10 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
     Ok(())
 }
 
-/// Ties a freshly forked child's life to its host's, and sends its output to its own logs.
+/// Makes a freshly forked child die with its host, and sends its output to its own logs.
 fn become_rank(rank: usize, host: Pid, dir: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The signal comes only for a death from now on.
+    // The signal is sent only if the host dies after the call above.
     if getppid() != host {
         bail!("the rank host died before its rank started");
     }

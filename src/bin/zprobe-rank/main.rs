@@ -1,8 +1,8 @@
 //! Ranks of the native engine: the only program of zprobe that links libtorch.
 //!
 //! `zprobe` starts it as a rank host, which forks one process per rank, or as a pool, which forks
-//! such a host for each of many runs. Each rank runs the sharded
-//! engine on a synthetic model and emits [`zprobe::trace::Event`]s on its own channel.
+//! such a host for each of many runs. Each rank runs the sharded engine on a synthetic model and
+//! emits [`zprobe::trace::Event`]s on its own channel.
 
 #![allow(clippy::disallowed_macros, reason = "what it prints is a log, or an answer to zprobe")]
 
@@ -60,14 +60,14 @@ fn run() -> Result<()> {
     }
 }
 
-/// Says on standard error what went wrong; returns the exit code of a failed rank.
+/// Prints an error on standard error; returns the exit code of a failed rank.
 fn complain(err: &Error) -> i32 {
     eprintln!("zprobe-rank: {err:#}");
     1
 }
 
-/// Leaves without running libtorch's exit handlers, which cost more than the probed step and may
-/// wait for threads that a forked child does not have.
+/// Ends the process without running libtorch's exit handlers, which cost more than the probed step
+/// and may wait for threads that a forked child does not have.
 fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions; the event channel is unbuffered.
     unsafe { nix::libc::_exit(code) }

@@ -23,19 +23,22 @@ use zprobe::trace::handover::{MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, decode};
 use crate::environment::optional_descriptor;
 use crate::{complain, exit_now};
 
-/// The time between two looks whether the launcher has adopted the host.
+/// Time between two checks of whether the launcher has adopted the host.
 const ADOPTION_POLL: Duration = Duration::from_micros(50);
 
 /// The launcher's message about a run.
 struct Message {
     variables: Vec<(OsString, OsString)>,
-    /// For the answer, standard output, standard error, the store, the host channel, and events.
+    /// Descriptors for the answer, standard output, standard error, the store, the host channel,
+    /// and events.
     descriptors: Vec<OwnedFd>,
 }
 
-/// Returns in a process of its own for each run, which then is like one that was started for the
-/// run: it has the run's variables and descriptors, and its output goes to the run's logs. Returns
-/// at once where this program was started for a single run. The process that stays leaves when the
+/// Returns in a new process for each run of a pool, or at once where this program was started for a
+/// single run.
+///
+/// The new process is like one that was started for the run: it has the run's variables and
+/// descriptors, and its output goes to the run's logs. The pool's own process exits when the
 /// launcher has no more runs.
 pub fn wait_for_run() -> Result<()> {
     let Some(socket) = optional_descriptor(contract::POOL_FD)? else { return Ok(()) };
@@ -60,7 +63,7 @@ pub fn wait_for_run() -> Result<()> {
     }
 }
 
-/// The next message; none when the launcher is gone.
+/// Receives the next message; none when the launcher is gone.
 fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
     let mut text = vec![0; MESSAGE_LIMIT];
     let mut beside = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
@@ -101,7 +104,7 @@ fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
 }
 
 /// Forks a process that forks the host and exits, so that the host becomes the launcher's child.
-/// Returns the id of the process in between to the host, and none to the process that stays.
+/// Returns the id of the process in between to the host, and none to the calling process.
 fn fork_twice() -> Result<Option<Pid>> {
     // SAFETY: this process has one thread, so the child may do anything that the parent may.
     if let ForkResult::Parent { child } = unsafe { fork() }.context("cannot fork")? {
@@ -117,7 +120,7 @@ fn fork_twice() -> Result<Option<Pid>> {
     }
 }
 
-/// Makes this process what the launcher would have started.
+/// Turns this process into the host that the launcher would have started for the run.
 fn become_host(launcher: Pid, go_between: Pid, message: Message) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
     let mut next = || descriptors.next().context("the message about a run lacks descriptors");
@@ -134,7 +137,7 @@ fn become_host(launcher: Pid, go_between: Pid, message: Message) -> Result<()> {
     if getppid() != launcher {
         bail!("zprobe is gone, or has not adopted this process");
     }
-    // They stay open for whoever reads the variables.
+    // The descriptors stay open for the code that reads the variables.
     let number = |fd: OwnedFd| OsString::from(fd.into_raw_fd().to_string());
     let events: Vec<OsString> = descriptors.map(number).collect();
     let numbers = [

@@ -21,8 +21,8 @@ pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32
     match run(rank, &recorder, environment) {
         Ok(()) => 0,
         Err(err) => {
-            // The event says it in the trace, standard error in the log; if the channel is gone
-            // the log is what remains.
+            // The error goes to the trace as an event and to the log through standard error, which
+            // remains if the channel is gone.
             let _ = recorder.emit(Event::Failed { message: format!("{err:#}") });
             complain(&err)
         }

@@ -13,7 +13,7 @@ use zprobe::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, Record}
 use crate::dtype::dtype_of;
 use crate::sampler::Sampler;
 
-/// Writes one sender's records.
+/// Writer of the records of one sender.
 pub struct Recorder {
     run: String,
     rank: Option<usize>,
@@ -24,7 +24,7 @@ pub struct Recorder {
     sampler: RefCell<Option<Sampler>>,
 }
 
-/// Flat tensors that lie one after the other in a buffer.
+/// Flat tensors that follow one another in a buffer.
 pub struct Pieces {
     /// The tensors.
     pub tensors: Vec<Tensor>,
@@ -35,13 +35,13 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// A flat tensor as it is.
+    /// A single flat tensor, unscaled.
     pub fn whole(tensor: &Tensor) -> Self {
         Self { tensors: vec![tensor.detach()], kind: tensor.kind(), scale: 1.0 }
     }
 
-    /// Gradients that carry a loss scale, without it. Scales are powers of two, so that this is
-    /// exact in fp32.
+    /// Gradients that carry a loss scale, to be recorded without it. Scales are powers of two, so
+    /// that the division is exact in fp32.
     pub fn unscaled(self, scale: f64) -> Self {
         let kind = if scale == 1.0 { self.kind } else { Kind::Float };
         Self { kind, scale, ..self }
@@ -75,8 +75,9 @@ impl Recorder {
         }
     }
 
-    /// Settles what is recorded from here on: how much is observed, and the samples of buffers that
-    /// are too large, which follow the layouts that they are part of.
+    /// Sets what is recorded from here on: how much is observed, and the samples of buffers that
+    /// are too large. Emits the layouts of these samples, to follow the layouts that they are part
+    /// of.
     pub fn settle(&self, spec: &RunSpec, sampler: Option<Sampler>) -> Result<()> {
         self.spec.get_or_init(|| spec.clone());
         for (layout, samples) in sampler.iter().flat_map(Sampler::layouts) {
@@ -107,7 +108,8 @@ impl Recorder {
         spec.records_content(point, rank)
     }
 
-    /// Writes one event, at once and whole: what is written survives the death of this process.
+    /// Writes one event immediately and in one piece, so that it survives the death of this
+    /// process.
     pub fn emit(&self, event: Event) -> Result<()> {
         let record = Record {
             v: PROTOCOL_VERSION,
@@ -127,8 +129,8 @@ impl Recorder {
         self.channel.borrow_mut().write_all(line).context("the launcher closed the event channel")
     }
 
-    /// Records a buffer bit for bit, or what is to be seen of it, and remembers its digest for the
-    /// in-band exchange.
+    /// Records a buffer bit for bit, or the part of it that is to be recorded, and remembers its
+    /// digest for the in-band exchange.
     pub fn buffer(&self, at: At, pieces: &Pieces) -> Result<()> {
         if !self.wants_at(&at) {
             return Ok(());

@@ -1,9 +1,9 @@
 //! The recorded part of a buffer: all of it in a small model, samples of it in a large one.
 //!
-//! As Python's ranks do it (`src/adapters/zprobe_rank/sampler.py`): samples are windows of one code
-//! length, each of which the diagnosis can decode by itself: the first and the last of every piece of
-//! a parameter, where engines slip, and some at pseudo-random places. The same elements are recorded
-//! at every point, and by every rank that holds the piece.
+//! The choice is that of Python's ranks (`src/adapters/zprobe_rank/sampler.py`): samples are
+//! windows of one code length, each of which the diagnosis can decode by itself: the first and the
+//! last of every piece of a parameter, where engines slip, and some at pseudo-random places. The
+//! same elements are recorded at every point, and by every rank that holds the piece.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::engine::partitioning::Partitioning;
 /// Windows of a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;
 
-/// Elements whose norm is computed in fp32; from there on it is fp64.
+/// Number of elements from which on norms are computed in fp64 rather than fp32.
 const CHUNK: i64 = 1 << 18;
 
 /// The samples of each layout of one rank.
@@ -29,15 +29,15 @@ pub struct Sampler {
 
 /// The recorded elements of a layout's buffers.
 pub struct Samples {
-    /// The pieces of parameters that they are.
+    /// The pieces of parameters that the elements belong to.
     pub segments: Vec<Segment>,
-    /// Their places in the buffer.
+    /// Places of the elements in the buffer.
     places: Vec<Range<usize>>,
 }
 
 impl Sampler {
-    /// Chooses the samples of a run's layouts, of which rank `owner` holds its partition; none where
-    /// buffers are recorded whole.
+    /// Chooses the samples of a run's layouts, for the partition that rank `owner` holds; none
+    /// where buffers are recorded whole.
     pub fn of(
         spec: &RunSpec,
         plan: &Plan,
@@ -66,7 +66,7 @@ impl Sampler {
     /// The recorded elements of a buffer that consists of flat `pieces`, and its whole norm.
     pub fn pick(&self, layout: LayoutName, pieces: &[Tensor]) -> Result<(Tensor, f64)> {
         let samples = self.layouts.get(&layout).context("a layout without samples")?;
-        // At least nothing: a partition may be all padding.
+        // The first is an empty tensor: a partition may be all padding.
         let nothing = pieces.first().context("a buffer without pieces")?.f_narrow(0, 0, 0)?;
         let (mut picked, mut squares) = (vec![nothing], 0.0);
         let (mut places, mut start) = (samples.places.iter().peekable(), 0);
@@ -121,7 +121,7 @@ impl Windows {
         if len <= (INNER_WINDOWS + 2) * size {
             return std::iter::once(0..len).collect();
         }
-        // By what the piece is, so that every rank that holds it chooses alike.
+        // Seeded by the piece itself, so that every rank that holds it makes the same choice.
         let mut state = [param, piece.offset, len]
             .into_iter()
             .fold(self.seed, |state, number| scattered(state ^ number as u64));
@@ -142,7 +142,7 @@ impl Windows {
     }
 }
 
-/// Places in parameters at which a segment of some rank's begins or ends.
+/// Places in parameters at which a segment of any rank begins or ends.
 fn ends(partitions: &[Vec<Segment>]) -> BTreeMap<usize, Vec<usize>> {
     let mut ends: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for segment in partitions.iter().flatten() {
@@ -172,7 +172,7 @@ fn cut(segments: Vec<Segment>, ends: &BTreeMap<usize, Vec<usize>>) -> Vec<Segmen
     pieces
 }
 
-/// SplitMix64's finaliser.
+/// Finaliser of SplitMix64.
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -180,12 +180,12 @@ fn scattered(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Sum of squares of a long tensor, without a copy of it.
+/// Sum of squares of a long tensor, computed without a copy of the whole.
 fn square_sum(tensor: &Tensor) -> Result<f64> {
     let mut squares = 0.0;
     for chunk in tensor.f_split(CHUNK, 0)? {
         let norm = chunk.f_to_kind(Kind::Float)?.f_norm()?.double_value(&[]);
-        // Perhaps only fp32 is too narrow.
+        // The sum may overflow in fp32 alone.
         let norm = if norm.is_finite() {
             norm
         } else {

@@ -15,8 +15,8 @@ COMM_HOOKS = {
 
 MIB = 1024 * 1024
 
-# What DDP logs about how it was made, and then about its buckets: not the rest, which is timings,
-# or differs by machine and rank.
+# Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
+# timings, or differs by machine and rank.
 CONSTRUCTION = (
     "backend_name",
     "bucket_cap_bytes",
@@ -76,7 +76,7 @@ class Engine(LoopEngine):
 
     def backward(self, loss):
         if self.late:
-            # Too late: this microbatch's forward has looked at the flag that `no_sync` switches.
+            # Too late: this microbatch's forward has already read the flag that `no_sync` sets.
             self.ddp.require_backward_grad_sync = self.final
         super().backward(loss)
 
@@ -98,7 +98,7 @@ class Engine(LoopEngine):
 def first_bucket_like_the_others(bucket_cap_mb):
     """Gives DDP's first bucket the capacity of the others while DDP is made.
 
-    A torch of today does so when a capacity is asked for. Up to 2.0 at least, the first bucket
+    Current torch does so when a capacity is asked for. Up to 2.0 at least, the first bucket
     takes a MiB all the same, and a small model never fills it: this is the constant that torch's
     own source says users can set for that (`_ddp_init_helper` in `nn/parallel/distributed.py`).
     """

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 
-# Before the import: DeepSpeed looks for its accelerator then.
+# Set before the import, during which DeepSpeed chooses its accelerator.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
@@ -28,7 +28,7 @@ for module in (
 
 
 class Engine(BaseEngine):
-    """What `deepspeed.initialize` returns."""
+    """The engine that `deepspeed.initialize` returns."""
 
     packages = ("deepspeed",)
 
@@ -73,7 +73,7 @@ class Engine(BaseEngine):
 
     def accumulation(self, final):
         if self.several_backwards:
-            # Whoever goes backward more often than once before a step has to say which is the last.
+            # With several backwards before a step, DeepSpeed has to be told which one is the last.
             self.engine.set_gradient_accumulation_boundary(final)
         return super().accumulation(final)
 
@@ -167,8 +167,8 @@ def loss_scale(wrapper):
 
 
 def avoid_compiling():
-    """DeepSpeed compiles a shared-memory collective for CPU ranks, which takes minutes; without it
-    they use torch's own Gloo."""
+    """Keeps DeepSpeed from compiling a shared-memory collective for CPU ranks, which takes minutes;
+    without it they use torch's own Gloo."""
     module = sys.modules.get("deepspeed.comm.torch")
     if module is not None and hasattr(module, "build_shm_op"):
         module.build_shm_op = lambda: None

@@ -3,11 +3,11 @@
 use crate::engines::axes::{Axes, Choice, choices, clipping, shapes_without};
 use crate::spec::Shape;
 
-/// Dtype of the model, and dtypes in which its microbatches can be added up: its own first.
+/// Dtypes of the model, each with the dtypes in which microbatches can be added up, its own first.
 const DTYPES: &[(&str, &[&str])] =
     &[("bf16", &["bf16", "fp32"]), ("fp16", &["fp16", "fp32"]), ("fp32", &["fp32"])];
 
-/// The stages.
+/// ZeRO stages.
 const STAGES: [&str; 4] = ["0", "1", "2", "3"];
 
 pub(super) fn axes() -> Axes {
@@ -95,7 +95,7 @@ fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
     ]
 }
 
-/// Microbatches and ranks, beside the default of 4 and 2.
+/// Numbers of microbatches and ranks other than the defaults of 4 and 2.
 fn counts() -> Vec<Choice> {
     choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
 }

@@ -1,4 +1,4 @@
-"""What DeepSpeed's IPG buckets hold when they are flushed; afterwards they are always empty."""
+"""The content of DeepSpeed's IPG buckets when they are flushed; afterwards they are always empty."""
 
 import sys
 
@@ -8,7 +8,7 @@ FLUSHES = {
     "DeepSpeedZeroOptimizer_Stage3": "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads",
 }
 
-# Who calls it because the next gradient does not fit.
+# The method that calls it because the next gradient does not fit.
 FULL = "reduce_independent_p_g_buckets_and_remove_grads"
 
 
@@ -20,13 +20,13 @@ class BucketWatch:
         self.step, self.microbatch, self.flushes = None, None, 0
 
     def begin(self, step, microbatch):
-        """From now on flushes belong to this microbatch."""
+        """Assigns later flushes to this microbatch."""
         if step != self.step:
             self.flushes = 0
         self.step, self.microbatch = step, microbatch
 
     def flush(self, full, dtype):
-        """Tells of the bucket that is about to be flushed, the largest where there are several."""
+        """Emits the bucket that is about to be flushed, the largest where there are several."""
         elements, params = max((content(bucket) for bucket in self.buckets(dtype)), key=lambda found: found[0])
         params = [self.index[id(p)] for p in map(self.parameter, params) if id(p) in self.index]
         capacity = int(self.wrapper.reduce_bucket_size)

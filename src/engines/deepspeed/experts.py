@@ -10,8 +10,8 @@ from torch import nn
 class Experts(MoE):
     """As many experts as ranks, of which each rank holds one; the data of every rank go to all of them.
 
-    DeepSpeed looks for instances of its MoE layer, and has them make the process groups. What that
-    layer has inside is left out: its gate multiplies with probabilities, which are not exact.
+    DeepSpeed looks for instances of its MoE layer, and has them make the process groups. The inside
+    of that layer is left out: its gate multiplies with probabilities, which are not exact.
     """
 
     def __init__(self, weight, world_size):
@@ -19,7 +19,7 @@ class Experts(MoE):
         self.ep_size = self.num_experts = world_size
         self.expert_group_name = "ep_size_%d" % world_size
         self.weight = weight
-        # What makes a parameter an expert's: `Experts.__init__` in deepspeed/moe/experts.py.
+        # Attributes that mark a parameter as an expert's: `Experts.__init__` in deepspeed/moe/experts.py.
         weight.allreduce = False
         weight.group_name = self.expert_group_name
 
@@ -44,5 +44,5 @@ def place_experts(model, name, world_size):
 
 
 def groups_for_optimizer(parameters):
-    """The optimizer's groups, in which DeepSpeed wants experts apart."""
+    """The optimizer's groups, in which DeepSpeed requires experts to be separate."""
     return split_params_into_different_moe_groups_for_optimizer(dict(params=list(parameters), name="parameters"))

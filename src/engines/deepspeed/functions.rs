@@ -1,9 +1,9 @@
-//! The functions of DeepSpeed that make the buffers of the journey.
+//! The functions of DeepSpeed that make the recorded buffers.
 
 use crate::spec::Point;
 use crate::spec::Point::{Accumulator, BeforeStep, OptimizerInput, Parameters, Reduced};
 
-/// Function and file, by class of the optimizer that wraps the inner one, and point.
+/// Function and file, by point and by the class that wraps the inner optimizer.
 const FUNCTIONS: &[(&str, Point, &str)] = &[
     ("BF16_Optimizer", Accumulator, "BF16_Optimizer.update_hp_grads (runtime/bf16_optimizer.py)"),
     ("BF16_Optimizer", Reduced, "DeepSpeedEngine.allreduce_gradients (runtime/engine.py)"),
@@ -78,7 +78,7 @@ const FUNCTIONS: &[(&str, Point, &str)] = &[
 
 /// The function that makes the buffer at a point, under this class of DeepSpeed's optimizers.
 pub(super) fn function(class: &str, point: Point) -> Option<&'static str> {
-    // Subclasses and wrappers carry more than the class in their name.
+    // The whole name must match: subclasses and wrappers have longer names.
     let known = FUNCTIONS.iter().find(|(name, at, _)| class == *name && *at == point);
     known.map(|(.., function)| *function)
 }

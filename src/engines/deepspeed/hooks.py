@@ -1,11 +1,11 @@
-"""How often DeepSpeed's gradient hooks fire.
+"""Counts of the firings of DeepSpeed's gradient hooks.
 
-Its hooks are closures that call a method of the optimizer on themselves: that method is wrapped.
+The hooks are closures that call a method of the optimizer: that method is wrapped.
 """
 
 import torch
 
-# What the hooks call, by class of the optimizer: the first that a release has.
+# Methods that the hooks call, by class of the optimizer: the first that a release has counts.
 CALLED_BY_HOOKS = {
     "BF16_Optimizer": ["accumulate_hp_grads_and_remove_lp"],
     "DeepSpeedZeroOptimizer": ["process_gradients", "reduce_ready_partitions_and_remove_grads"],
@@ -30,7 +30,7 @@ class HookCounts:
             self.fired[self.index[id(parameter)]] += 1
 
     def take(self):
-        """Firings and arrivals, which begin anew."""
+        """Returns the counts of firings and arrivals, and resets them."""
         taken = self.fired, self.arrived
         self.fired, self.arrived = [0] * len(self.fired), [0] * len(self.arrived)
         return taken
@@ -62,7 +62,7 @@ def watch_hooks(wrapper, parameters, not_observed):
 
 
 def has_hooks(wrapper):
-    """Whether this configuration registered gradient hooks at all."""
+    """True if this configuration registered gradient hooks at all."""
     if type(wrapper).__name__ == "BF16_Optimizer":
         return bool(getattr(wrapper, "immediate_grad_update", False))
     return bool(getattr(wrapper, "_grad_acc_hooks", True))

@@ -12,7 +12,7 @@ def deepspeed():
 
 @fact_without_torch
 def deepspeed_fp16():
-    """Whether DeepSpeed takes fp16 on the accelerator that its ranks have: what its engine asks, too."""
+    """True if DeepSpeed supports fp16 on the accelerator of its ranks, by the check of its own engine."""
     from deepspeed.accelerator import get_accelerator
 
     return bool(get_accelerator().is_fp16_supported())

@@ -7,7 +7,7 @@ try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 except ImportError:
     try:
-        # Its first home.
+        # Its module in older releases.
         from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError as error:
         raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
@@ -43,7 +43,7 @@ class Engine(LoopEngine):
             if any(True for _ in block.parameters()):
                 fully_shard(block, **options)
         fully_shard(self.model, **options)
-        # What the optimizer holds, whatever the module shows in its place while it is unsharded.
+        # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
         self.owned = self.trainable()
         self.optimizer = self.make_optimizer(self.owned)
         self.shards = None

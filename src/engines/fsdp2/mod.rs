@@ -25,7 +25,7 @@ pub(super) static ROOM: Room = Room {
         ),
         _ => None,
     },
-    // Its policy says what they are computed with.
+    // FSDP2's mixed-precision policy sets the dtype that they are computed in.
     parameters_in: |_| Dtype::Fp32,
     standalone,
 };

@@ -20,16 +20,16 @@ pub(super) struct Asked {
     pub accumulation: Option<usize>,
 }
 
-/// Why batch sizes cannot be inferred.
+/// Reason why batch sizes cannot be inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchError {
     /// Neither the training batch nor the microbatch is known.
     Missing,
-    /// What follows by integer division does not multiply to the training batch.
+    /// The sizes inferred by integer division do not multiply to the training batch.
     Mismatch {
         /// Samples per optimizer step, as asked for.
         train: usize,
-        /// What was asked for or followed.
+        /// Batch sizes as asked for or inferred.
         batch: Batch,
     },
 }
@@ -61,7 +61,7 @@ impl Asked {
         }
     }
 
-    /// The world size for which a file was written that gives all three sizes, if they fit one.
+    /// World size that the three batch sizes imply; none unless all are given and divide evenly.
     pub(super) fn world_size(self) -> Option<usize> {
         let (train, micro, accumulation) = (self.train?, self.micro?, self.accumulation?);
         let per_rank = micro.checked_mul(accumulation)?;

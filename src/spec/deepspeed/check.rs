@@ -5,12 +5,12 @@ use super::key::{Key, Neutral, Role, Shape};
 use super::message::{MOST_SHOWN, Problem, Remark, Spot};
 use super::registry::{self, OLD_BF16, RELEASE};
 
-/// What the comparison found.
+/// Findings of the comparison.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    /// What stands in the way.
+    /// Reasons why the file cannot be run.
     pub problems: Vec<Problem>,
-    /// What is accepted and deserves a word.
+    /// Remarks on keys that are accepted with a note.
     pub remarks: Vec<Remark>,
     /// The keys whose value is `"auto"`.
     pub auto: Vec<Spot>,
@@ -24,6 +24,8 @@ pub(super) fn check(members: &[Member]) -> Checked {
 }
 
 impl Checked {
+    /// Checks the members of a section.
+    ///
     /// `section` is the registry's name of the section, which differs from the file's for an old
     /// name; empty at the top level.
     fn section(&mut self, section: &str, refuses_unknown: bool, members: &[Member]) {
@@ -55,7 +57,7 @@ impl Checked {
         if *value == Json::Null {
             return;
         }
-        // Where anything may stand, it is a word of DeepSpeed's own.
+        // Where any value is allowed, "auto" may be a value of DeepSpeed's own.
         if value.is_auto() && key.shape != Shape::Free {
             self.auto.push(spot());
             return;
@@ -85,7 +87,7 @@ impl Checked {
     fn unknown(&mut self, registered: &str, refused: bool, member: &Member) {
         let consequence = if refused { "refuses to start" } else { "passes over it in silence" };
         let meant = match registered.rsplit_once('.') {
-            // Who has so many of them means none of the keys that are known.
+            // A file with so many unknown keys is not a misspelt one: suggest nothing.
             _ if self.problems.len() > MOST_SHOWN => None,
             Some((section, key)) if registry::find(registered).is_some() => {
                 Some(format!("did you mean {key} inside of {section}?"))

@@ -12,26 +12,26 @@ use super::document::number;
 const REPLACED: &[&str] = &["optimizer", "scheduler"];
 
 /// The configuration for `spec`: a file over which [`overrule`] has put the flags, or else what
-/// follows from the flags. What neither says is left to DeepSpeed.
+/// follows from the flags. Settings that neither gives are left to DeepSpeed.
 pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Value {
     let mut config = match file {
         Some(Value::Object(members)) => members,
         _ => described(asked, spec),
     };
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
-    // Where the file leaves its dtype to the caller, that is zprobe.
+    // Where the file leaves its dtype to the caller, the caller is zprobe.
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
     }
     settings::ALL.iter().for_each(|setting| setting.complete(spec, &mut config));
     config.remove("train_batch_size");
-    // An optimizer that comes from outside, and none that has to be compiled.
+    // Accept an optimizer from outside, and require none that has to be compiled.
     config.insert("zero_allow_untested_optimizer".into(), true.into());
     config.insert("zero_force_ds_cpu_optimizer".into(), false.into());
     Value::Object(config)
 }
 
-/// What a run without a file is: the settings that make up the question, and nothing else.
+/// The configuration of a run without a file: the settings that define the run, and nothing else.
 fn described(asked: &SpecRequest, spec: &RunSpec) -> Map<String, Value> {
     let described = SpecRequest {
         stage: Some(spec.stage),
@@ -52,7 +52,7 @@ pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
     settings::ALL.iter().for_each(|setting| setting.write(asked, config));
 }
 
-/// Turns the dtype of a model on, and others off.
+/// Turns the dtype of a model on and all other dtypes off.
 pub fn write_dtype(config: &mut Map<String, Value>, model: &Dtype) {
     config.remove("bfloat16");
     for section in [Dtype::Bf16, Dtype::Fp16].into_iter().filter_map(section_of) {

@@ -1,4 +1,4 @@
-//! A file as a tree of keys that know where they stand.
+//! The tree of a file: keys with their positions and values.
 
 use serde_json::{Map, Number, Value};
 
@@ -28,7 +28,7 @@ pub(super) struct Member {
     pub spot: Spot,
     /// Last part of the path.
     pub key: String,
-    /// Its value.
+    /// Value of the key.
     pub value: Json,
 }
 
@@ -36,7 +36,7 @@ impl Json {
     /// The word that stands for "somebody else fills this in", used by Hugging Face's Trainer.
     const AUTO: &str = "auto";
 
-    /// Whether the value is `"auto"`.
+    /// True if the value is `"auto"`.
     pub(super) fn is_auto(&self) -> bool {
         matches!(self, Json::Text(text) if text == Json::AUTO)
     }
@@ -62,7 +62,7 @@ impl Json {
         (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)
     }
 
-    /// What kind of value this is, in words for a message.
+    /// The value, or its kind, in words for a message.
     pub(super) fn in_words(&self) -> String {
         match self {
             Json::Null => "null".to_owned(),
@@ -74,7 +74,7 @@ impl Json {
         }
     }
 
-    /// The same value for the real DeepSpeed.
+    /// Converts the value to what the real DeepSpeed is given.
     fn content(&self) -> Value {
         match self {
             Json::Null => Value::Null,
@@ -96,7 +96,7 @@ pub(in crate::spec) fn number(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// The same object for the real DeepSpeed.
+/// Converts an object to what the real DeepSpeed is given.
 pub(super) fn content(members: &[Member]) -> Map<String, Value> {
     members.iter().map(|member| (member.key.clone(), member.value.content())).collect()
 }

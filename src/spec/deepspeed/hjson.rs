@@ -1,4 +1,4 @@
-//! From text to a tree, as DeepSpeed reads it.
+//! Parser of a file's text into a tree, as DeepSpeed reads it.
 //!
 //! DeepSpeed reads its file with `hjson.load` (`DeepSpeedConfig.__init__` in `runtime/config.py`), so
 //! comments (`//`, `#`, `/* */`), keys and strings without quotes, single quotes, commas too many or too
@@ -13,17 +13,18 @@ use deser_hj::{Deserializer, DeserializerConfig};
 use super::document::{Json, Member, meant_by, number, short};
 use super::message::{Position, Problem, Spot};
 
-/// How deep a file may nest. DeepSpeed's own settings are less than ten deep, and 128 is what JSON
-/// readers take of the trace, in which the file stands inside of other objects.
+/// Largest nesting depth of a file. DeepSpeed's own settings are less than ten deep, and readers of
+/// the trace, in which the file is nested inside other objects, take a depth of 128.
 const MAX_DEPTH: usize = 64;
 
-/// Bytes of a path from which on it is not made longer. Those that DeepSpeed knows have less than 80.
+/// Length in bytes beyond which a key path is not extended. Paths that DeepSpeed knows have less
+/// than 80.
 const MAX_PATH: usize = 200;
 
 /// Parses a file into its top-level members, reporting repeated keys on the way.
 ///
 /// # Errors
-/// The one syntax error at which parsing stops.
+/// The syntax error at which parsing stops.
 pub(super) fn parse(text: &str, repeated: &mut Vec<Problem>) -> Result<Vec<Member>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut tree = Tree::new(text);
@@ -51,16 +52,16 @@ fn syntax(at: Position, text: impl Into<String>) -> Problem {
     Problem::mistake(vec![Spot { path: String::new(), at }], text)
 }
 
-/// A tree in the making.
+/// State of the parser: the tree as built so far.
 struct Tree<'t> {
     text: &'t str,
-    /// What is open, the innermost last.
+    /// Objects and lists that are not closed yet, the innermost last.
     open: Vec<Container>,
     root: Option<Json>,
     repeated: Vec<Problem>,
-    /// Where the last key stands; keys come in the order of the file.
+    /// Position of the last key; keys come in the order of the file.
     place: deser::Position,
-    /// The last string without quotes that holds what looks like the end of a value.
+    /// The last string without quotes that contains a comma or a closing bracket.
     greedy: Option<Greedy>,
 }
 
@@ -76,7 +77,7 @@ struct Container {
 enum Content {
     Object {
         members: Vec<Member>,
-        /// Where each key stands in `members`.
+        /// Index of each key in `members`.
         known: HashMap<String, usize>,
         /// The key whose value comes next.
         next: Option<(String, Spot)>,
@@ -84,7 +85,7 @@ enum Content {
     List(Vec<Json>),
 }
 
-/// A string that took a comma or a bracket with it, because it has no quotes.
+/// A string that includes a comma or a bracket because it has no quotes.
 struct Greedy {
     start: usize,
     text: String,
@@ -130,7 +131,7 @@ impl<'t> Tree<'t> {
         {
             let path = match path.len() {
                 0 => short(key),
-                // Every key below has it in its own path.
+                // Paths of all keys below begin with this one and would grow with it.
                 MAX_PATH.. => path.clone(),
                 _ => format!("{path}.{}", short(key)),
             };
@@ -162,7 +163,7 @@ impl<'t> Tree<'t> {
         }
     }
 
-    /// A string that is a value.
+    /// Puts a value that is a string into the tree.
     fn string(&mut self, value: &str, state: &State) {
         let start = state.input_range().map_or(0, |range| range.start);
         let is_quoted = self.text.get(start..).is_some_and(|it| it.starts_with(['"', '\'']));
@@ -172,7 +173,7 @@ impl<'t> Tree<'t> {
         self.put(Json::Text(value.to_owned()));
     }
 
-    /// What the parser expected, in words that say what to change.
+    /// Explains an error of the parser as a problem that says what to change.
     fn explain(&self, error: &Error) -> Problem {
         let at = self.position(error.offset().unwrap_or_default());
         match (error.kind(), self.open.last()) {
@@ -210,7 +211,7 @@ impl<'t> Tree<'t> {
     }
 }
 
-/// The parser's messages that can be said more helpfully.
+/// Translates a message of the parser into more helpful words.
 fn in_words(message: &str) -> String {
     let more = match message {
         "garbage after input" => "something follows the end of the configuration; remove it",
@@ -232,7 +233,7 @@ fn position(place: deser::Position) -> Position {
     Position { line: place.line, column: place.column }
 }
 
-/// One value of the tree, which the parser hands what stands in it.
+/// The parser's sink for one value of the tree.
 struct Level<'l, 't> {
     tree: &'l mut Tree<'t>,
     is_container: bool,
@@ -253,7 +254,7 @@ impl<'de> Sink<'de> for Level<'_, '_> {
             Atom::Bool(value) => Json::Bool(value),
             Atom::U64(value) => Json::Number(value.into()),
             Atom::I64(value) => Json::Number(value.into()),
-            // Only what is no finite number is no number of JSON, and the parser gives none.
+            // JSON has all finite numbers, and the parser yields no others.
             Atom::F64(value) => number(value).map_or(Json::Null, Json::Number),
             Atom::Str(text) | Atom::Lexical(text) => {
                 self.tree.string(&text, state);

@@ -1,4 +1,4 @@
-//! What is known about one key of a DeepSpeed configuration: its values, and its bearing on a run.
+//! Description of one key of a DeepSpeed configuration: its values, and its effect on a run.
 
 use super::document::Json;
 use Neutral::{Absent, NothingEnabled};
@@ -6,17 +6,17 @@ use Shape::{
     AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
 };
 
-/// One key.
+/// A key of a DeepSpeed configuration.
 pub(super) struct Key {
     /// Full path.
     pub path: &'static str,
-    /// Which values it takes.
+    /// Values that the key takes.
     pub shape: Shape,
-    /// What zprobe does with it.
+    /// Treatment of the key by zprobe.
     pub role: Role,
 }
 
-/// Which values a key takes.
+/// Values that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// `true` or `false`.
@@ -27,36 +27,36 @@ pub(super) enum Shape {
     NonNegative,
     /// A whole number; pydantic takes `5e8` for one.
     Whole,
-    /// A whole number from this on.
+    /// A whole number, at least this one.
     AtLeast(i64),
     /// A string.
     Text,
-    /// One of these strings.
+    /// Any string of this list.
     OneOf(&'static [&'static str]),
-    /// Whatever stands there; inside an object no key is checked.
+    /// Any value; the keys of an object are not checked.
     Free,
     /// An object in which DeepSpeed refuses unknown keys (pydantic models with `extra="forbid"`).
     Model,
     /// [`Shape::Model`], or the boolean that once stood in its place.
     ModelOrBool,
-    /// An object in which DeepSpeed passes over unknown keys without a word.
+    /// An object in which DeepSpeed ignores unknown keys silently.
     Dict,
 }
 
-/// What zprobe does with a key.
+/// Treatment of a key by zprobe.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
-    /// Becomes part of the run.
+    /// The value becomes part of the run.
     Used,
-    /// Nothing to do: it cannot change which gradients are summed, nor into what.
+    /// Accepted silently: the key cannot change which gradients are summed, nor into what.
     Inert,
-    /// Nothing to do, and its owner may wonder why.
+    /// Accepted with this note, because the file's owner may expect an effect.
     Noted(&'static str),
-    /// The native engine has only the neutral value.
+    /// Supported by the native engine only with the neutral value; the text says why.
     NotYet(Neutral, &'static str),
 }
 
-/// The value of a key with which DeepSpeed does what it does without the key.
+/// The value of a key that has the same effect as leaving the key out.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Neutral {
     /// This boolean.
@@ -67,12 +67,12 @@ pub(super) enum Neutral {
     Text(&'static str),
     /// A section in which nothing is `"enabled": true`.
     NothingEnabled,
-    /// Only the key's absence.
+    /// No value: only the absence of the key is neutral.
     Absent,
 }
 
 impl Neutral {
-    /// Whether this is the neutral value.
+    /// True if `value` is the neutral value.
     pub(super) fn is(self, value: &Json) -> bool {
         match (self, value) {
             (Neutral::Bool(neutral), Json::Bool(value)) => neutral == *value,
@@ -85,7 +85,7 @@ impl Neutral {
         }
     }
 
-    /// What to do to get there.
+    /// Advice on making the key neutral.
     pub(super) fn remedy(self) -> String {
         match self {
             Neutral::Bool(neutral) => format!("set it to {neutral} in a copy of the file"),
@@ -109,17 +109,17 @@ fn enables_something(value: &Json) -> bool {
 }
 
 impl Shape {
-    /// Whether DeepSpeed refuses a key that this section does not have, rather than pass it over.
+    /// True if DeepSpeed refuses unknown keys in this section rather than ignore them.
     pub(super) fn refuses_unknown_keys(self) -> bool {
         matches!(self, Model | ModelOrBool)
     }
 
-    /// Whether the keys of this section have rows of their own.
+    /// True if the keys of this section have rows of their own in the registry.
     pub(super) fn is_section(self) -> bool {
         matches!(self, Model | ModelOrBool | Dict)
     }
 
-    /// Whether the key takes this value.
+    /// True if the key takes this value.
     pub(super) fn takes(self, value: &Json) -> bool {
         match self {
             Bool => matches!(value, Json::Bool(_)),
@@ -135,7 +135,7 @@ impl Shape {
         }
     }
 
-    /// Which values the key takes, in words.
+    /// Description of the values that the key takes.
     pub(super) fn in_words(self) -> String {
         match self {
             Bool => "true or false".to_owned(),

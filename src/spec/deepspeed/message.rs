@@ -1,4 +1,4 @@
-//! What the reader says to people: where a key stands, notes, and one error with every problem.
+//! Messages of the reader to people: positions of keys, notes, and one error with every problem.
 
 use std::fmt;
 use std::io;
@@ -8,9 +8,9 @@ use crate::spec::{DeepSpeedFile, SpecRequest, settings};
 /// A place in the file, counted as editors do: from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
-    /// Line.
+    /// Line, from 1.
     pub line: usize,
-    /// Column.
+    /// Column in characters, from 1.
     pub column: usize,
 }
 
@@ -20,33 +20,33 @@ impl fmt::Display for Position {
     }
 }
 
-/// A key of the file, and where it stands.
+/// A key of the file and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     /// Full key path as written in the file, e.g. `zero_optimization.stage`. Empty for a place
     /// that has no key, such as a syntax error's.
     pub path: String,
-    /// Where the key stands.
+    /// Position of the key.
     pub at: Position,
 }
 
-/// Something to say about some keys of the file.
+/// A remark about some keys of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remark {
     /// The keys, the most telling first. Empty for a remark about what the file lacks.
     pub spots: Vec<Spot>,
-    /// What to say.
+    /// Text of the remark.
     pub text: String,
 }
 
 impl Remark {
-    /// Sorts remarks as the file goes, those about what it lacks last.
+    /// Sort key of the remark: position in the file, with remarks about missing keys last.
     pub(super) fn place(&self) -> (bool, Option<Position>) {
         let at = self.spots.first().map(|spot| spot.at);
         (at.is_none(), at)
     }
 
-    /// Adds a remark; keys about which there is the same thing to say share one.
+    /// Adds a remark, joining it with an earlier one of the same text.
     pub(super) fn add(remarks: &mut Vec<Remark>, mut spots: Vec<Spot>, text: &str) {
         match remarks.iter_mut().find(|remark| remark.text == text) {
             Some(remark) => remark.spots.append(&mut spots),
@@ -77,13 +77,14 @@ impl Remark {
     }
 }
 
-/// Keys that a remark names before it only counts.
+/// Largest number of keys that a remark names; further keys are only counted.
 const MOST_SPOTS: usize = 12;
 
-/// Problems of a file that are shown, and notes on it, before they are only counted.
+/// Largest number of problems of a file, or notes on it, that are shown; further ones are only
+/// counted.
 pub(super) const MOST_SHOWN: usize = 40;
 
-/// Something that was decided while a file was applied and that its owner should know.
+/// A decision taken while a file was applied that the file's owner should know.
 ///
 /// Displays as one line, `FILE:LINE:COLUMN: KEY: TEXT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,26 +99,27 @@ impl fmt::Display for Note {
     }
 }
 
-/// What stands in the way of running a file.
+/// A reason why a file cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub(super) remark: Remark,
     pub(super) kind: Kind,
 }
 
-/// Who has to change: the file or zprobe.
+/// Kind of a problem: a mistake in the file, or something that zprobe lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The file is wrong.
     Mistake,
-    /// The file has what no DeepSpeed has that zprobe knows: a mistake, or a newer or private one.
+    /// The key is in no DeepSpeed release that zprobe knows: a mistake, or a key of a newer release
+    /// or a private build.
     Unknown {
-        /// The remark instead where the installed engine decides.
+        /// Text of the remark that replaces the problem where the installed engine decides.
         note: String,
     },
     /// The file is right, and zprobe's native engine lacks what it asks for.
     NotYet {
-        /// The flag with which the command line takes the decision away from the file.
+        /// Flag that overrides the key on the command line.
         unless: Option<&'static str>,
     },
 }
@@ -144,15 +146,15 @@ impl Problem {
         Problem { remark: Remark { spots, text: text.into() }, kind: Kind::NotYet { unless } }
     }
 
-    /// Whether this is about one of the three batch sizes.
+    /// True if the problem is about one of the three batch sizes.
     pub(super) fn is_about_batch(&self) -> bool {
         const KEYS: [&str; 3] =
             ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"];
         self.remark.spots.iter().any(|spot| KEYS.contains(&spot.path.as_str()))
     }
 
-    /// Whether what was asked for besides the file keeps this problem from arising: what the
-    /// native engine lacks matters neither to another engine nor to a key that a flag overrides.
+    /// True if the request beside the file keeps this problem from arising: what the native engine
+    /// lacks matters neither to another engine nor for a key that a flag overrides.
     pub(super) fn is_settled_by(&self, request: &SpecRequest) -> bool {
         let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
         match self.kind {
@@ -166,7 +168,7 @@ impl Problem {
     }
 }
 
-/// Why a DeepSpeed file cannot be run.
+/// Error of a DeepSpeed file that cannot be run.
 ///
 /// Displays as several lines, ready for a terminal: the file with a summary, then one line for
 /// every problem, in the order of the file.
@@ -174,21 +176,21 @@ impl Problem {
 pub enum ConfigError {
     /// The file cannot be read at all.
     Unreadable {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file is larger than any configuration.
     TooLarge {
-        /// The file.
+        /// Path of the file.
         file: String,
     },
-    /// The file was read, and something in it stands in the way.
+    /// The file was read, and something in it prevents a run.
     Unusable {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// Everything that stands in the way; never empty.
+        /// All problems of the file; never empty.
         problems: Vec<Problem>,
     },
 }
@@ -240,5 +242,5 @@ impl fmt::Display for ConfigError {
     }
 }
 
-// An unreadable file's cause is part of the message, so there is no source beside it.
+// The message contains the cause of an unreadable file, so `source` is not implemented.
 impl std::error::Error for ConfigError {}

@@ -41,14 +41,14 @@ use message::{Kind, MOST_SHOWN, Remark, Spot};
 pub(super) use registry::has_key;
 use settings::{Set, Settings};
 
-/// Bytes that a file may have. The longest that people write have some ten thousand.
+/// Largest size of a file in bytes. The longest that people write have some ten thousand.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What stands in for a model dtype that the file leaves to `"auto"`.
+/// Dtype of a model whose dtype the file leaves to `"auto"`.
 const AUTO_DTYPE: Dtype = Dtype::Bf16;
 
-/// A DeepSpeed file that has been read. What stands in the way of running it may depend on flags,
-/// so it comes to light in [`DeepSpeedConfig::apply`].
+/// A DeepSpeed file that has been read. Problems with running it may depend on flags, so they are
+/// reported by [`DeepSpeedConfig::apply`].
 #[derive(Clone, Debug)]
 pub struct DeepSpeedConfig {
     file: String,
@@ -96,11 +96,11 @@ impl DeepSpeedConfig {
     }
 
     /// Fills what `request` leaves open: a flag or variable that was given wins over the file.
-    /// Returns what the file's owner should know.
+    /// Returns notes for the file's owner.
     ///
     /// # Errors
-    /// Everything that stands in the way of running the file with these flags, at once. The
-    /// request is then left as it was.
+    /// All problems with running the file with these flags, at once. The request is then left as it
+    /// was.
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
         let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
         if use_of_it == DeepSpeedFile::PassedOn {
@@ -157,11 +157,11 @@ impl DeepSpeedConfig {
         filled.deepspeed_config = Some(std::mem::take(&mut self.content));
     }
 
-    /// Model dtype, accumulation dtype and communication dtype.
+    /// Fills model dtype, accumulation dtype and communication dtype.
     ///
     /// Unless they are set, the latter two are the model's: `DeepSpeedEngine.get_data_types` and
     /// the property `DeepSpeedEngine.communication_data_type` in `runtime/engine.py`. The property
-    /// looks at which of fp16 and bf16 is enabled and not at the buffer that is reduced, and both
+    /// depends on which of fp16 and bf16 is enabled and not on the buffer that is reduced, and both
     /// reductions cast to it: `DeepSpeedEngine.allreduce_bucket`, through which `BF16_Optimizer`'s
     /// fp32 accumulator goes, and `DeepSpeedZeroOptimizer`'s IPG buckets, which get it as a
     /// constructor argument. So a bf16 model with fp32 accumulation crosses ranks in bf16. (With
@@ -187,9 +187,9 @@ impl DeepSpeedConfig {
         request.comm_dtype.get_or_insert(self.settings.comm_dtype.unwrap_or(dtype));
     }
 
-    /// World size, microbatch size and gradient accumulation.
+    /// Fills world size, microbatch size and gradient accumulation.
     fn fill_batch(&mut self, request: &mut SpecRequest) {
-        // Zeros are refused where flags are; nothing can be divided by them here.
+        // A flag of 0 is refused elsewhere; here it would be a divisor.
         if request.world_size == Some(0) {
             return;
         }
@@ -210,7 +210,7 @@ impl DeepSpeedConfig {
         let world_size = request.world_size.or_else(|| self.infer_world_size(asked, &spots));
         let world_size =
             *request.world_size.get_or_insert(world_size.unwrap_or(DEFAULT_WORLD_SIZE));
-        // Whoever fills in one of the three makes it fit the others; there is nothing to infer.
+        // The framework that fills in an "auto" makes it fit the others; nothing is inferred.
         let inferred =
             if batch_is_auto { Err(BatchError::Missing) } else { asked.infer(world_size) };
         match inferred {
@@ -235,7 +235,7 @@ impl DeepSpeedConfig {
         request.gradient_accumulation_steps = asked.accumulation;
     }
 
-    /// The number of ranks that the file was written for, where its batch sizes say so.
+    /// The number of ranks that the file was written for, if its batch sizes imply one.
     fn infer_world_size(&mut self, asked: Asked, spots: &[Spot]) -> Option<usize> {
         let world_size = asked.world_size()?;
         let (train, micro, ga) = (asked.train?, asked.micro?, asked.accumulation?);
@@ -277,13 +277,13 @@ impl DeepSpeedConfig {
     }
 }
 
-/// The flag, with its value, against which the file's `train_batch_size` cannot stand.
+/// The flag, with its value, that conflicts with the file's `train_batch_size`.
 fn winning_flag(request: &SpecRequest) -> Option<String> {
     let ga = request.gradient_accumulation_steps.map(|ga| format!("--ga {ga}"));
     ga.or_else(|| request.micro_batch_size.map(|micro| format!("--micro-batch-size {micro}")))
 }
 
-/// Shows the arithmetic that does not hold.
+/// Text of the equation that does not hold.
 fn mismatch(train: usize, batch: Batch, asked: Asked, world_size: usize) -> String {
     let inferred = |asked: Option<usize>| if asked.is_none() { " (inferred)" } else { "" };
     let Batch { micro, accumulation } = batch;

@@ -1,4 +1,4 @@
-//! What the native engine alone takes from a file: DeepSpeed itself is handed the whole.
+//! Settings that are read from a file for the native engine alone; DeepSpeed gets the whole file.
 
 use crate::spec::{Dataflow, Dtype, Invalid, LossScale, Offload, SpecRequest};
 
@@ -7,7 +7,7 @@ use super::message::{Problem, Remark, Spot};
 use super::settings::{MOST_POWER, Set, Settings};
 
 impl DeepSpeedConfig {
-    /// Fills what is still open; `asked` is what was asked for besides the file.
+    /// Fills the settings that are still open; `asked` is the request beside the file.
     pub(super) fn fill_native(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
         let file = self.settings.clone();
         filled.gradient_clipping = filled.gradient_clipping.or(file.gradient_clipping);
@@ -19,9 +19,11 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// `DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py`. What the command line
-    /// has a hand in is its own business, and an accumulation that the native engine lacks is
-    /// refused already.
+    /// Refuses accumulation in fp32 for a narrower model in stage 0, as
+    /// `DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py` does.
+    ///
+    /// Combinations to which the command line contributes are not checked here, and an accumulation
+    /// that the native engine lacks has been refused already.
     fn refuse_mixed_stage_0(&mut self, asked: &SpecRequest) {
         let is_asked =
             asked.stage.is_some() || asked.dtype.is_some() || asked.grad_accum_dtype.is_some();
@@ -39,8 +41,8 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// Offload, dataflow and buckets. What DeepSpeed ignores is left at the defaults, which makes no
-    /// difference there.
+    /// Fills offload, dataflow and buckets. Settings that DeepSpeed ignores keep their defaults,
+    /// which makes no difference in that case.
     fn fill_buckets(&mut self, file: &Settings, filled: &mut SpecRequest) {
         let (Some(stage), Some(dtype), Some(accum)) =
             (filled.stage, filled.dtype, filled.grad_accum_dtype)
@@ -86,8 +88,8 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// A dynamic scale starts where DeepSpeed's would come to rest, since a run is too short for
-    /// the steps that it skips on the way.
+    /// Fills the loss scale. A dynamic scale starts at the value at which DeepSpeed's would settle,
+    /// since a run is too short for the steps that DeepSpeed skips on the way there.
     fn fill_loss_scale(&mut self, file: &Settings, filled: &mut SpecRequest) {
         filled.loss_scale = file.loss_scale();
         let spots = file.initial_scale_power.iter().map(|set| set.spot.clone()).collect();
@@ -131,12 +133,12 @@ impl DeepSpeedConfig {
     }
 }
 
-/// Whether a request is refused for such a reason.
+/// True if a request is refused for a reason that satisfies `reason`.
 pub(super) fn refuses(request: &SpecRequest, reason: impl Fn(&Invalid) -> bool) -> bool {
     request.clone().resolve().is_err_and(|refusal| refusal.problems().iter().any(reason))
 }
 
-/// Fills one setting from the file, or notes that it has no bearing.
+/// Fills one setting from the file, or adds its key to `ignored` where it has no effect.
 fn fill<T: Copy>(
     setting: &mut Option<T>,
     file: Option<&Set<T>>,

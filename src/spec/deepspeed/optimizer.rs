@@ -1,4 +1,4 @@
-//! The section `optimizer`: which algorithm a DeepSpeed engine would build from it.
+//! The section `optimizer`, and the algorithm that a DeepSpeed engine would build from it.
 
 use crate::spec::Optimizer;
 use crate::spec::settings::{Setting as _, TABLE};
@@ -59,8 +59,8 @@ const SGD_PARAMS: &[&str] = &[
 ];
 
 /// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does.
-/// `None` when the section names no type: the optimizer is then passed to
-/// `deepspeed.initialize`.
+/// `None` when the section names no type, since the optimizer is then passed to
+/// `deepspeed.initialize`, and after a problem was reported.
 pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimizer> {
     let Checked { problems, auto, .. } = checked;
     let kind = member(section, "type")?;
@@ -145,7 +145,8 @@ impl Params<'_> {
         Optimizer::Sgd { lr: self.number("lr", 1e-3) }
     }
 
-    /// DeepSpeed passes parameters on, so that Python refuses those that a constructor lacks.
+    /// Refuses unknown parameters: DeepSpeed passes all of them on to a Python constructor, which
+    /// rejects the ones that it lacks.
     fn refuse_unknown(&mut self, known: &[&str]) {
         for param in self.members.iter().filter(|param| !known.contains(&param.key.as_str())) {
             let advice = if param.key == "max_grad_norm" {

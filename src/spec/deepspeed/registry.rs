@@ -1,9 +1,9 @@
-//! Every key that DeepSpeed knows, and what zprobe does with it.
+//! All keys that DeepSpeed knows, with their treatment by zprobe.
 //!
-//! From DeepSpeed 0.18.9 and 0.19.8, with what the latter has dropped: `runtime/constants.py` and
-//! `runtime/config.py` for the top level, `runtime/zero/config.py`, `runtime/zero/offload_config.py`,
-//! `runtime/precision_config.py`, `monitor/config.py`, `comm/config.py` and `compile/config.py` for the
-//! sections. A new key is a new row of [`KEYS`].
+//! Taken from DeepSpeed 0.18.9 and 0.19.8, including keys that the latter has dropped:
+//! `runtime/constants.py` and `runtime/config.py` for the top level, `runtime/zero/config.py`,
+//! `runtime/zero/offload_config.py`, `runtime/precision_config.py`, `monitor/config.py`,
+//! `comm/config.py` and `compile/config.py` for the sections. A new key is a new row of [`KEYS`].
 
 use super::key::Key;
 use super::key::Neutral::{self, Absent, NothingEnabled};
@@ -12,7 +12,7 @@ use super::key::Shape::{
     self, AtLeast, Bool, Dict, Free, Model, ModelOrBool, NonNegative, Number, OneOf, Text, Whole,
 };
 
-/// The newest release whose keys these are.
+/// The newest DeepSpeed release whose keys are in the table.
 pub(super) const RELEASE: &str = "0.19.8";
 
 /// Finds a key by its full path.
@@ -20,7 +20,7 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// Whether DeepSpeed has a key of this full path.
+/// True if DeepSpeed has a key of this full path.
 #[cfg(test)]
 pub(in crate::spec) fn has_key(path: &str) -> bool {
     find(path).is_some()
@@ -31,8 +31,8 @@ fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }
 
-/// What an unknown key was probably meant to be: the full path of a key of the same name in
-/// another section, or of a similar name in the same one.
+/// Suggestion for an unknown key: the full path of a key of the same name in another section, or of
+/// a similar name in the same one.
 pub(super) fn suggestion(path: &str) -> Option<&'static str> {
     let (section, name) = split(path);
     let mut elsewhere = KEYS.iter().filter(|key| split(key.path).1 == name);
@@ -43,12 +43,13 @@ pub(super) fn suggestion(path: &str) -> Option<&'static str> {
     nearest(name, same_section.map(|key| (split(key.path).1, key.path)))
 }
 
-/// What stands beside the known word that is most like this one, if any is like it.
+/// The second part of the pair whose first part is most similar to `word`, if any is similar
+/// enough.
 pub(super) fn nearest<'a>(
     word: &str,
     known: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<&'a str> {
-    // A longer word is like none, and comparing takes as much time and memory as both are long.
+    // A longer word is like none, and a comparison takes time and memory in proportion to both.
     const LONGEST: usize = 100;
     known
         .into_iter()
@@ -79,7 +80,7 @@ const OFFLOAD_PARAM: &str = "the native engine offloads optimizer states, and no
 const QUANTIZED: &str = "the native engine does not quantize what crosses ranks";
 const ALL_RANKS: &str = "the native engine partitions over all ranks";
 
-/// The table.
+/// All keys of a DeepSpeed configuration.
 pub(super) const KEYS: &[Key] = &[
     // Batch size.
     key("train_batch_size", AtLeast(1), Used),
@@ -241,7 +242,7 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.override_module_apply", Bool, Inert),
     key("zero_optimization.save_muon_momentum_buffer_in_memory", Bool, Inert),
     key("zero_optimization.leaf_module", Free, Inert),
-    // Stage 3's own, under their names and under pydantic's aliases.
+    // Keys of stage 3 alone, under their names and under pydantic's aliases.
     key("zero_optimization.sub_group_size", AtLeast(0), Inert),
     key("zero_optimization.prefetch_bucket_size", AtLeast(0), Inert),
     key("zero_optimization.stage3_prefetch_bucket_size", AtLeast(0), Inert),
@@ -279,7 +280,7 @@ pub(super) const KEYS: &[Key] = &[
              gradients",
         ),
     ),
-    // What changes the model, its data, or who takes part.
+    // Keys that change the model, its data, or the set of ranks that take part.
     key(
         "elasticity",
         Free,
@@ -295,7 +296,7 @@ pub(super) const KEYS: &[Key] = &[
         Free,
         NotYet(NothingEnabled, "the native engine neither quantizes nor prunes its model"),
     ),
-    // Its reader is gone from this release; files from earlier ones still have it.
+    // No longer read by this release; files written for earlier ones still have it.
     key(
         "quantize_training",
         Free,
@@ -358,7 +359,7 @@ pub(super) const KEYS: &[Key] = &[
     key("compile.keep_all_input_tensors", Bool, Inert),
     key("compile.passes", Free, Inert),
     key("graph_harvesting", Bool, Inert),
-    // Looking on, saving and loading.
+    // Monitoring, saving and loading.
     key("steps_per_print", Number, Inert),
     key("wall_clock_breakdown", Bool, Inert),
     key("memory_breakdown", Bool, Inert),

@@ -1,4 +1,4 @@
-//! What a file says about the run, with DeepSpeed's defaults where it says nothing.
+//! Settings of the run as a file gives them, with DeepSpeed's defaults for keys that it leaves out.
 
 use crate::spec::settings::{Setting as _, TABLE};
 use crate::spec::{Dtype, Invalid, LossScale, Offload, Optimizer, SpecRequest};
@@ -18,17 +18,17 @@ const DEFAULT_BUCKET: usize = 500_000_000;
 /// `runtime/precision_config.py`).
 const DEFAULT_POWER: u32 = 16;
 
-/// The largest power of two that fp32 holds.
+/// Exponent of the largest power of two that fp32 holds.
 pub(super) const MOST_POWER: u32 = 127;
 
-/// A value of the file, and its key.
+/// A value that the file sets, with the position of its key.
 #[derive(Clone, Debug)]
 pub(super) struct Set<T> {
     pub value: T,
     pub spot: Spot,
 }
 
-/// What a file says about the run.
+/// Settings of the run as a file gives them.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// `train_batch_size`
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     pub micro: Option<Set<usize>>,
     /// `gradient_accumulation_steps`
     pub accumulation: Option<Set<usize>>,
-    /// Whether one of the three is `"auto"`.
+    /// True if one of the three batch sizes is `"auto"`.
     pub batch_is_auto: bool,
     /// ZeRO stage; 0 without the section, `None` when it is left to `"auto"` or wrong.
     pub stage: Option<u8>,
@@ -49,7 +49,7 @@ pub(super) struct Settings {
     pub comm_dtype: Option<Dtype>,
     /// `zero_optimization.reduce_bucket_size`; `None` when it is left to `"auto"`.
     pub reduce_bucket_size: Option<usize>,
-    /// Where it is set.
+    /// Position of `zero_optimization.reduce_bucket_size`, if the file sets it.
     pub reduce_bucket_spot: Option<Spot>,
     /// `zero_optimization.allgather_bucket_size`; `None` when it is left to `"auto"`.
     pub allgather_bucket_size: Option<usize>,
@@ -67,15 +67,15 @@ pub(super) struct Settings {
     pub static_scale: Option<Set<f64>>,
     /// `fp16.initial_scale_power`
     pub initial_scale_power: Option<Set<i64>>,
-    /// Keys that change how a dynamic scale moves.
+    /// Keys that change the adjustment of a dynamic scale.
     pub scale_moves: Vec<Spot>,
     /// `optimizer`; `None` when the caller passes one to DeepSpeed.
     pub optimizer: Option<Optimizer>,
 }
 
 impl Settings {
-    /// Reads what is used of a file. Values of the wrong type have been reported already and count
-    /// as not set.
+    /// Reads the settings that zprobe uses. Values of the wrong type have been reported already and
+    /// count as not set.
     pub(super) fn read(top: &[Member], checked: &mut Checked) -> Settings {
         let batch = |key| set_whole(top, key);
         let is_auto = |key| member(top, key).is_some_and(|member| member.value.is_auto());
@@ -142,7 +142,8 @@ fn set_whole(members: &[Member], key: &str) -> Option<Set<usize>> {
     Some(Set { value, spot: member.spot.clone() })
 }
 
-/// `get_zero_config` and `read_zero_config_deprecated` in `runtime/zero/config.py`.
+/// The ZeRO stage, as read by `get_zero_config` and `read_zero_config_deprecated` in
+/// `runtime/zero/config.py`.
 fn stage(top: &[Member], checked: &mut Checked) -> Option<u8> {
     let Checked { problems, remarks, .. } = checked;
     let zero = member(top, "zero_optimization");
@@ -171,13 +172,13 @@ fn stage(top: &[Member], checked: &mut Checked) -> Option<u8> {
             }
         }
         None | Some((_, Json::Null)) => Some(0),
-        // Reported already.
+        // A value of a wrong type has been reported already.
         Some(_) => None,
     }
 }
 
-/// `DeepSpeedEngine.get_data_types` in `runtime/engine.py`, and the assertion in
-/// `DeepSpeedConfig._initialize_params`.
+/// The model's dtype, as found by `DeepSpeedEngine.get_data_types` in `runtime/engine.py`, with the
+/// assertion of `DeepSpeedConfig._initialize_params`.
 fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
     let fp16 = member(section(top, "fp16"), "enabled");
     let bf16_section = match member(top, "bf16") {
@@ -201,7 +202,7 @@ fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
     }
 }
 
-/// `DtypeEnum` in `runtime/config.py`.
+/// The accumulation dtype, by the names of `DtypeEnum` in `runtime/config.py`.
 fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Option<Set<Dtype>> {
     let set = member(data_types, "grad_accum_dtype").filter(|set| !set.value.is_auto())?;
     let Json::Text(name) = &set.value else { return None };
@@ -224,7 +225,8 @@ fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Optio
     Some(Set { value, spot })
 }
 
-/// `get_communication_data_type` in `runtime/config.py`, which does not mind the case.
+/// The communication dtype, as read by `get_communication_data_type` in `runtime/config.py`, which
+/// ignores case.
 fn comm_dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
     let set = member(top, "communication_data_type").filter(|set| !set.value.is_auto())?;
     let Json::Text(name) = &set.value else { return None };
@@ -257,13 +259,14 @@ fn number(section: &[Member], key: &str) -> Option<f64> {
     member(section, key)?.value.as_non_negative()
 }
 
-/// `fp16.loss_scale`, of which 0 asks for a dynamic one.
+/// `fp16.loss_scale`; `None` for 0, which asks for a dynamic scale.
 fn static_scale(fp16: &[Member]) -> Option<Set<f64>> {
     let value = number(fp16, "loss_scale").filter(|&scale| scale > 0.0)?;
     Some(Set { value, spot: member(fp16, "loss_scale")?.spot.clone() })
 }
 
-/// `read_zero_config_deprecated` in `runtime/zero/config.py` reads a key of the top level.
+/// The all-gather bucket size; beside the boolean form of `zero_optimization` it is a key of the
+/// top level (`read_zero_config_deprecated` in `runtime/zero/config.py`).
 fn allgather_bucket_size<'a>(top: &'a [Member], zero: &'a [Member]) -> Option<&'a Member> {
     match member(top, "zero_optimization")?.value {
         Json::Bool(true) => member(top, "allgather_size"),
@@ -271,7 +274,7 @@ fn allgather_bucket_size<'a>(top: &'a [Member], zero: &'a [Member]) -> Option<&'
     }
 }
 
-/// `offload_optimizer`, and `cpu_offload`, which it replaces
+/// The offload of optimizer states: `offload_optimizer`, or the older `cpu_offload`
 /// (`DeepSpeedConfigModel._process_deprecated_field` in `runtime/config_utils.py`).
 fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
     let Checked { problems, remarks, .. } = checked;
@@ -318,7 +321,8 @@ fn whole(section: &[Member], key: &str) -> Option<Set<i64>> {
     Some(Set { value: member.value.as_whole()?, spot: member.spot.clone() })
 }
 
-/// Where a dynamic scale moves otherwise than by DeepSpeed's defaults, which the native engine has.
+/// Keys that make a dynamic scale move otherwise than by DeepSpeed's defaults, which the native
+/// engine follows.
 fn scale_moves(fp16: &[Member]) -> Vec<Spot> {
     let moves_otherwise = |set: &&Member| {
         let is_other = |default| set.value.as_number().is_some_and(|number| number != default);
@@ -356,7 +360,7 @@ fn bucket_size(
     }
 }
 
-/// Whether the native engine lacks accumulation in `accum` for a model in `dtype`.
+/// True if the native engine lacks accumulation in `accum` for a model in `dtype`.
 pub(super) fn lacks_accumulation(dtype: Dtype, accum: Dtype) -> bool {
     let request =
         SpecRequest { dtype: Some(dtype), grad_accum_dtype: Some(accum), ..SpecRequest::default() };

@@ -1,4 +1,4 @@
-//! Files as people write them, and what they are told.
+//! Tests with files as people write them, and the messages about them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn fixture(name: &str) -> String {
     fs::read_to_string(fixtures().join(name)).expect("a fixture")
 }
 
-/// What `text` says to a person: notes, or the error.
+/// The messages about the file `text`: notes, or the error.
 fn told(text: &str, mut request: SpecRequest) -> String {
     match DeepSpeedConfig::parse(text, "ds.json").and_then(|config| config.apply(&mut request)) {
         Ok(notes) => notes.iter().map(|note| format!("{note}\n")).collect(),

@@ -41,17 +41,18 @@ impl FromArgMatches for SpecRequest {
     }
 }
 
-/// Whether a request has something of this flag.
+/// True if a request sets the setting with this flag.
 pub(super) fn is_asked(flag: &str, request: &SpecRequest) -> bool {
     ALL.iter().any(|setting| setting.flag() == flag && setting.is_set(request))
 }
 
-/// `--timeout` of a command that makes many runs: what each of them is given, and how it is told.
+/// `--timeout` of a command that makes many runs, passed on to each of them.
 #[derive(Clone, Debug, Default)]
 pub struct Timeout(Option<u64>);
 
 impl Timeout {
-    /// The words that hand it on to a run; none where the default of its engine counts.
+    /// The command-line words that pass the timeout on to a run; empty where the engine's default
+    /// applies.
     pub fn arguments(&self) -> Vec<String> {
         SpecRequest { timeout_s: self.0, ..SpecRequest::default() }.arguments()
     }

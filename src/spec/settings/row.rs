@@ -1,4 +1,4 @@
-//! What a setting is: a [`Row`] of the table, and the same without its type, a [`Setting`].
+//! Definition of a setting: a [`Row`] of the table, and the same without its type, a [`Setting`].
 
 use clap::{Arg, ArgMatches};
 use serde_json::{Map, Value as Json};
@@ -16,38 +16,39 @@ pub struct Row<S: Slot> {
     pub(super) help: &'static str,
     /// The field of a request.
     pub(super) slot: fn(&SpecRequest) -> &S,
-    /// The same, to be changed.
+    /// The field of a request, mutably.
     pub(super) slot_mut: fn(&mut SpecRequest) -> &mut S,
     /// Another long name of the flag; empty for none.
     pub(super) alias: &'static str,
     /// The section of the help.
     pub(super) heading: &'static str,
-    /// What stands for a value in the help; empty for the flag's name.
+    /// Placeholder of the value in the help; empty for the flag's name.
     pub(super) placeholder: &'static str,
     /// The engines that have the setting.
     pub(super) engines: &'static [Engine],
-    /// What to do instead with another engine; empty for the choice of one that has it.
+    /// Advice for engines without the setting; empty for the advice to choose an engine that has
+    /// it.
     pub(super) advice: &'static str,
-    /// The values that every engine takes.
+    /// Returns true for values that every engine accepts.
     pub(super) harmless: fn(&S::Item) -> bool,
     /// The default, where it depends on nothing but the engine.
     pub(super) default: Option<fn(Engine) -> S::Item>,
-    /// The default in words, where a value does not say it.
+    /// The default in words, where no single value expresses it.
     pub(super) default_words: &'static str,
-    /// Refuses what is a value for no engine.
+    /// Refuses values that are invalid for every engine.
     pub(super) check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
-    /// Reads the words of the command line, where not all of them are values.
+    /// Reader of the words of the command line, where not all of them are values.
     pub(super) words: Option<Words>,
     /// The place in a DeepSpeed file.
     pub(super) key: Key<S::Item>,
-    /// The value in a complete specification; that of DeepSpeed has it in its configuration, where
-    /// that has a key for it.
+    /// The value in a complete specification. A specification for DeepSpeed holds it in the
+    /// DeepSpeed configuration instead, where that has a key for it.
     pub(super) said: fn(&RunSpec) -> S,
-    /// Whether the command that repeats a run says it even where it is the default.
+    /// True if the command that repeats a run names the setting even where it has its default.
     pub(super) always_said: bool,
-    /// What the search for the smallest configuration does with it.
+    /// Treatment of the setting by the search for the smallest configuration.
     pub(super) reduction: Reduction,
-    /// What it is about.
+    /// Subject of the setting.
     pub(super) about: About,
 }
 
@@ -57,38 +58,39 @@ pub(super) type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
 /// Puts a value into a DeepSpeed file.
 pub(super) type Write<T> = fn(&mut Map<String, Json>, &T);
 
-/// Where a DeepSpeed file has a setting.
+/// The place of a setting in a DeepSpeed file.
 pub(super) enum Key<T> {
-    /// Nowhere.
+    /// No place: DeepSpeed has no key for the setting.
     None,
-    /// At this dotted path, which says it of a run of DeepSpeed.
+    /// At this dotted path, from which a run of DeepSpeed takes the value.
     At(&'static str),
     /// At this dotted path; the specification has it only if a flag asked for it.
     AskedAt(&'static str),
-    /// At this path, always: whoever asks for the rest of a file asks for this.
+    /// At this dotted path of every file that DeepSpeed is given, whether or not a flag asked for
+    /// it.
     AlwaysAt(&'static str),
-    /// In several places with these names, which this sets.
+    /// At several dotted paths, with their names and the function that sets them.
     Written(&'static str, Write<T>),
 }
 
-/// What becomes of a setting in the search for the smallest configuration.
+/// Treatment of a setting by the search for the smallest configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// It is left out.
+    /// The setting is left out.
     LeaveOut,
-    /// It stays: without it the configuration is another one rather than a smaller one.
+    /// The setting stays: without it the configuration is another one rather than a smaller one.
     Keep,
-    /// It stays even where it is the default: that depends on the machine.
+    /// The setting stays even where it has its default, because the default depends on the machine.
     KeepAlways,
 }
 
-/// What a setting is about.
+/// Subject of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// What is run.
+    /// The content of a run.
     What,
-    /// How a run is made, or on which engine: a probe says that elsewhere, or leaves it to whoever
-    /// runs it.
+    /// The execution of a run, or its engine: a probe states that elsewhere, or leaves it to the
+    /// command that runs it.
     How,
 }
 
@@ -123,7 +125,7 @@ impl<S: Slot> Row<S> {
         }
     }
 
-    /// The default in words: those of the engine that most have, and of others what differs.
+    /// The default in words: that of the native engine, and defaults of other engines that differ.
     fn default_in_words(&self) -> Option<String> {
         if !self.default_words.is_empty() {
             return Some(self.default_words.to_owned());
@@ -160,83 +162,86 @@ impl<S: Slot> Row<S> {
     }
 }
 
-/// A setting in words, and its part in what is made of settings.
+/// Description of a setting for help and documentation, and for code that treats all settings
+/// alike.
 #[derive(Debug)]
 pub struct Description {
-    /// Its flag, with the dashes.
+    /// The flag, with the dashes.
     pub flag: &'static str,
-    /// Its environment variable.
+    /// The environment variable.
     pub variable: String,
-    /// A sentence about it.
+    /// The line of the help.
     pub help: &'static str,
-    /// Its default, if it has one.
+    /// The default in words, if there is one.
     pub default: Option<String>,
-    /// The engines that have it.
+    /// The engines that have the setting.
     pub engines: &'static [Engine],
-    /// Where a DeepSpeed file has it.
+    /// Dotted paths in a DeepSpeed file, if it has the setting.
     pub key: Option<&'static str>,
-    /// Whether the command that repeats a run says it even where it is the default.
+    /// True if the command that repeats a run names the setting even where it has its default.
     pub always_said: bool,
-    /// What the search for the smallest configuration does with it.
+    /// Treatment of the setting by the search for the smallest configuration.
     pub reduction: Reduction,
-    /// What it is about.
+    /// Subject of the setting.
     pub about: About,
 }
 
 /// A setting, whatever the type of its value.
 pub trait Setting: Sync {
-    /// Its flag, with the dashes.
+    /// The flag of the setting, with the dashes.
     fn flag(&self) -> &'static str;
 
-    /// The name of its argument, by which clap knows it.
+    /// Identifier of the argument in clap.
     fn id(&self) -> String {
         self.flag().trim_start_matches('-').replace('-', "_")
     }
 
-    /// The setting in words.
+    /// Describes the setting.
     fn describe(&self) -> Description;
 
-    /// Its flag as an argument of a command.
+    /// The flag as an argument of a command.
     fn arg(&self) -> Arg;
 
-    /// Takes what a command line says into a request.
+    /// Copies the value from a command line to a request.
     ///
     /// # Errors
-    /// When the word stands for nothing.
+    /// When the word has no meaning.
     fn take(&self, matches: &ArgMatches, request: &mut SpecRequest) -> Result<(), String>;
 
-    /// What is said of it on a command line; none where it is left open, or no word says it.
+    /// The value as words of a command line; none where it is left open or no word expresses it.
     fn text(&self, request: &SpecRequest) -> Option<String>;
 
-    /// Whether it is asked for.
+    /// True if the request sets the setting.
     fn is_set(&self, request: &SpecRequest) -> bool;
 
-    /// Leaves it open.
+    /// Removes the setting from a request.
     fn clear(&self, request: &mut SpecRequest);
 
-    /// Why it cannot be had as it is asked for, whatever else is: the engine does not have it, or not
-    /// with this value.
+    /// Reason why the request for this setting is invalid regardless of the other settings: the
+    /// engine lacks the setting or this value of it.
     fn refusal(&self, request: &SpecRequest, engine: Engine) -> Option<Invalid>;
 
-    /// Why its value in a specification cannot be.
+    /// Checks the value of the setting in a specification.
     ///
     /// # Errors
-    /// When it is out of range.
+    /// When the value is out of range.
     fn check(&self, spec: &RunSpec) -> Result<(), Invalid>;
 
-    /// Asks in `request` for what a specification has, if a flag of its engine can.
+    /// Sets `request` to the value in a specification, if a flag of its engine can express it.
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest);
 
-    /// The same, where a DeepSpeed file stands beside the flags and says what it can.
+    /// Sets `request` as [`Setting::ask`] does, except for settings that a DeepSpeed file beside
+    /// the flags gives.
     fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest);
 
-    /// Puts what is asked for into a DeepSpeed file.
+    /// Writes the requested value into a DeepSpeed file.
     fn write(&self, request: &SpecRequest, file: &mut Map<String, Json>);
 
-    /// Puts what a specification has into the file that DeepSpeed is given, if that always has it.
+    /// Writes the value of a specification into the file that DeepSpeed is given, if that file
+    /// always has the setting.
     fn complete(&self, spec: &RunSpec, file: &mut Map<String, Json>);
 
-    /// Its last name in a DeepSpeed file, and its value where a flag asked for it there.
+    /// Last part of the path in a DeepSpeed file, and the value, where a flag asked for it there.
     fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)>;
 }
 
@@ -361,7 +366,8 @@ impl<S: Slot> Setting for Row<S> {
     }
 }
 
-/// Whether the engine is handed a DeepSpeed configuration, which says what of it was asked for.
+/// True if the engine is given a DeepSpeed configuration, which holds the settings that were asked
+/// for.
 pub(super) fn is_passed_on(spec: &RunSpec) -> bool {
     spec.engine().traits().deepspeed_file == DeepSpeedFile::PassedOn
 }

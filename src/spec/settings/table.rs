@@ -1,4 +1,4 @@
-//! The table. A new setting is a new row, and an engine that does something with it.
+//! The table of all settings. A new setting takes a new row, and an engine that uses it.
 
 use std::num::ParseIntError;
 use std::thread::available_parallelism;
@@ -21,28 +21,28 @@ use crate::spec::{
 /// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 
-/// The engines that are one alone.
+/// Lists of a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
 const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
 const DDP: &[Engine] = &[Engine::Ddp];
 const FSDP2: &[Engine] = &[Engine::Fsdp2];
 
-/// Declares the settings. A row begins with its line of the help, its flag, its field and the type of
-/// that; `= |engine| …` is a default that depends on nothing but the engine. What stands in the braces
-/// are the fields of [`Row`].
+/// Declares the settings. A row begins with its line of the help, its flag, its field and the type
+/// of that; `= |engine| …` is a default that depends on nothing but the engine. The braces hold
+/// fields of [`Row`].
 macro_rules! settings {
     ($(
         $(#[doc = $help:literal])+
         $flag:literal $name:ident: $slot:ty $(= $default:expr)? , { $($what:ident: $value:expr),* $(,)? }
     )+) => {
-        /// What was asked for on the command line, in the environment and in files. A value that
+        /// Settings requested on the command line, in the environment and in files. A value that
         /// nobody gave is `None`.
         #[derive(Clone, Debug, Default)]
         pub struct SpecRequest {
             $($(#[doc = $help])+ pub $name: $slot,)+
-            /// A rank for each GPU: `--nproc-per-node gpu`.
+            /// True if there is to be a rank for each GPU: `--nproc-per-node gpu`.
             pub rank_per_gpu: bool,
-            /// What the native engine finds of CUDA; none where nobody looked, or there was no need to.
+            /// CUDA as the native engine finds it; none where it was not looked for.
             pub gpus: Option<Gpus>,
             /// The content of `--deepspeed-config`.
             pub deepspeed_config: Option<Json>,
@@ -53,7 +53,7 @@ macro_rules! settings {
             $(pub(in crate::spec) $name: Row<$slot>,)+
         }
 
-        /// The table.
+        /// The rows of all settings.
         pub(in crate::spec) static TABLE: Table = Table {
             $($name: Row {
                 $(default: Some($default),)?
@@ -67,8 +67,8 @@ macro_rules! settings {
             },)+
         };
 
-        /// Every setting, in the order in which people type them. What decides over a default stands
-        /// behind what it decides over.
+        /// Every setting, in the order in which people type them. A setting on which the default of
+        /// another depends comes after that one.
         pub static ALL: &[&dyn Setting] = &[$(&TABLE.$name),+];
 
         impl OrDefault<'_> {
@@ -171,7 +171,7 @@ settings! {
         default_words: "small enough that buckets fill",
         check: up_to::<ANY, _>,
         key: Key::At("zero_optimization.reduce_bucket_size"),
-        // The accumulator has no bucket, and is given none.
+        // The accumulator has no bucket.
         said: |spec| (spec.dataflow() != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
     }
 
@@ -363,10 +363,10 @@ settings! {
     }
 }
 
-/// The most of what is counted one by one: arithmetic with more could overflow.
+/// Largest count of steps, ranks, samples and the like: arithmetic with more could overflow.
 const MOST: usize = 1 << 16;
 
-/// As many as there can be.
+/// Limit of counts that may be arbitrarily large.
 const ANY: usize = usize::MAX;
 
 /// Refuses a count of 0, and one beyond `LIMIT`.
@@ -381,7 +381,7 @@ where
     }
 }
 
-/// Refuses norms that nothing can be clipped to.
+/// Refuses norms that are negative or not finite.
 fn norm(flag: &'static str, norm: &f64) -> Result<(), Invalid> {
     if norm.is_finite() && *norm >= 0.0 {
         return Ok(());
@@ -390,7 +390,7 @@ fn norm(flag: &'static str, norm: &f64) -> Result<(), Invalid> {
     Err(Invalid::contradiction(format!("{flag} {norm}"), reason))
 }
 
-/// Refuses buckets that hold nothing.
+/// Refuses buckets of less than a byte.
 fn capacity(flag: &'static str, mib: &f64) -> Result<(), Invalid> {
     if mib * MIB >= 1.0 && mib.is_finite() {
         return Ok(());

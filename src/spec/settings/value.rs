@@ -16,10 +16,10 @@ use crate::spec::{
 
 /// A value that a setting can have.
 pub trait Value: Clone + Send + Sync + 'static {
-    /// The reader of a word of the command line.
+    /// The parser of a word of the command line.
     fn parser() -> ValueParser;
 
-    /// The word of the command line; none where no word says this value.
+    /// The word of the command line; none where no word expresses this value.
     fn word(&self) -> Option<String>;
 
     /// The value in a DeepSpeed file.
@@ -27,13 +27,13 @@ pub trait Value: Clone + Send + Sync + 'static {
         self.word().into()
     }
 
-    /// The value that stands in a DeepSpeed file, if it is one.
+    /// The value read from a DeepSpeed file, if it is valid.
     fn of_json(_: &Json) -> Option<Self> {
         None
     }
 }
 
-/// Values whose word is how they are displayed, and which JSON has too.
+/// Implements [`Value`] for types whose word is their display form and whose JSON is that of serde.
 macro_rules! displayed {
     ($($type:ty),*) => {
         $(impl Value for $type {
@@ -98,13 +98,13 @@ impl Value for ByteSize {
         clap::value_parser!(ByteSize).into()
     }
 
-    /// In bytes: with a unit it would be rounded.
+    /// The number of bytes, because with a unit it would be rounded.
     fn word(&self) -> Option<String> {
         displayed(&self.0)
     }
 }
 
-/// A number, or one dynamic scale.
+/// A static scale by its number, or the default dynamic scale.
 impl Value for LossScale {
     fn parser() -> ValueParser {
         ValueParser::new(|text: &str| match (text, text.parse::<f64>()) {
@@ -123,7 +123,7 @@ impl Value for LossScale {
     }
 }
 
-/// One of two, with fixed settings.
+/// SGD or AdamW, each with fixed settings.
 impl Value for Optimizer {
     fn parser() -> ValueParser {
         let names = PossibleValuesParser::new(["sgd", "adamw"]);
@@ -140,9 +140,9 @@ impl Value for Optimizer {
     }
 }
 
-/// Where a request keeps a setting: one value or none, or a list.
+/// The type of a setting's field in a request: an optional value, or a list.
 pub trait Slot: Clone + Default + 'static {
-    /// The value.
+    /// The type of a value.
     type Item: Value;
 
     /// The slot as an argument of the command line.
@@ -166,7 +166,7 @@ impl<T: Value> Slot for Option<T> {
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return arg;
         }
-        // The flag alone turns it on.
+        // The flag without a value turns the setting on.
         arg.value_name("BOOL").num_args(0..=1).default_missing_value("true")
     }
 

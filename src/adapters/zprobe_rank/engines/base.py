@@ -21,17 +21,17 @@ class BaseEngine:
     #: Dtype of the parameters that the model is made with, if not that of the run.
     model_dtype = None
 
-    #: Layout of what `before_step` returns: "full" is the model's order, "partition" the optimizer's.
+    #: Layout of the result of `before_step`: "full" is the model's order, "partition" the optimizer's.
     before_step_layout = "full"
 
     def __init__(self, spec, workload, model, make_optimizer, channel):
-        """`spec` is the run's specification as JSON has it, `workload` what goes forward and backward,
+        """`spec` is the run's specification as JSON has it, `workload` the losses of each microbatch,
         `model` the synthetic model, whose parameters are in `model_dtype` or the run's dtype.
         `make_optimizer` makes torch's own optimizer for some parameters, and events go to `channel`."""
         self.spec, self.workload, self.model = spec, workload, model
         self.make_optimizer, self.channel = make_optimizer, channel
         self.optimizer = None
-        #: Called with what `before_step` would return right after the boundary's reduction, where that
+        #: Called right after the boundary's reduction with the value of `before_step` at that time, where it
         #: can be seen.
         self.on_reduced = None
 
@@ -45,27 +45,27 @@ class BaseEngine:
         raise NotImplementedError
 
     def describe_afterwards(self):
-        """Facts that the engine can tell only once steps were taken, a dict of texts; they take the place
+        """Facts that the engine can tell only after steps were taken, a dict of texts; they take the place
         of the first."""
         return {}
 
     def observe(self):
-        """Attaches what observes the engine; not called when only the outcome is asked for."""
+        """Attaches the observers of the engine; not called when only the outcome is recorded."""
 
     def begin(self, step, microbatch):
-        """A microbatch begins."""
+        """Called at the beginning of a microbatch."""
 
     def accumulation(self, final):
         """A context for forward and backward; `final` for the last backward of the step."""
         return contextlib.nullcontext()
 
     def forward(self, *data):
-        """The engine's forward. The coded model is given a tensor for each of its uses of a parameter,
+        """Runs the engine's forward. The coded model is given a tensor for each of its uses of a parameter,
         fp32 and of the parameter's whole shape, or None; it returns fp32."""
         raise NotImplementedError
 
     def backward(self, loss):
-        """The engine's backward; `loss` is a scalar, not yet divided by the accumulation steps."""
+        """Runs the engine's backward; `loss` is a scalar, not yet divided by the accumulation steps."""
         raise NotImplementedError
 
     def step(self, boundary):
@@ -95,8 +95,8 @@ class BaseEngine:
         return None
 
     def fired(self):
-        """How often each parameter's gradient hook fired since the last call, and how many gradients
-        autograd delivered to it: two lists in the model's order. None where hooks are not observed."""
+        """Numbers of times that each parameter's gradient hook fired since the last call, and of gradients
+        that autograd delivered to it: two lists in the model's order. None where hooks are not observed."""
         return None
 
     def accumulated(self, microbatch):
@@ -146,13 +146,13 @@ class LoopEngine(BaseEngine):
 
 
 def whole(tensor):
-    """The whole of what may be a shard of a `DTensor`. Modules that took part in no backward have not resharded:
+    """The whole of a tensor, gathered if it is a `DTensor`. Modules without a backward have not resharded:
     their parameters are whole already, and a norm over no gradient is a plain number."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def or_zeros(gradient, parameter, dtype=None):
-    """A parameter's gradient; if it has none as many zeros, in `dtype` or the parameter's."""
+    """A parameter's gradient; without one, zeros of its length in `dtype` or the parameter's dtype."""
     if gradient is not None:
         return gradient
     return torch.zeros(1, dtype=dtype or parameter.dtype).expand(parameter.numel())

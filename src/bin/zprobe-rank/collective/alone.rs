@@ -1,4 +1,4 @@
-//! A group of which this rank is the only one.
+//! A process group with this rank as its only member.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Gloo, through c10d. It knows memory of the host alone: what lies on a device is staged there.
+//! Gloo, through c10d. Gloo handles only host memory: tensors on a device are staged there.
 
 use std::mem::ManuallyDrop;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::shim::c10d::{self, Store};
 
 /// A Gloo process group.
 pub struct Gloo {
-    /// Not dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
-    /// process ends with its group anyway.
+    /// The group, never dropped: Gloo's destructor waits up to 10 ms for each connection's event
+    /// loop, and the process ends with its group anyway.
     group: ManuallyDrop<c10d::Gloo>,
     /// True where tensors are copied to the host first, and the results back.
     stages: bool,
@@ -21,7 +21,7 @@ pub struct Gloo {
 /// An operation that was started.
 struct Started {
     work: c10d::Work,
-    /// The tensor that the result goes to, and the one that it comes from; none where it is there already.
+    /// Target and source of the copy of the result; none where the result is in place.
     result: Option<(Tensor, Tensor)>,
 }
 
@@ -43,7 +43,7 @@ impl Gloo {
         if !self.stages {
             return Ok(tensor.shallow_clone());
         }
-        // Waits for everything that computes it.
+        // The copy waits for the computation of the tensor.
         Ok(tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?)
     }
 
@@ -94,7 +94,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The tensors that two ranks hold after each collective on 1, 2 and on 10, 20.
+    /// The tensors that two ranks hold after each collective, with inputs (1, 2) and (10, 20).
     fn outcomes(stages: bool) -> Vec<Vec<f32>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -123,7 +123,7 @@ mod tests {
         gloo.reduce_scatter_sum(&scattered, &own()).unwrap().wait().unwrap();
         gloo.all_gather(&gathered, &own()).unwrap().wait().unwrap();
         let mut results = vec![summed, scattered, gathered];
-        // On the other rank it is anything.
+        // The content on the other rank is unspecified.
         results.extend((unit == 10.0).then_some(reduced));
         results.iter().map(|tensor| tensor.try_into().unwrap()).collect()
     }

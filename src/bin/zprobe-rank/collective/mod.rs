@@ -1,9 +1,9 @@
 //! Collectives, issued only after the ranks have agreed on what they are about to issue.
 //!
 //! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the
-//! wrong tensors when two operations of equal size are swapped; NCCL hangs, or does the same. So before each collective every
-//! rank announces (operation, dtype, elements, what for) under the collective's sequence number in
-//! the TCPStore, and compares the announcements of all ranks.
+//! wrong tensors when two operations of equal size are swapped; NCCL hangs, or does the same. So
+//! before each collective every rank announces (operation, dtype, elements, purpose) under the
+//! collective's sequence number in the TCPStore, and compares the announcements of all ranks.
 
 mod alone;
 mod gloo;
@@ -31,7 +31,7 @@ use crate::shim::c10d::Store;
 pub enum Collective<'a> {
     /// Sums a tensor over all ranks, in place.
     AllReduce(&'a Tensor),
-    /// Sums a tensor over all ranks, in place on one of them; elsewhere it becomes anything.
+    /// Sums a tensor over all ranks, in place on one of them; elsewhere its content is unspecified.
     Reduce {
         /// This rank's addend.
         tensor: &'a Tensor,
@@ -47,9 +47,9 @@ pub enum Collective<'a> {
     },
     /// Concatenates the tensors of all ranks.
     AllGather {
-        /// All of them, `world_size` times as long as one.
+        /// The tensors of all ranks, `world_size` times as long as one of them.
         output: &'a Tensor,
-        /// This rank's.
+        /// The tensor of this rank.
         input: &'a Tensor,
     },
 }
@@ -99,7 +99,8 @@ trait Group {
     /// Starts to sum `tensor` over all ranks, in place.
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>>;
 
-    /// Starts to sum `tensor` over all ranks, in place on rank `root`; elsewhere it becomes anything.
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`; elsewhere its content is
+    /// unspecified.
     fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>>;
 
     /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
@@ -109,9 +110,9 @@ trait Group {
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
 }
 
-/// An operation of a backend that was started. It keeps the tensors that it uses.
+/// An operation of a backend that was started, with the tensors that it uses.
 trait Work {
-    /// Returns when what follows on this rank, on its device, finds the result.
+    /// Waits until all later work of this rank, on its device, sees the result.
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
@@ -134,18 +135,18 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// A collective that there is nothing to wait for any more.
+    /// A collective that is complete.
     pub fn over(collective: Collective<'_>) -> Self {
         Self { op: collective.op(), work: Box::new(Over) }
     }
 
-    /// Waits for it: what this rank computes from now on finds the result.
+    /// Waits for the collective: all later computation of this rank sees the result.
     pub fn wait(self) -> Result<()> {
         self.work.wait().with_context(|| format!("{} failed", self.op))
     }
 }
 
-/// The work of a collective that is over.
+/// The work of a collective that is complete.
 struct Over;
 
 impl Work for Over {
@@ -221,13 +222,13 @@ impl Communicator {
             .into_iter()
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .collect();
-        // Everybody has announced this collective, so nobody still reads the one before the last.
+        // All ranks have announced this collective, so none still reads the one before the last.
         if let Some(old) = sequence.checked_sub(2) {
             self.store.delete(&key(old, self.rank))?;
         }
         if announced.iter().any(|other| *other != own) {
             self.recorder.emit(Event::CollectiveMismatch { sequence, announced })?;
-            // Everybody sees the mismatch, if rank 0 keeps the store up for so long.
+            // Rank 0 keeps the store up until every rank has seen the mismatch.
             self.leave()?;
             bail!("the ranks do not agree on collective {sequence}; this rank is at {own}");
         }

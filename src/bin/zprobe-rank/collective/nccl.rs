@@ -17,7 +17,7 @@ use crate::shim::c10d::Store;
 /// Key of the unique id in the TCPStore.
 const UNIQUE_ID: &str = "nccl/unique-id";
 
-/// A NCCL communicator. It lives as long as its process.
+/// An NCCL communicator, which lives as long as its process.
 pub struct Nccl {
     communicator: sys::ncclComm_t,
     stream: SideStream,
@@ -27,8 +27,8 @@ pub struct Nccl {
 struct Enqueued {
     end: Mark,
     is_awaited: Cell<bool>,
-    /// libtorch may hand their memory to the next tensor as soon as nobody has them, which must not
-    /// be before the computation waits for the operation.
+    /// Tensors of the operation. libtorch may reuse their memory as soon as they are dropped, which
+    /// must not happen before the computation waits for the operation.
     _tensors: Vec<Tensor>,
 }
 
@@ -44,7 +44,7 @@ impl Nccl {
         // SAFETY: only looks for the library.
         let is_there = unsafe { sys::is_culib_present() };
         ensure!(is_there, "no library libnccl.so on the library path; use --backend gloo");
-        // NCCL takes the device of the context that this makes the thread's.
+        // NCCL uses the device of the thread's current context, which this call sets.
         let stream = SideStream::new(device)?;
         let id = exchange_id(store, rank, timeout)?;
         let (ranks, rank) = (i32::try_from(world_size)?, i32::try_from(rank)?);
@@ -120,14 +120,14 @@ impl Group for Nccl {
 }
 
 impl Work for Enqueued {
-    /// The computation waits, and this thread goes on: what it enqueues next finds the result.
+    /// Makes the computation wait, but not this thread: whatever it enqueues next sees the result.
     fn wait(self: Box<Self>) -> Result<()> {
         self.is_awaited.set(true);
         self.end.block_compute()
     }
 }
 
-/// Whoever gives an operation up must not get its memory back earlier.
+/// Memory of an operation that is dropped must not be reused before the operation has ended.
 impl Drop for Enqueued {
     fn drop(&mut self) {
         if !self.is_awaited.get() {
@@ -137,7 +137,7 @@ impl Drop for Enqueued {
     }
 }
 
-/// Rank 0 makes the id of the communicator, and the others read it from the store.
+/// Id of the communicator, which rank 0 makes and the others read from the store.
 fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncclUniqueId> {
     if rank == 0 {
         let id = result::get_uniqueid().map_err(explained).context("NCCL makes no unique id")?;
@@ -170,7 +170,7 @@ fn checked(outcome: Result<NcclStatus, NcclError>) -> Result<()> {
     outcome.map(drop).map_err(explained)
 }
 
-/// A failure in NCCL's own words.
+/// Error with NCCL's own message.
 fn explained(NcclError(code): NcclError) -> anyhow::Error {
     let text = |words: *const c_char| {
         // SAFETY: null, or static text of the library that failed.

@@ -6,7 +6,7 @@ use tch::{Device, Tensor};
 
 use super::stream::{Mark, SideStream};
 
-/// A copy that goes on. It keeps both tensors.
+/// A copy in progress, with both of its tensors.
 #[must_use = "the host's tensor is not written until this was waited for"]
 pub struct HostCopy {
     end: Mark,
@@ -15,8 +15,8 @@ pub struct HostCopy {
 }
 
 impl HostCopy {
-    /// Starts to copy `source`, on the GPU, to `target`, in pinned memory of the host, as soon as
-    /// all is computed that was enqueued so far. Both are contiguous, and alike in dtype and length.
+    /// Starts to copy `source`, on the GPU, to `target`, in pinned host memory, once all work
+    /// enqueued so far is complete. Both are contiguous and have the same dtype and length.
     pub fn start(stream: &SideStream, source: Tensor, target: &Tensor) -> Result<Self> {
         ensure!(
             source.device().is_cuda() && target.device() == Device::Cpu,
@@ -45,7 +45,7 @@ impl HostCopy {
         Ok(Self { end, _source: source, _target: target.shallow_clone() })
     }
 
-    /// Waits until the host's tensor holds it.
+    /// Waits until the host's tensor holds the copy.
     pub fn wait(self) -> Result<()> {
         self.end.wait()
     }

@@ -1,4 +1,4 @@
-//! Shared libraries that are loaded when they are asked for.
+//! Shared libraries that are loaded on demand.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,8 +20,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads a library, for everybody. A name without a slash is looked for as the loader looks for
-    /// what programs need; one that is there already is not loaded again.
+    /// Loads a library with its symbols visible to all others. A name without a slash is searched
+    /// for as the loader searches for dependencies; a library that is already there is not loaded
+    /// again.
     pub fn open(name: &str) -> Result<Self> {
         let name = CString::new(name)?;
         // SAFETY: the name outlives the call. The library's initialisers run: those of libtorch and
@@ -30,7 +31,7 @@ impl Library {
         if handle.is_null() { Err(last_error()) } else { Ok(Self { handle }) }
     }
 
-    /// The path of its file.
+    /// The path of the library's file.
     pub fn directory(&self) -> Result<PathBuf> {
         let mut path: [c_char; 4096] = [0; 4096];
         // SAFETY: the handle is live, as nobody closes it; the kernel opens no longer path than fits.
@@ -42,7 +43,7 @@ impl Library {
     }
 }
 
-/// The loader's own words about the last failure.
+/// The loader's message about its last failure.
 fn last_error() -> Error {
     // SAFETY: returns null, or text that lives until the next call on this thread.
     let message = unsafe { dlerror() };

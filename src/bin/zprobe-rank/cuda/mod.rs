@@ -19,13 +19,13 @@ use self::library::Library;
 pub use self::stream::{Mark, SideStream};
 use crate::shim;
 
-/// The part of libtorch that has CUDA.
+/// The library of libtorch that has CUDA.
 const LIBTORCH_CUDA: &str = "libtorch_cuda.so";
 
-/// The part that this program is linked with.
+/// The library of libtorch that this program is linked with.
 const LIBTORCH_CPU: &str = "libtorch_cpu.so";
 
-/// The only name that NVIDIA's wheel has for NCCL.
+/// File name of NCCL, the only one in NVIDIA's wheel.
 const NCCL: &str = "libnccl.so.2";
 
 /// Loads libtorch's CUDA part. Calls nothing of CUDA, so that this process may still fork: a forked
@@ -34,7 +34,7 @@ pub fn load() -> Result<()> {
     Library::open(LIBTORCH_CUDA).map(drop).context("this libtorch has no CUDA")
 }
 
-/// The device of a rank: ranks take turns on the GPUs that there are.
+/// The device of a rank: GPUs are assigned to ranks in turn.
 pub fn device_of(spec: &RunSpec, rank: usize) -> Result<Device> {
     match spec.device {
         spec::Device::Cpu => Ok(Device::Cpu),
@@ -54,7 +54,7 @@ pub fn name(device: Device) -> String {
     }
 }
 
-/// The GPUs that can be used, and what is in the way of others. This process cannot fork afterwards.
+/// The GPUs that can be used, or the reasons why they cannot. This process cannot fork afterwards.
 pub fn describe() -> Gpus {
     let words = |error: anyhow::Error| format!("{error:#}");
     let names = names();
@@ -82,7 +82,7 @@ fn names() -> Result<Vec<String>> {
 /// Release and directory of the libtorch that is loaded, if it has CUDA and can use all `gpus`.
 fn libtorch(gpus: usize) -> Result<String> {
     let directory = Library::open(LIBTORCH_CPU)?.directory()?;
-    // First: libtorch remembers from the first question on whether it has CUDA.
+    // CUDA is loaded first: libtorch remembers the answer to the first question about CUDA.
     let loaded = load();
     let found = shim::loaded_release();
     let name = format!("libtorch {found} in {}", directory.display());

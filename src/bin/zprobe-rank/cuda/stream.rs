@@ -6,11 +6,10 @@ use anyhow::{Result, bail};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 use tch::Device;
 
-/// A stream of a CUDA device for what goes on beside the computation: collectives, and copies to
-/// the host.
+/// A stream of a CUDA device for work beside the computation: collectives, and copies to the host.
 ///
-/// libtorch computes on the legacy default stream of the device's primary context as long as nobody
-/// chooses another, and nobody does here.
+/// libtorch computes on the legacy default stream of the device's primary context unless another
+/// one is chosen, which never happens here.
 pub struct SideStream {
     compute: Arc<CudaStream>,
     side: Arc<CudaStream>,
@@ -30,31 +29,31 @@ impl SideStream {
         Ok(Self { compute: context.default_stream(), side: context.new_stream()? })
     }
 
-    /// Lets what is put into it from now on wait for all that was computed so far. Makes the
-    /// device's context this thread's: autograd runs backward on threads of its own.
+    /// Makes later work in this stream wait for all computation so far. Makes the device's context
+    /// current on this thread, because autograd runs backward on threads of its own.
     pub fn follow_compute(&self) -> Result<()> {
         Ok(self.side.join(&self.compute)?)
     }
 
-    /// Marks all that was put into it so far.
+    /// Marks all work that was put into the stream so far.
     pub fn mark(&self) -> Result<Mark> {
         let event = self.side.record_event(None)?;
         Ok(Mark { event, compute: Arc::clone(&self.compute) })
     }
 
-    /// The stream, as CUDA and NCCL want it.
+    /// The handle of the stream for CUDA and NCCL.
     pub fn raw(&self) -> sys::CUstream {
         self.side.cu_stream()
     }
 }
 
 impl Mark {
-    /// Lets what is computed from now on wait for it; this thread does not wait.
+    /// Makes later computation wait for the point; this thread does not wait.
     pub fn block_compute(&self) -> Result<()> {
         Ok(self.compute.wait(&self.event)?)
     }
 
-    /// Waits for it.
+    /// Waits for the point on this thread.
     pub fn wait(&self) -> Result<()> {
         Ok(self.event.synchronize()?)
     }

@@ -1,4 +1,4 @@
-//! The IPG bucket: gradients that wait for one reduction, one after the other.
+//! The IPG bucket: gradients, stored one after the other, that wait for one reduction.
 //!
 //! DeepSpeed's `ipg_buffer` and `params_in_ipg_bucket` (`runtime/zero/stage_1_and_2.py`).
 
@@ -10,13 +10,13 @@ use super::flat::narrow;
 /// A bucket of one rank.
 pub struct Bucket {
     capacity: usize,
-    /// Elements that there is room for: no more than the model has.
+    /// Capacity in elements, at most the number that the model has.
     room: usize,
     kind: Kind,
     device: Device,
-    /// Buffers that gradients are copied to as they are produced: one, or two that take turns where
-    /// the reduction of one goes on while the other is filled. None where gradients stay where they
-    /// are until the flush (`contiguous_gradients: false`).
+    /// Buffers that gradients are copied to as they are produced: one, or two that take turns, so
+    /// that one is reduced while the other is filled. Empty where gradients stay in place until the
+    /// flush (`contiguous_gradients: false`).
     buffers: Vec<Tensor>,
     active: usize,
     pieces: Vec<Tensor>,
@@ -50,12 +50,12 @@ impl Bucket {
         Ok(Self { capacity, room, kind, device, buffers, active: 0, pieces, params, elements: 0 })
     }
 
-    /// Elements that it takes.
+    /// Capacity in elements.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// True if nothing is in it.
+    /// True if the bucket is empty.
     pub fn is_empty(&self) -> bool {
         self.params.is_empty()
     }
@@ -90,7 +90,7 @@ impl Bucket {
         gradient.to_kind(self.kind).copy()
     }
 
-    /// Empties it. With two buffers, the next gradients go into the other one.
+    /// Empties the bucket. With two buffers, the next gradients go into the other one.
     pub fn take(&mut self) -> Result<Contents> {
         let pieces = std::mem::take(&mut self.pieces);
         let wire = match self.buffers.get(self.active) {

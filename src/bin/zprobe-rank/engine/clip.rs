@@ -8,19 +8,19 @@ use tch::{Kind, Tensor};
 use super::context::Context;
 use crate::collective::Collective;
 
-/// Added to the norm before it is compared with the limit, as DeepSpeed does.
+/// Constant added to the norm before the comparison with the limit, as in DeepSpeed.
 const EPSILON: f64 = 1e-6;
 
-/// Elements that are copied to fp64 at a time: few enough for a cache.
+/// Number of elements that are copied to fp64 at a time, few enough for a cache.
 const CHUNK: i64 = 1 << 16;
 
-/// Keeps a gradient within a norm.
+/// A way to keep a gradient within a norm.
 pub trait Clip {
     /// Shortens a gradient whose norm over all ranks is `norm`, if that is too long.
     fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()>;
 }
 
-/// Clips to a norm of so much; 0 is no limit.
+/// Limit of the norm to which gradients are clipped; 0 is no limit.
 pub struct Limit(pub f64);
 
 impl Clip for Limit {
@@ -39,7 +39,7 @@ pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
     for chunk in partition.f_split(CHUNK, 0)? {
         square += chunk.to_kind(Kind::Double).square().sum(Kind::Double);
     }
-    // An offloaded gradient's is on the host.
+    // The sum for an offloaded gradient is on the host.
     let square = square.to_device(context.device);
     context.groups.norm.run(Collective::AllReduce(&square), "squared gradient norm")?;
     Ok(square.double_value(&[0]).sqrt())

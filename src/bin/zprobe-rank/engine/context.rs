@@ -1,4 +1,4 @@
-//! The run, as every part of the engine needs to know it.
+//! The context that all parts of the engine share: the run and this rank's connections.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use crate::recorder::{At, Pieces, Recorder};
 pub struct Context {
     /// The specification of the run.
     pub spec: RunSpec,
-    /// The parameters, and which gradients should reach them.
+    /// The parameters, and the gradients that should reach them.
     pub plan: Plan,
     /// The owners of parameters and gradients.
     pub partitioning: Partitioning,
@@ -36,13 +36,13 @@ pub struct Context {
 pub struct Microbatch {
     /// Optimizer step.
     pub step: usize,
-    /// Number within the step.
+    /// Number of the microbatch within the step.
     pub index: usize,
     /// True if no other backward of this microbatch follows.
     pub complete: bool,
     /// True in the step's last backward: the gradient accumulation boundary.
     pub boundary: bool,
-    /// The loss scale, which its gradients carry.
+    /// The loss scale, which the gradients carry.
     pub scale: f64,
 }
 
@@ -52,7 +52,7 @@ impl Microbatch {
 }
 
 impl Context {
-    /// Says that a phase begins.
+    /// Emits the beginning of a phase.
     pub fn phase(&self, microbatch: Microbatch, phase: Phase) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         self.recorder.emit(Event::PhaseEntered { step, microbatch: index, phase })

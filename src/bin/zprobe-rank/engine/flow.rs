@@ -7,23 +7,23 @@ use super::context::Microbatch;
 
 /// A way of gradients from backward to the optimizer.
 pub trait GradientFlow {
-    /// Name of this class, and of the one in DeepSpeed that it follows.
+    /// Name of this type, and of the class in DeepSpeed that it follows.
     fn class(&self) -> &'static str;
 
-    /// A backward is about to begin. Its loss is divided by the accumulation steps and multiplied by
+    /// Begins a backward. Its loss is divided by the accumulation steps and multiplied by
     /// the loss scale.
     fn begin(&mut self, microbatch: Microbatch) -> Result<()>;
 
-    /// A parameter's gradient of that backward is complete, in `param.grad`.
+    /// Takes a parameter's gradient of that backward, which is complete in `param.grad`.
     fn arrived(&mut self, param: usize) -> Result<()>;
 
-    /// The backward is over: records what this rank has accumulated.
+    /// Ends the backward, and records the gradients that this rank has accumulated.
     fn end(&mut self) -> Result<()>;
 
     /// True if gradients are reduced in this backward, and do not wait for a later one.
     fn reduces(&self) -> bool;
 
-    /// Reduces across ranks what was not reduced yet.
+    /// Reduces the gradients that were not reduced yet over the ranks.
     fn reduce(&mut self) -> Result<()>;
 
     /// This rank's partition of the reduced gradient, fp32, for the inner optimizer.

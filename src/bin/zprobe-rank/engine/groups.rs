@@ -1,17 +1,17 @@
-//! The process groups of the engine, by what goes over them.
+//! The process groups of the engine, by the purpose of their collectives.
 
 use std::rc::Rc;
 
 use super::partitioning::Partitioning;
 use crate::collective::{Alone, Collectives};
 
-/// Process groups. Most are all ranks.
+/// Process groups of the engine, most of which consist of all ranks.
 pub struct Groups {
     /// The ranks that gradients are reduced over.
     pub gradients: Rc<dyn Collectives>,
     /// The ranks that agree whether a gradient overflowed.
     pub overflow: Rc<dyn Collectives>,
-    /// The ranks whose partitions make up the whole gradient, whose norm is wanted.
+    /// The ranks whose partitions make up the whole gradient, for the global norm.
     pub norm: Rc<dyn Collectives>,
     /// The ranks that parameters are gathered from.
     pub parameters: Rc<dyn Collectives>,

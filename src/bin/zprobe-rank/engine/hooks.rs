@@ -1,4 +1,4 @@
-//! Gradient hooks: what happens to a gradient as soon as autograd has delivered it.
+//! Gradient hooks, which autograd calls as soon as it has delivered a gradient.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -10,13 +10,13 @@ use tch::Tensor;
 use super::flow::GradientFlow;
 use crate::shim::autograd::{HookKind, register_hook};
 
-/// A gradient flow that hooks reach, too, in the middle of a backward.
+/// A gradient flow that is shared with hooks, which use it in the middle of a backward.
 pub type SharedFlow = Rc<RefCell<Box<dyn GradientFlow>>>;
 
 /// A hook to register on a parameter.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// The way of attaching it.
+    /// The way of attaching the hook.
     pub kind: HookKind,
     /// The function that autograd calls, with the address of the hooks' state and the parameter's index.
     pub callback: extern "C" fn(*mut c_void, usize),
@@ -30,7 +30,7 @@ impl Hook {
 
 /// A hook on every trainable parameter.
 pub struct Hooks {
-    /// Autograd has its address.
+    /// The state of the hooks, whose address autograd has.
     state: Rc<State>,
 }
 
@@ -66,8 +66,10 @@ impl Hooks {
     }
 }
 
-/// Runs inside autograd, for CUDA tensors on a thread of its own, while the thread that called
-/// backward waits: nobody else has the state then. Errors wait in it until backward has returned.
+/// Hands a gradient to the flow, as a callback of autograd.
+///
+/// For CUDA tensors autograd calls it on a thread of its own while the thread that called backward
+/// waits, so nothing else uses the state. Errors are kept in it until backward has returned.
 pub extern "C" fn on_gradient(context: *mut c_void, index: usize) {
     // SAFETY: `context` is the address that `Hooks::attach` registered.
     let state = unsafe { &*context.cast::<State>() };

@@ -98,7 +98,7 @@ impl IpgBuckets {
         })
     }
 
-    /// This rank's partition of what was averaged so far.
+    /// This rank's partition of the gradients averaged so far.
     pub fn averaged(&self) -> &Tensor {
         self.reduction.averaged()
     }
@@ -108,7 +108,7 @@ impl IpgBuckets {
         &mut self.bucket
     }
 
-    /// Queues what a parameter has accumulated for the next reduction.
+    /// Queues the accumulated gradient of a parameter for the next reduction.
     pub fn put_into_bucket(&mut self, param: usize) -> Result<()> {
         self.queued[param] = true;
         let gradient = self.accumulated(param)?;
@@ -123,8 +123,8 @@ impl IpgBuckets {
         self.bucket.put(param, &gradient)
     }
 
-    /// A parameter that the last backward did not use may have gradients of earlier ones, here or
-    /// on another rank.
+    /// Queues the parameters that the last backward did not use: they may have gradients of earlier
+    /// ones, here or on another rank.
     pub fn put_the_rest_into_bucket(&mut self) -> Result<()> {
         for param in (0..self.params.len()).rev() {
             if !self.queued[param] && self.context.plan.params()[param].trainable {
@@ -134,13 +134,13 @@ impl IpgBuckets {
         Ok(())
     }
 
-    /// Reduces what is in the bucket.
+    /// Reduces the bucket.
     pub fn flush(&mut self, reason: FlushReason) -> Result<()> {
         let contents = self.bucket.take()?;
         self.average(reason, contents)
     }
 
-    /// Reduces what is left in the bucket when nothing more can come.
+    /// Reduces the rest in the bucket when no more gradients can come.
     pub fn flush_the_rest(&mut self) -> Result<()> {
         // An oversized parameter at the end leaves nothing behind; a step without any flush is
         // worth an event all the same.
@@ -164,7 +164,7 @@ impl IpgBuckets {
         self.reduction.average(contents)
     }
 
-    /// Ends the reductions of this backward. What was reduced is the owners'.
+    /// Ends the reductions of this backward. Reduced gradients are kept by their owners only.
     pub fn finish(&mut self) -> Result<()> {
         self.reduction.finish()?;
         self.forget_local()?;

@@ -5,13 +5,13 @@
 //! all-gather of the updated parameters. Where gradients wait in between is the business of a
 //! [`flow::GradientFlow`].
 //!
-//! Nothing here goes wrong on purpose. [`crate::assembly`] puts the parts together, and where a fault
-//! was asked for it puts the part that has it in the place of a sound one.
+//! The code here has no deliberate faults. [`crate::assembly`] puts the parts together, and
+//! replaces a sound part with a faulty one where a fault was asked for.
 //!
-//! | room | what is in it |
+//! | module | content |
 //! |------|---------------|
-//! | [`context`], [`settings`], [`groups`] | what all parts know: the run, its numbers, who talks to whom |
-//! | [`partitioning`] | who owns what: pure |
+//! | [`context`], [`settings`], [`groups`] | shared by all parts: run, numbers, process groups |
+//! | [`partitioning`] | the owners of parameters: pure functions |
 //! | [`parameters`] | the parameters, gathered and released |
 //! | [`flow`] | the way of gradients, and its two kinds: |
 //! | [`hooks`], [`bucket`], [`ipg`] | gradients on their way into buckets, |
@@ -58,7 +58,7 @@ use crate::shim::autograd::walk_graph;
 
 /// The engine of one rank.
 pub struct Engine {
-    /// The run.
+    /// The run, and this rank's connections.
     pub context: Rc<Context>,
     /// The model, with its data.
     pub model: Box<dyn ProbeModel>,
@@ -66,9 +66,10 @@ pub struct Engine {
     pub parameters: Box<dyn Weights>,
     /// The way of gradients to the optimizer.
     pub flow: SharedFlow,
-    /// Hands gradients to the flow while backward goes on; without hooks it gets them afterwards.
+    /// The hooks that hand gradients to the flow during backward; without them it gets gradients
+    /// afterwards.
     pub hooks: Option<Hooks>,
-    /// The step.
+    /// The optimizer's step.
     pub optimizer: ShardedOptimizer,
 }
 
@@ -123,7 +124,7 @@ impl Engine {
         })
     }
 
-    /// Forward and backward of one loss of a microbatch.
+    /// Runs forward and backward of one loss of a microbatch.
     fn backward(&mut self, microbatch: Microbatch) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         let context = Rc::clone(&self.context);
@@ -177,8 +178,9 @@ impl Engine {
         there.try_for_each(|param| self.flow.borrow_mut().arrived(param))
     }
 
-    /// Asks autograd for the microbatch's gradient by itself, past every hook and buffer. With the
-    /// loss scale, like the engine: without it, small gradients are lost to fp16.
+    /// Records the gradient of the microbatch alone, computed by autograd without any hook or
+    /// buffer. It is computed with the loss scale, as in the engine: without it, small gradients
+    /// underflow in fp16.
     fn record_local_gradient(&self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
@@ -187,7 +189,7 @@ impl Engine {
         self.context.record(microbatch, (Point::LocalGradient, LayoutName::Full), pieces)
     }
 
-    /// The step at the boundary.
+    /// Takes the optimizer step at the boundary.
     fn step(&mut self, boundary: Microbatch, watch: &Stopwatch) -> Result<()> {
         let gradient = self.flow.borrow_mut().partition_gradient()?;
         self.optimizer.step(gradient, &mut *self.parameters, boundary)?;

@@ -11,11 +11,11 @@ use crate::cuda::{HostCopy, SideStream};
 
 /// The gradient of this rank's partition in the host's memory, in fp32.
 pub struct HostGradient {
-    /// Pinned where it is filled from a GPU.
+    /// The buffer, pinned where it is filled from a GPU.
     buffer: Tensor,
-    /// Copies from a GPU go beside the computation.
+    /// The stream for copies from a GPU, beside the computation.
     stream: Option<SideStream>,
-    /// The copy that goes on.
+    /// The copy in progress.
     going: Option<HostCopy>,
 }
 
@@ -35,12 +35,12 @@ impl HostGradient {
         Ok(Some(Self { buffer, stream, going: None }))
     }
 
-    /// Copies the averaged gradient, whole: what was there before is gone. From a GPU, returns before
-    /// that is done.
+    /// Copies the whole averaged gradient, replacing the former content. From a GPU, returns before
+    /// the copy is complete.
     pub fn copy_from(&mut self, averaged: &Tensor) -> Result<()> {
         self.wait()?;
         let Some(stream) = &self.stream else { return Ok(self.buffer.f_copy_(averaged)?) };
-        // A tensor of its own: the averaged gradient is written to while the copy goes on.
+        // The source is a separate tensor: the averaged gradient is written to during the copy.
         let source = averaged.f_to_dtype(Kind::Float, false, true)?;
         self.going = Some(HostCopy::start(stream, source, &self.buffer)?);
         Ok(())
@@ -52,7 +52,7 @@ impl HostGradient {
         Ok(self.buffer.copy())
     }
 
-    /// Waits for the copy that goes on, if one does.
+    /// Waits for the copy in progress, if there is one.
     fn wait(&mut self) -> Result<()> {
         self.going.take().map_or(Ok(()), HostCopy::wait)
     }

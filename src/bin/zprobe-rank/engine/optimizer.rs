@@ -29,7 +29,7 @@ pub struct ShardedOptimizer {
 
 /// The parts of a step.
 pub struct Parts {
-    /// None where losses need no scale.
+    /// The loss scaler; none where losses need no scale.
     pub scaler: Option<Box<dyn Scaler>>,
     /// The limit on the gradient's norm.
     pub clip: Box<dyn Clip>,
@@ -88,7 +88,8 @@ impl ShardedOptimizer {
         parameters.update(&self.master)
     }
 
-    /// Takes the loss scale out of a gradient, unless it overflowed on any rank; whether it did.
+    /// Takes the loss scale out of a gradient, unless it overflowed on any rank; returns true if it
+    /// did.
     fn unscale(&mut self, gradient: &mut Tensor, step: usize) -> Result<bool> {
         let Some(scaler) = &mut self.parts.scaler else { return Ok(false) };
         let overflow = overflows(&self.context, gradient)?;

@@ -1,8 +1,8 @@
 //! The model's parameters on one rank, in the model's dtype.
 //!
-//! Up to stage 2 they are views of one flat buffer that every rank has whole; after a step all ranks
-//! gather what the owners updated (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3 a rank
-//! keeps its partition alone, and the whole is gathered for forward and backward only
+//! Up to stage 2 they are views of one flat buffer that every rank has whole; after a step all
+//! ranks gather what the owners updated (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3 a
+//! rank keeps only its partition, and the whole is gathered for forward and backward only
 //! (`runtime/zero/partitioned_param_coordinator.py`; here the model is one module).
 
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::recorder::At;
 
 /// The model's parameters, as the engine handles them.
 pub trait Weights {
-    /// Makes the model usable.
+    /// Makes the model ready for use, gathering its parameters where they are partitioned.
     fn gather(&mut self) -> Result<()>;
 
-    /// Gives up what this rank does not own, where it was gathered.
+    /// Releases gathered parameters that this rank does not own.
     fn release(&mut self) -> Result<()>;
 
-    /// Takes over this rank's updated master weights, and what the other ranks updated.
+    /// Takes over this rank's updated master weights, and the updates of the other ranks.
     fn update(&mut self, master: &Tensor) -> Result<()>;
 
     /// Records every parameter as the next forward will see it.
@@ -35,9 +35,9 @@ pub trait Weights {
 /// Parameters of one rank.
 pub struct Parameters {
     context: Rc<Context>,
-    /// As the model holds them.
+    /// The parameters as the model holds them.
     tensors: Vec<Tensor>,
-    /// The buffer that the trainable ones are views of; none while they are released.
+    /// The buffer of which the trainable parameters are views; none while they are released.
     flat: Option<Tensor>,
     /// This rank's partition.
     own: Tensor,
@@ -85,7 +85,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Everybody's partition, in a new flat buffer.
+    /// Gathers the partitions of all ranks in a new flat buffer.
     fn all_gather(&self) -> Result<Tensor> {
         let Context { spec, partitioning, groups, .. } = &*self.context;
         if partitioning.is_replicated() {

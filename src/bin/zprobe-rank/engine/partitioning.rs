@@ -11,20 +11,20 @@ use std::ops::Range;
 use zprobe::spec::plan::Segment;
 use zprobe::spec::{Plan, RunSpec};
 
-/// In stages 1 and 2 units are padded to a multiple of this times the world size
+/// Alignment factor: in stages 1 and 2 units are padded to a multiple of this times the world size
 /// (`nccl_start_alignment_factor` in DeepSpeed).
 pub const ALIGNMENT: usize = 2;
 
 /// Parameters that lie one after the other, padded at the end so that every rank owns an equal part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
-    /// Indices of its parameters.
+    /// Indices of the unit's parameters.
     params: Vec<usize>,
-    /// Its elements in the flat buffer, padding included.
+    /// The unit's elements in the flat buffer, padding included.
     flat: Range<usize>,
-    /// The begin of a rank's part of it in that rank's partition.
+    /// Start of a rank's part of the unit in that rank's partition.
     start: usize,
-    /// Elements of a rank's part.
+    /// Number of elements in a rank's part of the unit.
     part: usize,
 }
 
@@ -33,22 +33,22 @@ struct Unit {
 pub struct Slice {
     /// The owner.
     pub rank: usize,
-    /// Its elements inside the parameter.
+    /// The slice's elements inside the parameter.
     pub param: Range<usize>,
-    /// Their place in the owner's partition.
+    /// Place of the slice in the owner's partition.
     pub partition: Range<usize>,
 }
 
 /// Consecutive elements of a rank's partition that are consecutive in the flat buffer, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its place in the rank's partition.
+    /// Place of the piece in the rank's partition.
     pub partition: Range<usize>,
-    /// Its place in the flat buffer.
+    /// Place of the piece in the flat buffer.
     pub flat: Range<usize>,
 }
 
-/// The flat buffer of a run's trainable parameters, and who owns what of it.
+/// The flat buffer of a run's trainable parameters, and the owner of each part of it.
 #[derive(Clone, Debug)]
 pub struct Partitioning {
     units: Vec<Unit>,
@@ -103,12 +103,13 @@ impl Partitioning {
         this
     }
 
-    /// Elements of the flat buffer, padding included.
+    /// Number of elements in the flat buffer, padding included.
     pub fn numel(&self) -> usize {
         self.units.last().map_or(0, |unit| unit.flat.end)
     }
 
-    /// Elements of a rank's partition, padding included: the same for every rank.
+    /// Number of elements in a rank's partition, padding included, which is the same for every
+    /// rank.
     pub fn partition_numel(&self) -> usize {
         self.units.last().map_or(0, |unit| unit.start + unit.part)
     }
@@ -134,7 +135,8 @@ impl Partitioning {
         &self.groups
     }
 
-    /// The slices of a parameter, with their owners. Where everything is replicated, every rank owns it whole.
+    /// The slices of a parameter, with their owners. Where everything is replicated, every rank
+    /// owns the whole parameter.
     pub fn slices(&self, index: usize) -> Vec<Slice> {
         let Some(place) = self.place(index) else { return Vec::new() };
         (0..self.world_size)
@@ -189,8 +191,8 @@ impl Partitioning {
     }
 }
 
-/// Indices of the trainable parameters, by parameter group: all in one, or those that are decayed
-/// and those of one dimension, which usually are not.
+/// Indices of the trainable parameters, by parameter group: all in one group, or one group that is
+/// decayed and one of the parameters of one dimension, which usually are not decayed.
 fn parameter_groups(spec: &RunSpec, plan: &Plan) -> Vec<Vec<usize>> {
     let trainable = (0..plan.params().len()).filter(|&param| plan.params()[param].trainable);
     if spec.parameter_groups().unwrap_or(1) < 2 {

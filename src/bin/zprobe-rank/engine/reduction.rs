@@ -18,13 +18,13 @@ use crate::collective::{Collective, Pending};
 
 /// A way to average buckets, one after the other.
 pub trait Reduction {
-    /// Averages the gradients of a bucket; may return before that is done.
+    /// Averages the gradients of a bucket; may return before the reduction is complete.
     fn average(&mut self, contents: Contents) -> Result<()>;
 
     /// Waits until every bucket is averaged.
     fn finish(&mut self) -> Result<()>;
 
-    /// This rank's partition of what was averaged so far.
+    /// This rank's partition of the gradients averaged so far.
     fn averaged(&self) -> &Tensor;
 
     /// Forgets the step's gradients.
@@ -35,28 +35,28 @@ pub trait Reduction {
 pub struct Reducer {
     context: Rc<Context>,
     way: Way,
-    /// True if a reduction goes on while backward goes on (`overlap_comm`).
+    /// True if reductions overlap with backward (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, added up over the step's reductions.
     averaged: Tensor,
-    /// The reduction that goes on.
+    /// The reduction in progress.
     launched: Option<Launched>,
 }
 
 /// The way of gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Each rank gets everything.
+    /// An all-reduce: each rank gets the whole bucket.
     AllReduce,
-    /// One reduction for each owner, because what ranks own differs in size.
+    /// A separate reduction for each owner, because the parts of the owners differ in size.
     ReduceToOwners,
-    /// One reduction for all: every rank owns as much of every parameter.
+    /// A single reduce-scatter: every rank owns an equal part of every parameter.
     ReduceScatter,
 }
 
 /// A reduction that was launched.
 struct Launched {
-    /// Its collectives.
+    /// Collectives of the reduction.
     pending: Vec<Pending>,
     /// The slices that this rank owns, once the collectives are done.
     arrivals: Vec<Arrival>,
@@ -64,24 +64,24 @@ struct Launched {
 
 /// A slice that this rank owns.
 struct Arrival {
-    /// The tensor that it will be in.
+    /// The tensor that will hold the slice.
     tensor: Tensor,
-    /// Its place in there.
+    /// Place of the slice in that tensor.
     from: Range<usize>,
-    /// Its place in the partition.
+    /// Place of the slice in the partition.
     to: Range<usize>,
 }
 
 /// A slice of a gradient in a bucket.
 struct Placed {
-    /// Number of its parameter in the bucket.
+    /// Position of the slice's parameter in the bucket.
     position: usize,
     wire: Range<usize>,
     slice: Slice,
 }
 
 impl Reducer {
-    /// A reducer that nothing was given yet.
+    /// An empty reducer.
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
         let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
@@ -106,7 +106,7 @@ impl Reducer {
         }
     }
 
-    /// Each rank gets everything, and keeps what it owns.
+    /// Starts an all-reduce of a bucket, of which each rank keeps the slices that it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
@@ -120,7 +120,8 @@ impl Reducer {
         Ok(Launched { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// One reduction for each owner: ranks own more or less of a bucket, or nothing.
+    /// Starts a reduction for each owner: ranks own parts of a bucket that differ in size, or
+    /// nothing.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let placed = self.placed(params);
         let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };
@@ -150,7 +151,7 @@ impl Reducer {
         Ok(launched)
     }
 
-    /// Each parameter is cut into equal parts: a bucket is, too.
+    /// Starts a reduce-scatter of a bucket, in which each parameter is cut into equal parts.
     fn reduce_scatter(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let Context { spec, partitioning, groups, .. } = &*self.context;
         let parts: Vec<Range<usize>> =
@@ -159,7 +160,7 @@ impl Reducer {
         let zeros = |numel: usize| self.context.zeros(numel, wire.kind());
         let (input, output) = (zeros(total * spec.world_size)?, zeros(total)?);
         for Placed { position, wire: from, slice } in self.placed(params) {
-            // What lies before this parameter in each rank's part of the bucket.
+            // Number of elements before this parameter in each rank's part of the bucket.
             let before: usize = parts[..position].iter().map(Range::len).sum();
             let to = slice.rank * total + before;
             narrow(&input, to..to + from.len())?.f_copy_(&narrow(wire, from)?)?;
@@ -180,7 +181,7 @@ impl Reducer {
         placed.slice.rank == self.context.settings.owner
     }
 
-    /// The slices of gradients that lie one after the other.
+    /// The slices of a bucket whose gradients lie one after the other.
     fn placed(&self, params: &[usize]) -> Vec<Placed> {
         let mut start = 0;
         let mut placed = Vec::new();
@@ -197,7 +198,7 @@ impl Reducer {
 
 impl Reduction for Reducer {
     fn average(&mut self, contents: Contents) -> Result<()> {
-        // Not before the last one is done: the buffer that is filled next is the one that it used.
+        // The last reduction has to be complete: the buffer that is filled next is the one it used.
         self.finish()?;
         if contents.wire.numel() == 0 {
             return Ok(());
@@ -212,7 +213,7 @@ impl Reduction for Reducer {
         for Arrival { tensor, from, to } in arrivals {
             let mut arrived = narrow(&tensor, from)?;
             if self.context.spec.divides_last() {
-                // In the dtype of the wire.
+                // The division is in the communication dtype.
                 arrived = arrived.f_mul_scalar(1.0 / self.context.settings.average_divisor)?;
             }
             let _ = narrow(&self.averaged, to)?.f_add_(&arrived)?;

@@ -8,14 +8,14 @@ use zprobe::spec::{Dtype, LossScale, RunSpec};
 
 /// The factor by which the scale shrinks or grows.
 const SCALE_FACTOR: f64 = 2.0;
-/// Steps without an overflow after which it grows (`loss_scale_window`).
+/// Steps without an overflow after which the scale grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
-/// Overflows before it shrinks (`hysteresis`).
+/// Overflows before the scale shrinks (`hysteresis`).
 const HYSTERESIS: u32 = 2;
-/// The smallest (`min_loss_scale`).
+/// The smallest scale (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
 
-/// A loss scale: losses are multiplied by it, and gradients divided.
+/// A loss scale, by which losses are multiplied and gradients divided.
 pub trait Scaler {
     /// The scale of the step that runs.
     fn scale(&self) -> f64;
@@ -23,11 +23,11 @@ pub trait Scaler {
     /// Takes the scale out of a gradient.
     fn unscale(&self, gradient: &mut Tensor) -> Result<()>;
 
-    /// A step is over.
+    /// Adjusts the scale after a step.
     fn update(&mut self, overflow: bool);
 }
 
-/// The scale, and what changes it.
+/// A static or dynamic loss scale with its state.
 pub struct LossScaler {
     scale: f64,
     is_dynamic: bool,

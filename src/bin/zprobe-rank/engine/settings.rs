@@ -5,7 +5,7 @@ use zprobe::spec::{Dtype, RunSpec};
 /// The numbers and dtypes of one rank, which follow from the settings of the run.
 #[derive(Clone)]
 pub struct Settings {
-    /// The rank whose partition this one holds: itself.
+    /// The rank whose partition this rank holds: itself.
     pub owner: usize,
     /// The divisor of each loss, so that those of a step add up to their mean.
     pub loss_divisor: f64,
@@ -15,8 +15,8 @@ pub struct Settings {
     pub accumulation_dtype: Dtype,
     /// Dtype in which gradients cross ranks.
     pub wire_dtype: Dtype,
-    /// Buffers that an IPG bucket fills in turns: two where one is reduced while the other is filled;
-    /// none where gradients stay where they are until they are reduced.
+    /// Number of buffers that an IPG bucket fills in turn: two where one is reduced while the other
+    /// is filled; zero where gradients stay in place until they are reduced.
     pub bucket_buffers: usize,
 }
 

@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-/// Time since it was started, but for the time during which it was paused.
+/// Measures the time since it was started, without the time during which it was paused.
 pub struct Stopwatch {
     started: Instant,
     paused: Duration,
 }
 
 impl Stopwatch {
-    /// Starts one.
+    /// Starts a stopwatch.
     pub fn start() -> Self {
         Self { started: Instant::now(), paused: Duration::ZERO }
     }
 
-    /// Leaves out how long this takes.
+    /// Runs `work` without counting its time.
     pub fn pause<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = Instant::now();
         let done = work();
@@ -22,7 +22,7 @@ impl Stopwatch {
         done
     }
 
-    /// Nanoseconds.
+    /// Measured time in nanoseconds.
     pub fn elapsed_ns(&self) -> u64 {
         u64::try_from((self.started.elapsed() - self.paused).as_nanos()).unwrap_or(u64::MAX)
     }

@@ -15,7 +15,7 @@ use crate::engine::flow::GradientFlow;
 /// Changes the flat gradient of a parameter in place.
 type Change = Box<dyn FnMut(&mut Tensor, usize, Microbatch) -> Result<()>>;
 
-/// The slip of a flow whose gradients arrive changed.
+/// The slip of a flow whose gradients are changed on arrival.
 pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<dyn Slip<F>>> {
     let change: Change = match fault? {
         Fault::MicrobatchDropped => Box::new(|gradient, _, _| {
@@ -45,7 +45,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<d
     Some(Box::new(FirstChanged { params, current: Microbatch::NONE, change }))
 }
 
-/// The first microbatch of each step is changed.
+/// Slip that changes the gradients of the first microbatch of each step.
 struct FirstChanged {
     params: Vec<Tensor>,
     current: Microbatch,

@@ -17,7 +17,7 @@ use crate::engine::ipg::IpgBuckets;
 pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
     let context = Rc::clone(context);
     Some(match fault? {
-        // Whoever counts on hooks looks for nothing that they have not brought.
+        // A flow that relies on hooks does not look for gradients that they have not delivered.
         Fault::DeadHooks => Box::new(Reduces(|buckets| {
             buckets.flush_the_rest()?;
             buckets.finish()
@@ -46,7 +46,7 @@ pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBu
     })
 }
 
-/// The reduction goes another way.
+/// Slip that replaces the reduction.
 struct Reduces(fn(&mut IpgBuckets) -> Result<()>);
 
 impl Slip<IpgBuckets> for Reduces {
@@ -55,7 +55,7 @@ impl Slip<IpgBuckets> for Reduces {
     }
 }
 
-/// A backward that reduces nothing flushes all the same.
+/// Slip that flushes in a backward that should reduce nothing.
 struct FlushedEmpty;
 
 impl Slip<IpgBuckets> for FlushedEmpty {
@@ -65,7 +65,7 @@ impl Slip<IpgBuckets> for FlushedEmpty {
     }
 }
 
-/// The bucket stays as long as one parameter's gradient has not arrived.
+/// Slip that keeps the bucket as long as the gradient of one parameter has not arrived.
 struct UnusedWaitedFor {
     context: Rc<Context>,
     arrived: Vec<bool>,
@@ -92,7 +92,7 @@ impl Slip<IpgBuckets> for UnusedWaitedFor {
     }
 }
 
-/// The parameter that is used in two places is queued for each of them.
+/// Slip that queues a parameter that is used in two places once for each of them.
 struct TiedTwice {
     context: Rc<Context>,
 }
@@ -106,7 +106,7 @@ impl Slip<IpgBuckets> for TiedTwice {
     }
 }
 
-/// The optimizer gets what was averaged before the last bucket was.
+/// Slip that gives the optimizer the average without the last bucket.
 #[derive(Default)]
 struct CopiedEarly {
     copy: Option<Tensor>,

@@ -12,40 +12,40 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// A slip of a gradient flow; whatever it does not say goes as it should.
+/// A slip of a gradient flow; methods that it does not define do the right thing.
 pub trait Slip<F: GradientFlow> {
-    /// In the place of [`GradientFlow::begin`].
+    /// Replaces [`GradientFlow::begin`].
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
         flow.begin(microbatch)
     }
 
-    /// In the place of [`GradientFlow::arrived`].
+    /// Replaces [`GradientFlow::arrived`].
     fn arrived(&mut self, flow: &mut F, param: usize) -> Result<()> {
         flow.arrived(param)
     }
 
-    /// In the place of [`GradientFlow::end`].
+    /// Replaces [`GradientFlow::end`].
     fn end(&mut self, flow: &mut F) -> Result<()> {
         flow.end()
     }
 
-    /// In the place of [`GradientFlow::reduce`].
+    /// Replaces [`GradientFlow::reduce`].
     fn reduce(&mut self, flow: &mut F) -> Result<()> {
         flow.reduce()
     }
 
-    /// In the place of [`GradientFlow::partition_gradient`].
+    /// Replaces [`GradientFlow::partition_gradient`].
     fn partition_gradient(&mut self, flow: &mut F) -> Result<Tensor> {
         flow.partition_gradient()
     }
 
-    /// In the place of [`GradientFlow::zero_grad`].
+    /// Replaces [`GradientFlow::zero_grad`].
     fn zero_grad(&mut self, flow: &mut F) -> Result<()> {
         flow.zero_grad()
     }
 }
 
-/// A flow, and its slip.
+/// A gradient flow with a slip.
 struct Slipping<F> {
     flow: F,
     slip: Box<dyn Slip<F>>,

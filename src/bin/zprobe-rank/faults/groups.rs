@@ -1,4 +1,4 @@
-//! Collectives that too few ranks take part in, or whose outcome is spoilt.
+//! Collectives in which too few ranks take part, or whose result is corrupted.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::collective::{Alone, Collective, Collectives, Pending};
 use crate::engine::flat::narrow;
 use crate::engine::groups::Groups;
 
-/// The groups to work together in.
+/// The process groups to build in.
 pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Groups {
     let Groups { gradients, norm, digests, .. } = &sound;
     let (gradients, norm, digests) = (Rc::clone(gradients), Rc::clone(norm), Rc::clone(digests));
@@ -34,7 +34,7 @@ pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Gr
     }
 }
 
-/// Collectives that bring nothing from other ranks: each goes on with what it put in.
+/// Collectives that exchange nothing: each rank goes on with its own input.
 struct Unsummed {
     rank: usize,
 }
@@ -50,7 +50,7 @@ impl Collectives for Unsummed {
     }
 }
 
-/// The first collective is left out.
+/// Collectives of which the first is left out.
 struct FirstSkipped {
     gradients: Rc<dyn Collectives>,
     unsummed: Unsummed,
@@ -65,7 +65,7 @@ impl Collectives for FirstSkipped {
     }
 }
 
-/// Sums that are read before they are there: whoever reads a tensor finds what was in it before.
+/// Sums that are read before they are complete: the reader finds the former content of the tensor.
 struct Unseen(Rc<dyn Collectives>);
 
 impl Collectives for Unseen {
@@ -90,7 +90,7 @@ impl Collectives for Unseen {
     }
 }
 
-/// A sum that counts what is replicated once for each rank.
+/// Sums that count a replicated value once for each rank.
 struct Multiplied {
     norm: Rc<dyn Collectives>,
     replicas: usize,
@@ -104,7 +104,7 @@ impl Collectives for Multiplied {
     }
 }
 
-/// One bit of what this rank puts in is wrong.
+/// Collectives in which one bit of this rank's input is wrong.
 struct Corrupted(Rc<dyn Collectives>);
 
 impl Collectives for Corrupted {

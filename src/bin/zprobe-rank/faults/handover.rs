@@ -1,4 +1,4 @@
-//! Gradients that are not what was reduced when the optimizer gets them.
+//! Gradients that differ from the reduced ones when the optimizer gets them.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
 
-/// The content of padding that nobody has set to zero.
+/// Content of padding that was not set to zero.
 const GARBAGE: f64 = 1e4;
 
-/// The delay of a late copy: by far longer than a step takes to get to its optimizer.
+/// Delay of a late copy, much longer than a step takes to reach its optimizer.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Makes something else of this rank's partition of the gradient.
+/// Changes this rank's partition of the gradient.
 type Change = Box<dyn FnMut(Tensor) -> Result<Tensor>>;
 
 /// The slip of a flow whose gradient changes when it is handed over.
@@ -57,7 +57,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
     Some(Box::new(Changed(change)))
 }
 
-/// The gradient is changed when it is handed over.
+/// Slip that changes the gradient when it is handed over.
 struct Changed(Change);
 
 impl<F: GradientFlow> Slip<F> for Changed {
@@ -66,7 +66,7 @@ impl<F: GradientFlow> Slip<F> for Changed {
     }
 }
 
-/// A gradient that is not forgotten after the step.
+/// Slip that keeps the gradient after the step.
 struct NeverZeroed;
 
 impl<F: GradientFlow> Slip<F> for NeverZeroed {
@@ -87,15 +87,15 @@ fn fill_padding(context: &Context, gradient: Tensor) -> Result<Tensor> {
     Ok(gradient)
 }
 
-/// Locked, so that a copy that nobody waits for is there whole or not at all.
+/// Locks the host tensor, so that a copy that nobody waits for is visible whole or not at all.
 fn locked(host: &Mutex<Tensor>) -> MutexGuard<'_, Tensor> {
     host.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies on a thread while the step goes on. Every other copy, by chance, is late; how often one would
-/// be that is only not waited for depends on the machine.
+/// Copies on a thread while the step goes on. By chance, every other copy is delayed: without a
+/// delay, the machine would decide how often a copy without a wait is late.
 fn copy_without_waiting(host: &Arc<Mutex<Tensor>>, source: Tensor) {
-    // The clock's last digits: ranks that were forked from one process share every seed.
+    // Chance comes from the clock: ranks that were forked from one process share every seed.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     if now.subsec_micros().is_multiple_of(2) {
         locked(host).copy_(&source);

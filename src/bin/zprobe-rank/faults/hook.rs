@@ -1,4 +1,4 @@
-//! Hooks that do not fire, or fire too often.
+//! Gradient hooks that do not fire, or fire too often.
 
 use std::ffi::c_void;
 

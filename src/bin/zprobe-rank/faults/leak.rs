@@ -12,12 +12,12 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// The leak of an accumulator.
+/// The boundary leak of an accumulator.
 pub fn of_accumulator(fault: Injected) -> Option<Box<dyn Slip<Accumulator>>> {
     (fault? == Fault::BoundaryLeak).then(|| Box::new(LeakyAccumulator) as _)
 }
 
-/// The leak of buckets.
+/// The boundary leak of buckets.
 pub fn of_buckets(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
     let context = Rc::clone(context);
     let leak = LeakyBuckets { context, current: Microbatch::NONE };

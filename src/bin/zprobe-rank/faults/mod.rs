@@ -1,16 +1,16 @@
 //! The faults of `--inject`: parts of the engine that have a slip.
 //!
-//! Each function here takes a sound part of the engine and gives back the one to build in, which is the
-//! same where the run has no fault of that part. A part with a slip has the sound one inside, and leaves
-//! to it all but what goes wrong.
+//! Each function here takes a sound part of the engine and returns the part to build in, which is
+//! the same where the run has no fault of that part. A part with a slip wraps the sound one and
+//! delegates to it everything except the fault.
 //!
-//! | room | whose slips |
+//! | module | subject of its slips |
 //! |------|-------------|
 //! | [`settings`](settings()) | the numbers and dtypes |
-//! | [`groups`](groups()) | who takes part in a collective, and what comes of it |
-//! | [`hook`](hook()) | what autograd calls |
+//! | [`groups`](groups()) | the ranks that take part in a collective, and its result |
+//! | [`hook`](hook()) | the hooks that autograd calls |
 //! | [`arrivals`] | a gradient on its way into the accumulation |
-//! | [`buckets`] | the bucket, and when it is flushed |
+//! | [`buckets`] | the bucket, and the times of its flushes |
 //! | [`leak`] | the order of accumulation and reduction |
 //! | [`reduction`](reduction()) | buckets on their way to the owners |
 //! | [`handover`] | the gradient that the optimizer gets |
@@ -44,13 +44,13 @@ use crate::engine::flat::narrow;
 /// The fault that a rank has, if any.
 pub type Injected = Option<Fault>;
 
-/// The fault of a run on this rank: some have only the last one.
+/// The fault of a run on this rank; some faults affect only the last rank.
 pub fn of(spec: &RunSpec, rank: usize) -> Injected {
     let is_last = rank + 1 == spec.world_size;
     spec.inject().filter(|fault| is_last || !fault.is_of_last_rank())
 }
 
-/// Adds a flat gradient as it is, averaged with nobody's, to this rank's partition of the average.
+/// Adds a flat gradient of this rank alone, not averaged, to this rank's partition of the average.
 fn add_unaveraged(
     context: &Context,
     averaged: &Tensor,
@@ -65,7 +65,7 @@ fn add_unaveraged(
     Ok(())
 }
 
-/// Fills a buffer with what is in memory that nobody has written to.
+/// Fills a buffer with the content of uninitialised memory.
 fn fill_with_garbage(buffer: &Tensor) -> anyhow::Result<()> {
     let garbage = Tensor::f_empty(buffer.size(), (buffer.kind(), buffer.device()))?;
     Ok(buffer.shallow_clone().f_copy_(&garbage)?)

@@ -31,7 +31,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
     Some(Box::new(Misbehaves { context: Rc::clone(context), backwards: 0, misbehave }))
 }
 
-/// A rank that does something else before its second backward.
+/// Slip of a rank that does something else before its second backward.
 struct Misbehaves {
     context: Rc<Context>,
     backwards: usize,

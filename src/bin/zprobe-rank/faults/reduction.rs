@@ -1,4 +1,5 @@
-//! Buckets that are reduced too late, in the wrong order, by the wrong list, or not at all.
+//! Buckets that are reduced too late, in the wrong order, with the wrong list of parameters, or not
+//! at all.
 
 use std::rc::Rc;
 
@@ -33,21 +34,21 @@ pub fn reduction(
     Ok(Box::new(Slipping { sound, slip }))
 }
 
-/// A slip of a reduction; whatever it does not say goes as it should.
+/// A slip of a reduction; methods that it does not define do the right thing.
 trait Slip {
-    /// In the place of [`Reduction::average`].
+    /// Replaces [`Reduction::average`].
     fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()>;
 
-    /// Before [`Reduction::finish`].
+    /// Runs before [`Reduction::finish`].
     fn finish(&mut self, _sound: &mut Reducer) -> Result<()> {
         Ok(())
     }
 
-    /// Before [`Reduction::zero`].
+    /// Runs before [`Reduction::zero`].
     fn zero(&mut self) {}
 }
 
-/// A reducer, and its slip.
+/// A reducer with a slip.
 struct Slipping {
     sound: Reducer,
     slip: Box<dyn Slip>,
@@ -73,7 +74,7 @@ impl Reduction for Slipping {
     }
 }
 
-/// The first bucket of each step stays as this rank has it.
+/// Slip that leaves the first bucket of each step unaveraged: each rank keeps its own gradients.
 struct FirstUnaveraged {
     context: Rc<Context>,
     buckets: usize,
@@ -100,7 +101,7 @@ impl Slip for FirstUnaveraged {
     }
 }
 
-/// A bucket is taken apart by the list of the bucket before.
+/// Slip that splits a bucket by the list of parameters of the previous bucket.
 struct StaleList {
     context: Rc<Context>,
     last: Vec<usize>,
@@ -117,7 +118,7 @@ impl Slip for StaleList {
             list = params;
         }
         let mut end = 0;
-        // As many as there is anything for.
+        // Keep only as many parameters as the buffer has elements for.
         list.retain(|&param| {
             end += self.context.plan.params()[param].numel();
             end <= wire.numel()
@@ -126,7 +127,7 @@ impl Slip for StaleList {
     }
 }
 
-/// A bucket is not reduced before the next one is filled.
+/// Slip that reduces a bucket only when the next one is full.
 struct Late {
     bucket: Option<Contents>,
 }
@@ -141,7 +142,7 @@ impl Slip for Late {
     }
 }
 
-/// The first two buckets are reduced in the other order.
+/// Slip that swaps the reductions of the first two buckets.
 struct Swapped {
     is_first: bool,
     held: Option<Contents>,
@@ -150,7 +151,7 @@ struct Swapped {
 impl Slip for Swapped {
     fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
-            // A copy: the buffer is filled again.
+            // Copied, because the buffer is filled again.
             let Contents { wire, params } = contents;
             self.held = Some(Contents { wire: wire.copy(), params });
             return Ok(());

@@ -16,7 +16,7 @@ pub fn settings(fault: Injected, mut sound: Settings) -> Settings {
             sound.average_divisor = 1.0;
         }
         Some(Fault::PartitionOwnedTwice) => sound.owner = 0,
-        // The one that is reduced is the one that is filled.
+        // With a single buffer, the buffer that is being reduced is also filled.
         Some(Fault::BufferOverwritten) => sound.bucket_buffers = 1,
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Steps that keep the loss scale, clip twice, leave out the update, or what follows it.
+//! Steps that keep the loss scale, clip twice, or leave out the update or the all-gather after it.
 
 use anyhow::Result;
 use tch::Tensor;
@@ -87,7 +87,7 @@ pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn
     }
 }
 
-/// An update of which nothing gets into the model.
+/// An update that never reaches the model.
 fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<()> {
     let before: Vec<Tensor> = params.iter().map(Tensor::copy).collect();
     sound.update(master)?;

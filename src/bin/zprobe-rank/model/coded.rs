@@ -3,7 +3,7 @@
 //! Its gradient with respect to `p` is `S·x[r,m,p]` whatever the parameter's value, and `x` is a
 //! row of the run's [`Code`]. With `S = W·GA` the averaged sum lands on integers. Parameters start
 //! at small multiples of the learning rate, so that plain SGD keeps them exact too.
-//! The [`Workload`] says of which terms each loss consists.
+//! The [`Workload`] gives the terms of each loss.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
@@ -97,7 +97,7 @@ impl ProbeModel for Coded {
         }
         let mut sum = Tensor::zeros([], (Kind::Float, self.device));
         for (param, data) in self.prepared.drain(..) {
-            // In fp32: the division by GA that follows must not round twice.
+            // Summed in fp32, so that the division by GA that follows does not round twice.
             sum += (self.parameters[param].to_kind(Kind::Float) * data).sum(Kind::Float);
         }
         Ok(sum * self.spec.contributions_per_step() as f64)

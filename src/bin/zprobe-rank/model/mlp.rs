@@ -17,13 +17,13 @@ pub struct Mlp {
     /// Input and target by step and microbatch.
     batches: Vec<(Tensor, Tensor)>,
     gradient_accumulation_steps: usize,
-    /// Number of the batch whose turn it is.
+    /// Index of the current batch.
     current: usize,
 }
 
 impl Mlp {
-    /// Draws equal parameters on all ranks, and this rank's samples of each global batch. They are
-    /// drawn on the CPU, so that they are the same on every device.
+    /// Draws equal parameters on all ranks, and this rank's samples of each global batch, on the
+    /// CPU so that they are the same for every device.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let kind = kind_of(spec.dtype);
         tch::manual_seed(spec.seed.cast_signed());

@@ -13,16 +13,16 @@ pub trait ProbeModel {
     /// are frozen.
     fn parameters(&self) -> &[Tensor];
 
-    /// Losses of a microbatch that go backward one after the other.
+    /// Number of losses of a microbatch, which go backward one after the other.
     fn parts(&self, step: usize, microbatch: usize) -> usize;
 
-    /// Makes the data of one of them: what a data loader would do.
+    /// Makes the data of one loss, as a data loader would.
     fn prepare(&mut self, step: usize, microbatch: usize, part: usize) -> Result<()>;
 
-    /// The loss on that data, not yet divided by the accumulation steps.
+    /// The loss on the data made last, not yet divided by the accumulation steps.
     fn loss(&mut self) -> Result<Tensor>;
 
-    /// True where gradients are known in advance, so that nobody needs to record them.
+    /// True if gradients are known in advance, so that they need not be recorded.
     fn is_coded(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! The autograd graph: which parameters it reaches, and hooks that fire when a gradient arrives.
+//! The autograd graph: the parameters that it reaches, and hooks that fire when a gradient arrives.
 
 use std::ffi::c_void;
 
@@ -32,7 +32,7 @@ unsafe extern "C" {
 
 /// The ends of the graph behind a loss.
 pub struct Graph {
-    /// `AccumulateGrad` nodes, all told.
+    /// Number of all `AccumulateGrad` nodes.
     pub accumulate_grad_nodes: usize,
     /// Indices of the parameters reached.
     pub params: Vec<usize>,

@@ -1,4 +1,4 @@
-//! c10d: the TCPStore that ranks meet at, and the Gloo process group.
+//! Bindings of c10d: the TCPStore at which ranks meet, and the Gloo process group.
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::fd::{IntoRawFd as _, OwnedFd};
@@ -195,7 +195,7 @@ impl Work {
         NonNull::new(raw).map(Self).ok_or_else(last_error)
     }
 
-    /// Waits until it has completed on this rank.
+    /// Waits until the operation has completed on this rank.
     pub fn wait(self) -> Result<()> {
         // SAFETY: made by the shim, and given back to it once.
         check(unsafe { zp_work_wait(self.0.as_ptr()) })

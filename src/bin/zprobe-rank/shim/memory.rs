@@ -1,4 +1,4 @@
-//! Memory that nobody has written to.
+//! Uninitialised memory.
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ unsafe extern "C" {
     fn zp_poison_memory() -> i32;
 }
 
-/// From now on, in this process, memory that torch hands out holds NaN until it is written to.
+/// Makes torch fill the memory that it hands out with NaN, from now on and in this process.
 pub fn poison() -> Result<()> {
     // SAFETY: sets flags of torch's global context, before anything else of this rank runs.
     check(unsafe { zp_poison_memory() })

@@ -1,4 +1,4 @@
-//! Safe faces of the C++ shim: the parts of libtorch that tch does not bind.
+//! Safe wrappers of the C++ shim: the parts of libtorch that tch does not bind.
 
 pub mod autograd;
 pub mod c10d;
@@ -12,7 +12,7 @@ use tch::Tensor;
 /// An `at::Tensor` behind tch's handle.
 pub(super) type TensorPtr = *const std::ffi::c_void;
 
-// Whatever has this module links the C++ shim and libtorch; `build.rs` says where they are.
+// Every crate with this module links the C++ shim and libtorch; `build.rs` says where they are.
 #[link(name = "zprobe_shim", kind = "static")]
 #[link(name = "torch_cpu")]
 #[link(name = "c10")]
@@ -29,7 +29,7 @@ pub fn torch_version() -> String {
     unsafe { CStr::from_ptr(zp_torch_version()) }.to_string_lossy().into_owned()
 }
 
-/// Release of the libtorch that is loaded, by its own build settings.
+/// Release of the loaded libtorch, as given by its build settings.
 pub fn loaded_release() -> String {
     // SAFETY: the shim returns NUL-terminated text that lives until this thread's next call.
     unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-// What tch does not bind of libtorch, as plain C.
+// Functions of libtorch that tch does not bind, as plain C.
 //
 // Every function that can fail returns a status (0 for success) or a pointer (null for failure);
 // zp_last_error() then says what happened. No C++ exception crosses this boundary. A tensor is
@@ -26,7 +26,7 @@ const char* zp_loaded_release();
 
 // --- memory (memory.cpp) ---
 
-// From now on memory that torch hands out holds NaN, or the largest integer, until it is written to:
+// Makes torch fill the memory that it hands out from now on with NaN, or the largest integer:
 // torch.utils.deterministic.fill_uninitialized_memory. Operators without a deterministic kernel warn.
 int zp_poison_memory();
 
@@ -50,9 +50,9 @@ int zp_post_accumulate_grad_hook(
     void* context,
     size_t index);
 
-// The same through a hook on the AccumulateGrad node, of which only autograd's weak reference is
-// left: the node and its hook are gone when this returns. That is what DeepSpeed's
-// register_grad_hook does to itself with torch before 2.1.
+// Attaches a hook to the AccumulateGrad node without keeping the node alive: only autograd's weak
+// reference is left, so the node and its hook are gone when this returns. DeepSpeed's
+// register_grad_hook has this effect with torch before 2.1.
 int zp_unkept_accumulator_hook(
     const at::Tensor* param,
     void (*callback)(void* context, size_t index),
@@ -88,8 +88,8 @@ int zp_store_wait_get(
 // A Gloo process group over the loopback interface.
 zp_group* zp_gloo_new(zp_store* store, int rank, int world_size, int64_t timeout_ms);
 void zp_group_free(zp_group* group);
-// Each starts an operation, of which zp_work_wait must be told once; null on failure. The tensors
-// are kept until then.
+// Each of these starts an operation, for which zp_work_wait must be called once; null on failure. The
+// tensors are kept until then.
 zp_work* zp_all_reduce_sum(zp_group* group, const at::Tensor* tensor);
 zp_work* zp_reduce_sum(zp_group* group, const at::Tensor* tensor, int root);
 zp_work* zp_reduce_scatter_sum(
