@@ -41,7 +41,7 @@ const CONFIG_FILE: &str = "deepspeed.json";
 const TOO_COMMON: &str =
     "a word of the report itself is the name of a user, of a host, or a secret here";
 
-/// What an attachment is made of.
+/// Sources from which an attachment is made.
 pub struct Source<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,

@@ -127,7 +127,7 @@ impl Live {
     }
 }
 
-/// What a rank writes to its standard error, which the launcher keeps in a file.
+/// Standard error of a rank, which the launcher keeps in a file.
 struct Log {
     rank: usize,
     path: std::path::PathBuf,
