@@ -66,14 +66,14 @@ pub struct Entry {
     pub path: String,
     /// Description of the file for the manifest.
     pub about: String,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
 }
 
 /// The attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its files, in order.
+    /// Files of the attachment, in order.
     pub entries: Vec<Entry>,
     /// Number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,

@@ -17,7 +17,7 @@ use crate::run_dir;
 use crate::spec::RunSpec;
 use crate::trace::{Event, Record};
 
-/// More ranks than this have one line together.
+/// Most ranks that have a line each; more share one line.
 const RANKS_SHOWN: usize = 8;
 
 /// Progress of the ranks of one run.

@@ -76,7 +76,7 @@ impl Queue {
         Self { fail_fast, ..self }
     }
 
-    /// The same queue, which starts nothing after so long.
+    /// The same queue, which starts no job after the time limit.
     #[must_use]
     pub fn time_limit(self, limit: Option<Duration>) -> Self {
         Self { end: limit.and_then(|limit| Instant::now().checked_add(limit)), ..self }

@@ -2,11 +2,11 @@
 
 use super::{Choice, Configuration, Lattice, Part};
 
-/// Ranks and microbatches per step: most are no powers of two.
+/// Numbers of ranks, and of microbatches per step, to draw from; most are no powers of two.
 const WORLD_SIZES: &[usize] = &[1, 2, 2, 3, 3, 4, 5, 6];
 const MICROBATCHES: &[usize] = &[1, 1, 2, 3, 3, 4, 5, 6, 7, 9];
 
-/// Seeds of the data.
+/// Number of seeds of the data to draw from.
 const SEEDS: u64 = 1_000_000;
 
 impl Lattice {

@@ -19,7 +19,7 @@ pub struct Class<'a> {
     pub bases: Vec<String>,
     /// The fewest additions that are enough, in words; none if the bases alone are.
     pub with: Vec<String>,
-    /// All configurations.
+    /// All configurations of these bases and additions.
     pub members: Vec<&'a Configuration>,
 }
 

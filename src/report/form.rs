@@ -14,7 +14,7 @@ named_enum! {
         Concise = "concise",
         /// The whole document, for programs.
         Json = "json",
-        /// For issues, pull requests, summaries of jobs and documentation.
+        /// Markdown, for issues, pull requests, summaries of jobs and documentation.
         Markdown = "markdown",
         /// JUnit XML: runs as tests.
         Junit = "junit",

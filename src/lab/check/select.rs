@@ -142,9 +142,9 @@ fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Re
 
 /// Choice among the cases of probes.
 pub struct Choice<'a> {
-    /// Only on these engines; on all if none is named.
+    /// Engines whose cases are chosen; all if none is named.
     pub engines: &'a [Engine],
-    /// Only cases in whose words all of these are.
+    /// Texts that must all be in the words of a case that is chosen.
     pub filter: &'a [String],
     /// Arguments that say after how much silence a rank counts as hung.
     pub timeout: Vec<String>,

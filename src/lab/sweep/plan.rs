@@ -18,11 +18,11 @@ pub struct Choice<'a> {
     pub engine: Engine,
     /// The source of configurations.
     pub design: Design,
-    /// Only these parts of the design; all if none is named.
+    /// Parts of the design that are chosen; all if none is named.
     pub parts: &'a [Part],
-    /// Only these ZeRO stages; all if none is named.
+    /// ZeRO stages that are chosen; all if none is named.
     pub stages: &'a [u8],
-    /// Only configurations in whose words all of these are.
+    /// Texts that must all be in the words of a configuration that is chosen.
     pub filter: &'a [String],
     /// Largest number of configurations; all if none.
     pub limit: Option<usize>,

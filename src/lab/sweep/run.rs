@@ -63,7 +63,7 @@ impl Runs<'_> {
     }
 }
 
-/// Versions of what ran.
+/// Versions of the packages that ran, by name.
 type Versions = BTreeMap<String, String>;
 
 /// Most bytes of a directory name that consists of words; file systems take 255.
