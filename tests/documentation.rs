@@ -1,4 +1,4 @@
-//! Everything that is registered is documented, and everything that is documented is registered.
+//! Tests that everything registered is documented, and everything documented is registered.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

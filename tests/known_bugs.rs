@@ -17,7 +17,7 @@ fn settings_of(engine: Engine) -> EngineSettings {
     request.resolve().unwrap().settings
 }
 
-/// What a run of DeepSpeed that leaks its boundary microbatch says.
+/// The report on a run of DeepSpeed that leaks its boundary microbatch.
 fn leak(deepspeed: &str, optimizer_class: &str) -> Report {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut report = diagnose(&Trace::read(&root.join("fixtures/traces/boundary-leak")).unwrap());

@@ -188,7 +188,7 @@ fn another(python: &Python, report: &Report) -> Option<String> {
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
     let asked = crate::python::command(interpreter)
         .args(arguments)
-        // Without a GPU DeepSpeed looks for a compiler first.
+        // On a machine without a GPU, DeepSpeed would look for a compiler first.
         .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())

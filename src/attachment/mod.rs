@@ -41,7 +41,7 @@ const CONFIG_FILE: &str = "deepspeed.json";
 const TOO_COMMON: &str =
     "a word of the report itself is the name of a user, of a host, or a secret here";
 
-/// What an attachment is made of.
+/// Sources from which an attachment is made.
 pub struct Source<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,
@@ -66,14 +66,14 @@ pub struct Entry {
     pub path: String,
     /// Description of the file for the manifest.
     pub about: String,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
 }
 
 /// The attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its files, in order.
+    /// Files of the attachment, in order.
     pub entries: Vec<Entry>,
     /// Number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,

@@ -154,7 +154,8 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if args.exit_zero { Exit::Clean } else { exit })
 }
 
-/// The file that stands for probes which have none of their own, from the working directory.
+/// Path, from the working directory, of the file that stands for probes which have no file of their
+/// own.
 fn configuration(args: &Args) -> Result<String> {
     let dir = std::env::current_dir().context("cannot find the working directory")?;
     let found = args.config.find(&dir)?;
@@ -169,8 +170,8 @@ fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
     Ok(given.iter().flat_map(flags::Given::arguments).collect())
 }
 
-/// Whether a flag of `zprobe run` is about what is run, and not about where, with what, or what comes
-/// out of it.
+/// True if a flag of `zprobe run` says what is run, and not where, with what, or what comes out of
+/// it.
 fn is_setting(arg: &Arg) -> bool {
     let mut settings = ALL.iter().filter(|setting| setting.describe().about == About::What);
     let id = arg.get_id().as_str();

@@ -36,7 +36,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let count = runs.len();
     let surplus = surplus(runs, args, SystemTime::now());
     let (mut freed, mut removed) = (0, 0);
-    // The oldest first, so that what an error leaves is the newest.
+    // The oldest first, so that an error leaves the newest runs.
     for run in surplus.iter().rev() {
         if !args.dry_run {
             run.remove()?;
@@ -56,7 +56,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// What is to be removed of `runs`, which come with the newest first.
+/// The runs to remove from `runs`, which are given with the newest first.
 fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
     let mut bytes = 0;
     let is_kept = |(at, run): &(usize, Recorded)| {
@@ -66,7 +66,7 @@ fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
             && args.keep.is_none_or(|keep| *at < keep)
             && args.max_size.is_none_or(|limit| bytes <= limit.0)
     };
-    // Each of the three keeps only what is newer than all that it removes.
+    // Every limit keeps only runs that are newer than all runs that it removes.
     let kept = runs.iter().cloned().enumerate().take_while(is_kept).count();
     runs.into_iter().skip(kept).collect()
 }

@@ -83,7 +83,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if args.exit_zero { Exit::Clean } else { comparison.exit() })
 }
 
-/// The run of one side: its flags, with those of both.
+/// Order of the run of one side: the flags of that side, with the flags of both sides.
 fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     let said = || format!("{name} \"{flags}\"");
     let words = shlex::split(flags);

@@ -1,5 +1,5 @@
 //! Tables whose keys are long names of flags: the settings of a probe, and the sections of a
-//! configuration file. What a value may be, the flag itself knows.
+//! configuration file. Each flag itself checks the values that a table gives it.
 
 use std::any::TypeId;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use zprobe::document::{Complaint, Document, Flags, no_such};
 /// A flag with the values that a table gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// clap's name of it.
+    /// Id of the flag in clap.
     pub id: String,
-    /// Its long name; none for what has only a place.
+    /// Long name of the flag; none for a positional argument.
     pub long: Option<String>,
-    /// As on the command line; `true` or `false` for a flag without a value.
+    /// Values as on the command line; `true` or `false` for a flag without a value.
     pub values: Vec<String>,
-    /// Whether it is a flag without a value.
+    /// True if the flag takes no value.
     switch: bool,
 }
 
 impl Given {
-    /// What to type.
+    /// Words of a command line that give the flag its values.
     pub fn arguments(&self) -> Vec<String> {
         let long = self.long.as_deref().unwrap_or_default();
         if self.switch {
@@ -107,8 +107,9 @@ fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-/// A path as it is meant from `base`. A program without a slash is looked up in `PATH` unless there is a
-/// directory of that name, and what may be a name or a path is a path if there is something.
+/// Text of a path as seen from `base`. A program without a slash is looked up in `PATH` unless
+/// there is a directory of that name; a value that may be a name or a path is a path if such a file
+/// is there.
 fn located(arg: &Arg, text: &str, base: &Path) -> String {
     let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
     let meant = match arg.get_value_hint() {
@@ -119,7 +120,7 @@ fn located(arg: &Arg, text: &str, base: &Path) -> String {
     if meant { base.join(text).display().to_string() } else { text.to_owned() }
 }
 
-/// What the flag itself says of its values.
+/// Has the flag itself check its values; the error is the flag's complaint.
 fn check(command: &Command, given: &Given) -> Result<(), String> {
     let words: Vec<String> = match &given.long {
         Some(_) if given.switch => given.arguments(),

@@ -14,8 +14,8 @@ use zprobe::doctor::{NoAnswer, absent};
 use zprobe::engines::{self, Package};
 use zprobe::spec::Engine;
 
-/// How long an interpreter may take to say which packages it has, which imports none: a busy machine
-/// takes seconds.
+/// Time that an interpreter may take to say which packages it has; it imports none of them, and
+/// needs seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The flag that names an interpreter.
@@ -45,10 +45,10 @@ impl Python {
     }
 }
 
-/// An interpreter, and why it and no other.
+/// An interpreter, and the reason for choosing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Its path, or a name to look up.
+    /// Path of the interpreter, or a name to look up in `PATH`.
     pub path: PathBuf,
     why: String,
 }
@@ -65,8 +65,8 @@ impl Chosen {
         Self { path, why: "made for --package".to_owned() }
     }
 
-    /// Fails if the interpreter cannot be started, or surely has no `engine`. Whatever else is wrong with
-    /// it, its ranks say better.
+    /// Fails if the interpreter cannot be started, or surely has no `engine`. Any other problem
+    /// with it is left to its ranks, which describe it better.
     ///
     /// # Errors
     /// One line that says what is missing, and what to do.
@@ -96,7 +96,8 @@ impl Chosen {
     }
 }
 
-/// The interpreter of a virtual environment, or of its bin directory; anything else is one itself.
+/// The interpreter of a virtual environment, or of its bin directory; any other path is that of an
+/// interpreter.
 pub fn inside(path: &Path) -> PathBuf {
     if !path.is_dir() {
         return path.to_owned();
@@ -106,7 +107,7 @@ pub fn inside(path: &Path) -> PathBuf {
     found.clone()
 }
 
-/// The first that there is.
+/// The first interpreter that is there, in the order that the head of this module gives.
 fn choose(named: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>, dir: &Path) -> Chosen {
     if let Some(path) = named {
         let why = "named by --python, ZPROBE_PYTHON or the configuration file".to_owned();
@@ -248,7 +249,7 @@ mod tests {
             ("HERE/conda", "HERE/conda/bin/python3"),
             ("HERE/alone", "HERE/alone"),
             ("HERE/gone", "HERE/gone"),
-            // What has none is named where it should be.
+            // A directory without an interpreter: the path at which it should be.
             ("HERE/project", "HERE/project/bin/python"),
             ("python3.12", "python3.12"),
         ] {

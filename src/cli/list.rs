@@ -1,4 +1,4 @@
-//! `zprobe list`: what there is.
+//! `zprobe list`: the probes, known bugs, rules, faults, engines and shapes that there are.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const TRY_LIMIT: Duration = Duration::from_secs(120);
 /// Arguments of `zprobe list`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to list
+    /// Kind of things to list
     what: What,
 
     /// With `engines`: interpreter or virtual environment to try them with, and say which can run
@@ -82,7 +82,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Which engines can run with this interpreter, and why not.
+/// Lines that say of each engine whether it can run with this interpreter, and if not, why.
 fn tried(python: &Path) -> Result<String> {
     let (machine, python) = examine(&inside(python), TRY_LIMIT)?;
     let mut text = String::new();

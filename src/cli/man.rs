@@ -27,7 +27,7 @@ pub struct Args {
 
 /// Prints or writes the pages of `zprobe`.
 pub fn main(args: &Args, zprobe: Command) -> Result<Exit> {
-    // Its page would stand for every `zprobe help COMMAND`, and say nothing.
+    // Without this there would be an empty page for every `zprobe help COMMAND`.
     let mut zprobe = zprobe.disable_help_subcommand(true);
     zprobe.build();
     if let Some(dir) = &args.out_dir {

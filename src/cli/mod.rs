@@ -86,8 +86,9 @@ enum Command {
     Man(man::Args),
 }
 
-/// Stack of the thread that does everything: as much as the main thread has by default, which is what
-/// the shell gives it (`ulimit -s`), and may be too little to say so.
+/// Stack size, in bytes, of the thread that does all the work: as much as the main thread has by
+/// default. The stack of the main thread itself has the size that the shell gives it (`ulimit -s`),
+/// which may be too small even to say so.
 const STACK: usize = 8 << 20;
 
 /// Runs the command line.
@@ -96,7 +97,7 @@ pub fn main() -> ExitCode {
     match everything.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        // Without another thread, as well as it goes.
+        // No thread could be started: the stack of this one has to do.
         Err(_) => run_command_line(),
     }
 }

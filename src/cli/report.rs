@@ -28,8 +28,8 @@ pub struct Args {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
     run_dir: Option<PathBuf>,
 
-    /// Whose template for bugs the report follows
-    /// [default: pytorch for ddp and fsdp2, deepspeed for deepspeed, plain for native]
+    /// Project whose template for bugs the report follows [default: pytorch for ddp and fsdp2,
+    /// deepspeed for deepspeed, plain for native]
     #[arg(long = "for", value_name = "PROJECT")]
     project: Option<Project>,
 
@@ -96,7 +96,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// What the machine says, and the interpreter if one was named.
+/// Facts about the machine, and about the interpreter if one was named.
 fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
     let Some(interpreter) = args.python.as_deref().map(inside) else {
         return Ok(Environment::new(&machine()?, None, report, private));
@@ -109,7 +109,7 @@ fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> 
     Ok(environment)
 }
 
-/// What is in it, how large it is, and what was taken out.
+/// Summary of an attachment: its files, its size, and what was taken out.
 fn summary(attachment: &Attachment, size: usize) -> String {
     let width = attachment.entries.iter().map(|entry| entry.path.len()).max().unwrap_or(0);
     let mut text = String::new();

@@ -91,7 +91,7 @@ pub fn main(args: Args) -> Result<Exit> {
     let order = args.order()?;
     let (mut report, mut trace) = record(&order, &run_id, &run_dir)?;
     if args.minimises() {
-        // The findings are known, whatever becomes of the search.
+        // The findings are known even if the search fails.
         if let Err(error) = args.minimise(order, &report, &run_dir) {
             say(format_args!("warning: the search came to no end: {error:#}"));
         }
@@ -133,7 +133,7 @@ pub fn spec(arguments: &[String]) -> Result<RunSpec> {
 }
 
 impl Args {
-    /// Arguments that stand for themselves: what the environment holds does not count.
+    /// Parses arguments that stand for themselves: environment variables do not count.
     pub fn parse<T: AsRef<OsStr>>(arguments: &[T]) -> Result<Self, clap::Error> {
         let command = Self::augment_args(clap::Command::new("zprobe run").no_binary_name(true));
         let command = command.mut_args(|arg| arg.env(Resettable::Reset));
@@ -173,7 +173,7 @@ impl Args {
         }
     }
 
-    /// How often the run is made.
+    /// Number of times that the run is made.
     fn repeats(&self) -> Result<usize> {
         let repeats = self.repeat.unwrap_or(1);
         ensure!(repeats > 0, "--repeat 0: must be at least 1");
@@ -198,8 +198,8 @@ impl Args {
         search(question, order, report, run_dir)
     }
 
-    /// What is typed for a run with these arguments in place of one's own, in the same surroundings;
-    /// `with_file` if they stand beside the DeepSpeed file.
+    /// Command line that a user would type for a run with these arguments in place of her own, in
+    /// the same surroundings; `with_file` is true if they stand beside the DeepSpeed file.
     fn command(&self, arguments: Vec<String>, with_file: bool) -> Result<String> {
         let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
         words.extend(arguments);
@@ -219,13 +219,13 @@ impl Args {
         shlex::try_join(words.iter().map(String::as_str)).context("an argument holds a zero byte")
     }
 
-    /// Whether it is said where to record the run.
+    /// True if the user has said where to record the run.
     pub fn has_out(&self) -> bool {
         self.out.is_some()
     }
 
-    /// What there is of CUDA for this run; none where it runs on the CPU in any case, and nobody
-    /// looks.
+    /// CUDA as far as it is there for this run; none where the run is on the CPU in any case, so
+    /// that nobody looks.
     fn look_for_gpus(&self) -> Result<Option<Cuda>> {
         let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
         let on_gpus = self.request.engine.unwrap_or_default().traits().on_gpus;
@@ -240,7 +240,7 @@ impl Args {
         }
     }
 
-    /// What is run, with these GPUs; without any, on the CPU.
+    /// Specification of the run on these GPUs, or on the CPU if there are none.
     pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
         let mut request = self.flags_alone(gpus);
         for note in self.fill_from_file(&mut request)? {
@@ -257,13 +257,13 @@ impl Args {
         }
     }
 
-    /// What the flags ask for, without the DeepSpeed file.
+    /// Request of the flags alone, without the DeepSpeed file.
     fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
         SpecRequest { gpus: gpus.cloned(), ..self.request.clone() }
     }
 }
 
-/// Under torchrun every one of its processes would start ranks of its own.
+/// Refuses to run under torchrun, of which every process would start ranks of its own.
 fn refuse_nested_launch() -> Result<()> {
     let nested: Option<OsString> = std::env::var_os("TORCHELASTIC_RUN_ID");
     ensure!(

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["part", "full", "limit"])]
     random: Option<usize>,
 
-    /// What the draw starts from
+    /// Seed of the draw
     #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
     seed: u64,
 

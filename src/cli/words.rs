@@ -7,8 +7,9 @@ pub fn dashed(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     words.into_iter().scan(true, with_dashes).collect()
 }
 
-/// `--nproc_per_node` is `--nproc-per-node`, as in torchrun; what follows `--` is left alone, and so are
-/// several flags in one word, which are somebody's value.
+/// Replaces underscores in the name of a flag by dashes, as torchrun does: `--nproc_per_node` is
+/// `--nproc-per-node`. Words after `--` are left alone, and so is a word that holds several flags,
+/// because it is the value of another flag.
 fn with_dashes(flags: &mut bool, arg: OsString) -> Option<OsString> {
     let text = arg.to_str().filter(|text| *flags && is_flag(text));
     let Some(text) = text else { return Some(arg) };

@@ -17,7 +17,7 @@ use crate::run_dir;
 use crate::spec::RunSpec;
 use crate::trace::{Event, Record};
 
-/// More ranks than this have one line together.
+/// Most ranks that have a line each; more share one line.
 const RANKS_SHOWN: usize = 8;
 
 /// Progress of the ranks of one run.
@@ -127,7 +127,7 @@ impl Live {
     }
 }
 
-/// What a rank writes to its standard error, which the launcher keeps in a file.
+/// Standard error of a rank, which the launcher keeps in a file.
 struct Log {
     rank: usize,
     path: std::path::PathBuf,

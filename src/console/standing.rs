@@ -1,4 +1,4 @@
-//! Where every rank of a run is.
+//! Present position of every rank of a run: step, microbatch and phase.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::report::words::counted;
 use crate::spec::RunSpec;
 use crate::trace::{Event, Outcome, Phase, Record};
 
-/// Where every rank of a run is.
+/// Present position of every rank of a run: step, microbatch and phase.
 pub struct Standing {
     ranks: Vec<Rank>,
-    /// Steps that every rank has done.
+    /// Number of steps that every rank has done.
     steps_done: usize,
 }
 
-/// Where a rank is.
+/// Present position of a rank.
 #[derive(Clone, Default)]
 struct Rank {
     is_ready: bool,
@@ -24,12 +24,12 @@ struct Rank {
 }
 
 impl Standing {
-    /// No rank has been heard.
+    /// The standing before any rank has been heard.
     pub fn new(spec: &RunSpec) -> Self {
         Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0 }
     }
 
-    /// Takes note of a record. What is worth a line in a log comes back.
+    /// Takes note of a record, and returns a line if it is worth one in a log.
     pub fn see(&mut self, record: &Record) -> Option<String> {
         match (&record.event, record.rank) {
             (Event::TimedOut { silent, timeout_s, waiting }, None) => {
@@ -77,7 +77,7 @@ impl Standing {
         }
     }
 
-    /// Says so when the last rank is done with a step.
+    /// Counts a step that the last rank is done with, and returns a line about it.
     fn step_done(&mut self) -> Option<String> {
         let done = |rank: &Rank| match rank.at {
             Some((step, ..)) => step + usize::from(rank.has_finished),
@@ -95,12 +95,12 @@ impl Standing {
         crate::report::words::amount(self.ranks.len(), "rank")
     }
 
-    /// Backwards that every rank has begun.
+    /// Number of backwards that every rank has begun.
     pub fn done(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.backwards).min().unwrap_or(0)
     }
 
-    /// Where a rank is, in words.
+    /// Present position of a rank, in words.
     pub fn words(&self, number: usize) -> String {
         let Some(rank) = self.ranks.get(number) else { return String::new() };
         let collective = if rank.in_collective { ", in a collective" } else { "" };
@@ -114,7 +114,7 @@ impl Standing {
         }
     }
 
-    /// How many ranks are where, the most first: `500 reduce, 12 backward`.
+    /// Number of ranks in each phase, the largest first: `500 reduce, 12 backward`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in &self.ranks {

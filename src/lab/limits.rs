@@ -17,21 +17,22 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// The words before the reason why a run cannot be made.
 pub const CANNOT_RUN: &str = "cannot run here";
 
-/// Interpreters and what they say: each is asked once, and only if a run depends on it.
+/// Answers of interpreters: each is asked once, and only if a run depends on it.
 #[derive(Default)]
 pub struct Limits {
-    /// None where there was no answer: then the run itself shows what is wrong.
+    /// Answers of the interpreters, by path; none where there was no answer: then the run itself
+    /// shows what is wrong.
     asked: Mutex<BTreeMap<PathBuf, Option<Python>>>,
 }
 
 impl Limits {
-    /// An interpreter has said everything about itself already.
+    /// Limits with the answer of an interpreter that was asked already.
     pub fn knowing(path: &Path, python: Option<Python>) -> Self {
         Self { asked: Mutex::new([(path.to_owned(), python)].into()) }
     }
 
-    /// Why a run cannot be made with this interpreter, and what to do; none where nothing is known
-    /// against it.
+    /// Reason why a run cannot be made with this interpreter, and what to do; none where nothing
+    /// speaks against the run.
     pub fn refusal(&self, spec: &RunSpec, python: &Path) -> Option<String> {
         let questions = questions(spec);
         if questions.is_empty() {

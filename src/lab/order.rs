@@ -36,7 +36,7 @@ pub enum Ranks {
 }
 
 impl Order {
-    /// The same run over ranks that stay warm, where there are such.
+    /// The same run over warm ranks, if there are any for it.
     #[must_use]
     pub fn warm(self) -> Self {
         match self.ranks {
@@ -50,7 +50,7 @@ impl Order {
     /// # Errors
     /// With the reason, in one line.
     pub fn refuse_what_cannot_run(&self) -> Result<()> {
-        // What another program can run is its own business.
+        // Limits of other programs are not known.
         if let Ranks::Cold(python) | Ranks::Warm(python) = &self.ranks
             && let Some(reason) = Limits::default().refusal(&self.spec, python)
         {
@@ -64,5 +64,6 @@ impl Order {
 /// count.
 pub type Read<'a> = dyn Fn(&[String]) -> Result<Order> + Sync + 'a;
 
-/// The same for the settings alone, of a run on the CPU.
+/// Reads the settings alone, of a run on the CPU, from arguments that stand for themselves, like
+/// [`Read`].
 pub type ReadSpec<'a> = dyn Fn(&[String]) -> Result<RunSpec> + Sync + 'a;

@@ -11,20 +11,20 @@ use crate::spec::{Engine, RunSpec};
 use crate::trace::Record;
 use anyhow::{Context as _, Result, bail};
 
-/// How long an engine may take to be imported: a busy machine takes a minute.
+/// Time that an engine may take to be imported; a busy machine needs a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Pools that do not start one after the other; no other would.
+/// Number of pools in a row that may fail to start; after these, none is tried any more.
 const ATTEMPTS: usize = 2;
 
 /// A pool, started when it is needed and again when it has died.
 pub struct Pooled {
     program: RankProgram,
-    /// For the logs of pools, each in a directory of its own.
+    /// Directory for the logs of pools, each in a directory of its own.
     dir: PathBuf,
     started: usize,
     pool: Option<Pool>,
-    /// Pools that did not start since one did, and why the last of them did not.
+    /// Number of pools that failed to start since one did start, and the error of the last of them.
     failed: (usize, String),
 }
 

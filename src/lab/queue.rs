@@ -17,9 +17,9 @@ pub struct Queue {
     line: Line,
     jobs: usize,
     started: AtomicUsize,
-    /// Says each job in a log when it starts.
+    /// True if each job is announced in a log when it starts.
     announces: bool,
-    /// Ends with the first failure.
+    /// True if the queue ends with the first failure.
     fail_fast: bool,
     failed: AtomicBool,
     end: Option<Instant>,
@@ -76,13 +76,14 @@ impl Queue {
         Self { fail_fast, ..self }
     }
 
-    /// The same queue, which starts nothing after so long.
+    /// The same queue, which starts no job after the time limit.
     #[must_use]
     pub fn time_limit(self, limit: Option<Duration>) -> Self {
         Self { end: limit.and_then(|limit| Instant::now().checked_add(limit)), ..self }
     }
 
-    /// The same queue, which says each job in a log when it starts: for jobs that take minutes.
+    /// The same queue, which announces each job in a log when it starts: for jobs that take
+    /// minutes.
     #[must_use]
     pub fn announcing(self) -> Self {
         Self { announces: true, ..self }

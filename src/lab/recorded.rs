@@ -20,7 +20,7 @@ pub const REPORT_FILE: &str = "report.json";
 /// The end of a search for the smallest configuration, in a run directory.
 pub const MINIMISED_FILE: &str = "minimised.json";
 
-/// Most bytes of that file.
+/// Most bytes of [`MINIMISED_FILE`].
 const MOST_MINIMISED: u64 = 16 << 20;
 
 /// The report on a recorded run, with the smallest configuration if that was looked for, and the

@@ -1,4 +1,4 @@
-//! The same run over and over.
+//! Repeats of one run.
 
 use std::path::Path;
 

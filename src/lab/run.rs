@@ -1,4 +1,4 @@
-//! One run: from an order to a trace and the report on it.
+//! A single run: from an order to a trace and the report on it.
 
 use std::path::Path;
 

@@ -68,7 +68,7 @@ impl Runner {
     }
 }
 
-/// Says which processes of a run are left, if any are.
+/// Warns of processes of a run that are left, if any are.
 fn warn_of_survivors(Ended { survivors }: &Ended) {
     if !survivors.is_empty() {
         say(format_args!("warning: processes that cannot be killed: {survivors:?}"));

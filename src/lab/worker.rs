@@ -42,9 +42,9 @@ struct Reply {
     error: Option<String>,
 }
 
-/// A worker, as whoever has it make runs sees it.
+/// Handle of a worker in the process that has it make runs.
 pub struct Worker {
-    /// For its pools, each in a directory of its own.
+    /// Directory for the pools of the worker, each in a directory of its own.
     dir: PathBuf,
     started: usize,
     process: Option<Process>,
@@ -111,7 +111,7 @@ fn start(dir: &Path) -> Result<Process> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
     let mut command = Command::new(&own);
     command.arg(COMMAND).arg("--dir").arg(dir);
-    // A run is what its order says, whatever the user has set for runs of his own.
+    // Only the order decides about a run, and not the user's variables for runs of her own.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
             command.env_remove(name);
@@ -138,7 +138,7 @@ pub fn serve(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A worker, as it sees itself.
+/// State of a worker in its own process.
 struct Bench {
     dir: PathBuf,
     pools: usize,

@@ -1,18 +1,18 @@
-//! Configurations by chance, from the same axes as the designs.
+//! Configurations that are drawn by chance from the axes of the designs.
 
 use super::{Choice, Configuration, Lattice, Part};
 
-/// Ranks and microbatches per step: most are no powers of two.
+/// Numbers of ranks, and of microbatches per step, to draw from; most are no powers of two.
 const WORLD_SIZES: &[usize] = &[1, 2, 2, 3, 3, 4, 5, 6];
 const MICROBATCHES: &[usize] = &[1, 1, 2, 3, 3, 4, 5, 6, 7, 9];
 
-/// Seeds of the data.
+/// Number of seeds of the data to draw from.
 const SEEDS: u64 = 1_000_000;
 
 impl Lattice {
-    /// Endlessly many configurations, the same for the same seed: a base, a number of ranks and of
-    /// microbatches, a seed of the data, and of each axis nothing unusual or one of its values. Some
-    /// cannot be had, and some come again.
+    /// Endless sequence of configurations, the same for the same seed: a base, a number of ranks
+    /// and of microbatches, a seed of the data, and of each axis either nothing unusual or one of
+    /// its values. Some of these configurations are refused, and some come more than once.
     pub fn drawn(self, seed: u64) -> impl Iterator<Item = Configuration> {
         let mut chance = fastrand::Rng::with_seed(seed);
         std::iter::repeat_with(move || self.draw(&mut chance))

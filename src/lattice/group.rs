@@ -1,13 +1,14 @@
-//! The same thing about many configurations, said once.
+//! Groups of configurations of which the same can be said.
 
 use super::{Configuration, labels};
 
-/// Something that is so in all of these configurations.
+/// Something that holds for all of these configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'a, T> {
-    /// What is so.
+    /// The thing that holds for them.
     pub what: T,
-    /// Where: bases that behave alike, and what has to be added to them.
+    /// Configurations for which it holds: bases that behave alike, and what has to be added to
+    /// them.
     pub classes: Vec<Class<'a>>,
 }
 
@@ -18,7 +19,7 @@ pub struct Class<'a> {
     pub bases: Vec<String>,
     /// The fewest additions that are enough, in words; none if the bases alone are.
     pub with: Vec<String>,
-    /// All configurations.
+    /// All configurations of these bases and additions.
     pub members: Vec<&'a Configuration>,
 }
 
@@ -29,7 +30,7 @@ impl<'a> Class<'a> {
     }
 }
 
-/// Groups what is equal, in the order in which it comes first.
+/// Groups configurations by equal values, in the order in which each value comes first.
 pub fn group<'a, T: PartialEq>(
     rows: impl IntoIterator<Item = (&'a Configuration, T)>,
 ) -> Vec<Group<'a, T>> {
@@ -69,7 +70,8 @@ fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
     classes
 }
 
-/// The additions of which no other's are a part; none if there is a member without any.
+/// The smallest sets of additions: those that contain the additions of no other member. Empty if a
+/// member has no additions.
 fn fewest(members: &[&Configuration]) -> Vec<String> {
     let part_of = |less: &Configuration, more: &Configuration| {
         less.extra.len() < more.extra.len()

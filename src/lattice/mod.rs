@@ -21,43 +21,43 @@ use crate::spec::{Engine, named_enum};
 pub use crate::engines::Choice;
 
 named_enum! {
-    /// Why a configuration is in the covering design.
+    /// Part of the design that a configuration belongs to.
     pub enum Part {
-        /// Nothing but the dtypes (and the stage) is chosen.
+        /// A base alone: nothing but the dtypes (and the stage) is chosen.
         Base = "base",
-        /// One thing is unusual.
+        /// A base with a single unusual shape or setting.
         Factor = "factor",
-        /// A shape and a setting are unusual.
+        /// A base with an unusual shape and an unusual setting.
         Pair = "pair",
-        /// One of the whole product.
+        /// Configuration of the whole product.
         Product = "product",
-        /// Drawn by chance.
+        /// Configuration that is drawn by chance.
         Random = "random",
     }
 }
 
-/// Something to run.
+/// A configuration to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// The engine.
     pub engine: Engine,
-    /// Why it is there.
+    /// Part of the design that the configuration belongs to.
     pub part: Part,
-    /// What it is built on: the stage and the dtypes.
+    /// Choices that the configuration is built on: the stage and the dtypes.
     pub base: Vec<Choice>,
-    /// What is unusual beside that.
+    /// Unusual choices that are added to the base.
     pub extra: Vec<Choice>,
 }
 
 impl Configuration {
-    /// What follows `zprobe run`, apart from where and with which Python.
+    /// Arguments of `zprobe run`, except for the run directory and the Python.
     pub fn arguments(&self) -> Vec<String> {
         let engine = ["--engine".to_owned(), self.engine.to_string()];
         let choices = self.base.iter().chain(&self.extra);
         engine.into_iter().chain(choices.flat_map(|it| it.arguments.iter().cloned())).collect()
     }
 
-    /// What to type to run it by itself.
+    /// Command line that runs the configuration by itself.
     pub fn command(&self) -> String {
         format!("zprobe run {}", self.arguments().join(" "))
     }
@@ -67,7 +67,7 @@ impl Configuration {
         labels(&self.base, ", ")
     }
 
-    /// The whole in words: `stage 1, bf16, grad-accum fp32, tied × ga 3`.
+    /// The whole configuration in words: `stage 1, bf16, grad-accum fp32, tied × ga 3`.
     pub fn label(&self) -> String {
         match self.extra.as_slice() {
             [] => self.base_label(),
@@ -136,7 +136,7 @@ impl Lattice {
     }
 }
 
-/// Each configuration once, where it comes first.
+/// All configurations without repetitions, each where it comes first.
 fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configuration> {
     let mut seen = HashSet::new();
     all.filter(|configuration| seen.insert(configuration.arguments())).collect()

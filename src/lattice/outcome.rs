@@ -1,4 +1,4 @@
-//! What came of configurations.
+//! Outcomes of configurations.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::spec::{Engine, named_enum};
 const QUOTED: usize = 160;
 
 named_enum! {
-    /// How the run of a configuration ended.
+    /// Ending of the run of a configuration.
     pub enum Ending {
         /// Every gradient arrived as it should.
         Clean = "clean",
@@ -22,32 +22,33 @@ named_enum! {
         Inconclusive = "inconclusive",
         /// There was no run, so that there is no report.
         NotRun = "not-run",
-        /// It cannot be run on this machine.
+        /// The configuration cannot be run on this machine.
         Skipped = "skipped",
     }
 }
 
-/// What came of a configuration.
+/// Outcome of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How its run ended.
+    /// Ending of the run.
     pub ending: Ending,
-    /// Codes of the findings, each once, in the order of the report.
+    /// Codes of the findings without repetitions, in the order of the report.
     pub codes: Vec<String>,
-    /// The first finding, or the engine's own words, or why there was no run: one line.
+    /// The first finding, or the engine's own words, or the reason why there was no run, in one
+    /// line.
     pub message: Option<String>,
     /// Class that really wrapped the inner optimizer.
     pub optimizer_class: Option<String>,
-    /// Bugs of the zoo that the findings are; none if one of them is none of these.
+    /// Known bugs of the zoo that explain the findings; empty if a finding is explained by none.
     #[serde(default)]
     pub known: Vec<String>,
-    /// What a second run of the same said, if that was something else.
+    /// Outcome of a second run of the same configuration in words, if it differs.
     #[serde(default)]
     pub then: Option<String>,
 }
 
 impl Outcome {
-    /// What a report says.
+    /// The outcome that a report tells of.
     pub fn of(report: &Report) -> Self {
         if let Some(reason) = report.limit() {
             return Self::skipped(&reason);
@@ -84,12 +85,12 @@ impl Outcome {
         }
     }
 
-    /// There was no run.
+    /// The outcome of a configuration that was not run.
     pub fn not_run(reason: &str) -> Self {
         Self::without_answer(Ending::NotRun, reason)
     }
 
-    /// It cannot be run on this machine.
+    /// The outcome of a configuration that cannot be run on this machine.
     pub fn skipped(reason: &str) -> Self {
         Self::without_answer(Ending::Skipped, reason)
     }
@@ -99,7 +100,7 @@ impl Outcome {
         Self { ending, codes: vec![], known: vec![], message, optimizer_class: None, then: None }
     }
 
-    /// In a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.
+    /// The outcome in a few words: `ZP101, ZP601`, or `crashed (ZP901)`, or `ZP602, then clean`.
     pub fn words(&self) -> String {
         let codes = self.codes.join(", ");
         let first = match self.ending {
@@ -113,18 +114,19 @@ impl Outcome {
         }
     }
 
-    /// Takes note of what a second run of the same said.
+    /// Takes note of the outcome of a second run of the same configuration.
     pub fn confirm(&mut self, second: &Self) {
         self.then = (self.key() != second.key()).then(|| second.words());
     }
 
-    /// In the engine's own words, where it has some, or why it was not run.
+    /// The outcome in the engine's own words, where it has some, or the reason why there was no
+    /// run.
     pub fn own_words(&self) -> Option<&str> {
         let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun | Ending::Skipped);
         self.message.as_deref().filter(|_| speaks)
     }
 
-    /// The same text for outcomes that are the same but for numbers in the engine's words.
+    /// Key that is equal for outcomes which differ in nothing but numbers in the engine's words.
     pub fn key(&self) -> String {
         let own: String = self.own_words().unwrap_or_default().to_owned();
         format!("{} {}", self.words(), own.replace(|c: char| c.is_ascii_digit(), ""))
@@ -144,26 +146,26 @@ fn first_line(text: &str) -> String {
 pub struct Row {
     /// The configuration in words.
     pub label: String,
-    /// What to type to run it by itself.
+    /// Command line that runs the configuration by itself.
     pub command: String,
     /// The configuration.
     pub configuration: Configuration,
-    /// What came of it.
+    /// Outcome of the configuration.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// Where it is recorded, if that was kept.
+    /// Directory in which the run is recorded, if it was kept.
     pub run_dir: Option<std::path::PathBuf>,
 }
 
 /// Configurations that zprobe refuses, all for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Why.
+    /// Reason for which zprobe refuses them.
     pub reason: String,
-    /// How many.
+    /// Number of configurations that are refused.
     pub count: usize,
-    /// What to type to see it.
+    /// Command line that shows the refusal.
     pub example: String,
 }
 
@@ -176,10 +178,10 @@ pub struct Sweep {
     pub versions: std::collections::BTreeMap<String, String>,
     /// Optimizer steps of each run.
     pub steps: usize,
-    /// What was refused.
+    /// Configurations that were refused, by reason.
     pub refused: Vec<Refused>,
-    /// How many configurations were not tried, because time was up.
+    /// Number of configurations that were not tried, because time was up.
     pub not_tried: usize,
-    /// What was run.
+    /// Configurations that were run, with their outcomes.
     pub rows: Vec<Row>,
 }

@@ -8,13 +8,13 @@ use crate::spec::named_enum;
 named_enum! {
     /// Form of a document on standard output (`--output-format`): a report, a suite, a comparison or a table.
     pub enum Form {
-        /// Everything, for reading.
+        /// The whole document, for reading.
         Full = "full",
         /// A line for all, and one for each finding or each case that is not well.
         Concise = "concise",
-        /// Everything, for programs.
+        /// The whole document, for programs.
         Json = "json",
-        /// For issues, pull requests, summaries of jobs and documentation.
+        /// Markdown, for issues, pull requests, summaries of jobs and documentation.
         Markdown = "markdown",
         /// JUnit XML: runs as tests.
         Junit = "junit",

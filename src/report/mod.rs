@@ -238,7 +238,7 @@ pub struct Station {
 /// A bug of a released engine (`probes/zoo`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownBug {
-    /// Its name: `zprobe zoo NAME` tries it.
+    /// Name of the bug: `zprobe zoo NAME` tries it.
     pub name: String,
     /// Description of the bug in a few words.
     pub title: String,
@@ -382,7 +382,7 @@ pub struct Rank {
     pub finished: bool,
     /// Last thing that the rank did, in words.
     pub last: String,
-    /// Its own account of a failure.
+    /// Account that the rank itself gave of a failure.
     pub failure: Option<String>,
     /// The end of its standard error, if it did not end well.
     pub stderr: Option<String>,

@@ -177,7 +177,7 @@ impl Suite {
         }
     }
 
-    /// Why cases were skipped: for each engine and reason, which.
+    /// Skipped cases, by engine and reason.
     pub fn skips(&self) -> BTreeMap<(Engine, &str), Vec<&Case>> {
         let mut skips: BTreeMap<_, Vec<&Case>> = BTreeMap::new();
         for case in self.cases.iter().filter(|case| case.status == Status::Skipped) {

@@ -85,7 +85,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     ]);
     command.args(["run", "--output-format", "concise", "--rank-program"]);
     command.arg(fixture("rank.py")).arg("--out").arg(dir.path());
-    // A third rank, which there is not, comes when this test says so.
+    // A third rank, of which only this test plays the part, arrives when the test says so.
     let script = "ready,meets,finishes";
     command.args(["--", "acts"]);
     command.args((0..3).flat_map(|rank| ["--script".to_owned(), format!("{rank}={script}")]));

@@ -14,7 +14,7 @@ use crate::harness::{
     Run, fixture, processes_of, ranks, run_into_timeout, run_over, run_program, spec,
 };
 
-/// Longer than any loaded machine needs to load and start a pool.
+/// Time limit for the start of a pool: longer than any loaded machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts `fixtures/ranks/pooled.py`, which does `loading` before it says that it is ready.

@@ -20,7 +20,7 @@ const PAGE: &str = "docs/faults.md";
 const BEGIN: &str = "<!-- the matrix: begin -->";
 const END: &str = "<!-- the matrix: end -->";
 
-/// What every fault of the matrix must be found as.
+/// Result that each fault of the matrix must lead to.
 pub fn expected() -> Vec<Expected> {
     let faults = Fault::ALL.iter().filter(|fault| !RACES.contains(fault));
     faults.map(|fault| fault.expected()).collect()

@@ -142,7 +142,7 @@ fn rendered(name: &str, form: Form) -> String {
     plain(&named(name), form)
 }
 
-/// Without colours.
+/// The report in this form, without colours.
 fn plain(report: &Report, form: Form) -> String {
     let text = render(report, form).unwrap();
     anstream::adapter::strip_str(&text).to_string()

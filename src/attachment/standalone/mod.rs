@@ -14,7 +14,7 @@ use crate::report::{Finding, Report};
 use crate::spec::workload::{self, Output};
 use crate::spec::{Dtype, Model, Optimizer, Plan, RunSpec, Usage, Workload};
 
-/// What all engines share. Lines that begin with `#:` are replaced.
+/// Python file that the scripts of all engines share. Lines that begin with `#:` are replaced.
 const SCRIPT: &str = include_str!("script.py");
 
 /// Longest code that a script decodes with a plain matrix.
@@ -23,13 +23,14 @@ const LONGEST_CODE: usize = 2048;
 /// Largest model that a script holds whole in fp64.
 const MOST_ELEMENTS: usize = 1 << 24;
 
-/// What the coded model's parameters are multiples of, where the optimizer's learning rate is none.
+/// Unit of which the parameters of the coded model are multiples, where the learning rate of the
+/// optimizer gives none.
 const UNIT: f64 = 1.0 / 1024.0;
 
-/// The script for what a report is about.
+/// The standalone script that shows the numbers of the run of a report.
 ///
 /// # Errors
-/// Why there is none, in words.
+/// The reason why there is no script, in words.
 pub fn script(report: &Report) -> Result<String, String> {
     let spec = &of_first_steps(report)?;
     let engine = (engines::of(spec.engine()).standalone)(spec)?;
@@ -48,7 +49,8 @@ pub fn script(report: &Report) -> Result<String, String> {
     Ok(text)
 }
 
-/// The run of a report, as far as each step has codes of its own: the script uses none again.
+/// Specification of the run of a report, cut to the steps that have codes of their own: the script
+/// uses no code twice.
 fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
     let spec = &report.run.spec;
     let steps = spec.code_steps();
@@ -59,7 +61,7 @@ fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
     Ok(RunSpec { steps, ..spec.clone() })
 }
 
-/// Refuses what the script has no room for.
+/// Refuses runs that the script cannot make.
 fn check(spec: &RunSpec) -> Result<(), String> {
     if spec.model != Model::Coded {
         return Err(format!(
@@ -85,16 +87,17 @@ fn check(spec: &RunSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// What a weight may miss an integer by, in the optimizer's input and in the update.
+/// Largest distance of a weight from an integer, in the input of the optimizer and in the update.
 struct Tolerance {
     input: f64,
-    /// None where the update cannot be read: the optimizer is not plain SGD, or the parameters'
-    /// dtype does not hold it.
+    /// Tolerance of the update; none where the update cannot be read: the optimizer is not plain
+    /// SGD, or the parameters' dtype does not hold it.
     update: Option<f64>,
 }
 
-/// Integers stay integers under powers of two. Otherwise each of the roundings on the way (a division
-/// by `GA` and one by `W`, and the additions) loses at most `u` of the largest sum, which is `W·GA`.
+/// The tolerances for a run: 0 where all divisors are powers of two, so that integers stay
+/// integers. Otherwise each of the roundings on the way (a division by `GA` and one by `W`, and the
+/// additions) loses at most `u` of the largest sum, which is `W·GA`.
 fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let sum = spec.contributions_per_step() as f64;
@@ -116,7 +119,8 @@ fn tolerance(spec: &RunSpec) -> Result<Tolerance, String> {
     Ok(Tolerance { input, update: readable.then_some(update) })
 }
 
-/// What it is, how to run it, and what to expect.
+/// Head of the script: its purpose, the command that runs it, and the software that the run was
+/// made with.
 fn head(report: &Report, spec: &RunSpec) -> String {
     let versions: Vec<String> = report
         .run

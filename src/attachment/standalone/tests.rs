@@ -1,4 +1,4 @@
-//! What scripts say, and which runs have none.
+//! Tests of the contents of scripts, and of the runs for which there is no script.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -76,8 +76,9 @@ fn what_a_script_cannot_show_is_refused_by_name() {
     }
 }
 
-/// What the script says that it was seen with, its configuration, and the kinds of its statements; asked
-/// of a real interpreter, which runs nothing of it but these two expressions.
+/// Python program that prints `SEEN_WITH` and `CONFIG` of the script, and the kinds of its
+/// statements. A real interpreter runs it, and evaluates nothing of the script but these two
+/// expressions.
 const READ: &str = "
 import ast, json, sys
 tree = ast.parse(sys.stdin.buffer.read())

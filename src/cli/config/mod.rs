@@ -16,16 +16,16 @@ use zprobe::document::{Document, Flags};
 
 use super::flags;
 
-/// Name of the file that is all zprobe's.
+/// Name of the configuration file that belongs to zprobe alone.
 pub const FILE: &str = "zprobe.toml";
 
-/// The file that others share.
+/// Name of the configuration file that other programs share.
 const SHARED: &str = "pyproject.toml";
 
 /// Commands that have a section.
 const SECTIONS: [&str; 2] = ["run", "check"];
 
-/// Which file is read.
+/// Choice of the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Choice {
     /// Configuration file [default: the closest zprobe.toml, or pyproject.toml with [tool.zprobe]]
@@ -40,7 +40,7 @@ pub struct Choice {
 /// A configuration file.
 #[derive(Debug)]
 pub struct Config {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
     document: Document,
     sections: Sections,
@@ -55,7 +55,7 @@ struct Sections {
     check: Flags,
 }
 
-/// A `pyproject.toml`, of which only one table is zprobe's.
+/// A `pyproject.toml`, in which only one table belongs to zprobe.
 #[derive(Deserialize)]
 struct Pyproject {
     tool: Option<Tool>,
@@ -95,7 +95,7 @@ fn no_section(path: &Path) -> String {
 }
 
 impl Config {
-    /// None if there is no such file, or nothing in it for zprobe.
+    /// Reads a configuration file; none if there is no such file, or nothing in it for zprobe.
     fn read(path: &Path) -> Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -107,7 +107,7 @@ impl Config {
         let document = Document { file: path.display().to_string(), text };
         let shared = path.file_name().is_some_and(|name| name == SHARED);
         let sections = if shared {
-            // Its mistakes are others' business if zprobe is not in it.
+            // Mistakes in a file that says nothing of zprobe concern other programs.
             if !document.text.contains("zprobe") {
                 return Ok(None);
             }
@@ -136,7 +136,8 @@ impl Config {
     }
 }
 
-/// Whether a file may give it: not which file is read, nor what is given for a single run.
+/// True if a file may set the flag: a file says neither which file is read nor what is given for a
+/// single run.
 fn is_configurable(arg: &Arg) -> bool {
     !matches!(arg.get_id().as_str(), "config" | "no_config" | "help" | "rank_args")
 }

@@ -1,4 +1,4 @@
-//! Where values come from, and what is said of a file that is wrong.
+//! Tests of the order in which values win, and of the complaints about a file that is wrong.
 
 use clap::FromArgMatches as _;
 use clap::builder::Resettable;
@@ -18,7 +18,7 @@ fn files(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// What is found from a directory in it.
+/// The configuration file that is found from a directory inside `dir`.
 fn find(dir: &TempDir, from: &str) -> Result<Option<Config>> {
     Choice::default().find(&dir.path().join(from))
 }
@@ -30,7 +30,7 @@ fn command() -> Command {
     Cli::command().mut_subcommand("run", without).mut_subcommand("check", without)
 }
 
-/// `zprobe run` with this file below it: the spec that it comes to.
+/// Specification of `zprobe run` with these words above the configuration file of `dir`.
 fn spec(dir: &TempDir, words: &[&str]) -> Result<zprobe::spec::RunSpec> {
     spec_of(command(), dir, words)
 }
@@ -77,7 +77,7 @@ fn the_closest_file_wins_and_zprobe_s_own_before_a_shared_one() {
 #[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_the_default() {
     let dir = files(&[(FILE, "[run]\nga = 3\nsteps = 5\nseed = 7\n")]);
-    // What a variable says is a value that clap holds beside the flag; PATH is always there.
+    // clap holds the value of a variable beside the flag; PATH is always set.
     let path: &'static str = Box::leak(std::env::var("PATH").unwrap().into_boxed_str());
     let with_variable = command().mut_subcommand("run", |run| {
         run.mut_arg("out", |arg| arg.env("PATH")).mut_arg("steps", |arg| arg)

@@ -1,4 +1,4 @@
-//! The command of a run leads to the run.
+//! Tests that the command of a run leads to the same run.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
             let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec(None);
-            // What is left to "auto" is gone from what was passed on.
+            // Values that are left to "auto" are not in the file that was passed on.
             let Ok(spec) = spec else { continue };
             if engine == "deepspeed" && text.contains("\"auto\"") {
                 continue;

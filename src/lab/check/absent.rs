@@ -33,7 +33,7 @@ impl Absent {
         Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })
     }
 
-    /// Why a task cannot be run here.
+    /// Reason why a task cannot be run here; none if it can.
     pub fn reason(&self, task: &Task<'_>) -> Option<String> {
         let engine = self.engines.get(&task.engine).cloned();
         let limit = || self.limits.refusal(&task.spec, &self.python);
@@ -41,9 +41,9 @@ impl Absent {
     }
 }
 
-/// Those of `wanted` whose check is not well.
+/// The engines of `wanted` whose check is not well, each with the reason.
 fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
-    // The native engine is the first of all.
+    // Checks are in the order of `Engine::ALL`, which begins with the native engine.
     let checks = Engine::ALL.iter().zip(checks);
     let missing =
         checks.filter(|(engine, check)| wanted.contains(engine) && check.state != State::Ok);

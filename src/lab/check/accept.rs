@@ -13,7 +13,7 @@ use crate::console::say;
 use crate::document::Document;
 use crate::report::suite::{Case, Notice};
 
-/// What stands above the entries of a new baseline.
+/// Comment above the entries of a new baseline.
 const HEAD: &str = "\
 # Findings of `zprobe check` that are known, each with why it is accepted and until when.
 ";
@@ -32,12 +32,12 @@ pub struct Writing {
     pub file: PathBuf,
     /// The reason for which the findings are accepted.
     pub reason: String,
-    /// The last day on which they are.
+    /// The last day on which the findings are accepted.
     pub expires: String,
 }
 
 impl Writing {
-    /// A baseline of what these cases need, as text and as it is read.
+    /// Baseline entries that accept the findings of these cases, as text and as they are read back.
     fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
         let text = baseline::entries(cases, self.reason.trim(), &self.expires);
         let document = Document { file: self.file.display().to_string(), text: text.clone() };
@@ -51,7 +51,7 @@ impl Accepted {
     pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
         let today = today()?;
         let baseline = match baseline {
-            // The file that is about to be written is there from the second time on.
+            // The file that is about to be written need not be there yet.
             Some(path) if writing.as_ref().is_some_and(|it| is_same(&it.file, path)) => read(path)?,
             Some(path) => {
                 Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
@@ -85,7 +85,7 @@ impl Accepted {
         }
     }
 
-    /// A case as it will stand in the report, when what is asked to be written is.
+    /// A case as it will stand in the report once the entries that the user asked for are written.
     pub fn in_the_end(&self, case: &Case) -> Case {
         let mut case = case.clone();
         if let Some(writing) = &self.writing
@@ -96,8 +96,8 @@ impl Accepted {
         case
     }
 
-    /// Writes what is asked to be, and says what is the matter with entries of the baseline. All cases
-    /// are marked.
+    /// Writes the entries that the user asked for, and returns notices about entries of the
+    /// baseline that need attention. Marks all cases.
     pub fn finish(&self, cases: &mut [Case], whole: bool) -> Result<Vec<Notice>> {
         let notices = self.baseline.as_ref().map(|it| it.notices(cases, self.today, whole));
         if let Some(writing) = &self.writing {
@@ -114,7 +114,7 @@ impl Accepted {
     }
 }
 
-/// Whether two paths mean one file, be it there or not.
+/// True if two paths mean the same file, even if it is not there yet.
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         let path = std::path::absolute(path).ok()?;
@@ -123,7 +123,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|place_of_one| Some(place_of_one) == place(other))
 }
 
-/// None if there is no such file.
+/// Reads a baseline; none if there is no such file.
 fn read(path: &Path) -> Result<Option<Baseline>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

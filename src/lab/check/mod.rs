@@ -29,19 +29,19 @@ use crate::spec::Engine;
 
 /// A suite that is to be checked.
 pub struct Check<'a> {
-    /// Engines that are named, and therefore have to be there.
+    /// Engines that the user has named, and that therefore have to be there.
     pub named: &'a [Engine],
     /// The interpreter that has the real engines.
     pub python: &'a Path,
     /// Findings that are accepted.
     pub accepted: &'a Accepted,
-    /// Start nothing after the first case that is not well.
+    /// True if nothing is started after the first case that is not well.
     pub fail_fast: bool,
-    /// Pools side by side.
+    /// Number of pools that run side by side.
     pub jobs: usize,
     /// Directory for the runs that are not well; a new one if none is named.
     pub out: Option<PathBuf>,
-    /// Whether these are all cases of the standard suite.
+    /// True if these are all cases of the standard suite.
     pub is_whole: bool,
     /// File that stands for probes which have none of their own.
     pub configuration: String,
@@ -71,8 +71,9 @@ impl Check<'_> {
         secrets::without(suite)
     }
 
-    /// The reason why these cases are no answer about the engines that are meant: those that are named, or
-    /// else any real one. zprobe's own says nothing about them.
+    /// Reason why these cases give no answer about the engines that are meant, if they give none:
+    /// the engines that are named, or else any real one. The native engine is part of zprobe, and
+    /// says nothing about real ones.
     fn unchecked(&self, cases: &[Case]) -> Option<String> {
         let was_run = |engine: &Engine| {
             cases.iter().any(|case| case.engine == *engine && case.run_was_made())

@@ -97,7 +97,7 @@ fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path, at: usiz
     if case.status.is_bad() && dir.exists() {
         case.run_dir = Some(dir);
     } else {
-        // That of the engine goes with it when it is empty.
+        // The directory of the engine is removed, too, once it is empty.
         let _ = fs::remove_dir_all(&dir);
         let _ = dir.ancestors().skip(1).take(1).try_for_each(fs::remove_dir);
     }
@@ -107,7 +107,7 @@ fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path, at: usiz
 fn judged(task: &Task<'_>, report: &Report) -> Case {
     let judgement = task.chosen.probe.expect.judge(report);
     let versions = report.run.versions.clone();
-    // What the engine refuses here is no answer about it.
+    // A case that cannot run on this machine says nothing about the engine.
     if let Some(reason) = report.limit().filter(|_| !judgement.ok) {
         let reason = format!("{CANNOT_RUN}: {reason}");
         return Case { versions, ..not_started(task, Status::Skipped, &reason) };
@@ -116,7 +116,7 @@ fn judged(task: &Task<'_>, report: &Report) -> Case {
         report.findings.iter().partition(|finding| finding.limit.is_some());
     let status = match Status::of(report.verdict) {
         _ if judgement.ok => Status::Passed,
-        // Clean, where something else was expected; or found before this machine's limit was met.
+        // Clean where something else was expected; then, findings before the limit was met.
         Status::Passed => Status::Failed,
         Status::Crashed if !limits.is_empty() => Status::Failed,
         status => status,

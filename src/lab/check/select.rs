@@ -19,14 +19,15 @@ pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
 pub struct Chosen {
     /// The probe.
     pub probe: Probe,
-    /// Its file from the working directory; none for those of zprobe.
+    /// Path of the file of the probe from the working directory; none for probes that are part of
+    /// zprobe.
     pub file: Option<String>,
     /// The settings as arguments of `zprobe run`.
     pub arguments: Vec<String>,
 }
 
 impl Chosen {
-    /// What follows `zprobe run` on an engine.
+    /// Arguments of `zprobe run` for the probe on an engine.
     fn arguments_on(&self, engine: Engine) -> Vec<String> {
         let engine = ["--engine".to_owned(), engine.to_string()];
         engine.into_iter().chain(self.arguments.iter().cloned()).collect()
@@ -46,7 +47,7 @@ pub struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// `deepspeed/stage1-bf16`.
+    /// The engine and the probe: `deepspeed/stage1-bf16`.
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.chosen.probe.name)
     }
@@ -114,7 +115,7 @@ fn read(path: &Path, dir: &Path) -> Result<(Probe, String)> {
     Ok((Probe::read(Document { file: file.clone(), text })?, file))
 }
 
-/// A path as it is seen from a directory.
+/// Text of a path as seen from a directory.
 pub fn shown(path: &Path, dir: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.strip_prefix(dir).unwrap_or(path).display().to_string()
@@ -141,9 +142,9 @@ fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Re
 
 /// Choice among the cases of probes.
 pub struct Choice<'a> {
-    /// Only on these engines; on all if none is named.
+    /// Engines whose cases are chosen; all if none is named.
     pub engines: &'a [Engine],
-    /// Only cases in whose words all of these are.
+    /// Texts that must all be in the words of a case that is chosen.
     pub filter: &'a [String],
     /// Arguments that say after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
@@ -198,7 +199,7 @@ fn task<'a>(
     Ok(Task { chosen, engine, spec, command })
 }
 
-/// Whether the filters let it pass.
+/// True if the filters let a probe on an engine pass.
 fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
     let probe = &chosen.probe;
     let arguments = chosen.arguments_on(engine).join(" ");

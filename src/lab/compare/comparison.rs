@@ -121,7 +121,7 @@ impl Comparison {
             && one.run.spec.gradient_accumulation_steps == two.run.spec.gradient_accumulation_steps;
         let weights = if comparable { weights(one, two) } else { Vec::new() };
         let steps = steps(a, b);
-        // Accumulators hold other samples where the batch is split differently.
+        // With another microbatch size, accumulators hold gradients of other samples.
         let same_split = one.run.spec.micro_batch_size == two.run.spec.micro_batch_size;
         let norms = if comparable && same_split { norm_gaps(one, two) } else { Vec::new() };
         let must_be_equal = settings.is_empty() && versions.is_empty();

@@ -22,16 +22,16 @@ pub struct Gap {
     pub relative: Option<f64>,
 }
 
-/// How far norms are apart at a point of the journey.
+/// Gap between the norms of two runs at a point of the journey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NormGap {
     /// Point of the gradient's journey.
     pub point: Point,
-    /// Norms of the same moment and rank that both have.
+    /// Number of norms, each of one moment and rank, that both runs have.
     pub compared: usize,
-    /// Those that are not equal.
+    /// Number of these norms that are not equal.
     pub differing: usize,
-    /// Largest difference, relative to the first's.
+    /// Largest difference, relative to the norm in the first run.
     pub largest: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::lab::store::run_id;
 use crate::report::Report;
 use crate::trace::Trace;
 
-/// One of the two runs.
+/// A run of a comparison.
 #[derive(Debug)]
 pub struct Side {
     /// The name of the run.
@@ -27,7 +27,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// A recorded run, or a report alone.
+    /// Reads a recorded run, or a report alone.
     pub fn recorded(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         if path.is_dir() {

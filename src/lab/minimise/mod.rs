@@ -25,10 +25,10 @@ use crate::spec::deepspeed::DeepSpeedConfig;
 use crate::spec::{RunSpec, SpecRequest};
 use crate::trace::repeat_dir;
 
-/// The run with the smallest configuration, in the run directory.
+/// Directory of the run with the smallest configuration, in the run directory.
 const SMALLEST: &str = "smallest";
 
-/// The place of the search, in the run directory.
+/// Directory of the runs of the search, in the run directory.
 const TRIALS: &str = "minimise";
 
 /// A question for the smallest configuration.
@@ -94,7 +94,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     write_new(&run_dir.join(MINIMISED_FILE), &serde_json::to_string_pretty(&found?)?)
 }
 
-/// The smallest configuration from what was asked for on.
+/// Looks for the smallest configuration, starting from what was asked for.
 fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
     let Question { limit, flags, file, command, .. } = question;
     let fill = |request: &mut SpecRequest| match file {
@@ -107,7 +107,7 @@ fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<M
     let resolve = |request: &SpecRequest| request.clone().resolve().ok();
     let mut without_file = None;
     if file.is_some() {
-        // What the file says may be enough as flags.
+        // Flags with the values of the file may be enough, without the file.
         let change = "without --deepspeed-config".to_owned();
         let answer = match resolve(&start) {
             Some(spec) => trials.ask(&change, &spec)?,
@@ -144,7 +144,7 @@ struct Trials {
     runner: Runner,
     wanted: (RuleCode, Option<String>),
     repeats: usize,
-    /// The place of the last run that still shows the finding.
+    /// Directory of the last run that still shows the finding.
     smallest: PathBuf,
     scratch: Scratch,
     made: usize,

@@ -1,4 +1,4 @@
-//! How a configuration is made smaller: what can be left out of it, and numbers.
+//! Ways to make a configuration smaller: settings that can be left out, and smaller numbers.
 
 use crate::spec::settings::{self, Reduction as Role, Setting};
 use crate::spec::{RunSpec, Shape, SpecRequest};
@@ -18,12 +18,12 @@ enum Change {
 }
 
 impl Reduction {
-    /// What it changes.
+    /// Description of the change.
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// Changes it.
+    /// Makes the change to a request.
     pub fn apply(&self, request: &mut SpecRequest) {
         match self.change {
             Change::LeaveOut(setting) => setting.clear(request),
@@ -62,7 +62,8 @@ pub const NUMBERS: &[Number] = &[
     },
 ];
 
-/// What can be left out of a request: each shape, each setting that is not left to its default.
+/// Reductions that leave something out of a request: each shape, and each setting that is not left
+/// to its default.
 pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
     let shapes = request.shapes.iter().map(|&shape| Reduction {
         words: format!("without --shape {shape}"),
@@ -73,7 +74,8 @@ pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
     shapes.chain(said(&all_at_once, |role| role == Role::LeaveOut)).collect()
 }
 
-/// Every flag that a request says, if it need not be said where it is the default.
+/// Reductions that leave out a flag which the request sets, of all flags that may be left out where
+/// they equal the default.
 pub fn all_said(request: &SpecRequest) -> Vec<Reduction> {
     said(request, |role| role != Role::KeepAlways).collect()
 }

@@ -14,21 +14,21 @@ use crate::spec::{RunSpec, SpecRequest};
 pub use super::reductions::Reduction;
 use super::reductions::{self, left_out, smaller};
 
-/// What came of trying a configuration.
+/// Answer to the question whether a configuration still shows what is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether it still happens.
+    /// True if the configuration still shows it.
     pub still: bool,
-    /// What happens, in a few words.
+    /// Result of the run, in a few words.
     pub said: String,
 }
 
 /// A configuration that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// What was changed.
+    /// Description of the change that was tried.
     pub change: String,
-    /// What came of it.
+    /// Answer to the attempt.
     pub answer: Answer,
 }
 
@@ -37,16 +37,16 @@ pub struct Attempt {
 pub struct Smallest {
     /// The configuration.
     pub request: SpecRequest,
-    /// Whether every reduction of it was tried; otherwise the runs were used up.
+    /// True if every reduction of the configuration was tried; otherwise the runs were used up.
     pub complete: bool,
-    /// What was tried on the way, in order.
+    /// Configurations that were tried on the way, in order.
     pub attempts: Vec<Attempt>,
 }
 
-/// Looks for the smallest configuration, from `start`, in which it happens, on.
+/// Looks for the smallest configuration that still shows what `ask` asks about, from `start` on.
 ///
-/// `resolve` fills in the defaults; none for what cannot be run. `ask` is asked about a
-/// configuration at most `limit` times, and never twice about the same one.
+/// `resolve` fills in the defaults, and returns none for a configuration that cannot be run. `ask`
+/// is asked about a configuration at most `limit` times, and never twice about the same one.
 ///
 /// # Errors
 /// Those of `ask`, which end the search.
@@ -75,7 +75,7 @@ struct Search<'a> {
     request: SpecRequest,
     resolve: &'a dyn Fn(&SpecRequest) -> Option<RunSpec>,
     limit: usize,
-    /// Whether it still happens, by configuration as JSON.
+    /// Known answers, by configuration as JSON: true if the configuration still shows it.
     known: HashMap<String, bool>,
     attempts: Vec<Attempt>,
 }
@@ -87,7 +87,7 @@ impl Search<'_> {
         self.attempts.len() >= self.limit
     }
 
-    /// Leaves out groups of what was asked for, ever smaller ones. Whether any could go.
+    /// Leaves out ever smaller groups of what was asked for. Returns true if any could go.
     fn leave_out<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
         let mut any = false;
         let mut size = left_out(&self.request).len();
@@ -110,7 +110,7 @@ impl Search<'_> {
         Ok(any)
     }
 
-    /// Makes numbers smaller. Whether any could be.
+    /// Makes numbers smaller. Returns true if any could be.
     fn make_smaller<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
         let mut any = false;
         for axis in 0..reductions::NUMBERS.len() {
@@ -125,7 +125,8 @@ impl Search<'_> {
         Ok(any)
     }
 
-    /// Tries the configuration without these, and goes on from there if it still happens.
+    /// Tries the configuration with these reductions, and goes on from there if it still shows what
+    /// is looked for. Returns true if it does.
     fn accepts<E>(&mut self, reductions: &[Reduction], ask: Ask<'_, E>) -> Result<bool, E> {
         let mut request = self.request.clone();
         for reduction in reductions {
@@ -156,7 +157,7 @@ impl Search<'_> {
         Ok(still)
     }
 
-    /// What is the default anyway need not be said.
+    /// Removes every flag from the request that only repeats the default.
     fn forget_defaults(&mut self) {
         let Some(spec) = (self.resolve)(&self.request) else { return };
         for part in reductions::all_said(&self.request) {

@@ -11,7 +11,8 @@ fn resolve(request: &SpecRequest) -> Option<RunSpec> {
     request.clone().resolve().ok()
 }
 
-/// Searches where it happens exactly if `happens` says so, and counts the questions.
+/// Searches for the smallest configuration in which `happens` is true, and records every
+/// configuration that was asked about.
 fn search(
     start: &SpecRequest,
     limit: usize,

@@ -12,10 +12,10 @@ use crate::run_dir::Claim;
 use crate::trace::{TRACE_FILE, is_recorded, trace_dirs};
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Where everything goes unless somebody says otherwise.
+/// Default directory for everything that zprobe leaves.
 const ROOT: &str = ".zprobe";
 
-/// Where runs are recorded unless somebody says otherwise.
+/// Default directory for recorded runs.
 pub const RUNS: &str = ".zprobe/runs";
 
 /// A new name for a run: time and process id, unique on a machine, and sorted by time.
@@ -77,7 +77,7 @@ fn make_root() -> Result<()> {
     })
 }
 
-/// Whether the directory `base` has the directories of zprobe.
+/// True if the directory `base` has the directories of zprobe.
 ///
 /// # Errors
 /// When there is something else in their place. A link, which a working directory may bring along,
@@ -100,8 +100,8 @@ fn are_there(base: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether somebody records a run there: whoever does holds a lock on the directory
-/// ([`Claim`]). One that cannot be looked at counts as held.
+/// True if a process records a run in the directory: such a process holds a lock on it ([`Claim`]).
+/// A directory that cannot be looked at counts as locked.
 fn is_being_written(run_dir: &Path) -> bool {
     match File::open(run_dir) {
         Ok(directory) => directory.try_lock_shared().is_err(),
@@ -112,16 +112,16 @@ fn is_being_written(run_dir: &Path) -> bool {
 /// A recorded run that nobody writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its directory.
+    /// Directory of the run.
     pub path: PathBuf,
-    /// When its trace was written last.
+    /// Time at which the trace was last written.
     pub written: SystemTime,
-    /// Bytes of the files in it.
+    /// Size of all files in the directory, in bytes.
     pub bytes: u64,
 }
 
 impl Recorded {
-    /// Whether its name is one that zprobe gives.
+    /// True if the name of the directory is one that zprobe gives.
     fn is_named_by_zprobe(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let Some((time, process)) = name.split_once('-') else { return false };
@@ -130,13 +130,13 @@ impl Recorded {
         shape == "00000000T000000Z" && process.parse::<u32>().is_ok()
     }
 
-    /// Removes it.
+    /// Removes the directory of the run.
     ///
     /// # Errors
     /// When something in it cannot be removed.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_dir_all(&self.path) {
-            // Somebody else was quicker.
+            // Another process has removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.with_context(|| format!("cannot remove {}", self.path.display()))?,
         }
@@ -157,7 +157,7 @@ pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(&runs).with_context(cannot)? {
         let entry = entry.with_context(cannot)?;
-        // The type of a link is that it is one.
+        // A link has a type of its own, so that no link passes for a directory.
         if entry.file_type().is_ok_and(|it| it.is_dir()) {
             all.extend(run(entry.path()));
         }
@@ -189,8 +189,8 @@ fn bytes(dir: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Removes the oldest runs beyond `keep`, of those that have a name of zprobe's, and returns them. 0
-/// keeps all.
+/// Removes the oldest runs beyond the newest `keep`, counting only those with a name that zprobe
+/// gives, and returns them. If `keep` is 0, all runs are kept.
 ///
 /// # Errors
 /// When one cannot be removed.

@@ -1,4 +1,4 @@
-//! What is a recorded run, and what is left alone.
+//! Tests of what counts as a recorded run, and of what is left alone.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;

@@ -14,10 +14,10 @@ use anyhow::Result;
 use super::table::{code, example, with};
 use crate::lab::table::{grid, to_json};
 
-/// What stands for a configuration that a sweep did not try.
+/// Sign for a configuration that a sweep did not try.
 const NOT_TRIED: &str = "–";
 
-/// The table; sweeps of the same versions share a column.
+/// The table of these sweeps; sweeps of the same versions share a column.
 pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&sweeps);
@@ -58,7 +58,8 @@ pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
     Ok(text)
 }
 
-/// Sweeps of the same versions under the name of what tells them from the others.
+/// Sweeps by column: those of the same versions together, under a name that tells them from the
+/// others.
 fn columns(sweeps: &[Sweep]) -> Vec<(String, Vec<&Sweep>)> {
     let differs = |name: &str| {
         sweeps.iter().any(|sweep| sweep.versions.get(name) != sweeps[0].versions.get(name))
@@ -77,15 +78,15 @@ fn columns(sweeps: &[Sweep]) -> Vec<(String, Vec<&Sweep>)> {
     columns
 }
 
-/// What engines said in their own words, numbered.
+/// Messages of engines in the engines' own words, numbered.
 #[derive(Default)]
 struct Quotes(Vec<String>);
 
 impl Quotes {
-    /// An outcome, short: `ZP104`, `crashed [2]`.
+    /// An outcome in short: `ZP104`, or `crashed [2]` with the number of the quotation.
     fn cell(&mut self, outcome: &Outcome) -> String {
         let Some(words) = outcome.own_words() else { return outcome.words() };
-        // Files and lines differ between releases.
+        // What follows are files and lines, which differ between releases.
         let words = words.split(" (").next().unwrap_or(words);
         let known = self.0.iter().position(|quote| quote == words);
         let at = known.unwrap_or_else(|| {

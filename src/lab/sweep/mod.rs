@@ -19,7 +19,7 @@ use crate::report::Exit;
 use crate::report::suite::{self, Status};
 use crate::spec::Engine;
 
-/// An earlier sweep that one of `engine`, with so many steps, can go on with.
+/// Reads an earlier sweep that a sweep of `engine`, with this number of steps, can continue.
 pub fn earlier(path: &Path, engine: Engine, steps: usize) -> Result<Sweep> {
     let earlier = read(path)?;
     ensure!(
@@ -32,7 +32,7 @@ pub fn earlier(path: &Path, engine: Engine, steps: usize) -> Result<Sweep> {
     Ok(earlier)
 }
 
-/// An earlier sweep, as it was printed in JSON.
+/// Reads an earlier sweep that was printed in JSON.
 pub fn read(path: &Path) -> Result<Sweep> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -18,13 +18,13 @@ pub struct Choice<'a> {
     pub engine: Engine,
     /// The source of configurations.
     pub design: Design,
-    /// Only these parts of the design; all if none is named.
+    /// Parts of the design that are chosen; all if none is named.
     pub parts: &'a [Part],
-    /// Only these ZeRO stages; all if none is named.
+    /// ZeRO stages that are chosen; all if none is named.
     pub stages: &'a [u8],
-    /// Only configurations in whose words all of these are.
+    /// Texts that must all be in the words of a configuration that is chosen.
     pub filter: &'a [String],
-    /// At most this many.
+    /// Largest number of configurations; all if none.
     pub limit: Option<usize>,
 }
 
@@ -52,13 +52,13 @@ pub struct Plan {
     pub chosen: Vec<Configuration>,
     /// The place of every configuration that was thought of, by its arguments.
     order: HashMap<Vec<String>, usize>,
-    /// What an earlier sweep has run of the design.
+    /// Rows of the design that an earlier sweep has run.
     earlier: Option<Sweep>,
-    /// What of the design is refused.
+    /// Configurations of the design that zprobe refuses.
     pub refused: Vec<Refused>,
-    /// How many the filters leave out.
+    /// Number of configurations that the filters leave out.
     filtered: usize,
-    /// How many come after `--limit`.
+    /// Number of configurations beyond `--limit`.
     beyond: usize,
 }
 
@@ -106,7 +106,7 @@ impl Plan {
                 plan.refuse(reason, &configuration);
                 continue;
             } else if has_run.contains(&arguments) {
-                // It counts, and is not run again.
+                // Part of the sweep, and not run again.
             } else if choice.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
                 plan.beyond += 1;
             } else {
@@ -160,7 +160,7 @@ impl Plan {
         }
     }
 
-    /// How many, and how many not.
+    /// Number of configurations that are run, and of those that are not, in words.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
         if let Some(earlier) = &self.earlier {
@@ -191,10 +191,10 @@ fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>
     }
 }
 
-/// Draws for each configuration that is wanted.
+/// Number of draws for each configuration that is wanted.
 const DRAWS: usize = 1000;
 
-/// Whether the filters let it pass.
+/// True if the filters let a configuration pass.
 fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
     let arguments = configuration.arguments();
     let (label, words) = (configuration.label(), arguments.join(" "));

@@ -24,11 +24,11 @@ pub struct Runs<'a> {
     pub steps: usize,
     /// Arguments that say after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
-    /// Pools side by side.
+    /// Number of pools that run side by side.
     pub jobs: usize,
     /// Time after which no run is started.
     pub time_limit: Option<Duration>,
-    /// Run what is not clean once more.
+    /// True if a configuration that is not clean is run once more.
     pub confirm: bool,
     /// Directory for the runs that are not clean; none keeps nothing.
     pub keep: Option<&'a Path>,
@@ -63,13 +63,13 @@ impl Runs<'_> {
     }
 }
 
-/// Versions of what ran.
+/// Versions of the packages that ran, by name.
 type Versions = BTreeMap<String, String>;
 
-/// Most bytes of a name that is told in words; file systems take 255.
+/// Most bytes of a directory name that consists of words; file systems take 255.
 const MOST_NAME: usize = 200;
 
-/// A name for the directory of its run: the words behind the engine's name. Where these are too many,
+/// Name for the directory of a run: the words after the engine's name. Where these are too long,
 /// their beginning, with a digest of all.
 fn file_name(words: &[String]) -> String {
     let name = words.join(" ").replace("--", "").replace([' ', '/'], "-");
@@ -81,7 +81,7 @@ fn file_name(words: &[String]) -> String {
     format!("{}-{digest}", name.chars().take(MOST_NAME).collect::<String>())
 }
 
-/// Runs configurations, each as often as it takes.
+/// Everything that is needed to run a configuration and to confirm its outcome.
 struct Bench<'a> {
     runs: &'a Runs<'a>,
     spec: &'a ReadSpec<'a>,
@@ -90,7 +90,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Whatever keeps a configuration from running is its outcome, and not an error.
+    /// Runs a configuration. Whatever keeps it from running is its outcome, and not an error.
     fn try_one(
         &self,
         worker: &mut Worker,

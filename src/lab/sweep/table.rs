@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::plan::Plan;
 use crate::lab::table::{grid, to_json};
 
-/// How many ways to come to an outcome a cell lists.
+/// Most additions that a cell lists as ways to come to an outcome.
 const LISTED: usize = 16;
 
 /// The configurations that would be run.
@@ -68,7 +68,7 @@ pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
     Ok(text + &refused(&sweep.refused))
 }
 
-/// Outcomes are equal if they are the same but for numbers in the engine's words.
+/// An outcome that equals another one if they differ in nothing but numbers in the engine's words.
 struct Same<'a>(&'a Outcome);
 
 impl PartialEq for Same<'_> {
@@ -85,7 +85,8 @@ fn outcome(outcome: &Outcome, form: Form) -> String {
     }
 }
 
-/// The fewest additions, and how many more there are.
+/// The fewest additions that lead to an outcome, at most [`LISTED`] of them, and the number of
+/// others.
 pub fn with(class: &Class<'_>) -> String {
     if class.with.is_empty() {
         return "nothing else".to_owned();
@@ -102,10 +103,10 @@ pub fn example(class: &Class<'_>, form: Form) -> String {
     class.smallest().map(|it| code(&it.command(), form)).unwrap_or_default()
 }
 
-/// What somebody typed or a program said.
+/// Text that a user typed or a program said, as code.
 pub fn code(text: &str, form: Form) -> String {
     if form == Form::Markdown {
-        // Neither ends the cell, nor the code.
+        // A bar would end the cell, and a backtick the code.
         format!("`{}`", text.replace('|', "¦").replace('`', "'"))
     } else {
         text.to_owned()
@@ -118,7 +119,7 @@ fn versions(sweep: &Sweep) -> String {
     versions.collect::<Vec<_>>().join(", ")
 }
 
-/// Why configurations are left out.
+/// Lines with the reasons why configurations are left out.
 fn refused(refused: &[Refused]) -> String {
     let mut text = String::new();
     for Refused { reason, count, example } in refused {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::document::nearest;
 use crate::zoo::{Release, Row, registry};
 
-/// One run to make: a row on one of its releases.
+/// A run to make: a row of the zoo on one of its releases.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
     /// The bug.

@@ -15,39 +15,39 @@ use crate::report::{Ending, Verdict};
 /// The end of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the run said, or why there was none.
+    /// Result of the run, or the reason why there was none.
     pub got: String,
-    /// True if that was expected.
+    /// True if the result was expected.
     pub ok: bool,
-    /// The reason why it cannot be run here, if that is so: then there is nothing to expect.
+    /// Reason why the case cannot be run here, if it cannot: then there is nothing to expect.
     pub skipped: Option<String>,
-    /// The reason why it was not started, though it could be, if that is so.
+    /// Reason why the case was not started although it could be run; none otherwise.
     pub not_tried: Option<NotStarted>,
-    /// True if the user has interrupted it, or the queue before it was started.
+    /// True if the user has interrupted the run, or the queue before the run was started.
     pub interrupted: bool,
-    /// The directory in which it is recorded, if it was started.
+    /// Directory in which the run is recorded, if it was started.
     pub dir: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// There was no run, though there could be one.
+    /// The outcome of a case of which there was no run, though there could be one.
     fn without_run(got: String) -> Self {
         Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
     }
 
-    /// This machine cannot run it.
+    /// The outcome of a case that this machine cannot run.
     fn skipped(reason: String) -> Self {
         Self { skipped: Some(reason), ..Self::without_run("skipped".to_owned()) }
     }
 
-    /// The queue was over before it was started.
+    /// The outcome of a case that was not started before the queue was over.
     fn not_tried(reason: NotStarted) -> Self {
         let interrupted = reason == NotStarted::Interrupted;
         let outcome = Self::without_run("not tried".to_owned());
         Self { not_tried: Some(reason), interrupted, ..outcome }
     }
 
-    /// In a word, whether it is as it should be.
+    /// A word that says whether the outcome is as it should be.
     pub fn word(&self) -> &'static str {
         if self.skipped.is_some() {
             "skipped"
@@ -85,9 +85,9 @@ impl Outcome {
 /// Runs of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
-    /// Runs side by side.
+    /// Number of runs that are made side by side.
     pub jobs: usize,
-    /// Start nothing after the first run that is not as expected.
+    /// True if nothing is started after the first run that is not as expected.
     pub fail_fast: bool,
 }
 

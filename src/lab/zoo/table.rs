@@ -31,7 +31,7 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
         let objects = both().map(|(case, outcome)| {
             let mut object = case_json(case);
             object["got"] = json!(outcome.got);
-            // Neither as expected nor not.
+            // A case that was skipped is neither as expected nor unexpected.
             let ok = outcome.skipped.is_none().then_some(outcome.ok);
             object["ok"] = json!(ok);
             object["skipped"] = json!(outcome.skipped);
@@ -75,7 +75,7 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
     Ok(text)
 }
 
-/// Why runs were skipped, and how many for each reason.
+/// Number of runs that were skipped, by reason.
 fn skipped(outcomes: &[Outcome]) -> BTreeMap<&str, usize> {
     let mut reasons = BTreeMap::new();
     for reason in outcomes.iter().filter_map(|outcome| outcome.skipped.as_deref()) {

@@ -264,7 +264,7 @@ fn block_sign(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start().len();
     let rest = &line[start..];
     if rest.trim_end() == "-" {
-        // A single dash stands for nothing, in the cell of a table.
+        // A single dash is the sign for an empty cell of a table.
         return None;
     }
     let ends = |at: usize| rest[at..].chars().next().is_none_or(char::is_whitespace);

@@ -23,8 +23,8 @@ pub fn render(report: &Report, form: Form) -> anyhow::Result<String> {
     render_within(report, form, WIDTH, suite)
 }
 
-/// The same for a terminal of so many columns, and with this suite of one case for the forms that only
-/// suites have.
+/// Renders a report for a terminal of this width in columns, with this suite of one case for the
+/// forms that only suites have.
 ///
 /// # Errors
 /// As [`render`], and those of `suite`.

@@ -136,7 +136,7 @@ fn an_entry_without_use_is_reported_where_that_is_certain() {
     let passed = |probe, status| vec![case(probe, status, vec![])];
     assert_eq!(kinds(passed("stage1-bf16", Status::Passed), false), [NoticeKind::Unused]);
     assert_eq!(kinds(passed("stage3-bf16", Status::Passed), true), [NoticeKind::Unused]);
-    // It may be about what was not asked for, or could not be run.
+    // The entry may be about a case that was not asked for, or could not be run.
     assert_eq!(kinds(passed("stage3-bf16", Status::Passed), false), []);
     assert_eq!(kinds(passed("stage1-bf16", Status::Skipped), true), []);
 }

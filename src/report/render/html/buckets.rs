@@ -10,10 +10,10 @@ const FULL: f64 = 60.0;
 const WIDE: usize = 48;
 const NARROW: usize = 8;
 
-/// With more flushes than this, bars are narrow and have no number below.
+/// Most flushes whose bars are wide, with a number below.
 const WIDE_SHOWN: usize = 40;
 
-/// More flushes than this are drawn and not listed.
+/// Most flushes that are listed; more are only drawn.
 const LISTED: usize = 400;
 
 /// The panel of bucket flushes.

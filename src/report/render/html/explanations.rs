@@ -10,7 +10,7 @@ use crate::report::Report;
 pub(super) struct Explanation<'a> {
     pub code: &'a str,
     pub name: &'a str,
-    /// Its page as HTML, below the title.
+    /// Page of the rule as HTML, without its title.
     pub body: String,
 }
 

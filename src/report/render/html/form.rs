@@ -22,7 +22,7 @@ pub(super) enum Who {
     Itself,
     /// A single rank, a different one in each buffer.
     One,
-    /// All ranks but that one.
+    /// All ranks but the single one.
     Others,
 }
 

@@ -3,7 +3,7 @@
 use super::labels::{self, runs};
 use crate::report::{Firings, Report};
 
-/// More parameters than this are drawn only where their hooks did something unusual.
+/// Most parameters of which all are drawn; of more, only those whose hooks did something unusual.
 const PARAMS_SHOWN: usize = 60;
 
 /// The panel of gradient hooks.

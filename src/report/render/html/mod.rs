@@ -40,7 +40,7 @@ use crate::visible::Visible;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// More ranks than this are drawn in groups, where they are alike.
+/// Most ranks that are drawn one by one; more are drawn in groups that are alike.
 const RANKS_SHOWN: usize = 16;
 
 /// Data of the page's template.

@@ -48,7 +48,7 @@ pub(super) struct Holders {
 /// A matrix at a moment.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Held {
-    /// Its letter; empty where it is not drawn.
+    /// Letter of the matrix; empty where it is not drawn.
     pub letter: String,
     pub as_planned: bool,
     /// Width and height of its small picture, in pixels.

@@ -88,7 +88,7 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
         }
         *text += &command(level, file, &title, &message);
     }
-    // A finding says more than that it was not expected.
+    // The annotation of a finding that is not accepted says more than the complaint.
     if case.status.is_bad() && case.findings.iter().all(|it| it.accepted.is_some()) {
         let title = format!("{place_of_all} {}", case.status);
         let message = format!("{}{also}\nagain: {}", case.complaint(), case.command);

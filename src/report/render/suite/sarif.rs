@@ -92,7 +92,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
         "level": level(finding.severity),
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
-        // The same finding in the same case is the same alert, whatever its message counts.
+        // A rule in a case is one alert, whatever numbers are in its message.
         "partialFingerprints": { "case/v1": format!("{}:{}", finding.code, case.id()) },
         "properties": { "command": case.command },
     });
