@@ -130,12 +130,12 @@ settings! {
         said: |spec| Some(spec.world_size),
     }
 
-    /// Where ranks compute; `auto` is `cuda` where the native engine can use a GPU
+    /// Device of the ranks; `auto` is `cuda` where the native engine can use a GPU
     "--device" device: Option<DeviceChoice> = |_| DeviceChoice::Auto, {
         heading: "Engine", reduction: KeepAlways,
     }
 
-    /// How ranks communicate; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
+    /// Backend of the collectives; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
     "--backend" backend: Option<BackendChoice> = |_| BackendChoice::Auto, {
         heading: "Engine", reduction: KeepAlways,
     }
@@ -217,14 +217,14 @@ settings! {
         said: |spec| spec.parameter_groups(),
     }
 
-    /// Where optimizer states live
+    /// Place of the optimizer states
     "--offload" offload: Option<Offload> = |_| Offload::None, {
         heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
         key: Key::At("zero_optimization.offload_optimizer.device"),
         said: |spec| Some(spec.offload),
     }
 
-    /// Where the native engine's gradients wait
+    /// Dataflow of the native engine: where gradients wait
     "--dataflow" dataflow: Option<Dataflow>, {
         heading: "Engine", engines: NATIVE, default_words: "as DeepSpeed chooses for these dtypes",
         said: |spec| spec.dataflow(),
@@ -287,7 +287,7 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
     }
 
-    /// How much of the engine is observed: everything, or only the parameters after each step
+    /// Part of the engine that is observed: everything, or only the parameters after each step
     "--observe" observe: Option<Observation> = |_| Observation::Full, {
         said: |spec| Some(spec.observe),
     }
