@@ -4,21 +4,68 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Runs `zprobe sweep` in this directory.
 fn sweep(dir: &TempDir, args: &[&str]) -> Output {
+    command(dir, args).output().unwrap()
+}
+
+/// `zprobe sweep` in this directory, without settings of the surroundings.
+fn command(dir: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ZPROBE_") {
             command.env_remove(name);
         }
     }
-    command.arg("sweep").args(args).current_dir(dir.path()).env("WORLD_SIZE", "5").output().unwrap()
+    command.arg("sweep").args(args).current_dir(dir.path()).env("WORLD_SIZE", "5");
+    command
+}
+
+/// True if a process of this group is a worker.
+fn has_worker(group: u32) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.into_iter().any(|process| {
+        let read = |name: &str| std::fs::read_to_string(process.path().join(name));
+        // Behind the name in brackets: state, parent, group.
+        let in_group = read("stat").is_ok_and(|stat| {
+            let fields = stat.rsplit(')').next().unwrap_or_default();
+            fields.split_whitespace().nth(2) == Some(&group.to_string())
+        });
+        in_group && read("cmdline").is_ok_and(|words| words.contains("pool-worker"))
+    })
+}
+
+#[test]
+fn an_interrupt_from_a_terminal_is_no_result_of_a_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = stand_in();
+    let args = ["--engine", "ddp", "--python", &python, "--limit", "40", "--output-format", "json"];
+    let mut command = command(&dir, &args);
+    let zprobe =
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    while !has_worker(zprobe.id()) {
+        std::thread::yield_now();
+    }
+    // As a terminal does it: to all processes of the group.
+    killpg(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = zprobe.wait_with_output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let endings: Vec<&Value> =
+        json["rows"].as_array().unwrap().iter().map(|row| &row["outcome"]["ending"]).collect();
+    assert!(!endings.iter().any(|ending| **ending == "not-run"), "{json:#}");
+    assert!(json["not_tried"].as_u64().unwrap() > 0, "{json:#}");
+    // Where a run has crashed before, that is the code.
+    let expected = if endings.iter().any(|it| **it == "crashed") { 3 } else { 4 };
+    assert_eq!(output.status.code(), Some(expected), "{json:#}");
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -36,6 +83,7 @@ fn what_cannot_be_swept_is_refused_with_what_to_do_instead() {
     let dir = tempfile::tempdir().unwrap();
     for (args, words) in [
         (&["--jobs", "0"][..], "--jobs 0: must be at least 1"),
+        (&["--steps", "0"][..], "--steps 0: must be at least 1"),
         (&["--filter", "no such thing"], "no configuration of the deepspeed engine is left to run"),
         (&["--package", "torch"], "give a package with its version"),
         (&["--package", "torch==x"], "x: not a version"),

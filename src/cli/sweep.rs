@@ -8,7 +8,7 @@ use zprobe::console;
 use zprobe::lab::sweep::plan::{Choice, Design, Plan};
 use zprobe::lab::sweep::{self, Runs, matrix, table};
 use zprobe::lattice::Part;
-use zprobe::lattice::outcome::Sweep;
+use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::report::{Exit, Form};
 use zprobe::spec::Engine;
 use zprobe::spec::settings::Timeout;
@@ -106,6 +106,7 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    ensure!(args.steps > 0, "--steps 0: must be at least 1");
     let sweeps = if args.results.is_empty() {
         let earlier = args.resume.as_ref();
         let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
@@ -125,7 +126,10 @@ pub fn main(args: &Args) -> Result<Exit> {
     };
     console::plain(&text)?;
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
-    Ok(sweep::exit(rows.map(|row| row.outcome.ending)))
+    // Without a limit of time, only the user's interrupt leaves something untried.
+    let interrupted = args.time_limit.is_none() && sweeps.iter().any(|sweep| sweep.not_tried > 0);
+    let endings = rows.map(|row| row.outcome.ending);
+    Ok(sweep::exit(endings.chain(interrupted.then_some(Ending::Inconclusive))))
 }
 
 impl Args {

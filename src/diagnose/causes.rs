@@ -116,10 +116,11 @@ impl Sighting {
 
     /// Merges another sighting of the same slip into this one.
     fn take_in(&mut self, other: Self) {
-        let evidence = &mut self.finding.evidence;
-        let message = other.finding.message;
-        if self.finding.message != message && !evidence.contains(&message) {
-            evidence.push(message);
+        if self.finding.rank != other.finding.rank {
+            self.finding.rank = None;
+        }
+        if self.finding.param != other.finding.param {
+            self.finding.param = None;
         }
         self.scope.extend(other.scope);
     }
@@ -128,27 +129,32 @@ impl Sighting {
     /// scope.
     fn told(self, case: &Case<'_>) -> Finding {
         let name = |&param: &usize| case.observed.param_name(param);
-        let Self { mut finding, scope, slip: _ } = self;
+        let Self { mut finding, scope, slip } = self;
         finding.step = finding.step.or(scope.steps.first().copied());
         finding.microbatch = finding.microbatch.or(scope.only_microbatch());
         finding.rank = finding.rank.or(scope.holders.only().copied());
         finding.param = finding.param.or(scope.params.only().map(name));
+        let all_alike = matches!(slip, Slip::All);
+        let steps: Vec<usize> = scope.steps.members().copied().collect();
         if matches!(finding.code.family(), Family::Weights | Family::Offload) {
-            let numbers = |members: &mut dyn Iterator<Item = &usize>| -> Vec<usize> {
-                members.copied().collect()
-            };
+            let holders: Vec<usize> = scope.holders.members().copied().collect();
             let mut facts = vec![format!(
                 "seen in {} on {}",
-                counted("step", &numbers(&mut scope.steps.members())),
-                counted("rank", &numbers(&mut scope.holders.members())),
+                counted("step", &steps),
+                counted("rank", &holders),
             )];
             let params: Vec<String> = scope.params.members().map(name).collect();
             if !params.is_empty() {
                 facts.push(format!("parameters: {}", abridged(&params)));
+                if all_alike && finding.code.family() == Family::Weights {
+                    finding.message = rules::nothing_arrived(&params);
+                }
             }
             // After the first two facts: the weights, and where they first depart from the plan.
             let place = finding.evidence.len().min(2);
             finding.evidence.splice(place..place, facts);
+        } else if all_alike && steps.len() > 1 {
+            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
         }
         finding
     }

@@ -54,9 +54,8 @@ impl<'a> Group<'a> {
 
     /// A finding about the group: `kind` says what is the matter with the parameters.
     pub fn sighting(&self, case: &Case<'_>, mut finding: Finding, kind: &str) -> Sighting {
-        let names = self.first().map_or(vec![], |(_, params)| {
-            params.iter().map(|&param| case.observed.param_name(param)).collect()
-        });
+        let names: Vec<String> =
+            self.params.iter().map(|&param| case.observed.param_name(param)).collect();
         finding.evidence.push(format!("{kind}: {}", abridged(&names)));
         finding.evidence.push(format!(
             "in {} of {} backwards",

@@ -100,6 +100,11 @@ impl Queue {
         }
     }
 
+    /// True if the user has ended the queue: a job that came to nothing since then is no result.
+    pub fn is_interrupted(&self) -> bool {
+        self.over() == Some(NotStarted::Interrupted)
+    }
+
     /// Takes note of a failure.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
@@ -133,7 +138,7 @@ impl Queue {
         jobs: &[J],
         (workers, worker): (usize, impl Fn(usize) -> W + Sync),
         label: impl Fn(usize, &J) -> String + Sync,
-        work: impl Fn(&mut W, usize, &J) -> R + Sync,
+        work: impl Fn(&mut W, usize, &J) -> Result<R, NotStarted> + Sync,
     ) -> Vec<Result<R, NotStarted>> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(jobs.len()));
@@ -142,7 +147,7 @@ impl Queue {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = jobs.get(at) else { return };
-                let result = self.job(&label(at, job), || work(&mut worker, at, job));
+                let result = self.job(&label(at, job), || work(&mut worker, at, job)).flatten();
                 results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
             }
         };

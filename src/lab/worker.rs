@@ -13,13 +13,14 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::order::{Order, Ranks};
-use super::queue::Queue;
+use super::queue::{NotStarted, Queue};
 use super::recorded::{report, reported};
 use super::repeat;
 use super::runner::Runner;
 use super::store::{claimed, run_id};
 use crate::console::answer;
 use crate::environment::CACHE_VARIABLE;
+use crate::launch::Stop;
 use crate::report::Report;
 use crate::spec::Engine;
 
@@ -129,10 +130,12 @@ fn start(dir: &Path) -> Result<Process> {
 
 /// Does a worker's work in this process, until standard input ends. The files of its pools are in `dir`.
 pub fn serve(dir: &Path) -> Result<()> {
+    // A terminal's Ctrl-C comes here too. The queue decides what becomes of the experiment.
+    let stop = Stop::listen().context("cannot listen to signals")?;
     let mut bench = Bench { dir: dir.to_owned(), pools: 0, warm: None };
     for line in std::io::stdin().lock().lines() {
         let task: Task = serde_json::from_str(&line?)?;
-        let error = bench.make(&task).err().map(|error| format!("{error:#}"));
+        let error = bench.make(&task, &stop).err().map(|error| format!("{error:#}"));
         answer(&serde_json::to_string(&Reply { error })?)?;
     }
     Ok(())
@@ -148,7 +151,7 @@ struct Bench {
 
 impl Bench {
     /// Makes a run and leaves its report in its directory.
-    fn make(&mut self, Task { run_id, dir, order }: &Task) -> Result<()> {
+    fn make(&mut self, Task { run_id, dir, order }: &Task, stop: &Stop) -> Result<()> {
         claimed(dir, || {
             let mut cold;
             let runner = match &order.ranks {
@@ -158,6 +161,7 @@ impl Bench {
                     &mut cold
                 }
             };
+            anyhow::ensure!(!stop.is_wanted(), NotStarted::Interrupted);
             if order.repeats == 1 {
                 runner.run(&order.spec, run_id, dir, &mut |_| {})?;
             } else {

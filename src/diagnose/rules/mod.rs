@@ -26,6 +26,7 @@ mod zp903_protocol_broken;
 mod zp904_digests_disagree;
 mod zp905_repeats_differ;
 
+pub use self::zp1xx_weights::nothing_arrived;
 pub use self::zp601_replicas_disagree::MUST_AGREE;
 use super::Case;
 use super::causes::Sighting;

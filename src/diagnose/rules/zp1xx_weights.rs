@@ -5,7 +5,7 @@ use super::super::bounds;
 use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Pattern, missing};
 use super::super::scope::{Extent, Scope};
-use super::{Rule, counted, matrix_text, sources_text, weight_text};
+use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Finding, RuleCode};
 
 /// The rules of this family: each has a name, its page, and the rules that explain its findings.
@@ -82,6 +82,12 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     Sighting { finding, scope: scope(case, deviation), slip }
 }
 
+/// The message about parameters, all of them where none is named, that have lost every gradient.
+pub fn nothing_arrived(params: &[String]) -> String {
+    let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(params)) };
+    format!("no gradient{of} reached the optimizer")
+}
+
 /// True if not one of the gradients that were due has arrived.
 fn has_lost_all(deviation: &Deviation) -> bool {
     let due = deviation.example.expected.iter().flatten().filter(|expected| **expected != 0.0);
@@ -133,7 +139,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             )],
         ),
         Pattern::Missing(_) if has_lost_all(deviation) => {
-            ("no gradient reached the optimizer".to_owned(), vec![])
+            (nothing_arrived(&[]), vec![])
         }
         Pattern::Missing(sources) => (
             format!("the gradient of {} never reached the optimizer", sources_text(sources, world)),

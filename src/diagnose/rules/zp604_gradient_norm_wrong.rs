@@ -46,9 +46,6 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let mut finding: Option<Finding> = None;
     let mut ranks = Vec::new();
     for (rank, reported) in of_step(case, step) {
-        if decision(observed, &case.plan, step, rank) == Some(Decision::Skipped) {
-            continue;
-        }
         let input = observed.of_rank(rank, Point::OptimizerInput, step).next();
         let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
         // DeepSpeed takes the norm of the gradients before it copies them to a wider dtype.
@@ -97,8 +94,6 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
             finding
         });
     }
-    ranks.sort_unstable();
-    ranks.dedup();
     if let Some(finding) = &mut finding {
         finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
         if let ([rank], 2..) = (&ranks[..], observed.spec.world_size) {
@@ -128,5 +123,8 @@ fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
 /// The norms that ranks reported of a step.
 fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a Norm)> {
     let norms = case.observed.norms.range((step, 0)..=(step, usize::MAX));
-    norms.map(|(&(_, rank), reported)| (rank, reported))
+    let taken = move |rank: &usize| {
+        decision(&case.observed, &case.plan, step, *rank) != Some(Decision::Skipped)
+    };
+    norms.map(|(&(_, rank), reported)| (rank, reported)).filter(move |(rank, _)| taken(rank))
 }

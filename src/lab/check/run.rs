@@ -45,10 +45,14 @@ pub fn all(
         workers,
         |_, task| task.id(),
         |worker, at, task| {
-            done(match absent.reason(task) {
+            let case = match absent.reason(task) {
                 Some(reason) => not_started(task, Status::Skipped, &reason),
                 None => run(task, check.python, worker, out, at),
-            })
+            };
+            if case.status == Status::NotRun && queue.is_interrupted() {
+                return Err(NotStarted::Interrupted);
+            }
+            Ok(done(case))
         },
     );
     let cases = cases.into_iter().zip(tasks).map(|(case, task)| {

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::plan::Plan;
 use crate::lab::limits::Limits;
 use crate::lab::order::{Order, Ranks, ReadSpec};
-use crate::lab::queue::Queue;
+use crate::lab::queue::{NotStarted, Queue};
 use crate::lab::scratch::Scratch;
 use crate::lab::store;
 use crate::lab::worker::Worker;
@@ -50,11 +50,15 @@ impl Runs<'_> {
                 let place = self.keep.unwrap_or(scratch.path());
                 let dir = place.join(file_name(&configuration.arguments()[2..]));
                 let (row, versions) = bench.try_one(worker, configuration, dir, at);
+                let is_open = matches!(row.outcome.ending, Ending::NotRun | Ending::Inconclusive);
+                if is_open && queue.is_interrupted() {
+                    return Err(NotStarted::Interrupted);
+                }
                 if row.outcome.ending != Ending::Clean {
                     let own = row.outcome.own_words().unwrap_or_default();
                     queue.say(format_args!("{}: {} {own}", row.label, row.outcome.words()));
                 }
-                (row, versions)
+                Ok((row, versions))
             },
         );
         drop(queue);
@@ -102,11 +106,14 @@ impl Bench<'_> {
         let (mut outcome, versions) = self.outcome(worker, configuration, &dir, number);
         let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
         if self.runs.confirm && !good {
-            let second = dir.with_extension("again");
+            // Behind the whole name, in which a dot may be that of a number.
+            let mut second = dir.clone().into_os_string();
+            second.push(".again");
+            let second = PathBuf::from(second);
             outcome.confirm(&self.outcome(worker, configuration, &second, number).0);
             let _ = fs::remove_dir_all(&second);
         }
-        let kept = self.runs.keep.is_some() && !good;
+        let kept = self.runs.keep.is_some() && !good && dir.exists();
         if !kept {
             let _ = fs::remove_dir_all(&dir);
         }

@@ -109,11 +109,14 @@ impl Runs {
             |_, case| label(case),
             |worker, at, case| {
                 let outcome = run(case, environments, &limits, read, worker, (out, at));
+                if outcome.dir.is_none() && outcome.skipped.is_none() && queue.is_interrupted() {
+                    return Err(NotStarted::Interrupted);
+                }
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
                 if outcome.verdict() == Verdict::Findings {
                     queue.fail();
                 }
-                outcome
+                Ok(outcome)
             },
         );
         Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(Outcome::not_tried)).collect())

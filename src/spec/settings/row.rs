@@ -133,7 +133,8 @@ impl<S: Slot> Row<S> {
         let default = self.default?;
         let word = |engine: Engine| default(engine).word();
         let native = word(Engine::default())?;
-        let real: Vec<(Engine, String)> = Engine::ALL
+        let real: Vec<(Engine, String)> = self
+            .engines
             .iter()
             .filter(|engine| **engine != Engine::default())
             .filter_map(|engine| Some((*engine, word(*engine)?)))
