@@ -85,7 +85,7 @@ fn outcome(outcome: &Outcome, form: Form) -> String {
     }
 }
 
-/// The fewest additions that lead to an outcome, at most [`LISTED`] of them, and the number of
+/// The fewest additions that lead to an outcome, at most `LISTED` of them, and the number of
 /// others.
 pub fn with(class: &Class<'_>) -> String {
     if class.with.is_empty() {
