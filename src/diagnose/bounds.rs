@@ -1,5 +1,5 @@
-//! Every bound by which the diagnosis tells rounding from a slip: derived, or measured, with its
-//! source.
+//! Every bound by which the diagnosis tells rounding from a slip, with its source. A number that was
+//! chosen says so.
 //!
 //! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no
 //! bound is needed: see [`coded`].
@@ -57,9 +57,8 @@ pub const BETWEEN_WEIGHTS: f64 = 0.5;
 /// bound.
 pub const SAME_ELEMENT: f64 = 0.25;
 
-/// Largest noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸), as many
-/// as a wrong factor passes between the loss and the optimizer. Foreign data leave more: they are
-/// as large as the deviation itself.
+/// Largest noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸). Chosen and
+/// not derived from the number of roundings in a run.
 pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
 
 /// Largest relative difference between two readings of the same wrong scale: four roundings in bf16
@@ -77,8 +76,8 @@ pub const STANDARD_ERRORS: f64 = 6.0;
 pub const FACTORS: usize = 4;
 
 /// Boundary between the rounding errors of fp16 and bf16 in a sum of up to a dozen addends, as a
-/// share of the norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Measured on the
-/// dense model.
+/// share of the norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Chosen between the
+/// two and not derived.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
 /// Probability that a search for displaced pieces finds one by chance, as the number `n` in 2⁻ⁿ.

@@ -36,7 +36,7 @@ pub enum Ranks {
 }
 
 impl Order {
-    /// The same run over warm ranks, if there are any for it.
+    /// This order with warm ranks, if there are any for it.
     #[must_use]
     pub fn warm(self) -> Self {
         match self.ranks {

@@ -70,19 +70,19 @@ impl Queue {
         })
     }
 
-    /// The same queue, which starts nothing after the first failure if `fail_fast`.
+    /// This queue, set to start nothing after the first failure if `fail_fast`.
     #[must_use]
     pub fn fail_fast(self, fail_fast: bool) -> Self {
         Self { fail_fast, ..self }
     }
 
-    /// The same queue, which starts no job after the time limit.
+    /// This queue, set to start no job after the time limit.
     #[must_use]
     pub fn time_limit(self, limit: Option<Duration>) -> Self {
         Self { end: limit.and_then(|limit| Instant::now().checked_add(limit)), ..self }
     }
 
-    /// The same queue, which announces each job in a log when it starts: for jobs that take
+    /// This queue, set to announce each job in a log when it starts: for jobs that take
     /// minutes.
     #[must_use]
     pub fn announcing(self) -> Self {

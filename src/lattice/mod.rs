@@ -1,6 +1,6 @@
 //! The configurations of an engine that are worth running, and what came of them.
 //!
-//! What an engine offers is data: its room has the axes and their values. Their whole product
+//! The axes of an engine and their values are data in its room. Their whole product
 //! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
 //! and every pair of an unusual shape and an unusual setting, is met at least once.
 //! [`Lattice::product`] is the whole product of fewer axes, and [`Lattice::drawn`] draws from all of

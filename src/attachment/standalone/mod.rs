@@ -1,6 +1,6 @@
 //! A script that shows the same numbers without zprobe: torch and the engine only.
 //!
-//! It is put together from the Python file beside this one, which all engines share, the engine's part
+//! A script is put together from the Python file beside this one, which all engines share, the engine's part
 //! in its room, and the constants of the run. What zprobe does that a short script cannot is refused by name.
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ pub struct Process<'a> {
     pub finished: bool,
     /// Its last event.
     pub last: Option<&'a Event>,
-    /// Its last [`Event::PhaseEntered`].
+    /// The last [`Event::PhaseEntered`] of the rank.
     pub last_phase: Option<&'a Event>,
     /// The collectives it entered, in order.
     pub collectives: Vec<Collective<'a>>,

@@ -85,7 +85,7 @@ fn file_name(words: &[String]) -> String {
     format!("{}-{digest}", name.chars().take(MOST_NAME).collect::<String>())
 }
 
-/// Everything that is needed to run a configuration and to confirm its outcome.
+/// Settings and tools with which a configuration is run and its outcome confirmed.
 struct Bench<'a> {
     runs: &'a Runs<'a>,
     spec: &'a ReadSpec<'a>,
