@@ -20,19 +20,23 @@ pub fn all(
     for number in 0..order.repeats {
         let run_id = format!("{run_id}-{number}");
         let dir = repeat_dir(run_dir, number);
-        let made = queue.job("repeats", || runner.run(&order.spec, &run_id, &dir, &mut |_| {}));
-        match made {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => break,
-            Ok(Err(error)) if number == 0 => return Err(error),
+        let mut make = || runner.run(&order.spec, &run_id, &dir, &mut |_| {});
+        let made = match queue.job("repeats", &mut make) {
+            Ok(made) => made,
             Err(reason) if number == 0 => bail!("{reason}"),
+            // It ends at once, and its trace says that the user has ended it.
+            Err(_) => make(),
+        };
+        match made {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) if number == 0 => return Err(error),
             // The repeats before it are not lost.
-            Ok(Err(error)) => {
+            Err(error) => {
                 let _ = std::fs::remove_dir_all(&dir);
                 queue.say(format_args!("warning: no repeat {number}: {error:#}"));
                 break;
             }
-            Err(_) => break,
         }
     }
     Ok(())

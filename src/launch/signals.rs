@@ -1,7 +1,7 @@
 //! Signals to the launcher: as descriptors that `poll` can wait for, and set right where the
 //! process that started the launcher has blocked or ignored them.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -35,8 +35,8 @@ impl Stop {
     pub fn listen() -> io::Result<Self> {
         put_signals_right()?;
         let act = act_by_default()?;
-        // A signal that came while there was another one is not forgotten.
-        if STOPS.fetch_add(1, Ordering::SeqCst) == 0 {
+        let is_first = STOPS.fetch_add(1, Ordering::SeqCst) == 0;
+        if is_first {
             act.store(false, Ordering::SeqCst);
         }
         let mut stop = Self { wanted: Arc::default(), act, registered: Vec::new() };
@@ -44,6 +44,10 @@ impl Stop {
             for flag in [&stop.wanted, &stop.act] {
                 stop.registered.push(flag::register(signal, Arc::clone(flag))?);
             }
+        }
+        // A signal that came while there was another one is not forgotten.
+        if !is_first && stop.act.load(Ordering::SeqCst) {
+            stop.wanted.store(true, Ordering::SeqCst);
         }
         Ok(stop)
     }
@@ -78,7 +82,7 @@ pub(super) struct Signals {
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
-    _stop: Stop,
+    stop: Stop,
 }
 
 impl Signals {
@@ -91,10 +95,13 @@ impl Signals {
         child.set_nonblocking(true)?;
         let _on_interrupt = on_interrupt.try_clone()?;
         let registered = Vec::new();
-        let mut signals = Self { interrupted, _on_interrupt, child, registered, _stop: stop };
+        let mut signals = Self { interrupted, _on_interrupt, child, registered, stop };
         for &signal in stopping_signals() {
             let pipe = low_level::pipe::register(signal, on_interrupt.try_clone()?)?;
             signals.registered.push(pipe);
+        }
+        if signals.stop.is_wanted() {
+            (&on_interrupt).write_all(&[0])?;
         }
         signals.registered.push(low_level::pipe::register(Signal::SIGCHLD as i32, on_child)?);
         Ok(signals)

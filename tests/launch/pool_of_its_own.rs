@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use zprobe::launch::{Launch, Source};
+use zprobe::launch::{Launch, Source, Stop};
 use zprobe::trace::{Event, Trace};
 
 use crate::harness::{mark_of, processes_of, run_over, spec};
@@ -123,6 +123,30 @@ fn interrupts_itself() {
 #[test]
 fn an_interrupt_ends_the_run_and_not_the_pool() {
     assert_succeeds("interrupts_itself");
+}
+
+#[test]
+#[ignore = "a launcher for an_interrupt_between_two_runs_ends_the_second"]
+fn interrupts_itself_between_two_runs() {
+    let Some(dir) = own_dir() else { return };
+    let experiment = Stop::listen().unwrap();
+    raise(Signal::SIGINT).unwrap();
+    assert!(experiment.is_wanted());
+    let (pool, _logs) = pool();
+    fs::write(dir.join("arguments"), "sleeps").unwrap();
+    let (spec, source) = (spec(1, 600), Source::Warm(&pool));
+    let launch = Launch { run_id: "interrupted", spec: &spec, source, run_dir: &dir };
+    let mut interrupted = false;
+    let _ = launch.run(&mut |record| interrupted |= record.event == Event::Interrupted).unwrap();
+    assert!(interrupted);
+    drop(experiment);
+    assert!(run_over(&pool, "well-behaved", &spec).finished(0));
+    fs::write(dir.join(DONE), "").unwrap();
+}
+
+#[test]
+fn an_interrupt_between_two_runs_ends_the_second() {
+    assert_succeeds("interrupts_itself_between_two_runs");
 }
 
 /// Children of a process, dead ones too.
