@@ -113,7 +113,11 @@ impl Placement {
     /// True if a step has a gradient for anything that a rank's optimizer holds. A rank that never
     /// described what it holds is assumed to be due one.
     pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
-        let used = |param: usize| (0..ga).any(|m| plan.usage(param).uses(step, m, ga));
+        let ranks = 0..self.partitions.len();
+        let used = |param: usize| {
+            let usage = plan.usage(param);
+            ranks.clone().any(|rank| (0..ga).any(|m| plan.uses(usage, step, rank, m)))
+        };
         self.partition(rank).is_none_or(|held| held.iter().any(|fragment| used(fragment.param)))
     }
 

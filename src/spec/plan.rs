@@ -4,6 +4,7 @@
 //! share one flat order: the parameters one after the other. The plan does not say how an engine
 //! cuts this order into partitions and buckets.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use schemars::JsonSchema;
@@ -52,15 +53,23 @@ pub struct Segment {
     pub len: usize,
 }
 
+/// Microbatches of a run, as (step, rank, microbatch).
+pub type Microbatches = BTreeSet<(usize, usize, usize)>;
+
 /// The plan of one run: the parameters in flat order, and their usage by microbatches.
 #[derive(Clone, Debug)]
 pub struct Plan {
     params: Vec<Param>,
     usages: Vec<Usage>,
+    /// Usage of the parameters that no shape is about; of a script, the most common one.
+    ordinary: Usage,
+    /// Microbatches, as (step, rank, microbatch), that use a parameter, by [`Usage::seen`].
+    seen: Vec<Microbatches>,
     numel: usize,
     world_size: usize,
     gradient_accumulation_steps: usize,
     code_steps: usize,
+    recorded_steps: usize,
 }
 
 impl Plan {
@@ -77,11 +86,52 @@ impl Plan {
         Self {
             params,
             usages,
+            ordinary: Usage::ordinary(spec),
+            seen: Vec::new(),
             numel,
             world_size: spec.world_size,
             gradient_accumulation_steps: spec.gradient_accumulation_steps,
             code_steps: spec.code_steps(),
+            recorded_steps: spec.recorded_steps().count(),
         }
+    }
+
+    /// This plan for a script, each of whose parameters was used by these microbatches. `all` are
+    /// those that the script went through.
+    #[must_use]
+    pub fn of_microbatches(mut self, used: Vec<Microbatches>, all: &Microbatches) -> Self {
+        let whole = all.len() == self.recorded_microbatches();
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        self.usages = used
+            .into_iter()
+            .map(|used| {
+                if whole && used == *all {
+                    return Usage::ALWAYS;
+                }
+                let known = self.seen.iter().position(|seen| *seen == used);
+                let number = known.unwrap_or_else(|| {
+                    self.seen.push(used);
+                    self.seen.len() - 1
+                });
+                *counts.entry(number).or_default() += 1;
+                Usage::of_pattern(number)
+            })
+            .collect();
+        let always = self.usages.iter().filter(|usage| usage.uses_all()).count();
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        // Nothing is asked of a parameter that no microbatch uses.
+        for (param, usage) in self.params.iter_mut().zip(&self.usages) {
+            param.trainable &= usage.seen.is_none_or(|number| !self.seen[number].is_empty());
+        }
+        self.ordinary = match most {
+            Some((number, count)) if count > always => Usage::of_pattern(number),
+            _ => Usage::ALWAYS,
+        };
+        self
+    }
+
+    fn recorded_microbatches(&self) -> usize {
+        self.recorded_steps * self.world_size * self.gradient_accumulation_steps
     }
 
     /// The code of a coded run.
@@ -110,6 +160,19 @@ impl Plan {
     /// Usage of a parameter: the microbatches that use it.
     pub fn usage(&self, param: usize) -> Usage {
         self.usages[param]
+    }
+
+    /// Usage of the parameters that are used like most others.
+    pub fn ordinary(&self) -> Usage {
+        self.ordinary
+    }
+
+    /// True if this microbatch of a rank uses the parameters of a usage.
+    pub fn uses(&self, usage: Usage, step: usize, rank: usize, microbatch: usize) -> bool {
+        match usage.seen {
+            Some(number) => self.seen[number].contains(&(step, rank, microbatch)),
+            None => usage.uses(step, microbatch, self.gradient_accumulation_steps),
+        }
     }
 
     /// Number of elements of all parameters.
@@ -160,7 +223,7 @@ impl Plan {
                 | Point::MasterWeights
                 | Point::Parameters => 1.0,
             };
-            *weight = if usage.uses(step, m, ga) { planned } else { 0.0 };
+            *weight = if self.uses(usage, step, source, m) { planned } else { 0.0 };
         }
         weights
     }

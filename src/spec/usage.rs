@@ -17,12 +17,20 @@ pub struct Usage {
     /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
     /// expert's does.
     from_all: bool,
+    /// Number of the pattern in [`super::Plan`] that says which microbatches use the parameter; none
+    /// where the fields above say it.
+    pub(super) seen: Option<usize>,
 }
 
 impl Usage {
     /// Usage of a parameter that every microbatch uses.
     pub const ALWAYS: Usage =
-        Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false };
+        Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false, seen: None };
+
+    /// Usage of a parameter that the microbatches of a pattern in the plan use.
+    pub(super) fn of_pattern(number: usize) -> Self {
+        Self { seen: Some(number), ..Self::ALWAYS }
+    }
 
     /// Number of steps after which the usage of every parameter repeats.
     pub const PERIOD: usize = 2;
@@ -46,6 +54,7 @@ impl Usage {
             last: !about(Shape::UnusedLast),
             odd_steps: !about(Shape::UnusedAlternating),
             from_all: about(Shape::Experts),
+            seen: None,
         }
     }
 
@@ -62,7 +71,7 @@ impl Usage {
 
     /// True if every microbatch of every step uses the parameter.
     pub fn uses_all(self) -> bool {
-        self.ever && self.first && self.last && self.odd_steps
+        self.ever && self.first && self.last && self.odd_steps && self.seen.is_none()
     }
 
     /// True if this microbatch of `step` uses the parameter, where a step has `ga` microbatches.

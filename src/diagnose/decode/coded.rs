@@ -326,7 +326,7 @@ impl<'a> Decoder<'a> {
 
     /// The parameter of a piece, if its usage is not the ordinary one.
     fn kind(&self, piece: &Fragment) -> Option<usize> {
-        (self.plan.usage(piece.param) != Usage::ordinary(self.spec)).then_some(piece.param)
+        (self.plan.usage(piece.param) != self.plan.ordinary()).then_some(piece.param)
     }
 
     /// The first weights that explain a piece too short to decode: those found elsewhere in the
@@ -430,7 +430,12 @@ impl<'a> Decoder<'a> {
         }
         let ga = self.spec.gradient_accumulation_steps;
         let per_step = self.spec.contributions_per_step();
-        let used = |k: usize| usage.uses(k / per_step, k % ga, ga);
+        let steps = self.spec.code_steps();
+        let used = |k: usize| {
+            let (step, rank) = (k / per_step, k % per_step / ga);
+            let mut recorded = self.spec.recorded_steps().filter(|it| it % steps == step);
+            recorded.any(|step| self.plan.uses(usage, step, rank, k % ga))
+        };
         let has_more = |(k, weight): (usize, &f64)| *weight != 0.0 && !used(k);
         if !weights.columns.iter().enumerate().any(has_more) {
             return Rc::clone(weights);

@@ -207,7 +207,34 @@ impl<'a> Observed<'a> {
             trainable: param.trainable,
             ..Param::new(param.name.clone(), param.shape.clone())
         });
-        Plan::with_params(self.spec, params.collect())
+        let plan = Plan::with_params(self.spec, params.collect());
+        if self.spec.script().is_some() { self.as_used(plan) } else { plan }
+    }
+
+    /// The plan for a script, whose microbatches show what they use.
+    fn as_used(&self, plan: Plan) -> Plan {
+        let recorded: BTreeSet<usize> = self.spec.recorded_steps().collect();
+        let mut all = BTreeSet::new();
+        let mut used = vec![BTreeSet::new(); self.params.len()];
+        for (at, backward) in self.backwards.iter().filter(|(at, _)| recorded.contains(&at.step)) {
+            let microbatch = (at.step, at.rank, at.microbatch);
+            all.insert(microbatch);
+            for (param, count) in backward.fired.into_iter().flatten().enumerate() {
+                if *count > 0 {
+                    used[param].insert(microbatch);
+                }
+            }
+        }
+        plan.of_microbatches(used, &all)
+    }
+
+    /// Numbers of microbatches of each rank in a recorded step of a script.
+    pub fn microbatches(&self, step: usize) -> Vec<usize> {
+        let of_rank = |rank: usize| {
+            let of_it = self.backwards.keys().filter(|at| at.step == step && at.rank == rank);
+            of_it.map(|at| at.microbatch + 1).max().unwrap_or(0)
+        };
+        (0..self.spec.world_size).map(of_rank).collect()
     }
 
     /// Index of a parameter in the flat order, by its name.

@@ -3,6 +3,7 @@
 //! A rule looks at a [`Case`] and reports what it sees, whether or not something else explains it:
 //! [`super::causes`] sorts that out.
 
+mod zp108_unequal_microbatches;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
@@ -17,6 +18,7 @@ mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
 mod zp603_update_differs;
 mod zp604_gradient_norm_wrong;
+mod zp605_gradient_changed;
 mod zp701_offload_copy;
 mod zp801_collective_mismatch;
 mod zp802_collectives_differ;
@@ -62,6 +64,7 @@ pub const RULES: &[Rule] = &{
         zp105,
         zp106,
         zp107,
+        zp108_unequal_microbatches::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp301_empty_bucket::RULE,
@@ -75,6 +78,7 @@ pub const RULES: &[Rule] = &{
         zp602_stale_parameters::RULE,
         zp603_update_differs::RULE,
         zp604_gradient_norm_wrong::RULE,
+        zp605_gradient_changed::RULE,
         zp701_offload_copy::RULE,
         zp801_collective_mismatch::RULE,
         zp802_collectives_differ::RULE,

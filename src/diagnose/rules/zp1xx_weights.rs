@@ -15,7 +15,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP102",
         "microbatch-missing",
         include_str!("../../../docs/rules/ZP102.md"),
-        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP701", "ZP801"]),
+        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801"]),
     ),
     of("ZP103", "microbatch-repeated", include_str!("../../../docs/rules/ZP103.md"), &[]),
     of(
@@ -28,7 +28,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP105",
         "wrongly-scaled",
         include_str!("../../../docs/rules/ZP105.md"),
-        &RuleCode::all(["ZP202", "ZP401", "ZP402"]),
+        &RuleCode::all(["ZP202", "ZP401", "ZP402", "ZP605"]),
     ),
     of(
         "ZP106",
@@ -40,7 +40,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP107",
         "unexplained-gradient",
         include_str!("../../../docs/rules/ZP107.md"),
-        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP501", "ZP801"]),
+        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP501", "ZP605", "ZP801"]),
     ),
 ];
 

@@ -72,7 +72,7 @@ pub fn test(full: bool) -> Result<()> {
         steps.step(&format!("tests of real engines, with {}", runner.name()), || {
             // Of the native engine's ignored tests only the comparison with others: the rest needs
             // a GPU.
-            for selection in ["--test engines", "--test native every_engine_ends"] {
+            for selection in ["--test engines", "--test exec", "--test native every_engine_ends"] {
                 let tests = runner.ignored_tests(&format!("{EVERYTHING} {selection}"))?;
                 let mut tests = libtorch.apply(tests);
                 tests.env("ZPROBE_TEST_PYTHON", &python);

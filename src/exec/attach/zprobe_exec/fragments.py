@@ -6,11 +6,26 @@ import torch
 class Fragment:
     """A tensor that an optimizer updates, and the places of its elements in the model's parameters."""
 
-    def __init__(self, tensor, segments):
+    def __init__(self, tensor, segments, optimizer):
         # The tensor is kept alive, so that no other one gets its identity.
-        self.tensor, self.segments = tensor, segments
+        self.tensor, self.segments, self.optimizer = tensor, segments, optimizer
         self.chosen = None  # Places of the recorded elements.
-        self.gradient = None  # These elements of what was consumed since the last record.
+        self.pieces = []  # These elements as pieces of parameters.
+        self.backward = None  # These elements of the gradient as the last backward left it.
+        self.stepped = False  # True if an optimizer has stepped with the fragment since the last record.
+        self.consumed = None  # These elements of what was consumed since the last record.
+
+    def choose(self, pick):
+        """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
+        the place of its first element."""
+        chosen = pick(self.segments)
+        self.chosen = _index(chosen)
+        self.pieces = [piece for _, piece in chosen]
+
+    def pick(self):
+        """Copies the recorded elements of the gradient; the copy stays on its device."""
+        gradient = flat(self.tensor.grad)
+        return gradient[self.chosen.to(gradient.device)]
 
 
 class Fragments:
@@ -18,66 +33,75 @@ class Fragments:
 
     def __init__(self):
         self.all, self.of = [], {}
+        self.again = []  # Segments of what an optimizer holds a second time.
 
-    def meet(self, tensor, segments):
-        """Adds a fragment whose place is known now."""
-        self.of[id(tensor)] = fragment = Fragment(tensor, segments)
-        self.all.append(fragment)
+    def adopt(self, found, again):
+        """Adds fragments, and the segments of those that are held again."""
+        for fragment in found:
+            self.of[id(fragment.tensor)] = fragment
+            self.all.append(fragment)
+        for fragment in again:
+            self.again.extend(dict(segment) for segment in fragment.segments)
 
-    def choose(self, pick):
-        """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
-        the place of its first element. Returns all of them, one after the other."""
-        pieces = []
-        for fragment in self.all:
-            chosen = pick(fragment.segments)
-            fragment.chosen = _index(chosen)
-            pieces.extend(piece for _, piece in chosen)
-        return pieces
+    def pieces(self):
+        """The recorded pieces of all fragments, one after the other."""
+        return [piece for fragment in self.all for piece in fragment.pieces]
 
     def name_by_index(self, indices):
         """Replaces names by indices; `indices` has that of each parameter, by name."""
-        for fragment in self.all:
-            for segment in fragment.segments:
-                segment["param"] = indices.get(segment["param"])
+        for segment in self.segments():
+            segment["param"] = indices.get(segment["param"])
 
     def segments(self):
-        """The segments of all fragments, one after the other."""
-        return [segment for fragment in self.all for segment in fragment.segments]
+        """The segments of all fragments, one after the other, and those that are held again."""
+        return [segment for fragment in self.all for segment in fragment.segments] + self.again
 
-    def consume(self, tensor):
-        """Copies the chosen elements of a fragment's gradient; the copy stays on its device."""
-        fragment = self.of.get(id(tensor))
-        if fragment is None or fragment.chosen is None:
-            return
-        gradient = flat(tensor.grad)
-        picked = gradient[fragment.chosen.to(gradient.device)]
-        # Stepped twice: for any optimizer that is two updates with one gradient each.
-        fragment.gradient = picked if fragment.gradient is None else fragment.gradient + picked
+    def after_backward(self):
+        """Remembers the gradients as a backward leaves them, where the optimizer's tensors have them."""
+        for fragment in self.all:
+            fragment.backward = None if fragment.tensor.grad is None else fragment.pick()
+
+    def consume(self, parts):
+        """Remembers what an optimizer stepped with: pairs of a fragment and elements of its gradient, or
+        None where there was no gradient."""
+        for fragment, part in parts:
+            fragment.stepped = True
+            if fragment.consumed is not None and part is not None:
+                # Stepped twice: for any optimizer that is two updates with one gradient each.
+                part = fragment.consumed + part
+            fragment.consumed = fragment.consumed if part is None else part
 
     def forget(self):
-        """Drops what was consumed since the last record."""
+        """Drops what was seen since the last record."""
         for fragment in self.all:
-            fragment.gradient = None
+            fragment.backward = fragment.consumed = None
+            fragment.stepped = False
 
     def waits(self):
         """True if some fragment was not stepped with since the last record."""
-        return any(fragment.gradient is None for fragment in self.all)
+        return not all(fragment.stepped for fragment in self.all)
 
-    def record(self, channel, step):
-        """Emits what was consumed since the last record, if anything was."""
-        if all(fragment.gradient is None for fragment in self.all):
-            return
-        parts = []
-        for fragment in self.all:
-            part = fragment.gradient
-            if part is None:
-                part = torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
-            parts.append(part.to("cpu"))
-            fragment.gradient = None
+    def record(self, channel, step, microbatch):
+        """Emits what was seen since the last record."""
+        left = [fragment.backward for fragment in self.all]
+        if all(part is not None for part in left):
+            channel.buffer("before-step", "partition", self._joined(left), step=step, microbatch=microbatch)
+        consumed = [fragment.consumed for fragment in self.all]
+        if any(fragment.stepped for fragment in self.all):
+            channel.buffer("optimizer-input", "partition", self._joined(consumed), step=step)
+        self.forget()
+
+    def _joined(self, parts):
+        """The parts of all fragments in one tensor; zeros where there is none."""
+        parts = list(parts)
+        for number, fragment in enumerate(self.all):
+            if parts[number] is None:
+                parts[number] = torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
+        parts = [part.to("cpu") for part in parts]
         dtypes = {part.dtype for part in parts}
         if len(dtypes) > 1 or not dtypes <= {torch.bfloat16, torch.float16, torch.float32}:
             parts = [part.to(torch.float32) for part in parts]
-        channel.buffer("optimizer-input", "partition", torch.cat(parts), step=step)
+        return torch.cat(parts)
 
 
 def flat(tensor):

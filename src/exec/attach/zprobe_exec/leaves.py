@@ -43,7 +43,12 @@ class Leaves:
             # Kept alive, so that no other tensor gets its identity.
             self.hooked[id(leaf)] = (name, leaf)
             if name is not None:
-                leaf.register_hook(lambda gradient: self.gradient_of(name, gradient))
+                handle = leaf.register_hook(lambda gradient: self.gradient_of(name, gradient))
+                # The script's own hooks change what this one returns, and not the other way round: torch
+                # calls them in the order in which they were put in.
+                hooks = leaf._backward_hooks
+                for other in [it for it in hooks if it != handle.id]:
+                    hooks[other] = hooks.pop(other)
         return self.hooked[id(leaf)][0]
 
 

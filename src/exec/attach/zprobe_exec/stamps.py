@@ -32,18 +32,30 @@ def key(name):
 class Stamp:
     """The blocks of all parameters of a model."""
 
-    def __init__(self, gap):
-        self.stride = BLOCK + gap
+    def __init__(self, gap, world_size):
+        self.stride, self.world_size = BLOCK + gap, world_size
 
     def is_small(self, size):
-        """True for a parameter that holds nothing but its address."""
-        return size < 2 * BLOCK
+        """True for a parameter that holds nothing but its address, so that a rank's shard of it has some
+        of that."""
+        return size < 2 * self.stride * self.world_size
+
+    def step(self, size):
+        """Distance between two blocks of a parameter of this size."""
+        return BLOCK if self.is_small(size) else self.stride
+
+    def shards(self, size, row):
+        """The shards that engines cut a parameter into: equal parts of its rows, or of its elements."""
+        parts = set()
+        for unit in (row, 1):
+            length = -(-(size // unit) // self.world_size) * unit
+            parts.update((start, min(start + length, size)) for start in range(0, size, length))
+        return sorted(parts, key=lambda part: (part[0] - part[1], part[0]))
 
     def values(self, name, size):
         """The elements of a parameter's blocks, as int8, and 0 elsewhere."""
         element = torch.arange(size, dtype=torch.int64)
-        stride = BLOCK if self.is_small(size) else self.stride
-        number, place = element // stride, element % stride
+        number, place = element // self.step(size), element % self.step(size)
         digit = (place - 1).clamp(0, BLOCK - 2)
         shift = 4 * torch.where(digit < NAME_DIGITS, digit, digit - NAME_DIGITS)
         word = torch.where(digit < NAME_DIGITS, torch.full_like(number, key(name)), number)
@@ -63,12 +75,23 @@ class Stamp:
         return runs
 
 
+class Run:
+    """Blocks of one parameter that lie where they should lie beside each other."""
+
+    def __init__(self, name, origin, starts):
+        # `origin` is the place at which the parameter's first element would lie.
+        self.name, self.origin, self.votes = name, origin, len(starts)
+        self.first, self.last = min(starts, default=0), max(starts, default=0) + BLOCK
+
+
 class Reader:
     """Recognises the parameters of a model in the tensors of an optimizer."""
 
-    def __init__(self, stamp, sizes):
-        """`sizes`: number of elements of each parameter, by name, in the order of the model."""
-        self.stamp, self.sizes = stamp, sizes
+    def __init__(self, stamp, params):
+        """`params`: the parameters by name, in the order of the model."""
+        self.stamp = stamp
+        sizes = self.sizes = {name: param.numel for name, param in params.items()}
+        self.rows = {name: max(it.numel // max(it.shape[0], 1), 1) if it.shape else 1 for name, it in params.items()}
         self.order = list(sizes)
         self.place = {name: place for place, name in enumerate(self.order)}
         pairs = sorted((key(name), place) for place, name in enumerate(self.order))
@@ -83,26 +106,70 @@ class Reader:
         unless the blocks say otherwise.
         """
         values = values.detach().reshape(-1).to("cpu", torch.float32)
-        if bool((values < 0).sum() * 2 > len(values)) and bool((values.abs() > 0).any()):
-            blocks = self._blocks(values) or self._blocks(-values)
-        else:
-            blocks = self._blocks(values)
-        if hint is not None and all(name == hint[0] and at - start == hint[1] for name, at, start in blocks):
-            return [dict(param=hint[0], offset=hint[1], len=len(values))]
-        segments, end = [], 0
-        for name, offset, start in blocks:
-            if segments and segments[-1]["param"] == name and start < end:
-                continue
-            # The parameter begins and ends where its blocks say.
-            first = max(start - offset, end)
-            last = min(start - offset + self.sizes[name], len(values))
-            following = [at for other, _, at in blocks if at > start and other != name]
-            last = min([last] + following)
-            self._fill(segments, values, end, first)
-            segments.append(dict(param=name, offset=offset + first - start, len=last - first))
-            end = last
-        self._fill(segments, values, end, len(values))
+        # A gradient of the wrong sign has its blocks upside down.
+        blocks = self._blocks(values) or self._blocks(-values)
+        runs = self._runs(blocks, len(values), hint)
+        factors = sorted(float(values[start]) / PILOT for _, _, start in blocks)
+        self.factor = factors[len(factors) // 2] if factors else None
+        segments, at = [], 0
+        for number, run in enumerate(runs):
+            first = self._border(runs[number - 1], run)[1] if number else max(run.origin, 0)
+            if number + 1 < len(runs):
+                last = self._border(run, runs[number + 1])[0]
+            else:
+                last = self._last_end(values, run)
+            self._fill(segments, values, at, first)
+            segments.append(dict(param=run.name, offset=first - run.origin, len=last - first))
+            at = last
+        self._fill(segments, values, at, len(values))
         return segments
+
+    def _runs(self, blocks, length, hint):
+        """Pieces of parameters with the places of their first and last blocks, in order. Noise may make a
+        block look like another one: where two pieces cannot both lie, the one with more blocks does."""
+        runs = {}
+        for name, offset, start in blocks:
+            runs.setdefault((name, start - offset), []).append(start)
+        runs = [Run(name, origin, starts) for (name, origin), starts in runs.items()]
+        if hint is not None:
+            whole = Run(hint[0], -hint[1], [])
+            whole.first, whole.last = 0, length
+            whole.votes = 0.5 + sum(run.votes for run in runs if (run.name, run.origin) == (hint[0], -hint[1]))
+            runs.append(whole)
+        placed = []
+        for run in sorted(runs, key=lambda run: -run.votes):
+            if all(run.last <= other.first or run.first >= other.last for other in placed):
+                placed.append(run)
+        return sorted(placed, key=lambda run: run.first)
+
+    def _border(self, run, after):
+        """Places at which a piece ends and the next one begins: ends of shards or of parameters."""
+        ends = [end for end in self._ends(run) if end <= after.first]
+        starts = [after.origin + first for first, _ in self._shards(after.name)]
+        starts = [start for start in starts if run.last <= start <= after.first]
+        pairs = [(start - end, end, start) for end in ends for start in starts if end <= start]
+        if pairs:
+            # Padding is as short as it can be.
+            return min(pairs)[1:]
+        start = max(starts, default=after.first)
+        return start, start
+
+    def _ends(self, run):
+        """Places at which a piece may end, in order."""
+        return sorted(end for end in {run.origin + last for _, last in self._shards(run.name)} if end >= run.last)
+
+    def _last_end(self, values, run):
+        """Place at which the last piece ends: the first end behind which all is known, or all there is."""
+        for end in self._ends(run):
+            rest = [dict(param=run.name, offset=0, len=0)]
+            self._fill(rest, values, min(end, len(values)), len(values))
+            if all(it["param"] or not values[end : end + it["len"]].any() for it in rest):
+                return min(end, len(values))
+        return min(run.origin + self.sizes[run.name], len(values))
+
+    def _shards(self, name):
+        size = self.sizes[name]
+        return [(0, size)] + self.stamp.shards(size, self.rows[name])
 
     def _blocks(self, values):
         """All blocks of a tensor in order: name, offset in the parameter, place in the tensor."""
@@ -126,37 +193,42 @@ class Reader:
             places = self.of_key[at][known].tolist()
             for place, number, start in zip(places, numbers[known].tolist(), (starts[known] + first).tolist()):
                 name = self.order[place]
-                stride = BLOCK if self.stamp.is_small(self.sizes[name]) else self.stamp.stride
+                stride = self.stamp.step(self.sizes[name])
                 if number * stride + BLOCK <= self.sizes[name]:
                     blocks.append((name, number * stride, start))
         return blocks
 
     def _fill(self, segments, values, at, end):
-        """Segments of a gap between known parameters: small parameters in the model's order, and
-        padding."""
-        after = segments[-1]["param"] if segments else None
+        """Segments of a gap between known parameters: pieces without a whole block, in the model's order,
+        and padding."""
+        after = next((it["param"] for it in reversed(segments) if it["param"] is not None), None)
         names = self.order[self.place[after] + 1 if after is not None else 0 :]
         while at < end:
-            name = next((it for it in names if self._is_small_at(values, at, end, it)), None)
-            if name is None:
+            piece = None
+            if values[at] != 0:
+                piece = next((it for it in (self._piece(values[at:end], name) for name in names) if it), None)
+            if piece is None:
                 _append_unknown(segments, 1)
                 at += 1
                 continue
-            size = min(self.sizes[name], end - at)
-            segments.append(dict(param=name, offset=0, len=size))
-            names = names[names.index(name) + 1 :]
-            at += size
+            segments.append(piece)
+            names = names[names.index(piece["param"]) + 1 :]
+            at += piece["len"]
 
-    def _is_small_at(self, values, at, end, name):
-        """True if a small parameter lies at a place, or its first part at the end of the tensor."""
+    def _piece(self, values, name):
+        """The largest shard of a small parameter that the values begin with; None if there is none."""
         size = self.sizes[name]
-        if not self.stamp.is_small(size) or (at + size > end and end < len(values)):
-            return False
+        if not self.stamp.is_small(size):
+            return None
         if name not in self.small:
             self.small[name] = self.stamp.values(name, size).to(torch.float32)
-        expected, held = self.small[name][: end - at], values[at : min(at + size, end)]
-        factor = held[0] / expected[0]
-        return bool(factor > 0) and bool(((held / factor - expected).abs() < SLACK).all())
+        for first, last in self._shards(name):
+            expected = self.small[name][first:last][: len(values)]
+            held = values[: len(expected)]
+            factor = self.factor or held[0] / expected[0]
+            if bool(((held / factor - expected).abs() < SLACK).all()):
+                return dict(param=name, offset=first, len=len(expected))
+        return None
 
 
 def _append_unknown(segments, length):

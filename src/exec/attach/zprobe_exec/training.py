@@ -26,6 +26,16 @@ STEPS = 3
 RESERVED = 16
 
 
+class Stepping:
+    """The step of an optimizer while it is going on."""
+
+    def __init__(self):
+        self.found = []  # Fragments that are new.
+        self.again = []  # Fragments that another optimizer holds, or this one in another place.
+        self.parts = []  # Fragments with the recorded elements of their gradients.
+        self.spared = []  # Tensors with gradients that the optimizer is not to see.
+
+
 class Training:
     """What this rank does, and what is done about it."""
 
@@ -38,17 +48,18 @@ class Training:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.channel = Channel(settings["run"], self.rank, fd)
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
-        self.step = self.microbatch = 0
+        self.step = self.microbatch = self.code = 0
+        self.roots = {}
         self.columns = RESERVED
         self.stepped = self.over = False
-        self.wrappers = []
+        self.stepping = []
         self.fired, self.dtypes = {}, set()
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
         code = Code(self.world_size * RESERVED, settings["seed"])
-        self.stamp = stamps.Stamp(code.length)
+        self.stamp = stamps.Stamp(code.length, self.world_size)
         self.source = leaves.Coded(code, starts_of(self.params.values()), self.stamp)
         self.channel.emit(
             "script-joined",
@@ -75,8 +86,13 @@ class Training:
         self.fired = {}
         self.walked = (0, set())
         self.before_nested(tensors)
+        # A loss that goes backward again has the code that it had.
+        roots = [tensor.grad_fn for tensor in tensors]
+        key = tuple(id(root) for root in roots)
+        # The nodes are kept, so that no others get their identities.
+        self.code, _ = self.roots.setdefault(key, (len(self.roots), roots))
         if self._has_code():
-            self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.microbatch)
+            self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.code)
 
     def before_nested(self, tensors):
         """A backward within a backward begins: a reentrant checkpoint's, which belongs to it."""
@@ -90,16 +106,18 @@ class Training:
             self.channel.emit(
                 "backward-ended",
                 step=self.step,
-                microbatch=self.microbatch,
+                microbatch=self.code,
                 nodes=nodes,
                 reached=sorted(reached),
                 fired=self.fired,
             )
-        self.microbatch += 1
+        self.microbatch = len(self.roots)
+        if self.step > 0:
+            self.held.after_backward()
 
     def _has_code(self):
-        """True if the present microbatch has a code of its own."""
-        return self.microbatch < self.columns
+        """True if there is a code for the present microbatch."""
+        return self.code < self.columns
 
     def _name(self, leaf):
         name = self.names.get(id(leaf))
@@ -121,7 +139,7 @@ class Training:
             return torch.zeros_like(gradient)
         # Two steps have codes of their own; the first has the only ones of another length.
         step = self.step % 2 if self.step else 0
-        column = (step * self.world_size + self.rank) * self.columns + self.microbatch
+        column = (step * self.world_size + self.rank) * self.columns + self.code
         return self.source.gradient(name, gradient, column)
 
     # Steps.
@@ -130,34 +148,60 @@ class Training:
         """An optimizer is about to consume gradients."""
         last = max(min(self.microbatch, self.columns) - 1, 0)
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
+        for around in self.stepping:
+            # It only hands its step on to this one, which holds the same tensors.
+            around.found, around.again, around.parts = [], [], []
+        over = Stepping()
+        self.stepping.append(over)
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        if self.step == 0:
-            reader = stamps.Reader(self.stamp, self.sizes)
-            new = [it for it in tensors if id(it) not in self.held.of]
-            for tensor in new:
-                self.held.meet(tensor, fragments.located(reader, tensor, self.names.get(id(tensor)), self.sizes))
-            self.first = self.held.choose(fragments.free_runs(self.stamp, self.sizes, INNER_WINDOWS + 2))
+        reader, found = self.step == 0 and stamps.Reader(self.stamp, self.params), {}
         for tensor in tensors:
-            if tensor.grad is not None:
-                self.held.consume(tensor)
+            fragment = found.get(id(tensor)) or self.held.of.get(id(tensor))
+            if self.step == 0 and fragment is None:
+                segments = fragments.located(reader, tensor, self.names.get(id(tensor)), self.sizes)
+                fragment = found[id(tensor)] = fragments.Fragment(tensor, segments, optimizer)
+                fragment.choose(self._free_runs())
+                over.found.append(fragment)
+            elif self.step == 0 and (id(tensor) in found or fragment.optimizer is not optimizer):
+                over.again.append(fragment)
+            if fragment is not None:
+                over.parts.append((fragment, None if tensor.grad is None else fragment.pick()))
+        if self.settings["dry"]:
+            over.spared = [(it, it.grad) for it in tensors]
+            for tensor in tensors:
+                tensor.grad = None
         self.stepped = True
         self.optimizer = type(optimizer).__name__
 
     def after_step(self):
         """An optimizer has stepped."""
-        if self.step + 1 == STEPS and not self.held.waits():
+        if not self.stepping:
+            return
+        over = self.stepping.pop()
+        for tensor, gradient in over.spared:
+            tensor.grad = gradient
+        self.held.adopt(over.found, over.again)
+        self.held.consume(over.parts)
+        if self.step + 1 == STEPS and not self.stepping and not self.held.waits():
             self._end_step()
             self.leave()
+
+    def _free_runs(self):
+        return fragments.free_runs(self.stamp, self.sizes, INNER_WINDOWS + 2)
 
     def _end_step(self):
         """The first moment at which the step is known to be over."""
         if self.step == 0:
             self._agree()
         else:
-            self.held.record(self.channel, self.step)
+            self._record()
         self.channel.emit("step-ended", step=self.step, microbatches=self.microbatch)
         self.step += 1
-        self.microbatch, self.stepped = 0, False
+        self.microbatch, self.stepped, self.roots = 0, False, {}
+
+    def _record(self):
+        last = max(min(self.microbatch, self.columns) - 1, 0)
+        self.held.record(self.channel, self.step, last)
 
     def _agree(self):
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
@@ -195,7 +239,12 @@ class Training:
         self.source = leaves.Coded(code, starts_of(params.values()))
         samples = Sampler(True, code.length, self.settings["seed"])
         self.held.forget()
-        self._announce(self.held.choose(samples.choose))
+        for fragment in self.held.all:
+            fragment.choose(samples.choose)
+            # Addresses that the script does not clear would stay among the codes.
+            if fragment.tensor.grad is not None:
+                fragment.tensor.grad.zero_()
+        self._announce(self.held.pieces())
 
     def _announce(self, pieces):
         """Emits which elements are recorded."""
@@ -211,10 +260,12 @@ class Training:
         if self.stepped:
             self._end_step()
         if self.step == 1 and not self.microbatch:
-            for piece in self.first:
+            pieces = self.held.pieces()
+            for piece in pieces:
                 piece["param"] = self.indices.get(piece["param"])
-            self._announce(self.first)
-            self.held.record(self.channel, 0)
+            self._announce(pieces)
+            self.step -= 1
+            self._record()
         self.channel.emit("finished")
 
     def _failed(self, kind, error, trace):

@@ -1,0 +1,64 @@
+//! ZP605: gradients that are changed between the last backward and the optimizer's step.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::{Rule, abridged, departed};
+use crate::report::{Contribution, Finding, RuleCode};
+use crate::trace::Point;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP605"),
+    name: "gradient-changed",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP605.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    case.observed.spec.recorded_steps().filter_map(|step| in_step(case, rule, step)).collect()
+}
+
+/// Finding about a step in which the backwards left what the plan says, and the optimizer consumed
+/// something else.
+fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
+    let of_step = |entry: &&Contribution| entry.step == step;
+    let consumed: Vec<_> = departed(case, Point::OptimizerInput).filter(of_step).collect();
+    let left = || case.decoded.contributions.iter().filter(|it| it.point == Point::BeforeStep);
+    let was_right = |entry: &&&Contribution| {
+        let mut same = left().filter(|it| it.step == step && it.is_of(entry.rank)).peekable();
+        same.peek().is_some() && same.all(|it| it.as_planned)
+    };
+    let changed: Vec<_> = consumed.iter().filter(was_right).collect();
+    let first = changed.first()?;
+    let mut ranks: Vec<usize> = changed.iter().flat_map(|entry| entry.ranks()).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut params: Vec<String> =
+        changed.iter().flat_map(|entry| entry.params.clone().unwrap_or_default()).collect();
+    params.sort();
+    params.dedup();
+    let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(&params)) };
+    let message = format!(
+        "gradients{of} were changed between the last backward and the optimizer's step: backward left what \
+         it should, and the optimizer consumed something else"
+    );
+    let finding = Finding {
+        step: Some(step),
+        rank: (ranks.len() < case.observed.spec.world_size).then(|| first.rank),
+        param: if let [only] = &params[..] { Some(only.clone()) } else { None },
+        evidence: vec![format!("on {}", super::counted("rank", &ranks))],
+        ..rule.finding(message)
+    };
+    let scope = Scope {
+        steps: [step].into_iter().collect(),
+        holders: ranks.into_iter().collect(),
+        ..Scope::default()
+    };
+    Some(Sighting::new(finding, scope))
+}

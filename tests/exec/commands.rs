@@ -1,0 +1,55 @@
+//! Commands that lead to no answer, and what becomes of them. None needs torch.
+
+use super::exec;
+
+const PYTHON: &str = "python3";
+
+#[test]
+fn a_command_that_fails_before_it_trains_keeps_its_exit_code_and_its_output() {
+    let run = exec(&[], &[PYTHON, "-c", "print('mine'); raise SystemExit(7)"]);
+    assert_eq!((run.code, run.stdout.as_str()), (7, "mine\n"));
+    assert!(run.stderr.contains("failed with exit code 7"), "{}", run.stderr);
+    assert!(run.report.is_none());
+}
+
+#[test]
+fn a_command_that_never_trains_is_inconclusive_and_the_likely_causes_are_named() {
+    let run = exec(&[], &[PYTHON, "-c", "print('done')"]);
+    assert_eq!((run.code, run.stdout.as_str()), (4, "done\n"));
+    assert!(run.stderr.contains("PYTHONPATH"), "{}", run.stderr);
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_a_usage_error_and_leaves_nothing() {
+    let run = exec(&[], &["./no-such-program"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("cannot start ./no-such-program"), "{}", run.stderr);
+    assert!(!run.dir.path().join("run").exists());
+}
+
+#[test]
+fn a_command_that_hangs_is_ended_with_all_that_it_started() {
+    // The grandchild has a session of its own, and ignores what asks it to end.
+    let script = "import os, signal, subprocess, sys, time\n\
+                  signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+                  child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], \
+                  start_new_session=True)\n\
+                  open('child', 'w').write(str(child.pid))\n\
+                  time.sleep(1000)";
+    let run = exec(&["--timeout", "1"], &[PYTHON, "-c", script]);
+    assert_eq!(run.code, 4);
+    assert!(run.stderr.contains("--timeout"), "{}", run.stderr);
+    let child = std::fs::read_to_string(run.dir.path().join("child")).expect("the child's id");
+    assert!(!std::path::Path::new("/proc").join(child).exists());
+}
+
+#[test]
+fn a_sitecustomize_of_the_user_is_run_as_without_zprobe() {
+    let dir = super::scripts();
+    let own = dir.path().join("own");
+    std::fs::create_dir(&own).expect("a directory");
+    std::fs::write(own.join("sitecustomize.py"), "print('customised')").expect("a file");
+    let mut command = super::zprobe(&dir, &[], &[PYTHON, "-c", "print('done')"]);
+    let output = command.env("PYTHONPATH", &own).output().expect("zprobe");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "customised\ndone\n");
+}

@@ -1,0 +1,90 @@
+//! Scripts with mistakes, of `fixtures/mistakes/mistakes.toml`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::{file, full, scripts, train};
+
+/// The file of mistakes.
+#[derive(Deserialize)]
+struct Mistakes {
+    mistake: Vec<Mistake>,
+}
+
+/// A mistake, and what is to be said of it.
+#[derive(Deserialize)]
+struct Mistake {
+    name: String,
+    script: String,
+    world: usize,
+    flags: String,
+    edit: Vec<Edit>,
+}
+
+/// An edit that plants a mistake.
+#[derive(Deserialize)]
+struct Edit {
+    file: Option<String>,
+    old: String,
+    new: String,
+}
+
+/// Mistakes that are named, with the code of the finding and a part of its message.
+const NAMED: &[(&str, &str, &str)] = &[
+    ("ddp-never-synchronised", "ZP104", "were not averaged across ranks"),
+    ("ddp-flag-set-after-forward", "ZP104", "of microbatches 1 and 2 were not averaged"),
+    ("ddp-cleared-in-the-middle", "ZP102", "of microbatches 0 and 1 of every rank"),
+    ("ddp-not-in-the-optimizer", "ZP401", "no rank's optimizer holds"),
+    ("ddp-never-cleared", "ZP106", "of an earlier step"),
+    ("ddp-cleared-before-the-step", "ZP102", "no gradient reached the optimizer"),
+    ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
+    ("ddp-unequal-microbatches", "ZP108", "rank 1 took"),
+];
+
+/// Mistakes that stand for the others.
+const FEW: [&str; 3] =
+    ["ddp-flag-set-after-forward", "ddp-never-cleared", "ddp-noise-in-gradients"];
+
+fn mistakes() -> BTreeMap<String, Mistake> {
+    let text = fs::read_to_string(file("fixtures/mistakes/mistakes.toml")).expect("the mistakes");
+    let Mistakes { mistake } = toml::from_str(&text).expect("mistakes");
+    mistake.into_iter().map(|mistake| (mistake.name.clone(), mistake)).collect()
+}
+
+/// A directory with the example scripts and a mistake in them.
+fn planted(mistake: &Mistake) -> TempDir {
+    let dir = scripts();
+    for edit in &mistake.edit {
+        let path = dir.path().join(edit.file.as_ref().unwrap_or(&mistake.script));
+        let text = fs::read_to_string(&path).expect("a script");
+        assert_eq!(text.matches(&edit.old).count(), 1, "{}: {}", mistake.name, edit.old);
+        fs::write(&path, text.replace(&edit.old, &edit.new)).expect("a script");
+    }
+    dir
+}
+
+#[test]
+fn every_mistake_can_be_planted() {
+    let mistakes = mistakes();
+    assert!(mistakes.len() >= 25);
+    for mistake in mistakes.values() {
+        planted(mistake);
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn mistakes_are_named() {
+    let mistakes = mistakes();
+    for (name, code, part) in NAMED.iter().filter(|it| full() || FEW.contains(&it.0)) {
+        let mistake = &mistakes[*name];
+        let run = train(planted(mistake), mistake.world, &mistake.script, &mistake.flags);
+        let found = run.findings();
+        let is_it = |line: &str| line.starts_with(code) && line.contains(part);
+        assert!(found.lines().any(is_it), "{name}: {found}{}", run.stderr);
+        assert_eq!(run.code, 1, "{name}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Scripts that are right.
+
+use zprobe::report::Verdict;
+use zprobe::trace::Point;
+
+use super::{Run, exec, full, python, scripts, text, train};
+
+/// A script with its flags, and the number of ranks.
+type Training = (&'static str, usize, &'static str);
+
+/// Trainings that stand for the others.
+const FEW: &[Training] = &[
+    ("ddp.py", 2, "--accumulate 3"),
+    ("ddp.py", 3, "--accumulate 4 --amp --dtype fp16 --checkpoint reentrant --bucket-view"),
+    ("ddp.py", 2, "--accumulate 3 --zero"),
+    ("ddp.py", 1, "--accumulate 2 --tie --compile"),
+    ("ddp.py", 2, "--accumulate 3 --steps 1"),
+    ("ddp.py", 2, "--accumulate 3 --steps 2"),
+    ("fsdp2.py", 2, "--accumulate 3 --dtype bf16 --checkpoint non-reentrant"),
+    ("deepspeed_zero.py", 2, "--stage 1 --accumulate 3 --dtype bf16"),
+    ("deepspeed_zero.py", 2, "--stage 3 --accumulate 2 --dtype bf16"),
+];
+
+/// All trainings.
+fn many() -> Vec<(&'static str, usize, String)> {
+    let mut all = Vec::new();
+    let scripts = [
+        ("ddp.py", ""),
+        ("ddp.py", "--zero"),
+        ("fsdp2.py", ""),
+        ("deepspeed_zero.py", "--stage 0"),
+        ("deepspeed_zero.py", "--stage 1"),
+        ("deepspeed_zero.py", "--stage 2"),
+        ("deepspeed_zero.py", "--stage 2 --offload"),
+        ("deepspeed_zero.py", "--stage 3"),
+    ];
+    for (script, flags) in scripts {
+        for (ranks, accumulate) in [(1, 3), (2, 1), (2, 4), (3, 3)] {
+            for dtype in ["fp32", "bf16"] {
+                all.push((
+                    script,
+                    ranks,
+                    format!("{flags} --accumulate {accumulate} --dtype {dtype}"),
+                ));
+            }
+        }
+    }
+    all
+}
+
+fn is_clean(run: &Run, what: &str) {
+    let report = run.report();
+    assert_eq!(report.verdict, Verdict::Clean, "{what}: {}\n{}", run.findings(), run.stderr);
+    assert_eq!(run.code, 0);
+    let consumed = report.contributions.iter().filter(|it| it.point == Point::OptimizerInput);
+    let mut weights = consumed.flat_map(|it| it.weights.iter().flatten()).peekable();
+    assert!(weights.peek().is_some(), "{what}: nothing was read");
+    assert!(weights.all(|weight| *weight == 1.0), "{what}");
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn every_weight_of_a_script_that_is_right_is_exactly_one() {
+    if full() {
+        for (script, ranks, flags) in many() {
+            is_clean(
+                &train(scripts(), ranks, script, &flags),
+                &format!("{script} {ranks} {flags}"),
+            );
+        }
+    }
+    for (script, ranks, flags) in FEW {
+        is_clean(&train(scripts(), *ranks, script, flags), &format!("{script} {ranks} {flags}"));
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_script_under_torchrun_is_watched_and_leaves_before_it_saves_anything() {
+    let python = python();
+    let command = [
+        text(&python),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "ddp.py",
+        "--accumulate",
+        "2",
+        "--out",
+        "saved",
+    ];
+    let run = exec(&[], &command);
+    is_clean(&run, "torchrun");
+    assert!(!run.dir.path().join("saved").exists());
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_dry_run_takes_no_step() {
+    let script = "import torch\n\
+                  model = torch.nn.Linear(64, 64)\n\
+                  optimizer = torch.optim.SGD(model.parameters(), lr=1.0)\n\
+                  before = model.weight.detach().clone()\n\
+                  for _ in range(2):\n    \
+                      model(torch.ones(1, 64)).sum().backward()\n    \
+                      optimizer.step()\n    \
+                      print(torch.equal(model.weight, before))\n    \
+                      optimizer.zero_grad()\n";
+    let python = python();
+    for (options, same) in [(&["--dry"][..], "True\nTrue\n"), (&[], "False\nFalse\n")] {
+        let run = exec(options, &[text(&python), "-c", script]);
+        assert!(run.stdout.starts_with(same), "{options:?}: {}", run.stdout);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+    }
+}
