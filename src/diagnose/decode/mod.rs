@@ -11,6 +11,7 @@ mod hypotheses;
 mod precision;
 mod together;
 mod weights;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
