@@ -5,12 +5,12 @@
 //! that no later part (launcher, rank, diagnosis) interprets flags a second time. It is sent to the
 //! ranks as JSON, and is part of the first record of the trace.
 
+mod checks;
 pub mod code;
 mod command;
 pub mod deepspeed;
 mod device;
 mod engine;
-mod engines;
 mod exactness;
 pub mod fault;
 mod invalid;
