@@ -79,7 +79,7 @@ fn program(engine: Engine, python: &Path, dir: &Path, is_pool: bool) -> Result<R
 }
 
 /// Warns of processes of a run that are left, if any are.
-fn warn_of_survivors(Ended { survivors }: &Ended) {
+pub(super) fn warn_of_survivors(Ended { survivors }: &Ended) {
     if !survivors.is_empty() {
         say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
     }

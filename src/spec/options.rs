@@ -1,12 +1,14 @@
 //! Settings that only some engines have: how a request fills them in, and their form in traces and
 //! reports.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{
-    Dataflow, Dtype, Engine, EngineSettings, Fault, RunSpec, Shape, SpecRequest, named_enum,
+    Dataflow, Dtype, Engine, EngineSettings, Fault, RunSpec, ScriptOptions, Shape, SpecRequest,
+    named_enum,
 };
 
 /// Settings of zprobe's own engine.
@@ -314,6 +316,8 @@ impl Fsdp2Options {
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Written {
     /// The engine under test.
+    #[serde(deserialize_with = "any_engine")]
+    #[schemars(schema_with = "any_engine_schema")]
     engine: Engine,
     /// Place where gradients wait between backward and reduction, in the native engine; none for
     /// the other engines, which have dataflows of their own.
@@ -342,11 +346,26 @@ pub(super) struct Written {
     ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
     fsdp2: Option<Fsdp2Options>,
+    /// The user's own training script; none for runs of an engine on zprobe's own model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    script: Option<ScriptOptions>,
     /// Configuration of the real DeepSpeed: the user's file as it is, or the one that follows from
     /// the flags; none for other engines.
     deepspeed_config: Option<Value>,
     /// A deliberate fault, if any.
     inject: Option<Fault>,
+}
+
+/// Reads the name of an engine; that of a script, which no file of a user may ask for, is one too.
+fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let found = Engine::ALL.iter().find(|engine| engine.name() == name);
+    found.copied().ok_or_else(|| D::Error::custom(format!("no engine is called `{name}`")))
+}
+
+fn any_engine_schema(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
+    json_schema!({"type": "string", "enum": names})
 }
 
 impl From<EngineSettings> for Written {
@@ -376,6 +395,7 @@ impl From<EngineSettings> for Written {
             },
             EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
             EngineSettings::Fsdp2(fsdp2) => Self { fsdp2: Some(fsdp2), ..none },
+            EngineSettings::Script(script) => Self { script: Some(script), ..none },
         }
     }
 }
@@ -414,6 +434,7 @@ impl TryFrom<Written> for EngineSettings {
             }),
             Engine::Ddp => Self::Ddp(written.ddp.ok_or_else(|| lacks("ddp"))?),
             Engine::Fsdp2 => Self::Fsdp2(written.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
+            Engine::Script => Self::Script(written.script.ok_or_else(|| lacks("script"))?),
         })
     }
 }
