@@ -26,7 +26,7 @@ use super::hypotheses::{Owner, Slip, slips};
 use super::scale::{Scale, UNIT};
 use super::together;
 use super::weights::{Expectations, Known, Weights};
-use super::windows::{Window, windows};
+use super::windows::windows;
 use super::{Decoded, Reading, Scene, is_readable, largest};
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
@@ -303,7 +303,8 @@ impl<'a> Decoder<'a> {
                 groups.add(planned, None, 0.0, piece.param);
                 continue;
             }
-            for window in self.windows(piece, values, *tolerance) {
+            let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
+            for window in windows(&self.code, self.spec.contributions(), held, *tolerance) {
                 groups.add(Weights::new(window.weights), None, window.residual, piece.param);
             }
         }
@@ -318,19 +319,6 @@ impl<'a> Decoder<'a> {
         let covered = covered * self.scene.placement.recorded_share(buffer.rank, buffer.layout);
         let name = |param| self.scene.observed.param_name(param);
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
-    }
-
-    /// Windows of a piece: as long as the code if the piece is, else half as long.
-    fn windows<'p>(
-        &'p self,
-        piece: &Fragment,
-        values: &'p [f64],
-        tolerance: f64,
-    ) -> impl Iterator<Item = Window> + 'p {
-        let whole = piece.flat.len() >= self.code.length();
-        let length = if whole { self.code.length() } else { self.code.shortest() };
-        let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
-        windows(&self.code, self.spec.contributions(), held, length, tolerance)
     }
 
     fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {

@@ -42,11 +42,9 @@ pub fn candidates(
     // Windows as long as the whole code have as many spare rows as gradients: weights that are
     // decoded by chance would stand for all ranks. Where a rank's part is missing, the residual is
     // infinite.
-    for param in plan.params() {
+    for param in plan.params().iter().filter(|param| param.numel() >= code.length()) {
         let held = (param.offset, &whole[param.range()]);
-        for Window { weights, residual } in
-            windows(code, spec.contributions(), held, code.length(), tolerance)
-        {
+        for Window { weights, residual } in windows(code, spec.contributions(), held, tolerance) {
             if residual <= tolerance
                 && found.len() < MOST_CANDIDATES
                 && found.iter().all(|it| it.columns != weights)

@@ -12,21 +12,21 @@ pub struct Window {
     pub residual: f64,
 }
 
-/// Decodes `values`, whose first element is flat element `start`, in windows of `length` elements,
-/// the length of the code or half of it. The last window overlaps the one before. Yields nothing
-/// for fewer values than a window has.
+/// Decodes `values`, at least [`Code::shortest`] of them, whose first element is flat element
+/// `start`: in windows as long as the code if there are as many values, else half as long. The last
+/// window overlaps the one before.
 ///
 /// A weight within `tolerance` of an integer is that integer.
 pub fn windows(
     code: &Code,
     contributions: usize,
     (start, values): (usize, &[f64]),
-    length: usize,
     tolerance: f64,
 ) -> impl Iterator<Item = Window> {
-    let last = values.len().checked_sub(length);
-    let starts = last.into_iter().flat_map(move |last| (0..last).step_by(length).chain([last]));
-    starts.map(move |offset| {
+    let is_whole = values.len() >= code.length();
+    let length = if is_whole { code.length() } else { code.shortest() };
+    let last = values.len() - length;
+    (0..last).step_by(length).chain([last]).map(move |offset| {
         let mut weights = code.decode(&values[offset..][..length], start + offset);
         let spare = weights.split_off(contributions);
         for weight in &mut weights {
