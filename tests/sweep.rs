@@ -7,8 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -66,6 +67,33 @@ fn an_interrupt_from_a_terminal_is_no_result_of_a_configuration() {
     // Where a run has crashed before, that is the code.
     let expected = if endings.iter().any(|it| **it == "crashed") { 3 } else { 4 };
     assert_eq!(output.status.code(), Some(expected), "{json:#}");
+}
+
+/// True if a process is there and handles SIGINT by itself.
+fn handles_interrupts(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or_default();
+    caught & 1 << (Signal::SIGINT as i32 - 1) != 0
+}
+
+#[test]
+fn an_interrupt_while_a_sweep_is_planned_ends_it_with_an_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing passes the filter, so that all draws are made: they take minutes.
+    let mut command =
+        command(&dir, &["--list", "--random", "1000000", "--filter", "no such words"]);
+    let mut zprobe = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !handles_interrupts(zprobe.id()) && Instant::now() < patience {
+        assert!(zprobe.try_wait().unwrap().is_none(), "the plan was made already");
+        std::thread::yield_now();
+    }
+    kill(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = zprobe.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("interrupted while the sweep was planned; nothing was run"), "{said}");
 }
 
 fn text(bytes: &[u8]) -> &str {

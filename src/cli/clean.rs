@@ -9,6 +9,7 @@ use clap::ArgGroup;
 use zprobe::console;
 use zprobe::lab::store::{self, RUNS, Recorded};
 use zprobe::report::Exit;
+use zprobe::spec::settings::size;
 
 /// Arguments of `zprobe clean`.
 #[derive(clap::Args)]
@@ -18,12 +19,13 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, group = "what")]
     older_than: Option<Duration>,
 
-    /// Runs beyond the newest N, whatever their names; 0 removes all
+    /// Runs beyond the newest N, whatever their names; 0 removes all (unlike --keep-runs 0 of
+    /// `zprobe run`, which keeps all)
     #[arg(long, value_name = "N", group = "what")]
     keep: Option<usize>,
 
     /// The oldest runs, until the others take no more than this: 500MB, 2GiB
-    #[arg(long, value_name = "SIZE", group = "what")]
+    #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
     max_size: Option<ByteSize>,
 
     /// Say what would be removed, and remove nothing

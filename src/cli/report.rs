@@ -17,6 +17,7 @@ use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::{RUNS, recorded};
 use zprobe::redact::Private;
 use zprobe::report::{Exit, Report};
+use zprobe::spec::settings::size;
 use zprobe::trace::trace_dirs;
 
 use super::interpreter::inside;
@@ -46,7 +47,7 @@ pub struct Args {
     dry_run: bool,
 
     /// Size of the trace at the most, before compression
-    #[arg(long, value_name = "SIZE", default_value = "16MB")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
     max_trace_size: ByteSize,
 
     /// Interpreter or virtual environment that the engine ran in: adds its versions, collect_env and ds_report
@@ -131,7 +132,12 @@ fn default_name(run_dir: &Path) -> PathBuf {
 /// The run below the directory `base` whose trace was written last.
 fn newest(base: &Path) -> Result<PathBuf> {
     let newest = recorded(base)?.into_iter().next().map(|run| run.path);
-    newest.with_context(|| format!("{RUNS} holds no recorded run; name the directory of a run"))
+    newest.with_context(|| {
+        format!(
+            "no run is recorded here, in {RUNS}; record one with `zprobe run`, or name the directory of \
+             another"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -153,5 +159,15 @@ mod tests {
         }
         fs::create_dir(runs.join("d")).unwrap();
         assert_eq!(newest(dir.path()).unwrap(), runs.join("a"));
+    }
+    #[test]
+    fn where_no_run_is_recorded_it_says_how_to_come_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = newest(dir.path()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no run is recorded here, in .zprobe/runs; record one with `zprobe run`, or name the \
+             directory of another"
+        );
     }
 }

@@ -28,6 +28,9 @@ pub enum Slip {
     All,
     /// Sightings of the same pattern of weights are the same.
     Weights(Pattern),
+    /// Sightings of gradients that lie at the same distance from their place are the same; so are
+    /// those at several distances, which have none.
+    Distance(Option<i64>),
 }
 
 /// Turns sightings into findings: a sighting that another one explains becomes a consequence of its
@@ -110,6 +113,7 @@ impl Sighting {
             && match (&self.slip, &other.slip) {
                 (Slip::All, Slip::All) => true,
                 (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
+                (Slip::Distance(one), Slip::Distance(other)) => one == other,
                 _ => false,
             }
     }
@@ -153,7 +157,7 @@ impl Sighting {
             // After the first two facts: the weights, and where they first depart from the plan.
             let place = finding.evidence.len().min(2);
             finding.evidence.splice(place..place, facts);
-        } else if all_alike && steps.len() > 1 {
+        } else if !matches!(slip, Slip::Own) && steps.len() > 1 {
             finding.evidence.push(format!("seen in {}", counted("step", &steps)));
         }
         finding

@@ -12,6 +12,7 @@ use super::Case;
 use super::bounds;
 use super::infinity;
 use super::norm::Clip;
+use super::observed::Buffer;
 
 /// Number of elements by which a place is looked up.
 const HEAD: usize = 16;
@@ -39,18 +40,12 @@ impl Displaced {
 
 /// The displaced pieces in what the optimizers consumed in `step`.
 pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
-    let spec = case.observed.spec;
-    if spec.model != Model::Coded {
-        return Vec::new();
-    }
-    if case.plan.numel() > LARGEST_WHOLE {
+    if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
     }
     let places = Places::new(expected(case, step));
     let mut displaced = Vec::new();
-    for buffer in case.observed.at(Point::OptimizerInput, step) {
-        let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
-        let (Clip::No, Ok(values)) = (clip, buffer.payload.values()) else { continue };
+    for (buffer, values) in consumed(case, step) {
         let shortest = places.shortest(values.len());
         for piece in infinity::parts(&case.observed, &case.plan, buffer) {
             let values = &values[piece.start..][..piece.flat.len()];
@@ -70,6 +65,36 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
         }
     }
     displaced
+}
+
+/// True if these pieces are displaced in the same way in what the optimizers consumed in `step`.
+/// Nothing is searched for this.
+pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
+    let expected = expected(case, step);
+    let consumed: Vec<_> = consumed(case, step).collect();
+    let is_there = |piece: &Displaced| {
+        let mut of_rank = consumed.iter().filter(|(buffer, _)| buffer.rank == piece.rank);
+        of_rank.any(|(buffer, values)| {
+            infinity::parts(&case.observed, &case.plan, buffer).into_iter().any(|part| {
+                let held = &values[part.start..][..part.flat.len()];
+                let held = piece.place.checked_sub(part.flat.start).and_then(|at| held.get(at..));
+                held.is_some_and(|held| alike(held, &expected[piece.content..]) >= piece.elements)
+            })
+        })
+    };
+    displaced.iter().all(is_there)
+}
+
+/// Buffers that the optimizers consumed in `step` and their values, where these were not clipped.
+fn consumed<'a>(
+    case: &'a Case<'_>,
+    step: usize,
+) -> impl Iterator<Item = (&'a Buffer<'a>, Vec<f64>)> {
+    case.observed.at(Point::OptimizerInput, step).filter_map(move |buffer| {
+        let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
+        let values = buffer.payload.values().ok()?;
+        (clip == Clip::No).then_some((buffer, values))
+    })
 }
 
 /// Expected values of all elements, to be looked up by content.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::spec::Dtype;
@@ -26,6 +27,23 @@ pub(crate) fn loaded(value: &Value) -> String {
     let document = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".to_owned());
     let lines: String = document.lines().map(|line| format!("    {}\n", literal(line))).collect();
     format!("json.loads(\n{lines})")
+}
+
+/// Settings of an engine as a dictionary of keyword arguments, without those in `beside`, which are no
+/// arguments.
+pub(crate) fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
+    let mut text = String::from("dict(\n");
+    if let Ok(Value::Object(options)) = serde_json::to_value(options) {
+        for (name, value) in options.iter().filter(|(name, _)| !beside.contains(&name.as_str())) {
+            let value = match value {
+                Value::Bool(value) => truth(*value).to_owned(),
+                Value::String(text) => literal(text),
+                number => number.to_string(),
+            };
+            let _ = writeln!(text, "    {name}={value},");
+        }
+    }
+    text + ")"
 }
 
 /// The Python literal of a boolean.

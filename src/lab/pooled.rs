@@ -3,11 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::adapters;
-use crate::engines;
 use crate::launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
-use crate::native;
-use crate::spec::{Engine, RunSpec};
+use crate::spec::RunSpec;
 use crate::trace::Record;
 use anyhow::{Context as _, Result, bail};
 
@@ -29,20 +26,9 @@ pub struct Pooled {
 }
 
 impl Pooled {
-    /// A pool of `engine`, whose program and logs are in `dir`.
-    pub fn new(engine: Engine, python: &Path, dir: &Path) -> Result<Self> {
-        let program = if engines::of(engine).is_real() {
-            adapters::pool_program(python, dir, engine)?
-        } else {
-            native::cpu_ranks(native::program()?)
-        };
-        Ok(Self {
-            program,
-            dir: dir.to_owned(),
-            started: 0,
-            pool: None,
-            failed: (0, String::new()),
-        })
+    /// A pool of `program`, whose logs are in `dir`.
+    pub fn new(program: RankProgram, dir: PathBuf) -> Self {
+        Self { program, dir, started: 0, pool: None, failed: (0, String::new()) }
     }
 
     /// Makes a run and leaves its trace in its directory. A run for which there was no pool is

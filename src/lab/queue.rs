@@ -138,7 +138,7 @@ impl Queue {
         jobs: &[J],
         (workers, worker): (usize, impl Fn(usize) -> W + Sync),
         label: impl Fn(usize, &J) -> String + Sync,
-        work: impl Fn(&mut W, usize, &J) -> Result<R, NotStarted> + Sync,
+        work: impl Fn(&mut W, &J) -> Result<R, NotStarted> + Sync,
     ) -> Vec<Result<R, NotStarted>> {
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(jobs.len()));
@@ -147,7 +147,7 @@ impl Queue {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = jobs.get(at) else { return };
-                let result = self.job(&label(at, job), || work(&mut worker, at, job)).flatten();
+                let result = self.job(&label(at, job), || work(&mut worker, job)).flatten();
                 results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
             }
         };

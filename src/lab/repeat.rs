@@ -1,4 +1,4 @@
-//! Repeats of one run.
+//! A run, made once or several times.
 
 use std::path::Path;
 
@@ -9,14 +9,18 @@ use super::queue::Queue;
 use super::runner::Runner;
 use crate::trace::repeat_dir;
 
-/// Makes all repeats of a run, each in a directory of its own in `run_dir`, until the user interrupts one.
+/// Makes a run in `run_dir`, or all repeats of it, each in a directory of its own there. The result
+/// is false if the user has interrupted one, which is the last one then.
 pub fn all(
     runner: &mut Runner,
     order: &Order,
     run_id: &str,
     run_dir: &Path,
     queue: &Queue,
-) -> Result<()> {
+) -> Result<bool> {
+    if order.repeats == 1 {
+        return runner.run(&order.spec, run_id, run_dir, &mut |_| {});
+    }
     for number in 0..order.repeats {
         let run_id = format!("{run_id}-{number}");
         let dir = repeat_dir(run_dir, number);
@@ -29,7 +33,7 @@ pub fn all(
         };
         match made {
             Ok(true) => {}
-            Ok(false) => break,
+            Ok(false) => return Ok(false),
             Err(error) if number == 0 => return Err(error),
             // The repeats before it are not lost.
             Err(error) => {
@@ -39,5 +43,5 @@ pub fn all(
             }
         }
     }
-    Ok(())
+    Ok(true)
 }

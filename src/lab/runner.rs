@@ -13,7 +13,7 @@ use crate::console::say;
 use crate::engines;
 use crate::launch::{Ended, Launch, RankProgram, Source};
 use crate::native;
-use crate::spec::RunSpec;
+use crate::spec::{Engine, RunSpec};
 use crate::trace::{Event, Record};
 
 /// Makes one run after the other.
@@ -33,11 +33,11 @@ impl Runner {
         Ok(match &order.ranks {
             Ranks::Program(program) => Self::Cold(program.clone()),
             Ranks::Cuda(cuda) => Self::Cuda(cuda.clone()),
-            Ranks::Cold(_) if !engines::of(engine).is_real() => {
-                Self::Cold(native::cpu_ranks(native::program()?))
+            Ranks::Cold(python) => Self::Cold(program(engine, python, dir, false)?),
+            Ranks::Warm(python) => {
+                let dir = dir.join("pool");
+                Self::Warm(Pooled::new(program(engine, python, &dir, true)?, dir))
             }
-            Ranks::Cold(python) => Self::Cold(adapters::rank_program(python, dir)?),
-            Ranks::Warm(python) => Self::Warm(Pooled::new(engine, python, &dir.join("pool"))?),
         })
     }
 
@@ -66,6 +66,16 @@ impl Runner {
         warn_of_survivors(&ended);
         Ok(!interrupted)
     }
+}
+
+/// The program of an engine's ranks on the CPU, or of a pool of them. The files that it is started
+/// from are in `dir`.
+fn program(engine: Engine, python: &Path, dir: &Path, is_pool: bool) -> Result<RankProgram> {
+    Ok(match engines::of(engine).is_real() {
+        false => native::cpu_ranks(native::program()?),
+        true if is_pool => adapters::pool_program(python, dir, engine)?,
+        true => adapters::rank_program(python, dir)?,
+    })
 }
 
 /// Warns of processes of a run that are left, if any are.

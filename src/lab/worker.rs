@@ -63,12 +63,10 @@ impl Worker {
         Self { dir, started: 0, process: None }
     }
 
-    /// Makes a run in `dir`, which is emptied before; `number` tells its id from those of the other runs of
-    /// this process.
-    pub fn report(&mut self, order: Order, dir: &Path, number: usize) -> Result<Report> {
+    /// Makes a run in `dir`, which is emptied before.
+    pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         let _ = fs::remove_dir_all(dir);
-        let run_id = format!("{}-{number}", run_id());
-        let task = Task { run_id, dir: std::path::absolute(dir)?, order };
+        let task = Task { run_id: run_id(), dir: std::path::absolute(dir)?, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         if let Some(error) = reply.error {
             anyhow::bail!("{error}");
@@ -162,11 +160,7 @@ impl Bench {
                 }
             };
             anyhow::ensure!(!stop.is_wanted(), NotStarted::Interrupted);
-            if order.repeats == 1 {
-                runner.run(&order.spec, run_id, dir, &mut |_| {})?;
-            } else {
-                repeat::all(runner, order, run_id, dir, &Queue::unseen()?)?;
-            }
+            repeat::all(runner, order, run_id, dir, &Queue::unseen()?)?;
             report(dir).map(drop)
         })
     }

@@ -92,11 +92,10 @@ impl<'a> Hosts<'a> {
             (contract::PARAMS, Some(params.into())),
             (contract::WORKLOAD, Some(workload.into())),
             (contract::RUN_DIR, Some(run_dir.into())),
-            ("MASTER_ADDR", Some(address.ip().to_string().into())),
-            ("MASTER_PORT", Some(address.port().to_string().into())),
-            ("WORLD_SIZE", Some(world_size.clone().into())),
-            ("LOCAL_WORLD_SIZE", Some(world_size.into())),
         ];
+        let values =
+            [address.ip().to_string(), address.port().to_string(), world_size.clone(), world_size];
+        variables.extend(OF_A_RUN.into_iter().zip(values.map(|value| Some(value.into()))));
         // By default Gloo listens on the address of the host name, which other machines may reach.
         variables.extend(unless_set("GLOO_SOCKET_IFNAME", LOOPBACK));
         Ok(Self { run_dir, variables, store })

@@ -5,11 +5,14 @@
 //! specification and the proof that its sums are exact follow from them. All other facts about an
 //! engine are in [`crate::engines`], which builds on the specification.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::options::Written;
 use super::{
-    Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Flow, Fsdp2Options, NativeOptions,
-    RunSpec, ScriptOptions, Shape, SpecRequest, named_enum,
+    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, RunSpec,
+    ScriptOptions, Shape, SpecRequest, named_enum,
 };
 
 named_enum! {
@@ -38,7 +41,8 @@ impl Default for Engine {
 }
 
 /// The engine under test, with the settings that it alone has.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Written", into = "Written")]
 pub enum EngineSettings {
     /// zprobe's own engine.
     Native(NativeOptions),
@@ -50,6 +54,19 @@ pub enum EngineSettings {
     Fsdp2(Fsdp2Options),
     /// The user's own script.
     Script(ScriptOptions),
+}
+
+impl EngineSettings {
+    /// The engine that has these settings.
+    pub fn engine(&self) -> Engine {
+        match self {
+            Self::Native(_) => Engine::Native,
+            Self::DeepSpeed(_) => Engine::DeepSpeed,
+            Self::Ddp(_) => Engine::Ddp,
+            Self::Fsdp2(_) => Engine::Fsdp2,
+            Self::Script(_) => Engine::Script,
+        }
+    }
 }
 
 /// Rule for the stage that an engine runs in.
@@ -151,13 +168,7 @@ impl Engine {
 impl RunSpec {
     /// The engine under test.
     pub fn engine(&self) -> Engine {
-        match self.settings {
-            EngineSettings::Native(_) => Engine::Native,
-            EngineSettings::DeepSpeed(_) => Engine::DeepSpeed,
-            EngineSettings::Ddp(_) => Engine::Ddp,
-            EngineSettings::Fsdp2(_) => Engine::Fsdp2,
-            EngineSettings::Script(_) => Engine::Script,
-        }
+        self.settings.engine()
     }
 
     /// True if gradients cross the ranks undivided, so that values on the wire grow to `W` times
@@ -204,22 +215,8 @@ static NATIVE: Traits = Traits {
         Some(if accumulates { sums.accum } else { sums.dtype })
     },
     can_accumulate: |model, accum| accum == model || accum == Dtype::Fp32,
-    // Defaults are those of DeepSpeed (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
     settings: |request, sums, dataflow, _| {
-        let asked = request.or_default(Engine::Native);
-        EngineSettings::Native(NativeOptions {
-            flow: match dataflow {
-                Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
-                    overlap_comm: request.overlap_comm.unwrap_or(sums.stage == 3),
-                    contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
-                    reduce_scatter: request.reduce_scatter.unwrap_or(true),
-                }),
-                _ => Flow::Accumulator,
-            },
-            allgather_bucket_size: asked.allgather_bucket_size(),
-            parameter_groups: asked.parameter_groups(),
-            inject: request.inject,
-        })
+        EngineSettings::Native(NativeOptions::new(request, sums.stage, dataflow))
     },
     divides_last: |spec| {
         let accumulates = spec.dataflow() == Some(Dataflow::Accumulator);
@@ -246,16 +243,7 @@ static DEEPSPEED: Traits = Traits {
     accumulates_in: |_, _| Dtype::Fp32,
     communicates_in: |_, _, _| None,
     can_accumulate: keeps_the_range,
-    settings: |request, _, _, _| {
-        EngineSettings::DeepSpeed(DeepSpeedOptions {
-            // Filled in last, because it follows from the other settings.
-            config: None,
-            overlap_comm: request.overlap_comm,
-            contiguous_gradients: request.contiguous_gradients,
-            reduce_scatter: request.reduce_scatter,
-            immediate_grad_update: request.immediate_grad_update,
-        })
-    },
+    settings: |request, _, _, _| EngineSettings::DeepSpeed(DeepSpeedOptions::new(request)),
     // DeepSpeed divides last where it all-reduces whole buckets, unless `prescale_gradients` is
     // set: `allreduce_bucket` in `runtime/engine.py` (stage 0 and `BF16_Optimizer`) and
     // `gradient_reduction_w_predivide` in `runtime/zero/stage_1_and_2.py` (`reduce_scatter: false`).
@@ -307,20 +295,7 @@ static DDP: Traits = Traits {
         Some(request.comm_hook.map_or(sums.dtype, |hook| hook.dtype(sums.dtype)))
     },
     can_accumulate: keeps_the_range,
-    settings: |request, _, _, shapes| {
-        let asked = request.or_default(Engine::Ddp);
-        EngineSettings::Ddp(DdpOptions {
-            // Filled in last where it was not asked for: the default bucket size follows from the
-            // model.
-            bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
-            find_unused_parameters: request
-                .find_unused_parameters
-                .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
-            static_graph: asked.static_graph(),
-            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
-            comm_hook: asked.comm_hook(),
-        })
-    },
+    settings: |request, _, _, shapes| EngineSettings::Ddp(DdpOptions::new(request, shapes)),
     divides_last: |_| false,
     leaves_no_room: |spec, shape| match shape {
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
@@ -348,10 +323,7 @@ static FSDP2: Traits = Traits {
     accumulates_in: |request, _| request.comm_dtype.unwrap_or(Dtype::Fp32),
     communicates_in: |_, _, _| Some(Dtype::Fp32),
     can_accumulate: |_, _| true,
-    settings: |request, _, _, _| {
-        let reshard_after_forward = request.or_default(Engine::Fsdp2).reshard_after_forward();
-        EngineSettings::Fsdp2(Fsdp2Options { reshard_after_forward })
-    },
+    settings: |request, _, _, _| EngineSettings::Fsdp2(Fsdp2Options::new(request)),
     // The division after the reduction is by the odd part of `W`.
     divides_last: |_| true,
     leaves_no_room: |_, shape| match shape {

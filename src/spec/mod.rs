@@ -5,12 +5,12 @@
 //! that no later part (launcher, rank, diagnosis) interprets flags a second time. It is sent to the
 //! ranks as JSON, and is part of the first record of the trace.
 
+mod checks;
 pub mod code;
 mod command;
 pub mod deepspeed;
 mod device;
 mod engine;
-mod engines;
 mod exactness;
 pub mod fault;
 mod invalid;
@@ -25,7 +25,6 @@ pub mod settings;
 mod shape;
 mod usage;
 mod validate;
-mod wire;
 pub mod workload;
 
 use std::ops::Range;
@@ -55,17 +54,20 @@ pub use workload::{Loss, Output, Workload};
 
 /// The complete specification of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "wire::Wire", into = "wire::Wire")]
+#[serde(deny_unknown_fields)]
 pub struct RunSpec {
     /// The engine under test, with the settings that it alone has.
+    #[serde(flatten)]
     pub settings: EngineSettings,
     /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
     pub stage: u8,
     /// Number of ranks `W`.
     pub world_size: usize,
     /// Device that the ranks compute on.
+    #[serde(default)]
     pub device: Device,
     /// Backend that the ranks communicate over.
+    #[serde(default)]
     pub backend: Backend,
     /// Microbatches per optimizer step `GA`.
     pub gradient_accumulation_steps: usize,
@@ -73,6 +75,7 @@ pub struct RunSpec {
     pub steps: usize,
     /// Number of steps after which codes are used again; none where every step has codes of its
     /// own.
+    #[serde(default)]
     pub code_steps: Option<usize>,
     /// Dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
@@ -91,6 +94,7 @@ pub struct RunSpec {
     /// Extent to which the engine is observed.
     pub observe: Observation,
     /// True if memory that torch hands out holds NaN until it is written to.
+    #[serde(default)]
     pub poison_memory: bool,
     /// The synthetic model.
     pub model: Model,
@@ -107,6 +111,7 @@ pub struct RunSpec {
     /// Seconds without an event after which a rank counts as hung.
     pub timeout_s: u64,
     /// The parts of the run that its trace holds.
+    #[serde(default)]
     pub recording: Recording,
 }
 

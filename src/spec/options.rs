@@ -1,10 +1,15 @@
-//! Settings that only some engines have.
+//! Settings that only some engines have: how a request fills them in, and their form in traces and
+//! reports.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{Dataflow, Dtype, EngineSettings, Fault, RunSpec, named_enum};
+use super::{
+    Dataflow, Dtype, Engine, EngineSettings, Fault, RunSpec, ScriptOptions, Shape, SpecRequest,
+    named_enum,
+};
 
 /// Settings of zprobe's own engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +61,54 @@ pub struct DeepSpeedOptions {
     pub immediate_grad_update: Option<bool>,
 }
 
+impl NativeOptions {
+    /// The settings that a request asks for in `stage`. Defaults are those of DeepSpeed
+    /// (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+    pub(super) fn new(request: &SpecRequest, stage: u8, dataflow: Option<Dataflow>) -> Self {
+        let asked = request.or_default(Engine::Native);
+        Self {
+            flow: match dataflow {
+                Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
+                    overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
+                    contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
+                    reduce_scatter: request.reduce_scatter.unwrap_or(true),
+                }),
+                _ => Flow::Accumulator,
+            },
+            allgather_bucket_size: asked.allgather_bucket_size(),
+            parameter_groups: asked.parameter_groups(),
+            inject: request.inject,
+        }
+    }
+
+    /// Place where gradients wait between backward and reduction.
+    fn dataflow(&self) -> Dataflow {
+        match self.flow {
+            Flow::Accumulator => Dataflow::Accumulator,
+            Flow::IpgBucket(_) => Dataflow::IpgBucket,
+        }
+    }
+
+    /// Settings of IPG buckets, where the dataflow has some.
+    fn buckets(&self) -> Option<Buckets> {
+        if let Flow::IpgBucket(buckets) = self.flow { Some(buckets) } else { None }
+    }
+}
+
+impl DeepSpeedOptions {
+    /// The settings that a request asks for, without the configuration: that is filled in last,
+    /// because it follows from the other settings.
+    pub(super) fn new(request: &SpecRequest) -> Self {
+        Self {
+            config: None,
+            overlap_comm: request.overlap_comm,
+            contiguous_gradients: request.contiguous_gradients,
+            reduce_scatter: request.reduce_scatter,
+            immediate_grad_update: request.immediate_grad_update,
+        }
+    }
+}
+
 impl RunSpec {
     /// Settings of the native engine; none for other engines.
     pub fn native(&self) -> Option<&NativeOptions> {
@@ -77,10 +130,6 @@ impl RunSpec {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
-    fn buckets(&self) -> Option<Buckets> {
-        if let Flow::IpgBucket(buckets) = self.native()?.flow { Some(buckets) } else { None }
-    }
-
     /// Configuration of the real DeepSpeed; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
@@ -89,10 +138,7 @@ impl RunSpec {
     /// Place where gradients wait between backward and reduction, in the native engine; none for
     /// the other engines, which have dataflows of their own.
     pub fn dataflow(&self) -> Option<Dataflow> {
-        Some(match self.native()?.flow {
-            Flow::Accumulator => Dataflow::Accumulator,
-            Flow::IpgBucket(_) => Dataflow::IpgBucket,
-        })
+        self.native().map(NativeOptions::dataflow)
     }
 
     /// Most elements that one all-gather of parameters returns; none where that is left to the engine.
@@ -113,19 +159,24 @@ impl RunSpec {
     /// True if reduction overlaps backward. This and the next three are none where they are left to
     /// the engine, or have no meaning there.
     pub fn overlap_comm(&self) -> Option<bool> {
-        let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
+        let buckets =
+            self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.overlap_comm);
         buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
     /// True if gradients are copied to a contiguous buffer as they are produced.
     pub fn contiguous_gradients(&self) -> Option<bool> {
-        let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
+        let buckets = self
+            .native()
+            .and_then(NativeOptions::buckets)
+            .map(|buckets| buckets.contiguous_gradients);
         buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
     /// True if gradients are reduce-scattered instead of all-reduced.
     pub fn reduce_scatter(&self) -> Option<bool> {
-        let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
+        let buckets =
+            self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.reduce_scatter);
         buckets.or_else(|| self.deepspeed()?.reduce_scatter)
     }
 
@@ -226,10 +277,164 @@ pub struct DdpOptions {
     pub comm_hook: CommHook,
 }
 
-/// Settings of `fully_shard`.
+impl DdpOptions {
+    /// The settings that a request asks for, for a model with these shapes.
+    pub(super) fn new(request: &SpecRequest, shapes: &[Shape]) -> Self {
+        let asked = request.or_default(Engine::Ddp);
+        Self {
+            // Filled in last where it was not asked for: the default bucket size follows from the
+            // model.
+            bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
+            find_unused_parameters: request
+                .find_unused_parameters
+                .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+            static_graph: asked.static_graph(),
+            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+            comm_hook: asked.comm_hook(),
+        }
+    }
+}
+
+/// Settings of `fully_shard`, by the names of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp2Options {
     /// True if parameters are freed between forward and backward.
     pub reshard_after_forward: bool,
+}
+
+impl Fsdp2Options {
+    /// The settings that a request asks for.
+    pub(super) fn new(request: &SpecRequest) -> Self {
+        let asked = request.or_default(Engine::Fsdp2);
+        Self { reshard_after_forward: asked.reshard_after_forward() }
+    }
+}
+
+/// Form of the settings in traces and reports: those of all engines side by side, and none for
+/// settings that the engine does not have.
+#[derive(Default, Serialize, Deserialize, JsonSchema)]
+pub(super) struct Written {
+    /// The engine under test.
+    #[serde(deserialize_with = "any_engine")]
+    #[schemars(schema_with = "any_engine_schema")]
+    engine: Engine,
+    /// Place where gradients wait between backward and reduction, in the native engine; none for
+    /// the other engines, which have dataflows of their own.
+    dataflow: Option<Dataflow>,
+    /// Most elements that one all-gather of parameters returns (DeepSpeed's `allgather_bucket_size`);
+    /// none where that is left to the engine.
+    #[serde(default)]
+    allgather_bucket_size: Option<usize>,
+    /// Number of parameter groups: 1, or 2 to separate parameters that are decayed from those that
+    /// are not; none for engines that always have one.
+    #[serde(default)]
+    parameter_groups: Option<usize>,
+    /// True if reduction overlaps backward (DeepSpeed's `overlap_comm`). This and the next three
+    /// are none where they are left to the engine.
+    overlap_comm: Option<bool>,
+    /// True if gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
+    /// `contiguous_gradients`).
+    contiguous_gradients: Option<bool>,
+    /// True if gradients are reduce-scattered instead of all-reduced (DeepSpeed's
+    /// `reduce_scatter`).
+    reduce_scatter: Option<bool>,
+    /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
+    /// `bf16.immediate_grad_update`).
+    immediate_grad_update: Option<bool>,
+    /// Settings of DDP; none for other engines.
+    ddp: Option<DdpOptions>,
+    /// Settings of FSDP2; none for other engines.
+    fsdp2: Option<Fsdp2Options>,
+    /// The user's own training script; none for runs of an engine on zprobe's own model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    script: Option<ScriptOptions>,
+    /// Configuration of the real DeepSpeed: the user's file as it is, or the one that follows from
+    /// the flags; none for other engines.
+    deepspeed_config: Option<Value>,
+    /// A deliberate fault, if any.
+    inject: Option<Fault>,
+}
+
+/// Reads the name of an engine; that of a script, which no file of a user may ask for, is one too.
+fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let found = Engine::ALL.iter().find(|engine| engine.name() == name);
+    found.copied().ok_or_else(|| D::Error::custom(format!("no engine is called `{name}`")))
+}
+
+fn any_engine_schema(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
+    json_schema!({"type": "string", "enum": names})
+}
+
+impl From<EngineSettings> for Written {
+    fn from(settings: EngineSettings) -> Self {
+        let none = Self { engine: settings.engine(), ..Self::default() };
+        match settings {
+            EngineSettings::Native(native) => {
+                let buckets = native.buckets();
+                Self {
+                    dataflow: Some(native.dataflow()),
+                    overlap_comm: buckets.map(|it| it.overlap_comm),
+                    contiguous_gradients: buckets.map(|it| it.contiguous_gradients),
+                    reduce_scatter: buckets.map(|it| it.reduce_scatter),
+                    allgather_bucket_size: Some(native.allgather_bucket_size),
+                    parameter_groups: Some(native.parameter_groups),
+                    inject: native.inject,
+                    ..none
+                }
+            }
+            EngineSettings::DeepSpeed(deepspeed) => Self {
+                deepspeed_config: deepspeed.config,
+                overlap_comm: deepspeed.overlap_comm,
+                contiguous_gradients: deepspeed.contiguous_gradients,
+                reduce_scatter: deepspeed.reduce_scatter,
+                immediate_grad_update: deepspeed.immediate_grad_update,
+                ..none
+            },
+            EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
+            EngineSettings::Fsdp2(fsdp2) => Self { fsdp2: Some(fsdp2), ..none },
+            EngineSettings::Script(script) => Self { script: Some(script), ..none },
+        }
+    }
+}
+
+impl TryFrom<Written> for EngineSettings {
+    type Error = String;
+
+    /// Reads settings back; those of other engines are left out.
+    fn try_from(written: Written) -> Result<Self, String> {
+        let Written { engine, .. } = written;
+        let lacks = |name: &str| format!("a run of the {engine} engine without `{name}`");
+        // Settings that traces have always had are there; others may be older than the trace.
+        let request = SpecRequest {
+            overlap_comm: written.overlap_comm,
+            contiguous_gradients: written.contiguous_gradients,
+            reduce_scatter: written.reduce_scatter,
+            immediate_grad_update: written.immediate_grad_update,
+            allgather_bucket_size: written.allgather_bucket_size,
+            parameter_groups: written.parameter_groups,
+            inject: written.inject,
+            ..SpecRequest::default()
+        };
+        Ok(match engine {
+            Engine::Native => {
+                let dataflow = written.dataflow.ok_or_else(|| lacks("dataflow"))?;
+                if dataflow == Dataflow::IpgBucket {
+                    request.overlap_comm.ok_or_else(|| lacks("overlap_comm"))?;
+                    request.contiguous_gradients.ok_or_else(|| lacks("contiguous_gradients"))?;
+                    request.reduce_scatter.ok_or_else(|| lacks("reduce_scatter"))?;
+                }
+                Self::Native(NativeOptions::new(&request, 0, Some(dataflow)))
+            }
+            Engine::DeepSpeed => Self::DeepSpeed(DeepSpeedOptions {
+                config: written.deepspeed_config,
+                ..DeepSpeedOptions::new(&request)
+            }),
+            Engine::Ddp => Self::Ddp(written.ddp.ok_or_else(|| lacks("ddp"))?),
+            Engine::Fsdp2 => Self::Fsdp2(written.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
+            Engine::Script => Self::Script(written.script.ok_or_else(|| lacks("script"))?),
+        })
+    }
 }

@@ -1,8 +1,8 @@
 //! Resolution of a request into a complete specification: every default is filled in.
 
+use super::checks::{self, MIB, check_accumulation};
 use super::device::Placement;
 use super::engine::Sums;
-use super::engines::{self, MIB, check_accumulation};
 use super::fault::check_fault;
 use super::recording::CODE_STEPS;
 use super::settings;
@@ -101,8 +101,8 @@ impl SpecRequest {
         }
         refusal.extend(check_exactness(&spec, &self));
         refusal.extend(check_shapes(&spec));
-        refusal.extend(engines::check_shapes(&spec));
-        refusal.extend(engines::check_ddp(&spec));
+        refusal.extend(checks::check_shapes(&spec));
+        refusal.extend(checks::check_ddp(&spec));
         refusal.unless(check_fault(&spec));
         refusal.into_result()?;
         spec.recording = Recording::plan(&spec)?;

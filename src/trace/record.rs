@@ -100,6 +100,12 @@ pub enum TraceError {
         /// Description of what does not fit.
         problem: String,
     },
+    /// There is no record.
+    #[error("{path}: the trace is empty: its run ended before it had recorded anything")]
+    Empty {
+        /// The trace.
+        path: PathBuf,
+    },
     /// The first record is not `run-started`.
     #[error("{path}: the first record is not run-started; the start of the trace is missing")]
     Headless {
@@ -166,7 +172,8 @@ impl Trace {
         }
         let spec = match records.first() {
             Some(Record { event: Event::RunStarted { spec, .. }, .. }) => (**spec).clone(),
-            _ => return Err(TraceError::Headless { path }),
+            Some(_) => return Err(TraceError::Headless { path }),
+            None => return Err(TraceError::Empty { path }),
         };
         Ok(Self { spec, records })
     }
@@ -189,5 +196,15 @@ mod tests {
         let error = Trace::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains("line 1: not a trace record: unknown variant `xxx"), "{error}");
         assert!(error.len() < 1000, "{} bytes", error.len());
+    }
+    #[test]
+    fn a_trace_without_records_is_called_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["", "{\"v\":1,\"ru"] {
+            std::fs::write(dir.path().join(TRACE_FILE), text).unwrap();
+            let error = Trace::read(dir.path()).unwrap_err().to_string();
+            let wanted = "the trace is empty: its run ended before it had recorded anything";
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 }

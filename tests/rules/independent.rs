@@ -2,7 +2,7 @@
 
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Finding, Report};
-use zprobe::trace::{Event, Trace};
+use zprobe::trace::{Event, Payload, Point, Trace};
 
 use super::scenarios::{edit, request};
 use super::simulator::{Cut, Place, Simulation};
@@ -113,4 +113,54 @@ fn a_gradient_that_no_hook_lost_is_no_consequence_of_one_that_did() {
         assert!(under(0).iter().all(|(code, _)| *code == "ZP604"), "{:?}", under(0));
         assert_eq!(under(1).iter().filter(|(code, _)| *code == "ZP102").count(), 1);
     }
+}
+
+/// A change of what an optimizer consumes.
+type Change = fn(&mut [f32]);
+
+/// The trace of a run in which a rank's optimizer consumed changed values, with the step of each
+/// change.
+fn changed(changes: &[(usize, Change)]) -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Replicated).trace();
+    edit(&mut trace, 1, |event| {
+        let Event::Buffer { step: Some(at), point: Point::OptimizerInput, payload, .. } = event
+        else {
+            return;
+        };
+        for (_, change) in changes.iter().filter(|(step, _)| step == at) {
+            let mut values: Vec<f32> =
+                payload.values().unwrap().into_iter().map(|value| value as f32).collect();
+            change(&mut values);
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            *payload = Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
+        }
+    });
+    trace
+}
+
+/// Values of which no gradient of the run is a part, and of which none lies elsewhere.
+fn foreign(values: &mut [f32]) {
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = ((at * at * 7 + at * 3) % 13) as f32 + 100.0;
+    }
+}
+
+/// Codes of the findings about what optimizers consumed, with the step in which each begins.
+fn consumed(report: &Report) -> Vec<(&str, Option<usize>)> {
+    let is_about = |it: &&Finding| ["ZP107", "ZP402"].contains(&it.code.as_str());
+    report.findings.iter().filter(is_about).map(|it| (it.code.as_str(), it.step)).collect()
+}
+
+#[test]
+fn foreign_data_in_a_later_step_is_no_consequence_of_slices_that_were_displaced_before() {
+    let shifted = |values: &mut [f32]| values.rotate_left(1);
+    let report = diagnose(&changed(&[(0, shifted), (1, foreign)]));
+    assert_eq!(consumed(&report), [("ZP107", Some(1)), ("ZP402", Some(0))], "{report:#?}");
+    // The same displacement in both steps is one finding.
+    let report = diagnose(&changed(&[(0, shifted), (1, shifted)]));
+    assert_eq!(consumed(&report), [("ZP402", Some(0))]);
+    assert!(report.findings[0].evidence.iter().any(|it| it == "seen in steps 0 and 1"));
+    // Another one in the later step is a finding of its own.
+    let report = diagnose(&changed(&[(0, shifted), (1, |values| values.rotate_left(3))]));
+    assert_eq!(consumed(&report), [("ZP402", Some(0)), ("ZP402", Some(1))]);
 }

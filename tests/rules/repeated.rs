@@ -129,6 +129,27 @@ fn what_all_repeats_show_is_no_consequence_of_a_race() {
 }
 
 #[test]
+fn what_all_repeats_show_but_each_in_another_step_follows_from_the_race() {
+    let lost_in = |step: usize| {
+        let mut simulation = Simulation::new(request(), Cut::Flat);
+        simulation.weight = Box::new(
+            move |at, right| {
+                if (at.step, at.source.2) == (step, 1) { 0.0 } else { right }
+            },
+        );
+        simulation.trace()
+    };
+    let report = report(vec![lost_in(0), lost_in(1), lost_in(1)]);
+    let [race] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!(race.code, "ZP905");
+    let lost = race.consequences.iter().find(|it| it.code == "ZP102").unwrap();
+    assert!(
+        lost.message.ends_with("(seen in each of 3 repeats, not in the same place)"),
+        "{lost:?}"
+    );
+}
+
+#[test]
 fn a_repeat_that_crashes_is_a_crash_and_what_it_did_not_reach_is_no_difference() {
     let mut crashed = healthy();
     let in_step_1 = |event: &Event| matches!(event, Event::GraphWalked { step: 1, .. });

@@ -220,9 +220,8 @@ def decode(buffer, held, step):
             first, last = max(first, begin), min(last, end)
             if last - first < LENGTH:
                 continue
-            starts = list(range(first, last - LENGTH + 1, LENGTH))
-            if starts[-1] + LENGTH < last:
-                starts.append(last - LENGTH)
+            # The last stretch overlaps the one before.
+            starts = [*range(first, last - LENGTH, LENGTH), last - LENGTH]
             covered += last - first
             index = torch.tensor(starts)[:, None] + torch.arange(LENGTH)
             values = buffer[index] * SIGNS.double()[index]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
-use zprobe::document::{Document, Flags};
+use zprobe::document::{Complaint, Document, Flags};
 
 use super::flags;
 
@@ -111,9 +111,9 @@ impl Config {
             if !document.text.contains("zprobe") {
                 return Ok(None);
             }
-            document.read::<Pyproject>()?.tool.and_then(|tool| tool.zprobe)
+            document.read::<Pyproject>().map_err(advised)?.tool.and_then(|tool| tool.zprobe)
         } else {
-            Some(document.read()?)
+            Some(document.read().map_err(advised)?)
         };
         Ok(sections.map(|sections| Self { path: path.to_owned(), document, sections }))
     }
@@ -134,6 +134,17 @@ impl Config {
         }
         Ok(command)
     }
+}
+
+/// A complaint about a file; one about a section that is none, with the place where flags stand.
+fn advised(mut complaint: Complaint) -> Complaint {
+    let [run, check] = SECTIONS;
+    if complaint.problem.ends_with(&format!("there are {run}, {check}")) {
+        complaint.problem += &format!(
+            "; put flags of `zprobe {run}` below [{run}], and those of `zprobe {check}` below [{check}]"
+        );
+    }
+    complaint
 }
 
 /// True if a file may set the flag: a file says neither which file is read nor what is given for a

@@ -24,6 +24,15 @@ fn read_back(spec: &RunSpec) -> RunSpec {
 }
 
 #[test]
+fn a_size_that_is_none_is_refused_with_one_that_is() {
+    for size in ["x", "12 bananas", ""] {
+        let arguments = ["--trace-budget".to_owned(), size.to_owned()];
+        let error = Args::parse(&arguments).err().expect("no size").to_string();
+        assert!(error.contains("give a number of bytes, or a size like 500MB or 2GiB"), "{error}");
+    }
+}
+
+#[test]
 fn every_configuration_is_what_its_command_says() {
     for &engine in Engine::CHOICES {
         let lattice = Lattice::of(engine);

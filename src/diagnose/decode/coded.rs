@@ -26,7 +26,8 @@ use super::hypotheses::{Owner, Slip, slips};
 use super::scale::{Scale, UNIT};
 use super::together;
 use super::weights::{Expectations, Known, Weights};
-use super::{Decoded, Reading, Scene, is_readable, largest, snap};
+use super::windows::windows;
+use super::{Decoded, Reading, Scene, is_readable, largest};
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -302,8 +303,9 @@ impl<'a> Decoder<'a> {
                 groups.add(planned, None, 0.0, piece.param);
                 continue;
             }
-            for (weights, residual) in self.windows(piece, values, *tolerance) {
-                groups.add(Weights::new(weights), None, residual, piece.param);
+            let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
+            for window in windows(&self.code, self.spec.contributions(), held, *tolerance) {
+                groups.add(Weights::new(window.weights), None, window.residual, piece.param);
             }
         }
         for piece in short {
@@ -453,25 +455,5 @@ impl<'a> Decoder<'a> {
                 pieces.into_iter().flat_map(|piece| self.scene.placement.cut(piece)).collect()
             }
         }
-    }
-
-    /// Decodes a piece window by window: yields weights, and the largest coefficient of a spare
-    /// row.
-    fn windows<'p>(
-        &'p self,
-        piece: &'p Fragment,
-        values: &'p [f64],
-        tolerance: f64,
-    ) -> impl Iterator<Item = (Vec<f64>, f64)> + 'p {
-        let whole = piece.flat.len() >= self.code.length();
-        let length = if whole { self.code.length() } else { self.code.shortest() };
-        let last = piece.flat.len() - length;
-        (0..last).step_by(length).chain([last]).map(move |offset| {
-            let window = &values[piece.start + offset..][..length];
-            let mut weights = self.code.decode(window, piece.flat.start + offset);
-            let spare = weights.split_off(self.spec.contributions());
-            let residual = largest(spare.iter().map(|coefficient| coefficient.abs()));
-            (weights.iter().map(|w| snap(*w, tolerance)).collect(), residual)
-        })
     }
 }

@@ -12,6 +12,7 @@ mod precision;
 mod scale;
 mod together;
 mod weights;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -13,7 +13,7 @@ use crate::trace::LayoutName;
 
 use super::coded::Prepared;
 use super::weights::Weights;
-use super::{largest, snap};
+use super::windows::{Window, windows};
 
 /// Most candidates that are kept: faults that differ from place to place are not looked for here.
 const MOST_CANDIDATES: usize = 8;
@@ -40,30 +40,16 @@ pub fn candidates(
         }
     }
     // Windows as long as the whole code have as many spare rows as gradients: weights that are
-    // decoded by chance would stand for all ranks.
-    let length = code.length();
-    for param in plan.params() {
-        let range = param.range();
-        let last = range.end.saturating_sub(length);
-        if range.len() < length {
-            continue;
-        }
-        // The last window overlaps the one before.
-        for window in (range.start..last).step_by(length).chain([last]) {
-            let values = &whole[window..window + length];
-            if values.iter().any(|value| !value.is_finite()) {
-                continue;
-            }
-            let mut columns = code.decode(values, window);
-            let spare = columns.split_off(spec.contributions());
-            if largest(spare.iter().map(|coefficient| coefficient.abs())) > tolerance {
-                continue;
-            }
-            for weight in &mut columns {
-                *weight = snap(*weight, tolerance);
-            }
-            if found.len() < MOST_CANDIDATES && found.iter().all(|it| it.columns != columns) {
-                found.push(Weights::new(columns));
+    // decoded by chance would stand for all ranks. Where a rank's part is missing, the residual is
+    // infinite.
+    for param in plan.params().iter().filter(|param| param.numel() >= code.length()) {
+        let held = (param.offset, &whole[param.range()]);
+        for Window { weights, residual } in windows(code, spec.contributions(), held, tolerance) {
+            if residual <= tolerance
+                && found.len() < MOST_CANDIDATES
+                && found.iter().all(|it| it.columns != weights)
+            {
+                found.push(Weights::new(weights));
             }
         }
     }

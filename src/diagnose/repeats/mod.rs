@@ -218,9 +218,9 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
         }
     }
     for finding in &mut findings {
-        let repeats: Vec<usize> =
-            (0..by_repeat.len()).filter(|&it| has(&by_repeat[it], &finding.code)).collect();
-        if repeats.len() < by_repeat.len() {
+        if !in_all(by_repeat, &finding.code) {
+            let repeats: Vec<usize> =
+                (0..by_repeat.len()).filter(|&it| has(&by_repeat[it], &finding.code)).collect();
             finding.evidence.push(format!(
                 "seen in {} of {} repeats: {}",
                 repeats.len(),
@@ -233,23 +233,26 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     findings
 }
 
-/// Moves findings that only some of the repeats have under the race, as consequences of what chance
-/// decided; returns the others. A crash is never moved, and nothing is moved under a warning: sums
-/// in another order are no reason for an error.
+/// Moves findings that only some of the repeats have, or that each of them has in another place,
+/// under the race, as consequences of what chance decided; returns the others. A crash is never
+/// moved, and nothing is moved under a warning: sums in another order are no reason for an error.
 fn without_consequences(
     race: &mut Finding,
     findings: Vec<Finding>,
     by_repeat: &[Vec<Finding>],
 ) -> Vec<Finding> {
     let is_error = race.severity == Severity::Error;
-    let in_all = |code: &str| by_repeat.iter().all(|findings| has(findings, code));
     let follows = |finding: &Finding| {
         let mut codes = finding.consequences.iter().map(|it| &it.code).chain([&finding.code]);
-        is_error && !in_all(&finding.code) && !codes.any(|code| rules::is_crash(*code))
+        let is_alike = by_repeat.iter().all(|findings| has_alike(findings, finding));
+        is_error && !is_alike && !codes.any(|code| rules::is_crash(*code))
     };
     let (consequences, roots): (Vec<_>, Vec<_>) = findings.into_iter().partition(follows);
     for finding in consequences {
-        let seen = finding.evidence.last().map_or("", String::as_str);
+        let seen = match finding.evidence.last() {
+            Some(seen) if !in_all(by_repeat, &finding.code) => seen.clone(),
+            _ => format!("seen in each of {} repeats, not in the same place", by_repeat.len()),
+        };
         let message = format!("{} ({seen})", finding.message);
         race.consequences.push(Consequence { code: finding.code, message });
         race.consequences.extend(finding.consequences);
@@ -262,6 +265,22 @@ fn without_consequences(
 fn has(findings: &[Finding], code: &str) -> bool {
     let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
     findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
+}
+
+/// True if every repeat has a finding of this rule.
+fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
+    by_repeat.iter().all(|findings| has(findings, code))
+}
+
+/// True if a repeat has a finding of the same rule in the same place, or as a consequence alone,
+/// of which no place is known.
+fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
+    let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
+    let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();
+    match own.peek() {
+        Some(_) => own.any(|it| place(it) == place(finding)),
+        None => has(findings, &finding.code),
+    }
 }
 
 impl First {

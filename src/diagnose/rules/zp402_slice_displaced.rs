@@ -1,9 +1,11 @@
 //! ZP402: the optimizer holds gradients that belong to other elements.
 
+use std::collections::BTreeMap;
+
 use super::super::Case;
-use super::super::causes::Sighting;
+use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Pattern};
-use super::super::displacement::{Displaced, find};
+use super::super::displacement::{Displaced, find, is_again};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted};
 use crate::report::RuleCode;
@@ -22,33 +24,44 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
     let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
     let mut sightings = Vec::new();
-    // Deviations of the same parameters in later steps are the same slip, and not searched again: a
-    // search is expensive.
     while let Some(step) = left.iter().map(|it| it.step).min() {
         let here: Vec<_> = left.iter().filter(|it| it.step == step).map(|it| &it.params).collect();
-        let (of_these, others) = left.iter().partition(|it| here.contains(&&it.params));
-        sightings.extend(sighting(case, rule, step, of_these));
+        let (of_these, others): (Vec<_>, _) =
+            left.iter().partition(|it| here.contains(&&it.params));
         left = others;
+        let displaced = find(case, step);
+        // A search is expensive. Where it found nothing, the same parameters are not searched again;
+        // where it found something, the same pieces are looked at in the other steps.
+        if displaced.is_empty() {
+            continue;
+        }
+        let mut again: BTreeMap<usize, bool> = BTreeMap::from([(step, true)]);
+        let mut is_again = |it: &&Deviation| {
+            *again.entry(it.step).or_insert_with(|| is_again(case, it.step, &displaced))
+        };
+        let (same, different): (Vec<&Deviation>, Vec<_>) =
+            of_these.into_iter().partition(&mut is_again);
+        left.extend(different);
+        let steps = same.into_iter().map(|it| it.step).collect();
+        sightings.push(sighting(case, rule, &displaced, steps));
     }
     sightings
 }
 
-/// Finding about what is displaced in a step, if that is what these deviations are, of this and
-/// later steps.
+/// Finding about pieces that are displaced in the same way in these steps.
 fn sighting(
     case: &Case<'_>,
     rule: &Rule,
-    step: usize,
-    deviations: Vec<&Deviation>,
-) -> Option<Sighting> {
-    let displaced = find(case, step);
-    let first = displaced.first()?;
-    let one_distance = displaced.iter().all(|piece| piece.distance() == first.distance());
-    let message = if one_distance {
+    displaced: &[Displaced],
+    steps: Extent<usize>,
+) -> Sighting {
+    let distance: Extent<i64> = displaced.iter().map(Displaced::distance).collect();
+    let distance = distance.only().copied();
+    let message = if let Some(distance) = distance {
         format!(
             "the optimizer's gradients lie {} too far {}",
-            counted_elements(first.distance().unsigned_abs()),
-            if first.distance() > 0 { "to the front" } else { "to the back" },
+            counted_elements(distance.unsigned_abs()),
+            if distance > 0 { "to the front" } else { "to the back" },
         )
     } else {
         "the optimizer's gradients belong to other elements: slices are at the wrong place".into()
@@ -64,8 +77,8 @@ fn sighting(
     finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
     // Besides the pieces that are long enough to be found, shorter ones are displaced: any
     // parameter and rank may be affected.
-    let steps = deviations.into_iter().map(|it| it.step).collect();
-    Some(Sighting::one_of(finding, Scope { steps, ..Scope::default() }))
+    let scope = Scope { steps, ..Scope::default() };
+    Sighting { finding, scope, slip: Slip::Distance(distance) }
 }
 
 /// A displaced piece in words: `rank 1: 128 elements from embed.weight[0] on are those from

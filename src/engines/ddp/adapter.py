@@ -44,17 +44,12 @@ class Engine(LoopEngine):
     """DDP with gradient accumulation under `no_sync`, as its documentation has it."""
 
     def set_up(self):
-        options = self.spec["ddp"]
-        with first_bucket_like_the_others(options["bucket_cap_mb"]):
-            self.ddp = DistributedDataParallel(
-                self.model,
-                bucket_cap_mb=options["bucket_cap_mb"],
-                find_unused_parameters=options["find_unused_parameters"],
-                static_graph=options["static_graph"],
-                gradient_as_bucket_view=options["gradient_as_bucket_view"],
-            )
-        if options["comm_hook"] != "none":
-            self.ddp.register_comm_hook(None, COMM_HOOKS[options["comm_hook"]])
+        arguments = dict(self.spec["ddp"])
+        comm_hook = arguments.pop("comm_hook")
+        with first_bucket_like_the_others(arguments["bucket_cap_mb"]):
+            self.ddp = DistributedDataParallel(self.model, **arguments)
+        if comm_hook != "none":
+            self.ddp.register_comm_hook(None, COMM_HOOKS[comm_hook])
         self.optimizer = self.make_optimizer(self.trainable())
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True

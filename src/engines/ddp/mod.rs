@@ -2,7 +2,7 @@
 
 mod axes;
 
-use super::source::truth;
+use super::source::arguments;
 use super::{Project, Python, Room};
 use crate::spec::{CommHook, Point, RunSpec};
 
@@ -31,20 +31,13 @@ pub(super) static ROOM: Room = Room {
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
-    let options = format!(
-        "OPTIONS = dict(\n    bucket_cap_mb={:?},\n    find_unused_parameters={},\n    \
-         static_graph={},\n    gradient_as_bucket_view={},\n)",
-        ddp.bucket_cap_mb,
-        truth(ddp.find_unused_parameters),
-        truth(ddp.static_graph),
-        truth(ddp.gradient_as_bucket_view),
-    );
+    let options = arguments(&ddp, &["comm_hook"]);
     let hook = match ddp.comm_hook {
         CommHook::None => "None",
         CommHook::Fp16Compress => "'fp16_compress_hook'",
         CommHook::Bf16Compress => "'bf16_compress_hook'",
     };
     Ok(include_str!("standalone.py")
-        .replace("OPTIONS = {}  #: options", &options)
-        .replace("COMM_HOOK = None  #: comm_hook", &format!("COMM_HOOK = {hook}")))
+        .replace("{}  #: options", &options)
+        .replace("None  #: comm_hook", hook))
 }

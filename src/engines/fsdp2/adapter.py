@@ -35,7 +35,7 @@ class Engine(LoopEngine):
         options = dict(
             mesh=init_device_mesh("cpu", (spec["world_size"],)),
             mp_policy=self.policy,
-            reshard_after_forward=spec["fsdp2"]["reshard_after_forward"],
+            **spec["fsdp2"],
         )
         # One group of parameters for each block, and one for the rest.
         blocks = getattr(self.model, "layers", self.model)

@@ -2,7 +2,7 @@
 
 mod axes;
 
-use super::source::{torch, truth};
+use super::source::{arguments, torch};
 use super::{Project, Python, Room};
 use crate::spec::{Dtype, Point, RunSpec};
 
@@ -33,9 +33,8 @@ pub(super) static ROOM: Room = Room {
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
     let reduce = torch(spec.narrowest_comm_dtype());
-    let reshard = truth(fsdp2.reshard_after_forward);
     Ok(include_str!("standalone.py")
         .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
         .replace("torch.float32  #: reduce_dtype", reduce)
-        .replace("True  #: reshard_after_forward", reshard))
+        .replace("{}  #: options", &arguments(&fsdp2, &[])))
 }

@@ -5,7 +5,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 COMPUTE_DTYPE = torch.bfloat16  #: compute_dtype
 REDUCE_DTYPE = torch.float32  #: reduce_dtype
-RESHARD_AFTER_FORWARD = True  #: reshard_after_forward
+OPTIONS = {}  #: options
 
 
 class Engine:
@@ -15,7 +15,7 @@ class Engine:
         options = dict(
             mesh=init_device_mesh("cpu", (WORLD_SIZE,)),
             mp_policy=MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE, reduce_dtype=REDUCE_DTYPE),
-            reshard_after_forward=RESHARD_AFTER_FORWARD,
+            **OPTIONS,
         )
         for block in model.blocks:
             fully_shard(block, **options)

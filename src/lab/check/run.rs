@@ -44,10 +44,10 @@ pub fn all(
         tasks,
         workers,
         |_, task| task.id(),
-        |worker, at, task| {
+        |worker, task| {
             let case = match absent.reason(task) {
                 Some(reason) => not_started(task, Status::Skipped, &reason),
-                None => run(task, check.python, worker, out, at),
+                None => run(task, check.python, worker, out),
             };
             if case.status == Status::NotRun && queue.is_interrupted() {
                 return Err(NotStarted::Interrupted);
@@ -89,11 +89,11 @@ fn words(case: &Case) -> Option<String> {
 }
 
 /// Runs a case. Whatever keeps it from running is its outcome, and not an error.
-fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path, at: usize) -> Case {
+fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
     let (spec, ranks) = (task.spec.clone(), Ranks::Warm(python.to_owned()));
-    let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir, at) {
+    let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir) {
         Ok(report) => judged(task, &report),
         Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),
     };

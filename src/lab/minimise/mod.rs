@@ -15,6 +15,7 @@ use super::limits::CANNOT_RUN;
 use super::order::Order;
 use super::queue::Queue;
 use super::recorded::{MINIMISED_FILE, REPORT_FILE, diagnosis, write_new};
+use super::repeat;
 use super::runner::Runner;
 use super::scratch::Scratch;
 use super::store::run_id;
@@ -23,7 +24,6 @@ use crate::diagnose::rules;
 use crate::report::{Finding, Minimised, Report, RuleCode, Trial};
 use crate::spec::deepspeed::DeepSpeedConfig;
 use crate::spec::{RunSpec, SpecRequest};
-use crate::trace::repeat_dir;
 
 /// Directory of the run with the smallest configuration, in the run directory.
 const SMALLEST: &str = "smallest";
@@ -79,7 +79,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     let mut trials = Trials {
         runner: Runner::new(&order, scratch.path())?,
         wanted: kind(wanted),
-        repeats: order.repeats,
+        order,
         smallest: run_dir.join(SMALLEST),
         scratch,
         made: 0,
@@ -143,7 +143,8 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
 struct Trials {
     runner: Runner,
     wanted: (RuleCode, Option<String>),
-    repeats: usize,
+    /// The order of the run that is tried.
+    order: Order,
     /// Directory of the last run that still shows the finding.
     smallest: PathBuf,
     scratch: Scratch,
@@ -157,18 +158,10 @@ impl Trials {
     fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Answer> {
         self.made += 1;
         let dir = self.scratch.path().join(format!("trial-{}", self.made));
-        let Self { runner, made, repeats, queue, .. } = self;
-        // The result is false once the user has interrupted one of the runs.
-        let run = || -> Result<bool> {
-            for number in 0..*repeats {
-                let dir = if *repeats == 1 { dir.clone() } else { repeat_dir(&dir, number) };
-                let run_id = format!("{}-{made}-{number}", run_id());
-                if !runner.run(spec, &run_id, &dir, &mut |_| {})? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
+        let Self { runner, order, queue, .. } = self;
+        order.spec = spec.clone();
+        let unseen = Queue::unseen()?;
+        let run = || repeat::all(runner, order, &run_id(), &dir, &unseen);
         let went_on = queue.job(change, run).unwrap_or(Ok(false))?;
         if !went_on {
             self.interrupted = true;

@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use crate::run_dir::Claim;
@@ -18,11 +19,17 @@ const ROOT: &str = ".zprobe";
 /// Default directory for recorded runs.
 pub const RUNS: &str = ".zprobe/runs";
 
-/// A new name for a run: time and process id, unique on a machine, and sorted by time.
+/// A new name for a run: time and process id, and a number from the second name of a process on.
+/// Unique on a machine, and sorted by time.
 pub fn run_id() -> String {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let compact: String = time.chars().filter(|c| !matches!(c, '-' | ':')).collect();
-    format!("{compact}-{}", std::process::id())
+    let name = format!("{compact}-{}", std::process::id());
+    match MADE.fetch_add(1, Ordering::Relaxed) {
+        0 => name,
+        number => format!("{name}-{number}"),
+    }
 }
 
 /// The path of a new directory in `.zprobe`, which is made if it is not there.

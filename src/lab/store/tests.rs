@@ -78,3 +78,10 @@ fn what_is_kept_are_the_newest_and_what_people_have_named() {
     assert_eq!(names(&retain(dir.path(), 3).unwrap()), [&*all[1], &all[0]]);
     assert_eq!(recorded(dir.path()).unwrap().len(), 6);
 }
+
+#[test]
+fn no_two_runs_of_a_process_have_the_same_name() {
+    let names = [run_id(), run_id(), run_id()];
+    assert!(names[0] != names[1] && names[1] != names[2], "{names:?}");
+    assert!(names.is_sorted(), "{names:?}");
+}

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::console::say;
 use crate::lab::order::ReadSpec;
 use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
 use crate::lattice::{Configuration, Lattice, Part};
+use crate::launch::Stop;
 use crate::report::words::amount;
 use crate::spec::{Engine, Refusal};
 
@@ -90,7 +91,10 @@ impl Plan {
             Design::Drawn { number, .. } => Some(number),
             Design::Covering | Design::Product => None,
         };
+        // Among many draws, few may be wanted.
+        let stop = Stop::listen().context("cannot listen to signals")?;
         for configuration in configurations(choice) {
+            ensure!(!stop.is_wanted(), "interrupted while the sweep was planned; nothing was run");
             if wanted_yet == Some(0) {
                 break;
             }

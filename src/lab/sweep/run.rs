@@ -46,10 +46,10 @@ impl Runs<'_> {
             &plan.chosen,
             (self.jobs, worker),
             |_, configuration| configuration.label(),
-            |worker, at, configuration| {
+            |worker, configuration| {
                 let place = self.keep.unwrap_or(scratch.path());
                 let dir = place.join(file_name(&configuration.arguments()[2..]));
-                let (row, versions) = bench.try_one(worker, configuration, dir, at);
+                let (row, versions) = bench.try_one(worker, configuration, dir);
                 let is_open = matches!(row.outcome.ending, Ending::NotRun | Ending::Inconclusive);
                 if is_open && queue.is_interrupted() {
                     return Err(NotStarted::Interrupted);
@@ -100,17 +100,16 @@ impl Bench<'_> {
         worker: &mut Worker,
         configuration: &Configuration,
         dir: PathBuf,
-        number: usize,
     ) -> (Row, Versions) {
         let start = Instant::now();
-        let (mut outcome, versions) = self.outcome(worker, configuration, &dir, number);
+        let (mut outcome, versions) = self.outcome(worker, configuration, &dir);
         let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
         if self.runs.confirm && !good {
             // Behind the whole name, in which a dot may be that of a number.
             let mut second = dir.clone().into_os_string();
             second.push(".again");
             let second = PathBuf::from(second);
-            outcome.confirm(&self.outcome(worker, configuration, &second, number).0);
+            outcome.confirm(&self.outcome(worker, configuration, &second).0);
             let _ = fs::remove_dir_all(&second);
         }
         let kept = self.runs.keep.is_some() && !good && dir.exists();
@@ -128,13 +127,7 @@ impl Bench<'_> {
         (row, versions)
     }
 
-    fn outcome(
-        &self,
-        worker: &mut Worker,
-        it: &Configuration,
-        dir: &Path,
-        number: usize,
-    ) -> (Outcome, Versions) {
+    fn outcome(&self, worker: &mut Worker, it: &Configuration, dir: &Path) -> (Outcome, Versions) {
         let mut arguments = it.arguments();
         arguments.extend(["--steps".to_owned(), self.runs.steps.to_string()]);
         arguments.extend(self.runs.timeout.iter().cloned());
@@ -148,7 +141,7 @@ impl Bench<'_> {
             return (Outcome::skipped(&reason), Versions::new());
         }
         let order = Order { spec, ranks: Ranks::Warm(self.python.clone()), repeats: 1 };
-        match worker.report(order, dir, number) {
+        match worker.report(order, dir) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => not_run(error),
         }

@@ -107,8 +107,8 @@ impl Runs {
             cases,
             (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
             |_, case| label(case),
-            |worker, at, case| {
-                let outcome = run(case, environments, &limits, read, worker, (out, at));
+            |worker, case| {
+                let outcome = run(case, environments, &limits, read, worker, out);
                 if outcome.dir.is_none() && outcome.skipped.is_none() && queue.is_interrupted() {
                     return Err(NotStarted::Interrupted);
                 }
@@ -130,7 +130,7 @@ fn run(
     limits: &Limits,
     read: &Read<'_>,
     worker: &mut Worker,
-    (out, at): (&Path, usize),
+    out: &Path,
 ) -> Outcome {
     let python = match environments.get(&case.release.packages) {
         None => None,
@@ -155,7 +155,7 @@ fn run(
         return Outcome::skipped(reason);
     }
     let dir = out.join(&case.row.name).join(case.file_name());
-    let outcome = match worker.report(order, &dir, at) {
+    let outcome = match worker.report(order, &dir) {
         Ok(report) => {
             let judgement = case.row.judge(case.release, &report);
             match report.limit().filter(|_| !judgement.ok) {

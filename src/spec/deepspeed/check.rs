@@ -1,6 +1,6 @@
 //! Compares a file with the registry, key by key.
 
-use super::document::{Json, Member, meant_by};
+use super::document::{Json, LARGEST_WHOLE, Member, meant_by};
 use super::key::{Key, Neutral, Role, Shape};
 use super::message::{MOST_SHOWN, Problem, Remark, Spot};
 use super::registry::{self, OLD_BF16, RELEASE};
@@ -115,12 +115,21 @@ fn refusal(key: &Key, value: &Json) -> String {
     let switch = format!("{}.enabled", key.path);
     let advice = match value {
         Json::Text(text) => meant_by(text).map(|meant| format!("; {meant}")).unwrap_or_default(),
+        // A whole number that is large enough, and still not taken.
+        Json::Number(_) if key.shape.takes(&Json::Number(1.into())) && is_too_large(value) => {
+            format!("; the largest that is taken is {LARGEST_WHOLE}")
+        }
         Json::Bool(on) if key.shape.is_section() && registry::find(&switch).is_some() => {
             format!("; write {{\"enabled\": {on}}}")
         }
         _ => String::new(),
     };
     format!("must be {}, not {}{advice}", key.shape.in_words(), value.in_words())
+}
+
+/// True for a whole number that is larger than those that are taken.
+fn is_too_large(value: &Json) -> bool {
+    value.as_number().is_some_and(|number| number.fract() == 0.0 && number > LARGEST_WHOLE)
 }
 
 fn not_yet(value: &Json, neutral: Neutral, why: &str) -> String {

@@ -4,6 +4,9 @@ use serde_json::{Map, Number, Value};
 
 use super::message::Spot;
 
+/// Largest whole number that is taken: beyond 2^53 not every one is a float.
+pub(super) const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
+
 /// A value of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json {
@@ -56,10 +59,8 @@ impl Json {
 
     /// The value as a whole number. `5e8` and `4.0` are whole numbers, as they are to pydantic.
     pub(super) fn as_whole(&self) -> Option<i64> {
-        // Beyond 2^53 not every whole number is a float, so none is taken from there.
-        const LIMIT: f64 = 9_007_199_254_740_992.0;
         let number = self.as_number()?;
-        (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)
+        (number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE).then_some(number as i64)
     }
 
     /// The value, or its kind, in words for a message.
@@ -113,8 +114,11 @@ pub(super) fn meant_by(text: &str) -> Option<&'static str> {
         "True" => Some("write true"),
         "False" => Some("write false"),
         "None" => Some("write null"),
-        word if word.parse::<f64>().is_ok() => Some("remove the quotes"),
-        _ => None,
+        word => match word.parse::<f64>() {
+            Ok(number) if number.is_finite() => Some("remove the quotes"),
+            Ok(_) => Some("write a number that is finite"),
+            Err(_) => None,
+        },
     }
 }
 

@@ -163,14 +163,16 @@ impl<'t> Tree<'t> {
         }
     }
 
-    /// Puts a value that is a string into the tree.
+    /// Puts a value that the parser takes for a string into the tree.
     fn string(&mut self, value: &str, state: &State) {
         let start = state.input_range().map_or(0, |range| range.start);
         let is_quoted = self.text.get(start..).is_some_and(|it| it.starts_with(['"', '\'']));
         if !is_quoted && value.contains([',', '}', ']']) {
             self.greedy = Some(Greedy { start, text: short(value) });
         }
-        self.put(Json::Text(value.to_owned()));
+        // A number with more digits than the parser keeps.
+        let number = (!is_quoted).then(|| serde_json::from_str(value).ok()).flatten();
+        self.put(number.map_or_else(|| Json::Text(value.to_owned()), Json::Number));
     }
 
     /// Explains an error of the parser as a problem that says what to change.

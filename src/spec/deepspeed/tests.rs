@@ -361,6 +361,31 @@ fn a_file_that_is_no_configuration_is_not_read_to_its_end() {
     assert!(error.ends_with("is this another file?"), "{error}");
 }
 
+/// The complaint about a file with this value of a key.
+fn refused(key: &str, value: &str) -> String {
+    let text = format!("{{\n\"train_micro_batch_size_per_gpu\": 1,\n\"{key}\": {value}\n}}");
+    told(&text, SpecRequest::default())
+}
+
+#[test]
+fn numbers_that_are_not_finite_or_too_large_are_refused_as_such() {
+    for value in ["NaN", "Infinity", "-inf", "1e999", "\"NaN\""] {
+        let said = refused("gradient_clipping", value);
+        let quoted = value.trim_matches('"');
+        let wanted =
+            format!("must be a number, 0 or more, not {quoted:?}; write a number that is finite");
+        assert!(said.contains(&wanted), "{said}");
+    }
+    for value in ["99999999999999999999999", "18446744073709551616", "1e18"] {
+        let said = refused("train_batch_size", value);
+        assert!(said.ends_with("; the largest that is taken is 9007199254740992"), "{said}");
+        assert!(!said.contains('"'), "{said}");
+        let said = refused("gradient_clipping", value);
+        assert!(!said.contains("must be"), "{said}");
+    }
+    assert!(refused("train_batch_size", "1.5").ends_with("not 1.5"));
+}
+
 #[test]
 fn flags_settle_what_the_file_asks_for_in_vain() {
     let text = r#"{

@@ -10,8 +10,8 @@ use super::row::About::How;
 use super::row::Reduction::{Keep, KeepAlways};
 use super::row::{Key, Row, Setting, configured, is_passed_on};
 use super::value::Slot;
+use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{write_dtype, write_loss_scale};
-use crate::spec::engines::MIB;
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, Gpus, Invalid,

@@ -93,9 +93,17 @@ impl Value for f64 {
     }
 }
 
+/// Reads a number of bytes, with a unit or without.
+///
+/// # Errors
+/// With the advice what to write.
+pub fn size(text: &str) -> Result<ByteSize, &'static str> {
+    text.parse().map_err(|_| "give a number of bytes, or a size like 500MB or 2GiB")
+}
+
 impl Value for ByteSize {
     fn parser() -> ValueParser {
-        clap::value_parser!(ByteSize).into()
+        ValueParser::new(size)
     }
 
     /// The number of bytes, because with a unit it would be rounded.

@@ -9,6 +9,7 @@
 //! | [`settings`](settings()) | the numbers and dtypes |
 //! | [`groups`](groups()) | the ranks that take part in a collective, and its result |
 //! | [`hook`](hook()) | the hooks that autograd calls |
+//! | [`flow`] | a gradient flow, into which slips of `arrivals`, `buckets`, `leak`, `handover` and `process` are built |
 //! | [`arrivals`] | a gradient on its way into the accumulation |
 //! | [`buckets`] | the bucket, and the times of its flushes |
 //! | [`leak`] | the order of accumulation and reduction |

@@ -1,0 +1,37 @@
+//! Weights of a run of elements, window by window: the one place where codes are read back.
+
+use crate::spec::code::Code;
+
+use super::{largest, snap};
+
+/// Weights that were read from one window.
+pub struct Window {
+    /// Weights by column of the run (see [`crate::spec::RunSpec::column`]).
+    pub weights: Vec<f64>,
+    /// Largest coefficient of a spare row: data that no gradient explains.
+    pub residual: f64,
+}
+
+/// Decodes `values`, at least [`Code::shortest`] of them, whose first element is flat element
+/// `start`: in windows as long as the code if there are as many values, else half as long. The last
+/// window overlaps the one before.
+///
+/// A weight within `tolerance` of an integer is that integer.
+pub fn windows(
+    code: &Code,
+    contributions: usize,
+    (start, values): (usize, &[f64]),
+    tolerance: f64,
+) -> impl Iterator<Item = Window> {
+    let is_whole = values.len() >= code.length();
+    let length = if is_whole { code.length() } else { code.shortest() };
+    let last = values.len() - length;
+    (0..last).step_by(length).chain([last]).map(move |offset| {
+        let mut weights = code.decode(&values[offset..][..length], start + offset);
+        let spare = weights.split_off(contributions);
+        for weight in &mut weights {
+            *weight = snap(*weight, tolerance);
+        }
+        Window { weights, residual: largest(spare.into_iter().map(f64::abs)) }
+    })
+}
