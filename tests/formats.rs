@@ -7,7 +7,7 @@ use std::path::Path;
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::suite::{render, render_within};
+use zprobe::report::render::{render_suite as render, render_suite_within as render_within};
 use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
 use zprobe::report::{Form, Report, Verdict};
 use zprobe::spec::Engine;
