@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::causes::Cause;
 use super::words::amount;
-use super::{Exit, Finding, Report, Schema, Verdict};
+use super::{Exit, Finding, Report, Schema, Severity, Verdict};
 use crate::spec::{Engine, named_enum};
 
 /// A suite and its results.
@@ -131,6 +131,16 @@ named_enum! {
         Expired = "expired",
         /// The entry accepts nothing that was found.
         Unused = "unused",
+    }
+}
+
+impl NoticeKind {
+    /// Severity of the problem: an entry that is out of date hides nothing any more.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::Expired => Severity::Error,
+            Self::Unused => Severity::Warning,
+        }
     }
 }
 

@@ -5,8 +5,7 @@
 use std::fmt::Write as _;
 
 use super::text::summary;
-use crate::report::Severity;
-use crate::report::suite::{Case, NoticeKind, Status, Suite};
+use crate::report::suite::{Case, Status, Suite};
 use crate::report::words::amount;
 use crate::visible::Visible;
 
@@ -35,10 +34,7 @@ pub fn render(suite: &Visible<Suite>) -> String {
         text += &command("notice", None, "zprobe check", &format!("skipped {skipped}"));
     }
     for notice in &suite.notices {
-        let level = match notice.kind {
-            NoticeKind::Expired => "error",
-            NoticeKind::Unused => "warning",
-        };
+        let level = notice.kind.severity().name();
         let place = Some((notice.file.as_str(), notice.line));
         text += &command(level, place, &format!("{} baseline entry", notice.kind), &notice.message);
     }
@@ -58,11 +54,7 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
     }
     for it in &case.findings {
         let finding = &it.finding;
-        let level = match (&it.accepted, finding.severity) {
-            (Some(_), _) => "notice",
-            (None, Severity::Warning) => "warning",
-            (None, Severity::Error) => "error",
-        };
+        let level = if it.accepted.is_some() { "notice" } else { finding.severity.name() };
         let title = format!("{} in {place_of_all}", finding.title());
         let mut message = finding.statement();
         for fact in finding.lines() {

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::report::Severity;
-use crate::report::suite::{Case, CaseFinding, NoticeKind, Suite};
+use crate::report::suite::{Case, CaseFinding, Suite};
 use crate::visible::Visible;
 
 /// Address of the JSON Schema of the format.
@@ -59,7 +58,7 @@ fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
         let mut rule = Map::new();
         rule.insert("id".into(), json!(finding.code));
         rule.insert("name".into(), json!(finding.name));
-        rule.insert("defaultConfiguration".into(), json!({ "level": level(finding.severity) }));
+        rule.insert("defaultConfiguration".into(), json!({ "level": finding.severity }));
         if let Some(page) = pages.get(&*finding.code) {
             rule.insert("shortDescription".into(), json!({ "text": finding.title() }));
             rule.insert("fullDescription".into(), json!({ "text": meaning(page) }));
@@ -85,7 +84,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     let mut result = json!({
         "ruleId": finding.code,
         "ruleIndex": rules.iter().position(|id| finding.code == *id),
-        "level": level(finding.severity),
+        "level": finding.severity,
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
         // A rule in a case is one alert, whatever numbers are in its message.
@@ -143,12 +142,8 @@ fn notifications(suite: &Suite) -> Vec<Value> {
         })
     });
     let notices = suite.notices.iter().map(|notice| {
-        let level = match notice.kind {
-            NoticeKind::Expired => "error",
-            NoticeKind::Unused => "warning",
-        };
         json!({
-            "level": level,
+            "level": notice.kind.severity(),
             "message": { "text": message(&notice.message) },
             "locations": [location(&notice.file, notice.line, None)],
         })
@@ -166,11 +161,4 @@ fn notifications(suite: &Suite) -> Vec<Value> {
 /// A message in which nothing is a link: `[words](address)` is one.
 fn message(text: &str) -> String {
     text.replace("](", "] (")
-}
-
-const fn level(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    }
 }
