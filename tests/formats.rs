@@ -7,11 +7,15 @@ use std::path::Path;
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::suite::{render, render_within};
+use zprobe::report::document::{Block, Document};
+use zprobe::report::render::markdown::escaped;
+use zprobe::report::render::{render as rendered, render_within as rendered_within};
+use zprobe::report::render::{render_suite as render, render_suite_within as render_within};
 use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
 use zprobe::report::{Form, Report, Verdict};
 use zprobe::spec::Engine;
 use zprobe::trace::Trace;
+use zprobe::visible::Visible;
 
 fn report(trace: &str) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(trace);
@@ -271,5 +275,36 @@ fn a_single_run_is_a_suite_of_one_case() {
         let sarif = assert_sarif(&render(&suite, Form::Sarif).unwrap());
         let results = sarif["runs"][0]["results"].as_array().unwrap().len();
         assert_eq!(results > 0, report.verdict != Verdict::Clean, "{trace}");
+    }
+}
+
+#[test]
+fn terminal_and_markdown_say_every_fact_of_the_document() {
+    for trace in ["boundary-leak", "dead-hooks", "rank-dies", "clean-ipg-bucket"] {
+        let report = report(trace);
+        let visible = Visible::of(&report).unwrap();
+        let document = Document::of(&visible).unwrap();
+        let suite = || unreachable!("a run has these forms of its own");
+        let full = rendered_within(&report, Form::Full, 5000, suite).unwrap();
+        let full = anstream::adapter::strip_str(&full).to_string();
+        let markdown = rendered(&report, Form::Markdown).unwrap();
+        let mut said = 0;
+        for section in &document.sections {
+            assert_eq!(full.contains(&section.title), !section.is_detail, "{}", section.title);
+            let facts = section.blocks.iter().filter_map(|block| match block {
+                Block::Facts(facts) => Some(facts),
+                _ => None,
+            });
+            for fact in facts.flatten() {
+                for words in &fact.said {
+                    let words = words.text();
+                    assert!(full.contains(&format!("{}{words}", fact.lead())), "{words}\n{full}");
+                    let words = [escaped(words), format!("`{words}`")];
+                    assert!(words.iter().any(|it| markdown.contains(it)), "{words:?}\n{markdown}");
+                    said += 1;
+                }
+            }
+        }
+        assert!(said > 3, "{trace}: {said} facts");
     }
 }

@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 use zprobe::diagnose::{diagnose, rules};
 use zprobe::lab::compare::render::render as compared;
 use zprobe::lab::compare::{Comparison, Side};
-use zprobe::report::render::suite::render as rendered_suite;
-use zprobe::report::render::{html, render};
+use zprobe::report::render::{html, render, render_suite};
 use zprobe::report::suite::Suite;
 use zprobe::report::{Form, KnownBug, Minimised, Report, RuleCode};
 use zprobe::trace::{Event, Record, Trace};
@@ -241,7 +240,7 @@ fn forms(trace: &Trace, text: &str) -> BTreeMap<String, String> {
     suite.cases[0].file = Some(text.to_owned());
     suite.cases[0].description = text.to_owned();
     for format in Form::ALL {
-        forms.insert(format!("suite {format}"), rendered_suite(&suite, *format).unwrap());
+        forms.insert(format!("suite {format}"), render_suite(&suite, *format).unwrap());
     }
     let side = |name: String, report: Report| Side { name, report, trace: Some(trace.clone()) };
     let mut other = report.clone();

@@ -10,77 +10,57 @@ use crate::redact::Kind;
 use crate::report::render;
 use crate::trace::Trace;
 
-/// A file that an attachment may have.
-struct Maker {
-    path: &'static str,
-    about: &'static str,
-    /// Function that makes the content; it returns none where there is nothing to say.
-    make: fn(&Material) -> Result<Option<String>>,
-}
+/// Path of a file that an attachment may have, its description, and the function that makes its content: none where
+/// there is nothing to say.
+type Maker = (&'static str, &'static str, fn(&Material) -> Result<Option<String>>);
 
 /// Makers of every file but the logs and the manifest. A new file is an entry here.
 const MAKERS: &[Maker] = &[
-    Maker {
-        path: "report.md",
-        about: "the bug report, to be pasted as the text of an issue",
-        make: |material| Ok(Some(issue::text(material))),
-    },
-    Maker {
-        path: "report.html",
-        about: "the report as a page, to be opened in a browser; it loads nothing",
-        make: |material| page(material).map(Some),
-    },
-    Maker {
-        path: "standalone.py",
-        about: "shows the same numbers without zprobe; start it with torchrun",
-        make: |material| Ok(material.script.clone().ok()),
-    },
-    Maker {
-        path: "command.txt",
-        about: "the command of this run",
-        make: |material| Ok(material.command.as_ref().map(|command| command.line() + "\n")),
-    },
-    Maker {
-        path: CONFIG_FILE,
-        about: "the file that the command names",
-        make: |material| {
-            let config = material.command.as_ref().and_then(|it| it.deepspeed_config.as_ref());
-            config.map(pretty).transpose()
-        },
-    },
-    Maker {
-        path: "deepspeed-as-passed.json",
-        about: "the configuration that DeepSpeed was given",
-        make: |material| {
-            material.report.run.spec.deepspeed_config().as_ref().map(pretty).transpose()
-        },
-    },
-    Maker {
-        path: "spec.json",
-        about: "everything about the run that was asked for",
-        make: |material| pretty(&material.report.run.spec).map(Some),
-    },
-    Maker {
-        path: "environment.txt",
-        about: "the machine, the versions, and the variables that matter, when this was made",
-        make: |material| Ok(Some(material.environment.text())),
-    },
-    Maker {
-        path: "run/report.json",
-        about: "the report, for programs: schema/report.v1.schema.json",
-        make: |material| Ok(Some(material.report.to_json()?)),
-    },
-    Maker {
-        path: "run/trace.jsonl",
-        about: "what every rank did, buffers included; `zprobe diagnose run` reads it",
-        make: |material| Ok(Some(material.trace.text.clone())),
-    },
+    ("report.md", "the bug report, to be pasted as the text of an issue", |material| {
+        Ok(Some(issue::text(material)?))
+    }),
+    (
+        "report.html",
+        "the report as a page, to be opened in a browser; it loads nothing",
+        |material| page(material).map(Some),
+    ),
+    (
+        "standalone.py",
+        "shows the same numbers without zprobe; start it with torchrun",
+        |material| Ok(material.script.clone().ok()),
+    ),
+    ("command.txt", "the command of this run", |material| {
+        Ok(material.command.as_ref().map(|command| command.line() + "\n"))
+    }),
+    (CONFIG_FILE, "the file that the command names", |material| {
+        let config = material.command.as_ref().and_then(|it| it.deepspeed_config.as_ref());
+        config.map(pretty).transpose()
+    }),
+    ("deepspeed-as-passed.json", "the configuration that DeepSpeed was given", |material| {
+        material.report.run.spec.deepspeed_config().as_ref().map(pretty).transpose()
+    }),
+    ("spec.json", "everything about the run that was asked for", |material| {
+        pretty(&material.report.run.spec).map(Some)
+    }),
+    (
+        "environment.txt",
+        "the machine, the versions, and the variables that matter, when this was made",
+        |material| Ok(Some(material.environment.text())),
+    ),
+    ("run/report.json", "the report, for programs: schema/report.v1.schema.json", |material| {
+        Ok(Some(material.report.to_json()?))
+    }),
+    (
+        "run/trace.jsonl",
+        "what every rank did, buffers included; `zprobe diagnose run` reads it",
+        |material| Ok(Some(material.trace.text.clone())),
+    ),
 ];
 
 /// Makes every file that has content, except the manifest.
 pub(super) fn all(material: &Material) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for Maker { path, about, make } in MAKERS {
+    for (path, about, make) in MAKERS {
         if let Some(text) = make(material)? {
             entries.push(Entry { path: (*path).to_owned(), about: (*about).to_owned(), text });
         }

@@ -9,8 +9,7 @@ use clap::builder::BoolishValueParser;
 use zprobe::console::{self, columns};
 use zprobe::diagnose::rules;
 use zprobe::lab::secrets;
-use zprobe::report::render::suite::{render, render_within};
-use zprobe::report::render::{self, html};
+use zprobe::report::render::{html, render_suite, render_suite_within, render_within};
 use zprobe::report::suite::Suite;
 use zprobe::report::{Exit, Form, Report};
 use zprobe::trace::Trace;
@@ -53,7 +52,7 @@ impl Output {
             let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
-        let text = render::render_within(report, self.output_format, columns(), suite)?;
+        let text = render_within(report, self.output_format, columns(), suite)?;
         print(&text, self.output_format, suite)?;
         if let Some(path) = &self.export_json {
             write(path, &report.to_json()?)?;
@@ -96,7 +95,7 @@ impl Exports {
     pub fn write(&self, suite: &Suite) -> Result<()> {
         for (path, form) in [(&self.export_junit, Form::Junit), (&self.export_sarif, Form::Sarif)] {
             if let Some(path) = path {
-                write(path, &render(suite, form)?)?;
+                write(path, &render_suite(suite, form)?)?;
             }
         }
         Ok(())
@@ -113,7 +112,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 
 /// Prints a suite.
 pub fn print_suite(suite: &Suite, form: Form) -> Result<()> {
-    print(&render_within(suite, form, columns())?, form, || Ok(suite.clone()))
+    print(&render_suite_within(suite, form, columns())?, form, || Ok(suite.clone()))
 }
 
 /// Prints a document in this form. Annotations of GitHub Actions go with a summary of the job, where it wants
@@ -124,7 +123,7 @@ fn print(text: &str, form: Form, suite: impl FnOnce() -> Result<Suite>) -> Resul
     }
     console::commands(text)?;
     if let Some(path) = std::env::var_os(SUMMARY).map(PathBuf::from) {
-        let summary = render(&suite()?, Form::Markdown)?;
+        let summary = render_suite(&suite()?, Form::Markdown)?;
         let file = OpenOptions::new().append(true).create(true).open(&path);
         file.and_then(|mut file| file.write_all(summary.as_bytes()))
             .with_context(|| format!("{SUMMARY}: cannot write {}", path.display()))?;

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 pub(crate) mod blank;
+pub mod document;
 mod exit;
 mod form;
 mod precision;
@@ -354,6 +355,16 @@ pub struct Norms {
     pub norms: Vec<Option<f64>>,
     /// Difference to rank 0 in percent; empty where ranks hold different parts.
     pub difference_percent: Vec<Option<f64>>,
+}
+
+impl Norms {
+    /// Norms with their ranks, in ascending order.
+    pub fn sorted(&self) -> Vec<(f64, usize)> {
+        let known = self.norms.iter().enumerate().filter_map(|(rank, norm)| Some(((*norm)?, rank)));
+        let mut sorted: Vec<(f64, usize)> = known.collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        sorted
+    }
 }
 
 /// Loss and gradient norms of a step, as a training log would show them.

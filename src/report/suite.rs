@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::causes::Cause;
-use super::{Exit, Finding, Report, Schema, Verdict};
+use super::words::amount;
+use super::{Exit, Finding, Report, Schema, Severity, Verdict};
 use crate::spec::{Engine, named_enum};
 
 /// A suite and its results.
@@ -133,6 +134,16 @@ named_enum! {
     }
 }
 
+impl NoticeKind {
+    /// Severity of the problem: an entry that is out of date hides nothing any more.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::Expired => Severity::Error,
+            Self::Unused => Severity::Warning,
+        }
+    }
+}
+
 /// The exit code that goes with many statuses: that of the worst, unless nothing ran.
 pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
     let statuses: Vec<Status> = statuses.into_iter().collect();
@@ -177,22 +188,21 @@ impl Suite {
         }
     }
 
-    /// Skipped cases, by engine and reason.
-    pub fn skips(&self) -> BTreeMap<(Engine, &str), Vec<&Case>> {
+    /// Skipped cases in words, by engine and reason: `2 probes of ddp (a, b): no torch`. Cases have their names
+    /// where others of the engine were run.
+    pub fn skipped(&self) -> Vec<String> {
+        let words = |((engine, reason), cases): ((Engine, &str), Vec<&Case>)| {
+            let ran = self.cases.iter().any(|it| it.engine == engine && it.run_was_made());
+            let names: Vec<&str> = cases.iter().map(|case| case.probe.as_str()).collect();
+            let names = if ran { format!(" ({})", names.join(", ")) } else { String::new() };
+            format!("{} of {engine}{names}: {reason}", amount(cases.len(), "probe"))
+        };
         let mut skips: BTreeMap<_, Vec<&Case>> = BTreeMap::new();
         for case in self.cases.iter().filter(|case| case.status == Status::Skipped) {
             let reason = case.reason.as_deref().unwrap_or_default();
             skips.entry((case.engine, reason)).or_default().push(case);
         }
-        skips
-    }
-
-    /// Names of skipped cases, where others of the engine were run.
-    pub fn names(&self, skipped: &[&Case]) -> Option<String> {
-        let engine = skipped.first()?.engine;
-        let some_ran = self.cases.iter().any(|case| case.engine == engine && case.run_was_made());
-        let names: Vec<&str> = skipped.iter().map(|case| case.probe.as_str()).collect();
-        some_ran.then(|| names.join(", "))
+        skips.into_iter().map(words).collect()
     }
 
     /// A single run as a suite of one case.
@@ -205,7 +215,7 @@ impl Suite {
         let case = Case {
             probe: "run".to_owned(),
             engine: report.run.spec.engine(),
-            description: super::render::headline(report),
+            description: super::document::headline(report),
             file: None,
             command,
             expected: Verdict::Clean.to_string(),
@@ -231,6 +241,13 @@ impl Suite {
     /// Never for suites that [`Suite::new`] makes.
     pub fn to_json(&self) -> serde_json::Result<String> {
         crate::visible::json(self)
+    }
+}
+
+impl Acceptance {
+    /// The acceptance in words: `accepted until 2026-12-31: the fix is not released`.
+    pub fn describe(&self) -> String {
+        format!("accepted until {}: {}", self.expires, self.reason)
     }
 }
 

@@ -10,6 +10,7 @@ use fit::{Part, fitted};
 use super::{Material, Project};
 use crate::engines;
 use crate::report::Verdict;
+use crate::report::document::{Document, Topic};
 use crate::report::render::markdown::{self, block, escaped};
 use crate::visible;
 
@@ -19,110 +20,90 @@ pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\",
 /// Most lines of a log in the text of an issue.
 const LOG_LINES: usize = 30;
 
-/// The text of the issue, of a size that GitHub takes.
-pub(super) fn text(material: &Material) -> String {
-    let parts = match material.project {
-        Project::DeepSpeed => deepspeed(material),
-        Project::PyTorch => pytorch(material),
-        Project::Plain => plain(material),
-    };
-    fitted(parts)
-}
+/// Words of a project's template for bugs, and the part of the issue that follows them.
+type Piece = (&'static str, fn(&Material, &Document<'_>) -> Vec<Part>);
 
-fn deepspeed(material: &Material) -> Vec<Part> {
-    let mut parts = vec![Part::Open("**Describe the bug**\n\n".to_owned())];
-    parts.extend(description(material));
-    parts.push(Part::Open("\n**To Reproduce**\n\n".to_owned()));
-    parts.extend(reproduction(material));
-    parts.push(Part::Open(format!("\n**Expected behavior**\n\n{}", expected(material))));
-    parts.push(Part::Open("\n**ds_report output**\n\n".to_owned()));
-    parts.push(collected(
-        "ds_report",
-        material.environment.ds_report.as_deref(),
-        "`zprobe report --python PATH` collects it from the interpreter that had the bug.\n",
-    ));
-    parts.push(Part::Open(format!(
+const DEEPSPEED: &[Piece] = &[
+    ("**Describe the bug**\n\n", description),
+    ("\n**To Reproduce**\n\n", reproduction),
+    ("\n**Expected behavior**\n\n", expected),
+    ("\n**ds_report output**\n\n", ds_report),
+    (
         "\n**Screenshots**\n\nNone; the weights above are what there is to see.\n\n\
-         **System info (please complete the following information):**\n{}\n\
-         **Launcher context**\n\n{}\n\
-         **Docker context**\n\n{}\n\
-         **Additional context**\n\n",
-        system(material),
-        launcher(material),
-        container(material),
-    )));
-    parts.extend(context(material));
-    parts
-}
+         **System info (please complete the following information):**\n",
+        system,
+    ),
+    ("\n**Launcher context**\n\n", launcher),
+    ("\n**Docker context**\n\n", container),
+    ("\n**Additional context**\n\n", context),
+];
 
-fn pytorch(material: &Material) -> Vec<Part> {
-    let mut parts = vec![Part::Open("### 🐛 Describe the bug\n\n".to_owned())];
-    parts.extend(description(material));
-    parts.push(Part::Open("\nTo reproduce:\n\n".to_owned()));
-    parts.extend(reproduction(material));
-    parts.push(Part::Open(format!("\n{}\n", expected(material))));
-    parts.extend(context(material));
-    parts.push(Part::Open(format!("\n### Versions\n\n{}\n", system(material))));
-    parts.push(collected(
-        "python -m torch.utils.collect_env",
-        material.environment.collect_env.as_deref(),
-        "`zprobe report --python PATH` adds the output of `python -m torch.utils.collect_env`.\n",
-    ));
-    parts
-}
+const PYTORCH: &[Piece] = &[
+    ("### 🐛 Describe the bug\n\n", description),
+    ("\nTo reproduce:\n\n", reproduction),
+    ("\n", expected),
+    ("\n", context),
+    ("\n### Versions\n\n", system),
+    ("\n", collect_env),
+];
 
-fn plain(material: &Material) -> Vec<Part> {
-    let mut parts = vec![Part::Open("### Describe the bug\n\n".to_owned())];
-    parts.extend(description(material));
-    parts.push(Part::Open("\n### To reproduce\n\n".to_owned()));
-    parts.extend(reproduction(material));
-    parts.push(Part::Open(format!(
-        "\n### Expected behavior\n\n{}\n### Environment\n\n{}\n### Additional context\n\n",
-        expected(material),
-        system(material),
-    )));
-    parts.extend(context(material));
-    parts
+const PLAIN: &[Piece] = &[
+    ("### Describe the bug\n\n", description),
+    ("\n### To reproduce\n\n", reproduction),
+    ("\n### Expected behavior\n\n", expected),
+    ("\n### Environment\n\n", system),
+    ("\n### Additional context\n\n", context),
+];
+
+/// The text of the issue, of a size that GitHub takes.
+///
+/// # Errors
+/// As [`Document::of`].
+pub(super) fn text(material: &Material) -> serde_json::Result<String> {
+    let document = Document::of(&material.shown)?;
+    let pieces = match material.project {
+        Project::DeepSpeed => DEEPSPEED,
+        Project::PyTorch => PYTORCH,
+        Project::Plain => PLAIN,
+    };
+    let parts = |(words, part): &Piece| {
+        let part = part(material, &document);
+        [Part::Open((*words).to_owned())].into_iter().chain(part)
+    };
+    Ok(fitted(pieces.iter().flat_map(parts).collect()))
 }
 
 /// The setup of the run, its findings, the ranks that did not finish, and the weights.
-fn description(material: &Material) -> Vec<Part> {
-    let report = &material.report;
-    let first = match report.verdict {
+fn description(_: &Material, document: &Document<'_>) -> Vec<Part> {
+    let first = match document.verdict {
         Verdict::Findings => {
-            "A synthetic model with known gradients was trained for a few steps, and \
-                              not every (rank, microbatch) gradient reached the optimizer once, with \
-                              its right weight:"
+            "was trained for a few steps, and not every (rank, microbatch) gradient reached the \
+             optimizer once, with its right weight:"
         }
-        Verdict::Crashed => {
-            "A synthetic model with known gradients was to be trained for a few steps, \
-                             and not every rank got to the end:"
-        }
+        Verdict::Crashed => "was to be trained for a few steps, and not every rank got to the end:",
         Verdict::Inconclusive => {
-            "A synthetic model with known gradients was to be trained for a few \
-                                  steps, and the run ended without an answer:"
+            "was to be trained for a few steps, and the run ended without an answer:"
         }
-        Verdict::Clean => {
-            "A synthetic model with known gradients was trained for a few steps, and \
-                           nothing was wrong with its gradients:"
-        }
+        Verdict::Clean => "was trained for a few steps, and nothing was wrong with its gradients:",
     };
-    let mut text = format!("{first}\n\n{}", markdown::setup(&material.shown));
-    text += &markdown::findings(&material.shown);
-    text += &markdown::ranks(&material.shown);
+    let setting = markdown::items(&document.setting);
+    let mut text = format!("A synthetic model with known gradients {first}\n\n{setting}");
+    text += &markdown::findings(document.findings);
+    let unfinished = document.about(Topic::Ranks).filter(|section| !section.is_detail);
+    text += &unfinished.map(markdown::titled).unwrap_or_default();
     let mut parts = vec![Part::Open(text)];
-    let weights = markdown::contributions(&material.shown);
-    if !weights.is_empty() {
+    if let Some(weights) = document.about(Topic::Weights) {
         parts.push(Part::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
-             all ranks r and microbatches m of the step. 1 is right.\n{weights}"
+             all ranks r and microbatches m of the step. 1 is right.\n{}",
+            markdown::body(weights)
         )));
     }
     parts
 }
 
 /// The script and the command that reproduce the run.
-fn reproduction(material: &Material) -> Vec<Part> {
+fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
     match &material.script {
         Ok(script) => {
@@ -131,12 +112,7 @@ fn reproduction(material: &Material) -> Vec<Part> {
                 "With torch and the engine alone, on CPU ranks: `torchrun --nproc-per-node {world} \
                  standalone.py`. It prints the weights, and its exit code is 1 if one is wrong.\n\n"
             )));
-            parts.push(Part::Fold {
-                title: "standalone.py".to_owned(),
-                language: "python",
-                content: script.clone(),
-                place: "standalone.py".to_owned(),
-            });
+            parts.push(fold("standalone.py", "python", script.clone(), "standalone.py"));
         }
         Err(reason) => parts
             .push(Part::Open(format!("There is no script without zprobe: {}.\n", escaped(reason)))),
@@ -153,52 +129,59 @@ fn reproduction(material: &Material) -> Vec<Part> {
                 block("", &visible::text(&command.line()))
             )));
             if let Some(config) = &command.deepspeed_config {
-                parts.push(Part::Fold {
-                    title: super::CONFIG_FILE.to_owned(),
-                    language: "json",
-                    content: visible::json(config).unwrap_or_default(),
-                    place: super::CONFIG_FILE.to_owned(),
-                });
+                let config = visible::json(config).unwrap_or_default();
+                parts.push(fold(super::CONFIG_FILE, "json", config, super::CONFIG_FILE));
             }
         }
         None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
     }
-    if let Some(smallest) = &material.shown.minimised {
-        parts.push(Part::Open(format!(
-            "\nThe smallest configuration that shows {}:\n\n{}",
-            escaped(&smallest.code),
-            block("", &smallest.command),
-        )));
-    }
+    parts.extend(document.about(Topic::Smallest).map(|it| Part::Open(markdown::titled(it))));
     parts
 }
 
-fn expected(material: &Material) -> String {
+fn expected(material: &Material, _: &Document<'_>) -> Vec<Part> {
     let spec = &material.report.run.spec;
-    format!(
+    open(format!(
         "Every weight is 1, on every rank: the optimizer consumes the average of all {} gradients of a \
          step ({} ranks × {} microbatches), and all ranks take the same step.\n",
         spec.contributions_per_step(),
         spec.world_size,
         spec.gradient_accumulation_steps,
-    )
+    ))
 }
 
-/// Output of an engine's own script, folded; `otherwise` says how to collect it where there is
-/// none.
-fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Part {
+fn open(text: String) -> Vec<Part> {
+    vec![Part::Open(text)]
+}
+
+fn ds_report(material: &Material, _: &Document<'_>) -> Vec<Part> {
+    let otherwise = "collects it from the interpreter that had the bug";
+    collected("ds_report", material.environment.ds_report.as_deref(), otherwise)
+}
+
+fn collect_env(material: &Material, _: &Document<'_>) -> Vec<Part> {
+    let title = "python -m torch.utils.collect_env";
+    let otherwise = "adds the output of `python -m torch.utils.collect_env`";
+    collected(title, material.environment.collect_env.as_deref(), otherwise)
+}
+
+/// Output of an engine's own script, folded; `otherwise` says what `zprobe report --python PATH` does where
+/// there is none.
+fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
     match output {
-        Some(output) => Part::Fold {
-            title: title.to_owned(),
-            language: "text",
-            content: visible::text(output).into_owned(),
-            place: "environment.txt".to_owned(),
-        },
-        None => Part::Open(format!("Not collected: {otherwise}")),
+        Some(output) => {
+            let output = visible::text(output).into_owned();
+            vec![fold(title, "text", output, "environment.txt")]
+        }
+        None => open(format!("Not collected: `zprobe report --python PATH` {otherwise}.\n")),
     }
 }
 
-fn system(material: &Material) -> String {
+fn fold(title: &str, language: &'static str, content: String, place: &str) -> Part {
+    Part::Fold { title: title.to_owned(), language, content, place: place.to_owned() }
+}
+
+fn system(material: &Material, _: &Document<'_>) -> Vec<Part> {
     let environment = &material.environment;
     let fact = |wanted: &str| {
         let found = environment.facts.iter().find(|(name, _)| name == wanted);
@@ -215,41 +198,30 @@ fn system(material: &Material) -> String {
         .filter(|(name, _)| *name != "python")
         .map(|(name, version)| format!("{name} {version}"))
         .collect();
-    format!(
+    open(format!(
         " - OS: {}, kernel {}\n - GPU count and types: {gpus}\n - Interconnects: gloo over the host's \
          own network\n - Python version: {}\n - {}\n",
         fact("system"),
         fact("kernel"),
         escaped(version("python")),
         escaped(&others.join(", ")),
-    )
+    ))
 }
 
-fn launcher(material: &Material) -> String {
-    let script = match &material.script {
-        Ok(_) => " standalone.py runs under torchrun.",
-        Err(_) => "",
-    };
-    format!("zprobe starts the ranks, with the variables that torchrun sets.{script}\n")
+fn launcher(material: &Material, _: &Document<'_>) -> Vec<Part> {
+    let script = if material.script.is_ok() { " standalone.py runs under torchrun." } else { "" };
+    open(format!("zprobe starts the ranks, with the variables that torchrun sets.{script}\n"))
 }
 
-fn container(material: &Material) -> &'static str {
-    if material.environment.container {
-        "In a container; its image is not known to zprobe.\n"
-    } else {
-        "No container.\n"
-    }
+fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
+    let container = "In a container; its image is not known to zprobe.\n";
+    let text = if material.environment.container { container } else { "No container.\n" };
+    open(text.to_owned())
 }
 
 /// Additional context: the configuration, variables and ends of logs, folded, and what the run
 /// could have seen.
-fn context(material: &Material) -> Vec<Part> {
-    let fold = |title: &str, language, content: String, place: &str| Part::Fold {
-        title: title.to_owned(),
-        language,
-        content,
-        place: place.to_owned(),
-    };
+fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
     if let Some(config) = &material.report.run.spec.deepspeed_config() {
         let text = visible::json(config).unwrap_or_default();
@@ -283,9 +255,8 @@ fn context(material: &Material) -> Vec<Part> {
         Some(repeats) => format!(" {}", super::only_one(repeats)),
         None => String::new(),
     };
-    parts.push(Part::Open(format!(
-        "{}\nThe attached zip has the recorded run, for `zprobe diagnose run`.{alone}\n",
-        markdown::power(&material.shown)
-    )));
+    let power = document.about(Topic::Power).map(markdown::titled).unwrap_or_default();
+    let zip = "The attached zip has the recorded run, for `zprobe diagnose run`.";
+    parts.push(Part::Open(format!("{power}\n{zip}{alone}\n")));
     parts
 }

@@ -1,10 +1,10 @@
-//! Renderers: one report, many forms. One file each, in one registry.
+//! Renderers: one report, and one suite, in many forms. One file each, in one registry.
 
 mod concise;
 mod full;
 mod html;
 pub mod markdown;
-pub mod suite;
+mod suite;
 
 pub use self::html::html;
 use super::suite::Suite;
@@ -35,15 +35,36 @@ pub fn render_within(
     suite: impl FnOnce() -> anyhow::Result<Suite>,
 ) -> anyhow::Result<String> {
     Ok(match form {
-        Form::Full => full::render(&Visible::of(report)?, columns),
+        Form::Full => full::render(&Visible::of(report)?, columns)?,
         Form::Concise => concise::render(&Visible::of(report)?),
         Form::Json => report.to_json()?,
-        Form::Markdown => markdown::render(&Visible::of(report)?),
-        Form::Junit | Form::Github | Form::Sarif => suite::render(&suite()?, form)?,
+        Form::Markdown => markdown::render(&Visible::of(report)?)?,
+        Form::Junit | Form::Github | Form::Sarif => render_suite(&suite()?, form)?,
     })
 }
 
-/// Reason for the verdict, in one line.
-pub(super) fn headline(report: &Report) -> String {
-    full::headline(report)
+/// Renders a suite. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
+///
+/// # Errors
+/// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
+pub fn render_suite(suite: &Suite, form: Form) -> anyhow::Result<String> {
+    render_suite_within(suite, form, WIDTH)
+}
+
+/// Renders a suite for a terminal of so many columns.
+///
+/// # Errors
+/// As [`render_suite`].
+pub fn render_suite_within(suite: &Suite, form: Form, columns: usize) -> anyhow::Result<String> {
+    let visible = || Visible::of(suite);
+    Ok(match form {
+        Form::Full => suite::text::full(&visible()?, columns),
+        Form::Concise => suite::text::concise(&visible()?),
+        Form::Json => suite.to_json()?,
+        Form::Markdown => suite::markdown::render(&visible()?),
+        Form::Junit => suite::junit::render(&visible()?)?,
+        Form::Github => suite::github::render(&visible()?),
+        // The documentation of rules is zprobe's own.
+        Form::Sarif => suite::sarif::render(&visible()?, &suite.pages)?,
+    })
 }

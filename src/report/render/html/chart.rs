@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::labels::moment;
-use super::norms::sorted;
 use crate::report::{self, Report};
 use crate::trace::Point;
 
@@ -66,7 +65,7 @@ impl Chart {
                 .collect()
         } else {
             let median = |row: &report::Norms| {
-                let sorted = sorted(row);
+                let sorted = row.sorted();
                 sorted.get(sorted.len() / 2).map(|(norm, _)| *norm)
             };
             vec![line(report, "median of all ranks".to_owned(), &median, &x, &y)]
@@ -129,7 +128,7 @@ fn line(
 fn band(rows: &[report::Norms], x: &dyn Fn(usize) -> usize, y: &dyn Fn(f64) -> f64) -> String {
     let mut path = String::new();
     for (at, row) in rows.iter().enumerate() {
-        let sorted = sorted(row);
+        let sorted = row.sorted();
         if let (Some((low, _)), Some((high, _))) = (sorted.first(), sorted.last()) {
             // A bar for each moment: what lies between moments was not measured.
             let _ = write!(path, "M{} {:.1}V{:.1}", x(at), y(*high) - 0.5, y(*low) + 0.5);

@@ -16,8 +16,6 @@ mod lanes;
 mod norms;
 mod picture;
 mod policy;
-mod ranks;
-mod setting;
 mod time_scale;
 mod weights;
 
@@ -25,15 +23,13 @@ use askama::Template;
 
 use self::buckets::Buckets;
 use self::explanations::Explanation;
-use self::findings::{Finding, Place, Places};
+use self::findings::{Link, Places};
 use self::hooks::Hooks;
 use self::lanes::Lanes;
 use self::norms::Norms;
-use self::ranks::RankGroup;
-use self::setting::Fact;
 use self::weights::Weights;
-use super::full;
-use crate::report::{Report, Verdict, timeline::Timeline};
+use crate::report::document::{Block, Document, MOST_APART, Section, Span, Topic, groups};
+use crate::report::{Finding, Report, Severity, Verdict, timeline::Timeline};
 use crate::trace::Trace;
 use crate::visible::Visible;
 
@@ -41,27 +37,23 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Most ranks that are drawn one by one; more are drawn in groups that are alike.
-const RANKS_SHOWN: usize = 16;
+const RANKS_SHOWN: usize = MOST_APART;
 
 /// Data of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
     report: &'a Report,
+    document: Document<'a>,
     style: &'static str,
     script: &'static str,
     policy: String,
-    headline: String,
-    setting: Vec<String>,
-    findings: Vec<Finding<'a>>,
-    divergence: Option<Place<'a>>,
+    findings: Vec<(&'a Finding, Vec<Link>)>,
     weights: Weights,
     norms: Option<Norms>,
     buckets: Option<Buckets<'a>>,
     hooks: Option<Hooks<'a>>,
     lanes: Option<Lanes>,
-    ranks: Vec<RankGroup<'a>>,
-    spec: Vec<Fact>,
     explanations: Vec<Explanation<'a>>,
 }
 
@@ -89,30 +81,26 @@ fn page<'a>(
     let hooks = Hooks::new(report);
     let lanes = Lanes::new(&Timeline::new(trace));
     let explanations = explanations::of(report, explain);
-    let ranks = ranks::of(report);
+    let ranks = groups(report);
     let places = Places {
         weights: &weights,
         has_hooks: hooks.is_some(),
         has_timeline: lanes.is_some(),
         ranks: &ranks,
-        explanations: &explanations,
     };
-    let findings = findings::of(report, &places);
+    let with_links = |finding: &'a Finding| (finding, places.links(report, finding));
+    let findings = report.findings.iter().map(with_links).collect();
     let page = Page {
         style: STYLE,
         script: SCRIPT,
         policy: policy::policy(STYLE, SCRIPT),
-        headline: full::headline(report),
-        setting: full::setting(report),
+        document: Document::of(report)?,
         findings,
-        divergence: findings::divergence(report),
         weights,
         norms: Norms::new(report),
         buckets: Buckets::new(report),
         hooks,
         lanes,
-        ranks,
-        spec: setting::of(&report.run.spec)?,
         explanations,
         report,
     };
@@ -133,5 +121,20 @@ impl Page<'_> {
     /// True if some rank did not finish.
     fn unfinished(&self) -> bool {
         self.report.ranks.iter().any(|rank| !rank.finished)
+    }
+
+    /// True if the page holds the documentation of a rule.
+    fn is_explained(&self, code: &str) -> bool {
+        self.explanations.iter().any(|known| known.code == code)
+    }
+
+    /// The sections about these topics that there are.
+    fn about(&self, topics: &[Topic]) -> Vec<&Section<'_>> {
+        topics.iter().filter_map(|topic| self.document.about(*topic)).collect()
+    }
+
+    /// True if the journey departs from the plan at a buffer, which the table of weights has a row for.
+    fn departs_at_buffer(&self) -> bool {
+        self.report.first_divergence.as_ref().is_some_and(|first| first.point.is_some())
     }
 }

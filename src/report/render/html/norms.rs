@@ -64,17 +64,9 @@ fn text(norm: Option<f64>) -> String {
     norm.map_or("–".to_owned(), |norm| format!("{norm:.4}"))
 }
 
-/// Ranks in the order of their norms.
-pub(super) fn sorted(row: &report::Norms) -> Vec<(f64, usize)> {
-    let known = row.norms.iter().enumerate().filter_map(|(rank, norm)| Some(((*norm)?, rank)));
-    let mut sorted: Vec<(f64, usize)> = known.collect();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    sorted
-}
-
 /// Rank 0, smallest, median and largest.
 fn summary(row: &report::Norms) -> Vec<String> {
-    let sorted = sorted(row);
+    let sorted = row.sorted();
     let at = |place: Option<&(f64, usize)>| {
         place.map_or("–".to_owned(), |(norm, rank)| format!("{norm:.4} (rank {rank})"))
     };

@@ -4,15 +4,12 @@
 
 use std::fmt::Write as _;
 
-use super::facts;
 use super::text::summary;
-use crate::report::Severity;
-use crate::report::render::concise::place;
-use crate::report::suite::{Case, NoticeKind, Status, Suite};
+use crate::report::suite::{Case, Status, Suite};
 use crate::report::words::amount;
 use crate::visible::Visible;
 
-pub(super) fn render(suite: &Visible<Suite>) -> String {
+pub fn render(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     if let Some(why) = &suite.unchecked {
         text += &command("error", None, "zprobe check", why);
@@ -33,17 +30,11 @@ pub(super) fn render(suite: &Visible<Suite>) -> String {
             annotate(&mut text, cases[0], &cases[1..]);
         }
     }
-    for ((engine, reason), cases) in suite.skips() {
-        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
-        let count = amount(cases.len(), "probe");
-        let message = format!("{count} of {engine} skipped{names}: {reason}");
-        text += &command("notice", None, "zprobe check", &message);
+    for skipped in suite.skipped() {
+        text += &command("notice", None, "zprobe check", &format!("skipped {skipped}"));
     }
     for notice in &suite.notices {
-        let level = match notice.kind {
-            NoticeKind::Expired => "error",
-            NoticeKind::Unused => "warning",
-        };
+        let level = notice.kind.severity().name();
         let place = Some((notice.file.as_str(), notice.line));
         text += &command(level, place, &format!("{} baseline entry", notice.kind), &notice.message);
     }
@@ -62,25 +53,16 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
         also = format!("\nalso: {}", ids.join(", "));
     }
     for it in &case.findings {
-        let (finding, place) = (&it.finding, place(&it.finding));
-        let level = match (&it.accepted, finding.severity) {
-            (Some(_), _) => "notice",
-            (None, Severity::Warning) => "warning",
-            (None, Severity::Error) => "error",
-        };
-        let title = format!("{} {} in {}", finding.code, finding.name, place_of_all);
-        let mut message = if place.is_empty() {
-            finding.message.clone()
-        } else {
-            format!("{place}: {}", finding.message)
-        };
-        for evidence in facts(finding) {
-            let _ = write!(message, "\n- {evidence}");
+        let finding = &it.finding;
+        let level = if it.accepted.is_some() { "notice" } else { finding.severity.name() };
+        let title = format!("{} in {place_of_all}", finding.title());
+        let mut message = finding.statement();
+        for fact in finding.lines() {
+            let _ = write!(message, "\n- {fact}");
         }
         match &it.accepted {
             Some(accepted) => {
-                let _ =
-                    write!(message, "\naccepted until {}: {}", accepted.expires, accepted.reason);
+                let _ = write!(message, "\n{}", accepted.describe());
             }
             None => {
                 let _ = write!(message, "{also}\nagain: {}", case.command);

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::facts;
-use crate::report::render::concise::place;
 use crate::report::suite::{Case, Status, Suite};
 use crate::spec::Engine;
 use crate::visible::Visible;
 
-pub(super) fn render(suite: &Visible<Suite>) -> anyhow::Result<String> {
+pub fn render(suite: &Visible<Suite>) -> anyhow::Result<String> {
     let mut report = Report::new("zprobe");
     report.set_time(seconds(suite.seconds));
     for engine in Engine::CHOICES {
@@ -63,18 +61,12 @@ fn test_case(case: &Case) -> TestCase {
 fn story(case: &Case) -> String {
     let mut text = format!("{}\n", case.description);
     for it in &case.findings {
-        let (finding, place) = (&it.finding, place(&it.finding));
-        let separator = if place.is_empty() { "" } else { ": " };
-        let _ = writeln!(
-            text,
-            "\n{} {}: {place}{separator}{}",
-            finding.code, finding.name, finding.message
-        );
-        for evidence in facts(finding) {
-            let _ = writeln!(text, "- {evidence}");
+        let _ = writeln!(text, "\n{}: {}", it.finding.title(), it.finding.statement());
+        for fact in it.finding.lines() {
+            let _ = writeln!(text, "- {fact}");
         }
         if let Some(accepted) = &it.accepted {
-            let _ = writeln!(text, "accepted until {}: {}", accepted.expires, accepted.reason);
+            let _ = writeln!(text, "{}", accepted.describe());
         }
     }
     let _ = writeln!(text, "\nagain: {}", case.command);

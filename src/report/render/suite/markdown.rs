@@ -3,16 +3,14 @@
 
 use std::fmt::Write as _;
 
+use super::in_short;
 use super::text::summary;
-use super::{facts, in_short};
-use crate::report::render::concise::place;
-use crate::report::render::markdown::{block, code, escaped, escaped_html};
+use crate::report::render::markdown::{block, code, escaped, escaped_html, facts};
 use crate::report::suite::{Case, Status, Suite};
-use crate::report::words::amount;
 use crate::visible::Visible;
 
 /// The suite as Markdown.
-pub(super) fn render(suite: &Visible<Suite>) -> String {
+pub fn render(suite: &Visible<Suite>) -> String {
     let sign = if suite.exit_code == 0 { "✅" } else { "❌" };
     let mut text = format!("### {sign} zprobe check\n\n");
     if let Some(why) = &suite.unchecked {
@@ -47,7 +45,9 @@ pub(super) fn render(suite: &Visible<Suite>) -> String {
             None => details(&mut text, case, &[]),
         }
     }
-    skipped(&mut text, suite);
+    for skipped in suite.skipped() {
+        let _ = writeln!(text, "\nSkipped {}", escaped(&skipped));
+    }
     for notice in &suite.notices {
         let _ = writeln!(
             text,
@@ -69,31 +69,14 @@ fn details(text: &mut String, case: &Case, others: &[&Case]) {
     let _ = writeln!(text, "\n<details><summary>{ids}</summary>\n");
     let _ = writeln!(text, "{}.\n", escaped(case.description.trim_end_matches('.')));
     for it in &case.findings {
-        let (finding, place) = (&it.finding, place(&it.finding));
-        let _ = writeln!(
-            text,
-            "**{} {}** {}\n",
-            escaped(&finding.code),
-            escaped(&finding.name),
-            escaped(&place)
-        );
-        let _ = writeln!(text, "{}\n", escaped(&finding.message));
-        for evidence in facts(finding) {
-            let _ = writeln!(text, "- {}", escaped(&evidence));
-        }
+        let finding = &it.finding;
+        let (title, place) = (escaped(&finding.title()), escaped(&finding.place()));
+        let _ = writeln!(text, "**{title}** {place}\n\n{}\n", escaped(&finding.message));
+        *text += &facts(&finding.facts());
         if let Some(accepted) = &it.accepted {
-            let reason = escaped(&accepted.reason);
-            let _ = writeln!(text, "- accepted until {}: {reason}", escaped(&accepted.expires));
+            let _ = writeln!(text, "- {}", escaped(&accepted.describe()));
         }
         text.push('\n');
     }
     let _ = writeln!(text, "{}\n</details>", block("", &case.command));
-}
-
-fn skipped(text: &mut String, suite: &Suite) {
-    for ((engine, reason), cases) in suite.skips() {
-        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
-        let what = format!("{} of {engine}{names}: {reason}", amount(cases.len(), "probe"));
-        let _ = writeln!(text, "\nSkipped {}", escaped(&what));
-    }
 }

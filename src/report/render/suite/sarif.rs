@@ -8,16 +8,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::facts;
-use crate::report::Severity;
-use crate::report::render::concise::place;
-use crate::report::suite::{Case, CaseFinding, NoticeKind, Suite};
+use crate::report::suite::{Case, CaseFinding, Suite};
 use crate::visible::Visible;
 
 /// Address of the JSON Schema of the format.
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-pub(super) fn render(
+pub fn render(
     suite: &Visible<Suite>,
     pages: &BTreeMap<String, &'static str>,
 ) -> serde_json::Result<String> {
@@ -61,10 +58,9 @@ fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
         let mut rule = Map::new();
         rule.insert("id".into(), json!(finding.code));
         rule.insert("name".into(), json!(finding.name));
-        rule.insert("defaultConfiguration".into(), json!({ "level": level(finding.severity) }));
+        rule.insert("defaultConfiguration".into(), json!({ "level": finding.severity }));
         if let Some(page) = pages.get(&*finding.code) {
-            let short = format!("{} {}", finding.code, finding.name);
-            rule.insert("shortDescription".into(), json!({ "text": short }));
+            rule.insert("shortDescription".into(), json!({ "text": finding.title() }));
             rule.insert("fullDescription".into(), json!({ "text": meaning(page) }));
             rule.insert("help".into(), json!({ "text": page, "markdown": page }));
         }
@@ -80,16 +76,15 @@ fn meaning(page: &str) -> String {
 }
 
 fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value {
-    let (finding, place) = (&it.finding, place(&it.finding));
-    let separator = if place.is_empty() { "" } else { ": " };
-    let mut text = format!("{}: {place}{separator}{}", case.id(), finding.message);
-    for evidence in facts(finding) {
-        text = format!("{text}\n- {evidence}");
+    let finding = &it.finding;
+    let mut text = format!("{}: {}", case.id(), finding.statement());
+    for fact in finding.lines() {
+        text = format!("{text}\n- {fact}");
     }
     let mut result = json!({
         "ruleId": finding.code,
         "ruleIndex": rules.iter().position(|id| finding.code == *id),
-        "level": level(finding.severity),
+        "level": finding.severity,
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
         // A rule in a case is one alert, whatever numbers are in its message.
@@ -97,7 +92,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
         "properties": { "command": case.command },
     });
     if let Some(accepted) = &it.accepted {
-        let why = format!("accepted until {}: {}", accepted.expires, accepted.reason);
+        let why = accepted.describe();
         result["suppressions"] =
             json!([{ "kind": "external", "status": "accepted", "justification": why }]);
     }
@@ -147,12 +142,8 @@ fn notifications(suite: &Suite) -> Vec<Value> {
         })
     });
     let notices = suite.notices.iter().map(|notice| {
-        let level = match notice.kind {
-            NoticeKind::Expired => "error",
-            NoticeKind::Unused => "warning",
-        };
         json!({
-            "level": level,
+            "level": notice.kind.severity(),
             "message": { "text": message(&notice.message) },
             "locations": [location(&notice.file, notice.line, None)],
         })
@@ -170,11 +161,4 @@ fn notifications(suite: &Suite) -> Vec<Value> {
 /// A message in which nothing is a link: `[words](address)` is one.
 fn message(text: &str) -> String {
     text.replace("](", "] (")
-}
-
-const fn level(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    }
 }

@@ -6,13 +6,13 @@ use anstyle::{AnsiColor, Style};
 
 use super::{first_line, in_short};
 use crate::report::Finding;
-use crate::report::render::full::{Page, finding_text};
+use crate::report::render::full::Page;
 use crate::report::suite::{Case, Cause, Status, Suite};
 use crate::report::words::{amount, of_all, one_line};
 use crate::visible::Visible;
 
 /// A line for each case, and each that is not well with its evidence.
-pub(super) fn full(suite: &Visible<Suite>, columns: usize) -> String {
+pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     let mut page = Page::new(columns);
     if let Some(why) = &suite.unchecked {
         let loud = style(Status::Failed);
@@ -41,7 +41,7 @@ pub(super) fn full(suite: &Visible<Suite>, columns: usize) -> String {
 }
 
 /// A line for each case that is not well, and one for all.
-pub(super) fn concise(suite: &Visible<Suite>) -> String {
+pub fn concise(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     if let Some(why) = &suite.unchecked {
         let _ = writeln!(text, "NOT CHECKED: {why}");
@@ -58,11 +58,8 @@ pub(super) fn concise(suite: &Visible<Suite>) -> String {
 /// Skipped cases, entries of the baseline that need attention, and the summary.
 fn ending(suite: &Suite) -> String {
     let mut text = String::new();
-    for ((engine, reason), cases) in suite.skips() {
-        let count = amount(cases.len(), "probe");
-        let names = suite.names(&cases).map(|names| format!(" ({names})")).unwrap_or_default();
-        let line = format!("skipped {count} of {engine}{names}: {reason}");
-        text += &(one_line(&line) + "\n");
+    for skipped in suite.skipped() {
+        text += &format!("skipped {}\n", one_line(&skipped));
     }
     for notice in &suite.notices {
         let place = format!("{}:{}", notice.file, notice.line);
@@ -105,9 +102,9 @@ fn failure(page: &mut Page, cause: &Cause<'_>) {
     for it in &case.findings {
         match &it.accepted {
             None if it.finding.limit.is_some() => limit(page, &it.finding),
-            None => finding_text(page, &it.finding),
+            None => page.finding(&it.finding),
             Some(_) => {
-                let _ = writeln!(page, "\n{} {} (accepted)", it.finding.code, it.finding.name);
+                let _ = writeln!(page, "\n{} (accepted)", it.finding.title());
             }
         }
     }
@@ -118,11 +115,9 @@ fn accepted(page: &mut Page, case: &Case) {
     let style = style(case.status);
     let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     for it in &case.findings {
-        let finding = &it.finding;
-        page.paragraph("", &format!("{} {}: {}", finding.code, finding.name, finding.message));
+        page.paragraph("", &format!("{}: {}", it.finding.title(), it.finding.message));
         if let Some(accepted) = &it.accepted {
-            let until = format!("until {}: {}", accepted.expires, accepted.reason);
-            page.paragraph("accepted ", &until);
+            page.paragraph("", &accepted.describe());
         }
     }
 }
@@ -130,7 +125,7 @@ fn accepted(page: &mut Page, case: &Case) {
 /// Writes the limit that ended a run which has findings: a line, because it is none of them.
 fn limit(page: &mut Page, finding: &Finding) {
     let why = finding.limit.as_deref().unwrap_or_default();
-    let _ = writeln!(page, "\n{} {}", finding.code, finding.name);
+    let _ = writeln!(page, "\n{}", finding.title());
     page.paragraph("", &format!("then the run ended: cannot run here: {why}"));
 }
 

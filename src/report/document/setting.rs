@@ -1,16 +1,15 @@
 //! Settings of the run, in a few lines.
 
-use super::super::Report;
 use crate::engines;
-use crate::report::NotObserved;
 use crate::report::words::{amount, weight_text};
+use crate::report::{NotObserved, Report};
 use crate::spec::settings::ALL;
 use crate::spec::{Device, Dtype, Offload, RunSpec, Staging};
 use crate::trace::UNSET_MEMORY;
 
 /// Lines about the settings: a line each for the step, the dtypes, the software, and what is
 /// unusual.
-pub(in crate::report::render) fn setting(report: &Report) -> Vec<String> {
+pub(super) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     let mut lines = vec![
         format!(

@@ -1,0 +1,54 @@
+//! Reason for the verdict, in one line.
+
+use crate::report::words::amount;
+use crate::report::{Ending, Report, Verdict};
+
+/// Reason for the verdict, in one line.
+pub fn headline(report: &Report) -> String {
+    let spec = &report.run.spec;
+    let per_step = spec.contributions_per_step();
+    match (report.verdict, &report.findings[..]) {
+        (Verdict::Clean, _) => {
+            let steps = steps_taken(report);
+            let recorded = spec.recorded_steps().count();
+            let of_all = if recorded < spec.steps {
+                format!(" (recorded of {})", spec.steps)
+            } else {
+                String::new()
+            };
+            let skipped = match recorded - steps {
+                0 => String::new(),
+                skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
+            };
+            let repeats = report.repeats.as_ref().map_or(String::new(), |repeats| {
+                format!(", the same to the last bit in {} repeats", repeats.verdicts.len())
+            });
+            format!(
+                "all {} of {}{of_all} reached the optimizer exactly once{repeats}{skipped}",
+                amount(per_step * steps, "gradient"),
+                amount(steps, "step"),
+            )
+        }
+        (Verdict::Inconclusive, _) => match report.run.ending {
+            Ending::Interrupted => "interrupted before the ranks had finished".to_owned(),
+            Ending::CutOff => "the trace ends before the run does".to_owned(),
+            Ending::Complete => "too little could be read; see the end of this report".to_owned(),
+        },
+        (_, []) => "not every rank finished".to_owned(),
+        (_, [finding]) => format!("{} {}", finding.code, finding.name),
+        (_, findings) => {
+            let codes: Vec<&str> = findings.iter().map(|f| f.code.as_str()).collect();
+            format!("{} findings: {}", findings.len(), codes.join(", "))
+        }
+    }
+}
+
+/// Number of steps in which weights were read: the others were skipped.
+pub(super) fn steps_taken(report: &Report) -> usize {
+    let spec = &report.run.spec;
+    let last_word = spec.last_word();
+    let was_read = |step: &usize| {
+        report.contributions.iter().any(|entry| (entry.point, entry.step) == (last_word, *step))
+    };
+    spec.recorded_steps().filter(was_read).count()
+}
