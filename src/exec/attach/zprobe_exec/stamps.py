@@ -132,9 +132,11 @@ class Reader:
             runs.setdefault((name, start - offset), []).append(start)
         runs = [Run(name, origin, starts) for (name, origin), starts in runs.items()]
         if hint is not None:
+            # Something else has to be said by most of the blocks that there is room for.
+            runs = [run for run in runs if 2 * run.votes * self.stamp.step(self.sizes[run.name]) >= length]
             whole = Run(hint[0], -hint[1], [])
             whole.first, whole.last = 0, length
-            whole.votes = 0.5 + sum(run.votes for run in runs if (run.name, run.origin) == (hint[0], -hint[1]))
+            whole.votes = 0.5 + sum(it.votes for it in runs if (it.name, it.origin) == (hint[0], -hint[1]))
             runs.append(whole)
         placed = []
         for run in sorted(runs, key=lambda run: -run.votes):
