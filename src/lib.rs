@@ -16,6 +16,8 @@
 //! 6. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
 //! 7. [`report`]: built once, rendered many ways.
 //!
+//! [`exec`] is another way to a trace: from the command of a user's own training script.
+//!
 //! Above the journey: [`lab`] makes experiments of many runs, over one queue.
 //!
 //! Beside it, around real releases of engines: [`environment`] makes Python environments with pinned
@@ -35,6 +37,7 @@ pub mod doctor;
 pub mod document;
 pub mod engines;
 pub mod environment;
+pub mod exec;
 pub mod lab;
 pub mod lattice;
 pub mod launch;

@@ -167,7 +167,7 @@ fn every_fault_is_on_the_page_of_the_rule_that_names_it() {
 /// A setting as a row of a table.
 fn row_of(setting: Description) -> String {
     let engines = match setting.engines {
-        all if all.len() == Engine::ALL.len() => "all".to_owned(),
+        all if all.len() == Engine::CHOICES.len() => "all".to_owned(),
         some => some.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", "),
     };
     let default = setting.default.unwrap_or_default();

@@ -48,6 +48,14 @@ fn files() -> impl Iterator<Item = (String, &'static str)> {
     SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(adapters)
 }
 
+/// These files of the package that all rank programs share, by path.
+pub fn shared(names: &[&str]) -> impl Iterator<Item = (String, String)> {
+    let is_one =
+        |path: &str| path.strip_prefix("zprobe_rank/").is_some_and(|name| names.contains(&name));
+    let files = SHARED.iter().filter(move |(path, _)| is_one(path));
+    files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+}
+
 /// Directory of the rank program inside a run directory.
 const DIRECTORY: &str = "rank-program";
 

@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod diagnose;
 mod doctor;
+mod exec;
 mod explain;
 mod flags;
 mod interpreter;
@@ -55,6 +56,8 @@ const EXIT_CODES: [&str; 5] = [
 enum Command {
     /// Run real optimizer steps on every rank, and diagnose them
     Run(Box<run::Args>),
+    /// Run a training script of your own, unmodified, and diagnose its first steps
+    Exec(exec::Args),
     /// Run every probe of a suite over warm ranks, for a CI
     Check(Box<check::Args>),
     /// Diagnose a recorded run again
@@ -129,6 +132,7 @@ fn command() -> Result<Command> {
 fn perform(command: Command) -> Result<Exit> {
     match command {
         Command::Run(args) => run::main(*args),
+        Command::Exec(args) => exec::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Diagnose(args) => diagnose::main(&args),
         Command::Compare(args) => compare::main(&args),

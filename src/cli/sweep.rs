@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_configuration_resolves_or_is_refused_by_the_spec_and_not_by_the_command_line() {
-        for &engine in Engine::ALL {
+        for &engine in Engine::CHOICES {
             let lattice = Lattice::of(engine);
             let bases = lattice.covering();
             for configuration in bases.iter().chain(&lattice.product()) {

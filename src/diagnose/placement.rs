@@ -61,9 +61,12 @@ impl Placement {
             .flatten()
             .flat_map(|fragment| [fragment.flat.start, fragment.flat.end])
             .collect();
+        // In the first step of a script, addresses lie at the ends of pieces.
+        let has_ends = observed.spec.script().is_none_or(|script| script.reserved.is_none());
         let samples = observed.samples.iter().map(|(&place, segments)| {
             let whole = observed.layouts.get(&place).copied().unwrap_or_default();
-            (place, Samples::new(&fragments(segments, plan), &fragments(whole, plan), plan))
+            let (samples, whole) = (fragments(segments, plan), fragments(whole, plan));
+            (place, Samples::new(&samples, &whole, plan, has_ends))
         });
         Self { partitions, cuts, samples: samples.collect() }
     }
@@ -173,7 +176,8 @@ struct Samples {
 }
 
 impl Samples {
-    fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan) -> Self {
+    /// Samples of a layout; `with_ends` if they must have the first and last element of every piece.
+    fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan, with_ends: bool) -> Self {
         let count = |fragments: &[Fragment]| -> usize {
             fragments.iter().map(|fragment| fragment.flat.len()).sum()
         };
@@ -185,7 +189,7 @@ impl Samples {
         let wanted: usize = samples.iter().filter(trainable).map(|sample| sample.flat.len()).sum();
         Self {
             share: count(samples) as f64 / count(whole).max(1) as f64,
-            wanted: whole.iter().filter(trainable).all(has_ends).then_some(wanted),
+            wanted: (!with_ends || whole.iter().filter(trainable).all(has_ends)).then_some(wanted),
         }
     }
 }

@@ -5,9 +5,9 @@ use super::{Attempt, Check, Machine, NoAnswer, Python, State};
 use crate::engines;
 use crate::spec::Engine;
 
-/// A line for each engine that says whether it can run, in the order of [`Engine::ALL`].
+/// A line for each engine that says whether it can run, in the order of [`Engine::CHOICES`].
 pub fn engines(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
-    Engine::ALL.iter().map(|engine| check(*engine, machine, python)).collect()
+    Engine::CHOICES.iter().map(|engine| check(*engine, machine, python)).collect()
 }
 
 fn check(engine: Engine, machine: &Machine, python: &Result<Python, NoAnswer>) -> Check {

@@ -26,7 +26,7 @@ impl Choice {
 }
 
 /// The values of an engine's settings that are worth trying, by axis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Axes {
     /// All bases: combinations of the stage and the dtypes.
     pub bases: Vec<Vec<Choice>>,

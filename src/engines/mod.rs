@@ -12,6 +12,7 @@ mod ddp;
 mod deepspeed;
 mod fsdp2;
 mod native;
+mod script;
 pub(crate) mod source;
 
 pub use axes::{Axes, Choice};
@@ -107,13 +108,15 @@ pub fn of(engine: Engine) -> &'static Room {
         Engine::DeepSpeed => &deepspeed::ROOM,
         Engine::Ddp => &ddp::ROOM,
         Engine::Fsdp2 => &fsdp2::ROOM,
+        Engine::Script => &script::ROOM,
     }
 }
 
 /// All engines whose ranks run in Python, with the Python that they need; engines that are part of
 /// torch come first, because they are quick to try.
 pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
-    let all = Engine::ALL.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
+    let all =
+        Engine::CHOICES.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
     let (with_torch, others): (Vec<_>, Vec<_>) =
         all.partition(|(_, python)| python.package.is_none());
     with_torch.into_iter().chain(others)

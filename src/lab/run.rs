@@ -8,9 +8,10 @@ use super::order::Order;
 use super::queue::Queue;
 use super::recorded::report;
 use super::repeat;
-use super::runner::Runner;
+use super::runner::{Runner, warn_of_survivors};
 use super::store::claimed;
 use crate::console::RankProgress;
+use crate::exec::{self, NoAnswer};
 use crate::report::Report;
 use crate::trace::{Trace, is_recorded};
 
@@ -19,12 +20,7 @@ use crate::trace::{Trace, is_recorded};
 /// # Errors
 /// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
 pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
-    ensure!(
-        !is_recorded(run_dir),
-        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
-         `zprobe clean`",
-        run_dir.display(),
-    );
+    refuse_recorded(run_dir)?;
     order.refuse_what_cannot_run()?;
     claimed(run_dir, || {
         let mut runner = Runner::new(order, run_dir)?;
@@ -36,4 +32,32 @@ pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<(Report, Tr
         }
         report(run_dir)
     })
+}
+
+/// Runs the user's own script under the watch and leaves its trace in `run_dir`. Returns the reason
+/// if there is no trace.
+///
+/// # Errors
+/// When the command does not start, or `run_dir` cannot be used.
+pub fn record_script(
+    order: &exec::Order,
+    run_id: &str,
+    run_dir: &Path,
+) -> Result<Option<NoAnswer>> {
+    refuse_recorded(run_dir)?;
+    claimed(run_dir, || {
+        let over = exec::record(order, run_id, run_dir)?;
+        warn_of_survivors(&over.ended);
+        Ok(over.no_answer)
+    })
+}
+
+fn refuse_recorded(run_dir: &Path) -> Result<()> {
+    ensure!(
+        !is_recorded(run_dir),
+        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
+         `zprobe clean`",
+        run_dir.display(),
+    );
+    Ok(())
 }

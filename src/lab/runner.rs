@@ -69,7 +69,7 @@ impl Runner {
 }
 
 /// Warns of processes of a run that are left, if any are.
-fn warn_of_survivors(Ended { survivors }: &Ended) {
+pub(super) fn warn_of_survivors(Ended { survivors }: &Ended) {
     if !survivors.is_empty() {
         say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
     }

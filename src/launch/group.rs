@@ -107,6 +107,13 @@ impl ProcessGroup {
     }
 }
 
+/// Outcome of the child `pid`, which has not been waited for; none while it runs.
+pub(super) fn outcome_of(pid: Pid) -> Option<Outcome> {
+    let status = wait(pid)?;
+    let signal = || Outcome::Signal(status.signal().unwrap_or_default());
+    Some(status.code().map_or_else(signal, Outcome::Code))
+}
+
 /// Waits for a dead child. nix's `waitpid` has no name for real-time signals, and would lose them.
 fn wait(child: Pid) -> Option<ExitStatus> {
     let mut status = 0;

@@ -11,6 +11,7 @@
 //! filling up, so its memory is bounded, and no misbehaviour of a rank can leave a reader stuck.
 
 mod channel;
+mod command;
 mod conversation;
 mod group;
 mod host;
@@ -35,7 +36,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use command::{Followed, Look, UserCommand};
 pub use pool::Pool;
+pub use recorder::{now_ns, record_all};
 pub use signals::{Stop, put_signals_right};
 pub use spawn::library_path;
 use strays::Strays;
@@ -136,6 +139,18 @@ pub enum LaunchError {
         advice(.cause, "check that it exists and is executable")
     )]
     Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Error of the operating system.
+        cause: io::Error,
+    },
+    /// The user's command does not start.
+    #[error(
+        "cannot start {}: {cause}; {}",
+        .program.display(),
+        advice(.cause, "write it behind `--` as it is started without zprobe")
+    )]
+    Command {
         /// The program.
         program: PathBuf,
         /// Error of the operating system.

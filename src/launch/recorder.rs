@@ -53,6 +53,14 @@ impl<'a> Recorder<'a> {
         })
     }
 
+    /// Records the start of the run, which is the first record of a trace.
+    pub(super) fn start(&mut self, spec: &RunSpec) -> Result<(), LaunchError> {
+        self.record(Event::RunStarted {
+            spec: Box::new(spec.clone()),
+            zprobe: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+
     /// Records the line of a rank without its secrets, as far as the trace is to hold it; `record`
     /// is the parsed line.
     pub(super) fn relay(&mut self, line: &[u8], mut record: Record) -> Result<(), LaunchError> {
@@ -157,8 +165,44 @@ impl<'a> Recorder<'a> {
     }
 }
 
+/// Writes the trace of a run that is over, in `dir`, from its events in their order: each with its
+/// sender, none for the launcher, and its time.
+///
+/// # Errors
+/// When the trace cannot be written.
+pub fn record_all(
+    dir: &Path,
+    run: &str,
+    spec: &RunSpec,
+    events: impl IntoIterator<Item = (Option<usize>, u64, Event)>,
+) -> Result<(), LaunchError> {
+    let mut unseen = |_: &Record| {};
+    let mut recorder = Recorder::create(dir, run, spec, &mut unseen)?;
+    recorder.start(spec)?;
+    let mut sequence = vec![0; spec.world_size];
+    for (sender, t_ns, event) in events {
+        let Some(rank) = sender else {
+            recorder.record_at(t_ns, event)?;
+            continue;
+        };
+        let Some(next) = sequence.get_mut(rank) else { continue };
+        let record = Record {
+            v: PROTOCOL_VERSION,
+            run: run.to_owned(),
+            rank: sender,
+            seq: *next,
+            t_ns,
+            event,
+        };
+        *next += 1;
+        let line = serde_json::to_vec(&record).map_err(|err| recorder.error(err.into()))?;
+        recorder.relay(&line, record)?;
+    }
+    recorder.flush()
+}
+
 /// Nanoseconds since the Unix epoch.
-pub(super) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -39,10 +39,7 @@ pub(super) fn run(
     let mut recorder = Recorder::create(&run_dir, launch.run_id, launch.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
-    recorder.record(Event::RunStarted {
-        spec: Box::new(launch.spec.clone()),
-        zprobe: env!("CARGO_PKG_VERSION").to_owned(),
-    })?;
+    recorder.start(launch.spec)?;
     let (trace, logs) = (run_dir.join(TRACE_FILE), run_dir.clone());
     let mut supervisor = Supervisor::start(launch, run_dir, recorder).inspect_err(|_| {
         // Nothing ran, so no trace and no logs are kept. An obstacle to removing them is one that

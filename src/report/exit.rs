@@ -4,28 +4,36 @@ use super::Verdict;
 
 /// Exit code of `zprobe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
     /// Every gradient arrived; everything came out as expected; two runs are the same.
-    Clean = 0,
+    Clean,
     /// Something is wrong, or not as expected; two runs differ.
-    Findings = 1,
+    Findings,
     /// Usage or set-up error: nothing ran, or nothing that was asked for.
-    NothingRan = 2,
+    NothingRan,
     /// An engine under test crashed or hung.
-    Crashed = 3,
+    Crashed,
     /// A run ended without an answer, or the user has interrupted the experiment.
-    Inconclusive = 4,
+    Inconclusive,
+    /// The user's own command failed before there was an answer: its exit code.
+    OfCommand(u8),
 }
 
 impl Exit {
-    /// Every exit code, in ascending order.
+    /// Every exit code of zprobe's own, in ascending order.
     pub const ALL: [Self; 5] =
         [Self::Clean, Self::Findings, Self::NothingRan, Self::Crashed, Self::Inconclusive];
 
     /// The number that the process ends with.
     pub const fn code(self) -> u8 {
-        self as u8
+        match self {
+            Self::Clean => 0,
+            Self::Findings => 1,
+            Self::NothingRan => 2,
+            Self::Crashed => 3,
+            Self::Inconclusive => 4,
+            Self::OfCommand(code) => code,
+        }
     }
 
     /// The exit codes with these words for them, as a command's help shows them.

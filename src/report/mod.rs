@@ -395,7 +395,7 @@ impl Rank {
             Some(Outcome::Code(code)) => format!("exit code {code}"),
             Some(Outcome::Signal(signal)) => format!("signal {signal}"),
             Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
-            None => "no known end".to_owned(),
+            Some(Outcome::Unseen) | None => "no known end".to_owned(),
         }
     }
 }

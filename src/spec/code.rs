@@ -13,6 +13,19 @@ use std::ops::Range;
 pub struct Code {
     length: usize,
     seed: u64,
+    /// Number of gradients, where they do not take the first rows.
+    spread: Option<Spread>,
+}
+
+/// Choice of rows where more were reserved than there turned out to be gradients.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    /// Number of gradients in the run.
+    contributions: usize,
+    /// Number of microbatches in a step.
+    microbatches: usize,
+    /// Number of rows that were reserved for the microbatches of a rank and step.
+    reserved: usize,
 }
 
 impl Code {
@@ -28,7 +41,30 @@ impl Code {
     /// anything found there is data that no gradient of this run can explain.
     pub fn new(contributions: usize, seed: u64) -> Self {
         let length = (2 * contributions).next_power_of_two().max(Self::MIN_LENGTH);
-        Self { length, seed }
+        Self { length, seed, spread: None }
+    }
+
+    /// A code for so many gradients in steps of `microbatches`, for each of which more rows were
+    /// `reserved`.
+    pub fn spread(contributions: usize, microbatches: usize, reserved: usize, seed: u64) -> Self {
+        let groups = contributions / microbatches;
+        let spread = Some(Spread { contributions, microbatches, reserved });
+        Self { spread, ..Self::new(groups * reserved, seed) }
+    }
+
+    /// Row of the matrix that a gradient has.
+    fn row(&self, column: usize) -> usize {
+        self.spread.map_or(column, |Spread { microbatches, reserved, .. }| {
+            column / microbatches * reserved + column % microbatches
+        })
+    }
+
+    /// Moves the rows of gradients to the front, in their order.
+    fn in_order(&self, rows: Vec<f64>) -> Vec<f64> {
+        let Some(Spread { contributions, .. }) = self.spread else { return rows };
+        let taken: Vec<usize> = (0..contributions).map(|column| self.row(column)).collect();
+        let spare = (0..rows.len()).filter(|row| taken.binary_search(row).is_err());
+        taken.iter().copied().chain(spare).map(|row| rows[row]).collect()
     }
 
     /// Code length `D`: every window of `D` elements can be decoded by itself, with at least as
@@ -49,8 +85,9 @@ impl Code {
 
     /// Value (±1) of gradient `column` in flat element `element`.
     pub fn value(&self, column: usize, element: usize) -> i8 {
-        let hadamard = (column & (element % self.length)).count_ones() % 2 == 1;
-        let negative = hadamard ^ self.column_negative(column) ^ self.element_negative(element);
+        let row = self.row(column);
+        let hadamard = (row & (element % self.length)).count_ones() % 2 == 1;
+        let negative = hadamard ^ self.row_negative(row) ^ self.element_negative(element);
         if negative { -1 } else { 1 }
     }
 
@@ -79,11 +116,11 @@ impl Code {
             rows[element % length] = sign * value;
         }
         fast_walsh_hadamard(&mut rows);
-        for (column, row) in rows.iter_mut().enumerate() {
-            let sign = if self.column_negative(column) { -1.0 } else { 1.0 };
+        for (number, row) in rows.iter_mut().enumerate() {
+            let sign = if self.row_negative(number) { -1.0 } else { 1.0 };
             *row *= sign / length as f64;
         }
-        rows
+        self.in_order(rows)
     }
 
     /// The sum of all gradients with these weights, in the flat elements of `range`.
@@ -96,8 +133,9 @@ impl Code {
     /// transform.
     pub fn sum(&self, weights: &[f64]) -> Sum {
         let mut rows = vec![0.0; self.length];
-        for (column, (row, &weight)) in rows.iter_mut().zip(weights).enumerate() {
-            *row = if self.column_negative(column) { -weight } else { weight };
+        for (column, &weight) in weights.iter().enumerate() {
+            let row = self.row(column);
+            rows[row] = if self.row_negative(row) { -weight } else { weight };
         }
         fast_walsh_hadamard(&mut rows);
         Sum { code: *self, rows }
@@ -107,8 +145,8 @@ impl Code {
         mix(self.seed ^ 0xe1e3, element as u64) & 1 == 1
     }
 
-    fn column_negative(&self, column: usize) -> bool {
-        mix(self.seed ^ 0xc01, column as u64) & 1 == 1
+    fn row_negative(&self, row: usize) -> bool {
+        mix(self.seed ^ 0xc01, row as u64) & 1 == 1
     }
 }
 

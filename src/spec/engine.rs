@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Flow, Fsdp2Options, NativeOptions,
-    RunSpec, Shape, SpecRequest, named_enum,
+    RunSpec, ScriptOptions, Shape, SpecRequest, named_enum,
 };
 
 named_enum! {
@@ -23,6 +23,10 @@ named_enum! {
         Ddp = "ddp",
         /// PyTorch's `fully_shard`.
         Fsdp2 = "fsdp2",
+        /// Whatever trains in the user's own script, under `zprobe exec`.
+        #[value(skip)]
+        #[serde(skip_deserializing)]
+        Script = "script",
     }
 }
 
@@ -44,6 +48,8 @@ pub enum EngineSettings {
     Ddp(DdpOptions),
     /// PyTorch's `fully_shard`.
     Fsdp2(Fsdp2Options),
+    /// The user's own script.
+    Script(ScriptOptions),
 }
 
 /// Rule for the stage that an engine runs in.
@@ -125,6 +131,11 @@ pub(super) struct Sums {
 }
 
 impl Engine {
+    /// The engines that a run can be asked for. The user's script is none of them: it is watched and
+    /// not chosen.
+    pub const CHOICES: &'static [Engine] =
+        &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
+
     /// The facts about this engine that a specification follows from.
     pub fn traits(self) -> &'static Traits {
         match self {
@@ -132,6 +143,7 @@ impl Engine {
             Engine::DeepSpeed => &DEEPSPEED,
             Engine::Ddp => &DDP,
             Engine::Fsdp2 => &FSDP2,
+            Engine::Script => &SCRIPT,
         }
     }
 }
@@ -144,6 +156,7 @@ impl RunSpec {
             EngineSettings::DeepSpeed(_) => Engine::DeepSpeed,
             EngineSettings::Ddp(_) => Engine::Ddp,
             EngineSettings::Fsdp2(_) => Engine::Fsdp2,
+            EngineSettings::Script(_) => Engine::Script,
         }
     }
 
@@ -348,6 +361,27 @@ static FSDP2: Traits = Traits {
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
         _ => None,
     },
+};
+
+/// Facts of the user's script, which no request leads to: its ranks find out the others.
+static SCRIPT: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::Unknown,
+    staging: Staging::Always(0),
+    timeout_s: TIMEOUT_OF_REAL_ENGINES,
+    on_gpus: true,
+    follows_spec: false,
+    scales_loss: false,
+    has_master_weights: false,
+    has_accumulator: false,
+    dataflow: |_, _| None,
+    accumulates_in: |_, dtype| dtype,
+    communicates_in: |_, _, _| None,
+    can_accumulate: |_, _| true,
+    settings: |_, _, _, _| {
+        EngineSettings::Script(ScriptOptions { command: Vec::new(), dry: false, reserved: None })
+    },
+    divides_last: |_| true,
+    leaves_no_room: |_, _| Some("a script trains its own model"),
 };
 
 /// True if a ZeRO engine all-reduces whole buckets and then divides them. `scatters_not` is true if

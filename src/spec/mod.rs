@@ -20,6 +20,7 @@ pub mod plan;
 mod point;
 mod recording;
 mod request;
+mod script;
 pub mod settings;
 mod shape;
 mod usage;
@@ -46,6 +47,7 @@ pub use point::Point;
 pub(crate) use recording::MOST_STEPS;
 pub use recording::{LARGEST_WHOLE, Recording};
 pub use request::DEFAULT_WORLD_SIZE;
+pub use script::{CODED_STEPS, Found, ScriptOptions};
 pub use settings::SpecRequest;
 pub use shape::Shape;
 pub use usage::Usage;
@@ -168,6 +170,12 @@ impl RunSpec {
     /// Seed of a sample's data.
     pub fn sample_seed(&self, sample: usize) -> u64 {
         self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
+    }
+
+    /// Indices of the gradients of a step among the `K` that can be told apart.
+    pub fn columns(&self, step: usize) -> Range<usize> {
+        let first = self.column(step, 0, 0);
+        first..first + self.contributions_per_step()
     }
 
     /// Index of a gradient among the `K` that can be told apart, ordered by step, then rank, then

@@ -86,7 +86,13 @@ impl Plan {
 
     /// The code of a coded run.
     pub fn code(spec: &RunSpec) -> Code {
-        Code::new(spec.contributions(), spec.seed)
+        match spec.script().and_then(|script| script.reserved) {
+            None => Code::new(spec.contributions(), spec.seed),
+            Some(reserved) => {
+                let microbatches = spec.gradient_accumulation_steps;
+                Code::spread(spec.contributions(), microbatches, reserved, spec.seed)
+            }
+        }
     }
 
     /// Capacity of an IPG bucket, in elements, when none is asked for: small enough that buckets

@@ -1,13 +1,14 @@
 //! Form of a specification in traces and reports: every setting at the same level, and none for
 //! settings that the engine does not have.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     Backend, Buckets, Dataflow, DdpOptions, DeepSpeedOptions, Device, Dtype, Engine,
     EngineSettings, Fault, Flow, Fsdp2Options, LossScale, Model, NativeOptions, Observation,
-    Offload, Optimizer, Recording, RunSpec, Shape, SpecRequest,
+    Offload, Optimizer, Recording, RunSpec, ScriptOptions, Shape, SpecRequest,
 };
 
 /// The complete specification of one run.
@@ -16,6 +17,8 @@ use super::{
 #[schemars(rename = "RunSpec")]
 pub(super) struct Wire {
     /// The engine under test.
+    #[serde(deserialize_with = "any_engine")]
+    #[schemars(schema_with = "any_engine_schema")]
     engine: Engine,
     /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
     stage: u8,
@@ -76,6 +79,9 @@ pub(super) struct Wire {
     ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
     fsdp2: Option<Fsdp2Options>,
+    /// The user's own training script; none for runs of an engine on zprobe's own model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    script: Option<ScriptOptions>,
     /// Configuration of the real DeepSpeed: the user's file as it is, or the one that follows from
     /// the flags; none for other engines.
     deepspeed_config: Option<serde_json::Value>,
@@ -103,6 +109,18 @@ pub(super) struct Wire {
     /// The parts of the run that its trace holds.
     #[serde(default)]
     recording: Recording,
+}
+
+/// Reads the name of an engine; that of a script, which no file of a user may ask for, is one too.
+fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let found = Engine::ALL.iter().find(|engine| engine.name() == name);
+    found.copied().ok_or_else(|| D::Error::custom(format!("no engine is called `{name}`")))
+}
+
+fn any_engine_schema(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
+    json_schema!({"type": "string", "enum": names})
 }
 
 /// Sets the fields that a specification and its written form have in common.
@@ -154,6 +172,7 @@ impl From<RunSpec> for Wire {
                 fsdp2: spec.fsdp2(),
                 deepspeed_config: spec.deepspeed_config().cloned(),
                 inject: spec.inject(),
+                script: spec.script().cloned(),
             },
             spec
         )
@@ -203,6 +222,7 @@ impl TryFrom<Wire> for RunSpec {
             }),
             Engine::Ddp => EngineSettings::Ddp(wire.ddp.ok_or_else(|| lacks("ddp"))?),
             Engine::Fsdp2 => EngineSettings::Fsdp2(wire.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
+            Engine::Script => EngineSettings::Script(wire.script.ok_or_else(|| lacks("script"))?),
         };
         Ok(with_common!(RunSpec { settings: settings }, wire))
     }

@@ -266,6 +266,8 @@ pub enum Outcome {
     Signal(i32),
     /// The process was ended by zprobe, because the run was over.
     Reaped,
+    /// The process ended and zprobe, which did not start it, does not know how.
+    Unseen,
 }
 
 named_enum! {

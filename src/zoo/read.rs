@@ -94,8 +94,9 @@ impl File {
                 return wrong(key, "is empty; say it, or say that it is not known".to_owned());
             }
         }
-        let Some(engine) = Engine::ALL.iter().find(|engine| engine.name() == self.engine) else {
-            let known: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
+        let Some(engine) = Engine::CHOICES.iter().find(|engine| engine.name() == self.engine)
+        else {
+            let known: Vec<&str> = Engine::CHOICES.iter().map(|engine| engine.name()).collect();
             let known = known.join(", ");
             return wrong("engine", format!("`{}` is none of {known}", self.engine));
         };

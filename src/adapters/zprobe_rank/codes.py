@@ -25,15 +25,20 @@ class Code:
 
     def signed(self, column, elements, signs):
         """Values of gradient `column` in the flat `elements`, whose signs are given."""
-        index = torch.arange(elements.start, elements.start + self.length) % self.length
-        negative = _parity(column & index)
-        negative ^= _mix(self.seed ^ 0xC01, torch.tensor([column])) & 1
-        period = (1 - 2 * negative).to(torch.float32)
+        period = self.period(column, elements.start)
         whole = len(elements) - len(elements) % self.length
         values = torch.empty(len(elements))
         torch.mul(signs[:whole].view(-1, self.length), period, out=values[:whole].view(-1, self.length))
         values[whole:] = signs[whole:] * period[: len(elements) - whole]
         return values
+
+    def period(self, column, start):
+        """The values of gradient `column` in one code length from flat element `start` on, without the
+        signs of elements."""
+        index = torch.arange(start, start + self.length) % self.length
+        negative = _parity(column & index)
+        negative ^= _mix(self.seed ^ 0xC01, torch.tensor([column])) & 1
+        return (1 - 2 * negative).to(torch.float32)
 
     def initial(self, elements):
         """Starting values of the parameters in the flat `elements`, in units of the learning rate."""

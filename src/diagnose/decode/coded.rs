@@ -23,6 +23,7 @@ use super::super::placement::Fragment;
 use super::entries::Entries;
 use super::groups::Groups;
 use super::hypotheses::{Owner, Slip, slips};
+use super::scale::{Scale, UNIT};
 use super::together;
 use super::weights::{Expectations, Known, Weights};
 use super::{Decoded, Reading, Scene, is_readable, largest, snap};
@@ -207,7 +208,10 @@ impl<'a> Decoder<'a> {
         if in_pieces.any(|value| !value.is_finite()) {
             return refuse("not finite");
         }
-        let tolerance = self.undo_clipping(buffer, &mut values);
+        let tolerance = match (self.spec.script(), buffer.step) {
+            (Some(_), Some(step)) => self.undo_scale(step, &pieces, &mut values),
+            _ => self.undo_clipping(buffer, &mut values),
+        };
         if tolerance > bounds::BETWEEN_WEIGHTS {
             return refuse(&format!(
                 "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
@@ -261,6 +265,18 @@ impl<'a> Decoder<'a> {
             tolerance += 2.0 * dtype.unit_roundoff() * weight / factor;
         }
         tolerance
+    }
+
+    /// Divides by the factor that a user's script has multiplied all gradients with; returns the
+    /// bound on the rounding error of an element.
+    fn undo_scale(&self, step: usize, pieces: &[Fragment], values: &mut [f64]) -> f64 {
+        let Some(scale) = Scale::read(self.spec, &self.code, step, pieces, values) else {
+            return self.tolerance;
+        };
+        for value in values {
+            *value /= UNIT * scale.factor;
+        }
+        scale.tolerance
     }
 
     /// Reads a buffer: parameters of ordinary usage together, each other one by itself.

@@ -9,6 +9,7 @@ mod entries;
 mod groups;
 mod hypotheses;
 mod precision;
+mod scale;
 mod together;
 mod weights;
 

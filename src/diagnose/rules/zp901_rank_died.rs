@@ -140,6 +140,7 @@ fn ending(outcome: Outcome) -> Option<String> {
         }),
         Outcome::Code(0) => Some("exited before the work was done".to_owned()),
         Outcome::Code(code) => Some(format!("failed with exit code {code}")),
+        Outcome::Unseen => Some("ended before the work was done".to_owned()),
         Outcome::Reaped => None,
     }
 }

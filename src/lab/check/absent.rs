@@ -43,8 +43,8 @@ impl Absent {
 
 /// The engines of `wanted` whose check is not well, each with the reason.
 fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
-    // Checks are in the order of `Engine::ALL`, which begins with the native engine.
-    let checks = Engine::ALL.iter().zip(checks);
+    // Checks are in the order of `Engine::CHOICES`, which begins with the native engine.
+    let checks = Engine::CHOICES.iter().zip(checks);
     let missing =
         checks.filter(|(engine, check)| wanted.contains(engine) && check.state != State::Ok);
     missing

@@ -79,7 +79,7 @@ impl Check<'_> {
             cases.iter().any(|case| case.engine == *engine && case.run_was_made())
         };
         if self.named.is_empty() {
-            let real = Engine::ALL.iter().filter(|engine| engines::of(**engine).is_real());
+            let real = Engine::CHOICES.iter().filter(|engine| engines::of(**engine).is_real());
             return real.clone().all(|engine| !was_run(engine)).then(|| {
                 "no real engine was checked: what was run is zprobe's own. Name the Python that has \
                  yours with --python; if zprobe's own is meant, say --engine native"

@@ -159,7 +159,7 @@ pub fn tasks<'a>(
     spec: &ReadSpec<'_>,
 ) -> Result<Vec<Task<'a>>> {
     let mut pairs = Vec::new();
-    for &engine in Engine::ALL {
+    for &engine in Engine::CHOICES {
         if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
             continue;
         }

@@ -110,7 +110,7 @@ impl<S: Slot> Row<S> {
             alias: "",
             heading: "Run",
             placeholder: "",
-            engines: Engine::ALL,
+            engines: Engine::CHOICES,
             advice: "",
             harmless: |_| false,
             default: None,

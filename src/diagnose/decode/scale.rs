@@ -1,0 +1,76 @@
+//! The factor that a user's script has multiplied all gradients with: the average over ranks, a
+//! clipping coefficient, a loss scale that was taken out.
+//!
+//! Codes take the place of gradients behind the loss, so that the factor cannot be predicted. It is
+//! read from the buffer itself: it is the weight that most gradients have.
+
+use crate::spec::RunSpec;
+use crate::spec::code::Code;
+
+use super::super::bounds;
+use super::super::placement::Fragment;
+use super::largest;
+
+/// Unit of the codes of a script: see `UNIT` in `exec/attach/zprobe_exec/leaves.py`.
+pub const UNIT: f64 = 1.0 / 1024.0;
+
+/// Weights below this share of the largest one are noise.
+const NOISE: f64 = 1.0 / 256.0;
+
+/// The common factor of a buffer, and what it leaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Value of a gradient's code in the buffer, in units of the code: 1/W for an average.
+    pub factor: f64,
+    /// Bound on the error of an element after the division by the factor, in contributions.
+    pub tolerance: f64,
+}
+
+impl Scale {
+    /// Reads the common factor from the windows of all pieces that are long enough to be decoded;
+    /// none where there is no such piece, or nothing in any.
+    pub fn read(
+        spec: &RunSpec,
+        code: &Code,
+        step: usize,
+        pieces: &[Fragment],
+        values: &[f64],
+    ) -> Option<Self> {
+        let mut weights = Vec::new();
+        for piece in pieces.iter().filter(|piece| piece.flat.len() >= code.length()) {
+            let window = &values[piece.start..][..code.length()];
+            let columns = code.decode(window, piece.flat.start);
+            weights.extend(spec.columns(step).map(|column| columns[column].abs() / UNIT));
+        }
+        let most = largest(weights.iter().copied());
+        let all = weights.len();
+        weights.retain(|weight| *weight > most * NOISE);
+        let common = most_common(&mut weights, 1.0 / spec.world_size as f64)?;
+        let average = 1.0 / spec.world_size as f64;
+        // Where gradients are missing, the others may be there several times.
+        let multiple = common / average;
+        let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
+            && (1.0..=spec.world_size as f64).contains(&multiple.round());
+        let factor = if weights.len() < all && is_multiple { average } else { common };
+        let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
+        let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;
+        Some(Self { factor, tolerance })
+    }
+}
+
+/// Number of times that a sum of codes may be rounded on its way.
+fn roundings(spec: &RunSpec) -> usize {
+    let divided = if spec.world_size.is_power_of_two() { 0 } else { spec.world_size };
+    bounds::FACTORS + divided
+}
+
+/// The middle of the largest group of equal numbers; of several, the one that is next to `expected`.
+fn most_common(numbers: &mut [f64], expected: f64) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let same = |a: &f64, b: &f64| (b / a - 1.0).abs() < bounds::SAME_SCALE;
+    let groups = numbers.chunk_by(same);
+    let distance = |group: &[f64]| (group[group.len() / 2] / expected).ln().abs();
+    let best = groups
+        .max_by(|a, b| a.len().cmp(&b.len()).then_with(|| distance(b).total_cmp(&distance(a))))?;
+    Some(best[best.len() / 2])
+}

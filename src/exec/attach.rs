@@ -1,0 +1,96 @@
+//! The bootstrap directory: the Python that watches the script from inside.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::Order;
+use crate::adapters;
+use crate::run_dir;
+
+/// Files of the watch, by path.
+const FILES: &[(&str, &str)] = &[
+    ("sitecustomize.py", include_str!("attach/sitecustomize.py")),
+    ("zprobe_exec/__init__.py", include_str!("attach/zprobe_exec/__init__.py")),
+    ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
+    ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
+    ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
+    ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
+    ("zprobe_exec/stamps.py", include_str!("attach/zprobe_exec/stamps.py")),
+    ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
+    ("zprobe_exec/training.py", include_str!("attach/zprobe_exec/training.py")),
+    ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
+];
+
+/// Seconds that a rank waits for the letters of the others.
+const PATIENCE_S: u64 = 60;
+
+/// Name of the file with the settings. They lie in a file because not every launcher hands variables
+/// on.
+const SETTINGS: &str = "settings.json";
+
+/// Writes the bootstrap directory, and returns its path.
+///
+/// # Errors
+/// When the run directory cannot be written.
+pub fn write(order: &Order, run_id: &str, run_dir: &Path, notes: &Path) -> io::Result<PathBuf> {
+    let bootstrap = run_dir.join("bootstrap");
+    run_dir::create_dir(&bootstrap)?;
+    let settings = json!({
+        "run": run_id,
+        "directory": notes,
+        "dry": order.dry,
+        "seed": order.seed,
+        "patience": PATIENCE_S,
+    });
+    let shared = adapters::shared(&["__init__.py", "channel.py", "codes.py", "sampler.py"]);
+    let settings = (SETTINGS.to_owned(), settings.to_string());
+    let own = FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    for (name, text) in own.chain(shared).chain([settings]) {
+        let path = bootstrap.join(name);
+        let parent = path.parent().unwrap_or(&bootstrap);
+        if !run_dir::is_dir(parent) {
+            run_dir::create_dir(parent)?;
+        }
+        run_dir::create(&path)?.write_all(text.as_bytes())?;
+    }
+    Ok(bootstrap)
+}
+
+/// The variable `PYTHONPATH` with the bootstrap directory before what it holds already.
+pub fn python_path(bootstrap: &Path) -> OsString {
+    let mut path = bootstrap.as_os_str().to_owned();
+    if let Some(own) = env::var_os("PYTHONPATH").filter(|own| !own.is_empty()) {
+        path.push(":");
+        path.push(own);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_python_file_is_written() {
+        let attach = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/exec/attach");
+        let mut lying: Vec<String> = ["", "zprobe_exec/"]
+            .iter()
+            .flat_map(|place| {
+                let entries =
+                    fs::read_dir(attach.join(place)).expect("a directory of Python files");
+                let names = entries.map(|entry| entry.expect("an entry").file_name());
+                names.map(move |name| format!("{place}{}", name.display())).collect::<Vec<_>>()
+            })
+            .filter(|name| name.ends_with(".py"))
+            .collect();
+        lying.sort();
+        let written: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(lying, written);
+    }
+}

@@ -1,0 +1,41 @@
+"""Start of zprobe inside a Python process of the user's command.
+
+Python imports this module because its directory comes first on PYTHONPATH. It runs the `sitecustomize`
+that it hides, and waits for torch. Nothing here may disturb the user's program: an error of ours is
+written down, and the program goes on as it would without zprobe.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run_hidden_module():
+    """Runs the next `sitecustomize` on the path, which Python would have run without this one."""
+    path = [place for place in sys.path if os.path.abspath(place or os.curdir) != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        ours, sys.modules["sitecustomize"] = sys.modules.get("sitecustomize"), module
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            if ours is not None:
+                sys.modules["sitecustomize"] = ours
+
+
+def attach_to_torch():
+    """Has torch watched from the moment at which the program has imported it."""
+    try:
+        from zprobe_exec import start
+    except Exception as error:
+        sys.stderr.write("zprobe: cannot watch this process: %s: %s\n" % (type(error).__name__, error))
+        return
+    start.wait_for_torch(HERE)
+
+
+attach_to_torch()
+run_hidden_module()

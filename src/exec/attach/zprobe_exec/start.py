@@ -1,0 +1,51 @@
+"""The wait for torch, and what is done in a process that imports it.
+
+Launchers' agents and data loaders import torch as well, so that nothing expensive happens here: a
+process is a rank from its first backward on.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+
+
+def wait_for_torch(directory):
+    """Sets up the watch as soon as torch is imported; `directory` has the settings of the run."""
+    with open(os.path.join(directory, "settings.json")) as file:
+        settings = json.load(file)
+    sys.meta_path.insert(0, _TorchFinder(settings))
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Finds torch where everybody else finds it, and is told when its import is over."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TorchLoader(spec.loader, self.settings)
+        return spec
+
+
+class _TorchLoader(importlib.abc.Loader):
+    """The loader of torch, with the watch set up behind it."""
+
+    def __init__(self, loader, settings):
+        self.loader, self.settings = loader, settings
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        self.loader.exec_module(module)
+        module.__spec__.loader = module.__loader__ = self.loader
+        from zprobe_exec import watch
+
+        watch.install(self.settings)

@@ -1,0 +1,108 @@
+"""The places at which torch is watched."""
+
+import functools
+import os
+
+import torch
+from torch.optim import optimizer as optimizers
+
+from zprobe_exec.training import Training
+
+_settings = None
+_training = None
+_depth = 0
+_asked = 0
+
+
+def install(settings):
+    """Puts the watch into torch; nothing else happens before the first backward."""
+    global _settings
+    _settings = settings
+    torch.autograd.backward = _watched_backward(torch.autograd.backward)
+    torch.autograd.grad = _watched_grad(torch.autograd.grad)
+    optimizers.register_optimizer_step_pre_hook(_before_step)
+    optimizers.register_optimizer_step_post_hook(_after_step)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def is_on():
+    """False while gradients are computed for `torch.autograd.grad`, which accumulates none."""
+    return not _asked
+
+
+def _forget():
+    """A forked process is a rank of its own, or none."""
+    global _training
+    _training = None
+
+
+def _watched_backward(backward):
+    @functools.wraps(backward)
+    def watched(tensors, *args, **kwargs):
+        global _training, _depth
+        if _asked:
+            return backward(tensors, *args, **kwargs)
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if _training is None:
+            _training = Training(_settings, is_on, str(roots[0].device))
+        if _depth:
+            _training.before_nested(roots)
+        else:
+            _training.before_backward(roots)
+        _depth += 1
+        try:
+            return backward(tensors, *args, **kwargs)
+        finally:
+            _depth -= 1
+            if not _depth:
+                _training.after_backward()
+
+    return watched
+
+
+def _watched_grad(grad):
+    @functools.wraps(grad)
+    def watched(*args, **kwargs):
+        global _asked
+        _asked += 1
+        try:
+            return grad(*args, **kwargs)
+        finally:
+            _asked -= 1
+
+    return watched
+
+
+def _before_step(optimizer, args, kwargs):
+    if _training is None and not _has_closure(args, kwargs):
+        return None
+    closure = _closure(args, kwargs)
+    if closure is None:
+        _training.before_step(optimizer)
+        return None
+
+    @functools.wraps(closure)
+    def watched(*inner, **named):
+        result = closure(*inner, **named)
+        if _training is not None:
+            _training.before_step(optimizer)
+        return result
+
+    if kwargs.get("closure") is closure:
+        return args, dict(kwargs, closure=watched)
+    return (args[0], watched) + tuple(args[2:]), kwargs
+
+
+def _after_step(optimizer, args, kwargs):
+    if _training is not None:
+        _training.after_step()
+
+
+def _closure(args, kwargs):
+    """The closure that an optimizer was given, if any."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    return closure if callable(closure) else None
+
+
+def _has_closure(args, kwargs):
+    return _closure(args, kwargs) is not None

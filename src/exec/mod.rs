@@ -1,0 +1,88 @@
+//! `zprobe exec`: the training of the user's own script, from its command to a trace.
+//!
+//! The script is not touched. A directory at the head of `PYTHONPATH` has a `sitecustomize` that
+//! watches torch in every Python process of the command ([`attach`]); each rank writes what it sees
+//! into a file of its own in the run directory ([`notes`]); once the command is over these become a
+//! trace ([`gather`]) like that of any other run.
+//!
+//! In place of gradients the leaves of the first step get stamps, from which the place of every
+//! element in the optimizers is read, and those of the next two steps get codes
+//! ([`crate::spec::code`]), from which the weights are read. All else is the script's own.
+
+mod attach;
+mod gather;
+mod notes;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::launch::{Ended, Look, UserCommand};
+use crate::run_dir;
+use notes::Notes;
+
+pub use gather::NoAnswer;
+
+/// All inputs of a run of the user's script.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The command, as the user starts it.
+    pub command: Vec<OsString>,
+    /// True if no optimizer is to step.
+    pub dry: bool,
+    /// Seed of the codes.
+    pub seed: u64,
+    /// Seconds in which no rank writes anything, after which the script counts as hung.
+    pub timeout_s: u64,
+}
+
+/// End of a script.
+#[derive(Debug)]
+pub struct Over {
+    /// Reason why there is no trace, if there is none.
+    pub no_answer: Option<NoAnswer>,
+    /// Processes that are left.
+    pub ended: Ended,
+}
+
+/// Runs the script and leaves a trace in `run_dir`, or says why there is no answer.
+///
+/// # Errors
+/// When the command does not start, or the run directory cannot be written.
+pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<Over> {
+    let run_dir = std::path::absolute(run_dir).context("no working directory")?;
+    let directory = run_dir.join("ranks");
+    run_dir::create_dir(&directory)
+        .with_context(|| format!("cannot write {}", directory.display()))?;
+    let bootstrap = attach::write(order, run_id, &run_dir, &directory)
+        .with_context(|| format!("cannot write to {}", run_dir.display()))?;
+    let variables = [("PYTHONPATH", attach::python_path(&bootstrap))];
+    let command = UserCommand { words: &order.command, run_id, variables: &variables };
+    let mut notes = Notes::in_dir(&directory);
+    let mut unreadable = None;
+    let mut silent_since = Instant::now();
+    let mut timed_out = false;
+    let followed = command.follow(&mut || {
+        match notes.read_on() {
+            Ok(true) => silent_since = Instant::now(),
+            Ok(false) => {}
+            Err(error) => unreadable = Some(error),
+        }
+        timed_out = silent_since.elapsed() > Duration::from_secs(order.timeout_s);
+        if timed_out || unreadable.is_some() {
+            Look::Stuck
+        } else if notes.are_complete() {
+            Look::Done
+        } else {
+            Look::GoOn
+        }
+    })?;
+    let rest = notes.read_on().map(drop);
+    unreadable
+        .map_or(rest, Err)
+        .with_context(|| format!("cannot read what the ranks noted in {}", directory.display()))?;
+    let gathered = gather::gather(order, run_id, &run_dir, notes, &followed, timed_out)?;
+    Ok(Over { no_answer: gathered.err(), ended: followed.ended })
+}

@@ -1,0 +1,98 @@
+//! Specification of a user's own training script, as it turned out to be.
+//!
+//! Nobody asks for it: `zprobe exec` watches the script, and what the ranks found becomes the
+//! specification afterwards.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Backend, Device, Dtype, EngineSettings, LossScale, Model, Observation, Offload, Optimizer,
+    Recording, RunSpec,
+};
+
+/// Steps of a run whose gradients are codes. They come after the first step, whose gradients are
+/// address stamps.
+pub const CODED_STEPS: usize = 2;
+
+/// A user's own training script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScriptOptions {
+    /// The user's command, one word each.
+    pub command: Vec<String>,
+    /// True if no optimizer stepped.
+    pub dry: bool,
+    /// Number of codes that were reserved for the microbatches of a step, where they were not known
+    /// beforehand: of a script with a single step; none where every code was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<usize>,
+}
+
+/// Facts about the training of a script that its ranks agreed on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Number of optimizer steps that every rank took.
+    pub steps: usize,
+    /// The largest number of backwards of any rank in the first step: the microbatches.
+    pub microbatches: usize,
+    /// Number of codes that were reserved for the microbatches of the first step.
+    pub reserved: usize,
+    /// Dtype of the gradients that autograd delivers; the narrowest, if there are several.
+    pub dtype: Dtype,
+    /// Device of the gradients.
+    pub device: Device,
+    /// Backend of the default process group.
+    pub backend: Backend,
+    /// Seed of the codes.
+    pub seed: u64,
+    /// Seconds of silence after which ranks count as hung.
+    pub timeout_s: u64,
+}
+
+impl RunSpec {
+    /// The specification of a script's training.
+    pub fn of_script(script: ScriptOptions, found: &Found) -> Self {
+        let only_first = found.steps == 1;
+        let script = ScriptOptions { reserved: only_first.then_some(found.reserved), ..script };
+        let recorded = if only_first { 0..1 } else { 1..found.steps };
+        Self {
+            settings: EngineSettings::Script(script),
+            stage: 0,
+            world_size: found.world_size,
+            device: found.device,
+            backend: found.backend,
+            gradient_accumulation_steps: found.microbatches,
+            steps: found.steps,
+            code_steps: Some(CODED_STEPS),
+            dtype: found.dtype,
+            grad_accum_dtype: found.dtype,
+            comm_dtype: None,
+            reduce_bucket_size: 1,
+            offload: Offload::None,
+            gradient_clipping: 0.0,
+            loss_scale: LossScale::Static { scale: 1.0 },
+            observe: Observation::Full,
+            poison_memory: false,
+            model: Model::Coded,
+            parameters: None,
+            shapes: Vec::new(),
+            micro_batch_size: 1,
+            optimizer: Optimizer::ADAMW,
+            seed: found.seed,
+            timeout_s: found.timeout_s,
+            recording: Recording {
+                steps: Some(recorded.collect()),
+                sampled: true,
+                ..Recording::default()
+            },
+        }
+    }
+
+    /// The user's script; none for runs of an engine on zprobe's own model.
+    pub fn script(&self) -> Option<&ScriptOptions> {
+        if let EngineSettings::Script(options) = &self.settings { Some(options) } else { None }
+    }
+}
