@@ -42,6 +42,39 @@ struct Mistake {
     edit: Vec<Edit>,
 }
 
+/// Content of `public.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bugs {
+    bug: Vec<Bug>,
+}
+
+/// A bug of a released trainer, as the head of `public.toml` describes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bug {
+    name: String,
+    package: String,
+    sources: Vec<String>,
+    script: String,
+    world: usize,
+    #[serde(rename = "flags")]
+    _flags: String,
+    wrong: String,
+    #[serde(rename = "finding")]
+    _finding: Finding,
+    #[serde(default)]
+    bad: BTreeMap<String, String>,
+    #[serde(default)]
+    good: BTreeMap<String, String>,
+    #[serde(rename = "fixed")]
+    _fixed: Option<String>,
+    #[serde(rename = "seen")]
+    _seen: Option<String>,
+    #[serde(default)]
+    edit: Vec<Edit>,
+}
+
 /// Kinds of findings, which the head of `mistakes.toml` explains.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
@@ -83,34 +116,37 @@ fn mistakes() -> Vec<Mistake> {
     toml::from_str::<Mistakes>(&read("fixtures/mistakes/mistakes.toml")).unwrap().mistake
 }
 
-impl Mistake {
-    /// The changed files, by name.
-    fn planted(&self) -> BTreeMap<&str, String> {
-        let mut files = BTreeMap::new();
-        for Edit { file, old, new } in &self.edit {
-            let name = file.as_ref().unwrap_or(&self.script);
-            let text = files
-                .entry(name.as_str())
-                .or_insert_with(|| read(&format!("examples/train/{name}")));
-            let found = text.matches(old.as_str()).count();
-            assert_eq!(found, 1, "{}: in {name} {found} times: {old}", self.name);
-            assert_ne!(old, new, "{}", self.name);
-            *text = text.replacen(old.as_str(), new, 1);
-        }
-        files
+fn bugs() -> Vec<Bug> {
+    toml::from_str::<Bugs>(&read("fixtures/mistakes/public.toml")).unwrap().bug
+}
+
+/// The files that the edits change, by name.
+fn planted<'a>(name: &str, script: &'a str, edits: &'a [Edit]) -> BTreeMap<&'a str, String> {
+    let mut files = BTreeMap::new();
+    for Edit { file, old, new } in edits {
+        let file = file.as_deref().unwrap_or(script);
+        let text = files.entry(file).or_insert_with(|| read(&format!("examples/train/{file}")));
+        let found = text.matches(old.as_str()).count();
+        assert_eq!(found, 1, "{name}: in {file} {found} times: {old}");
+        assert_ne!(old, new, "{name}");
+        *text = text.replacen(old.as_str(), new, 1);
     }
+    files
 }
 
 #[test]
 fn every_edit_has_one_place_and_leaves_python() {
-    let planted: Vec<(String, String)> = mistakes()
-        .iter()
-        .flat_map(|mistake| {
-            let name = |file: &str| format!("{} in {file}", mistake.name);
-            let files = mistake.planted().into_iter();
-            files.map(|(file, text)| (name(file), text)).collect::<Vec<_>>()
-        })
-        .collect();
+    let mut sources: Vec<(String, String)> = Vec::new();
+    let mut plant = |name: &str, script: &str, edits: &[Edit]| {
+        let files = planted(name, script, edits).into_iter();
+        sources.extend(files.map(|(file, text)| (format!("{name} in {file}"), text)));
+    };
+    for mistake in mistakes() {
+        plant(&mistake.name, &mistake.script, &mistake.edit);
+    }
+    for bug in bugs() {
+        plant(&bug.name, &bug.script, &bug.edit);
+    }
     let check =
         "import json, sys\nfor name, text in json.load(sys.stdin): compile(text, name, 'exec')";
     let mut python = Command::new("python3")
@@ -119,7 +155,7 @@ fn every_edit_has_one_place_and_leaves_python() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    python.stdin.take().unwrap().write_all(&serde_json::to_vec(&planted).unwrap()).unwrap();
+    python.stdin.take().unwrap().write_all(&serde_json::to_vec(&sources).unwrap()).unwrap();
     let output = python.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -164,4 +200,19 @@ fn all_kinds_of_findings_and_all_scripts_have_a_mistake() {
     assert_eq!(kinds.len(), 17, "{kinds:?}");
     let scripts: BTreeSet<&str> = mistakes.iter().map(|mistake| mistake.script.as_str()).collect();
     assert_eq!(scripts.len(), 6, "{scripts:?}");
+}
+
+#[test]
+fn public_bugs_have_sources_and_releases_of_their_package() {
+    let bugs = bugs();
+    let names: BTreeSet<&str> = bugs.iter().map(|bug| bug.name.as_str()).collect();
+    assert_eq!(names.len(), bugs.len());
+    for bug in &bugs {
+        let name = &bug.name;
+        assert!(bug.sources.iter().all(|link| link.starts_with("https://github.com/")), "{name}");
+        assert!(!bug.sources.is_empty() && bug.wrong.ends_with('.') && bug.world > 0, "{name}");
+        for releases in [&bug.bad, &bug.good] {
+            assert!(releases.is_empty() || releases.contains_key(&bug.package), "{name}");
+        }
+    }
 }
