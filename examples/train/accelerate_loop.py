@@ -4,6 +4,8 @@
     torchrun --nproc-per-node 2 accelerate_loop.py --accumulate 4
     python accelerate_loop.py --accumulate 4
 
+Without GPUs, `accelerate launch` starts one process, whatever --num_processes says; torchrun starts two.
+
 Weights: accelerate divides each loss by the number of microbatches and DDP averages over the ranks, so a loss that
 is a sum over tokens is multiplied by both and divided by the number of tokens that all ranks have in the step.
 Every token of the step counts the same.

@@ -55,6 +55,10 @@ def build(args):
 
 
 def settings(args):
+    recompute = {}
+    if args.checkpoint != "none":
+        recompute["gradient_checkpointing"] = True
+        recompute["gradient_checkpointing_kwargs"] = {"use_reentrant": args.checkpoint == "reentrant"}
     return TrainingArguments(
         output_dir=args.out or "trainer_output",
         max_steps=args.steps,
@@ -66,8 +70,6 @@ def settings(args):
         max_grad_norm=args.clip,
         bf16=args.amp and args.dtype == "bf16",
         fp16=args.amp and args.dtype == "fp16",
-        gradient_checkpointing=args.checkpoint != "none",
-        gradient_checkpointing_kwargs={"use_reentrant": args.checkpoint == "reentrant"},
         deepspeed=args.deepspeed,
         seed=args.seed,
         use_cpu=not torch.accelerator.is_available(),
@@ -75,6 +77,7 @@ def settings(args):
         save_strategy="no",
         report_to="none" if args.no_report else "all",
         disable_tqdm=args.no_report,
+        **recompute,
     )
 
 
