@@ -99,12 +99,13 @@ fn every_rule_is_a_file_of_its_own_or_of_its_family_and_every_file_a_rule() {
     assert!(files.remove("mod.rs"));
     for rule in RULES {
         let family = format!("{}xx_", rule.code[..3].to_lowercase());
-        if let Some(file) = FAMILIES.iter().find(|file| file.starts_with(&family)) {
+        let start = format!("{}_", rule.code.to_lowercase());
+        let has_own = files.iter().any(|file| file.starts_with(&start));
+        if !has_own && let Some(file) = FAMILIES.iter().find(|file| file.starts_with(&family)) {
             let text = read(PathBuf::from("src/diagnose/rules").join(file));
             assert!(text.contains(&format!("\"{}\"", rule.code)), "{} is not in {file}", rule.code);
             continue;
         }
-        let start = format!("{}_", rule.code.to_lowercase());
         let own: Vec<String> =
             files.iter().filter(|file| file.starts_with(&start)).cloned().collect();
         let expected = format!("{start}{}.rs", rule.name.replace('-', "_"));

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Case;
+use super::bounds;
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
-use crate::report::words::{by_rank, counted, two_digits};
+use crate::report::words::{by_rank, counted, two_digits, weight_text};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -48,7 +49,27 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
             }
         }
     }
+    said.extend(common_factor(case).map(|factor| ("factor of all gradients".to_owned(), factor)));
     said
+}
+
+/// The factors that a user's script has multiplied all gradients with, in words.
+fn common_factor(case: &Case<'_>) -> Option<String> {
+    let factors = || case.decoded.factors.values().copied();
+    let (least, most) = (factors().reduce(f64::min)?, factors().reduce(f64::max)?);
+    let average = 1.0 / case.observed.spec.world_size as f64;
+    let is = |wanted: f64| (most / wanted - 1.0).abs() < bounds::SAME_SCALE;
+    Some(if most / least - 1.0 >= bounds::SAME_SCALE {
+        format!("{} to {}", weight_text(least), weight_text(most))
+    } else if is(1.0) && average == 1.0 {
+        "1".to_owned()
+    } else if is(average) {
+        format!("{}, an average over the ranks", weight_text(most))
+    } else if is(1.0) {
+        "1, a sum over the ranks".to_owned()
+    } else {
+        format!("{most:.3e}: an average over the ranks times {:.3e}", most / average)
+    })
 }
 
 /// Norms of gradient buffers, one row a moment, one column a rank.
@@ -350,6 +371,51 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
 /// Parts of training that this run says nothing about, one sentence each.
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
+    let mut missing =
+        if spec.script().is_some() { of_script(case) } else { of_model(case, findings) };
+    if spec.world_size == 1 {
+        missing.push("averaging across ranks: there is only one rank".to_owned());
+    }
+    if spec.steps == 1 {
+        missing.push("gradients left over from an earlier step: there is only one step".to_owned());
+    }
+    if spec.gradient_accumulation_steps == 1 {
+        missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
+    }
+    let silent = observed.processes.iter().enumerate().filter(|(_, it)| it.last.is_none());
+    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
+    if let Some(share) = case.placement.smallest_share() {
+        missing.push(format!(
+            "most elements of this large model: of every piece of a parameter the first, the last \
+             and some in between were recorded; {}% of the elements were looked at",
+            two_digits(share * 100.0),
+        ));
+    }
+    let unseen = observed.not_observed.iter();
+    missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
+    missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
+    missing
+}
+
+/// Parts of a script's training that its run says nothing about.
+fn of_script(case: &Case<'_>) -> Vec<String> {
+    let spec = case.observed.spec;
+    let mut missing = vec![
+        "the loss: codes take the place of gradients behind it, so that its scale, and what each sample \
+         and token weighs in it, are not seen"
+            .to_owned(),
+        "the update: what optimizers make of the gradients".to_owned(),
+    ];
+    if spec.steps > 1 {
+        missing.push("the first step: its gradients tell where optimizers hold what".to_owned());
+    }
+    missing.extend(short_pieces(case));
+    missing
+}
+
+/// Parts of training that a run of zprobe's own model says nothing about.
+fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
+    let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
     if let (Some(fault), [], true) = (spec.inject(), findings, observed.all_finished()) {
         missing.push(format!("the injected fault {fault}: nothing of it was seen in this run"));
@@ -375,19 +441,10 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             "{UNSET_MEMORY}: by chance it may hold what is right (--poison-memory fills it with NaN)"
         ));
     }
-    if spec.world_size == 1 {
-        missing.push("averaging across ranks: there is only one rank".to_owned());
-    }
     if spec.has_shape(Shape::Experts) {
         missing.push(
             "experts that are mixed up with each other: all are sent the same data".to_owned(),
         );
-    }
-    if spec.steps == 1 {
-        missing.push("gradients left over from an earlier step: there is only one step".to_owned());
-    }
-    if spec.gradient_accumulation_steps == 1 {
-        missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
     match spec.dataflow() {
         Some(Dataflow::Accumulator) => {
@@ -418,17 +475,5 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));
         }
     }
-    let silent = observed.processes.iter().enumerate().filter(|(_, it)| it.last.is_none());
-    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
-    if let Some(share) = case.placement.smallest_share() {
-        missing.push(format!(
-            "most elements of this large model: of every piece of a parameter the first, the last \
-             and some in between were recorded; {}% of the elements were looked at",
-            two_digits(share * 100.0),
-        ));
-    }
-    let unseen = observed.not_observed.iter();
-    missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
-    missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
     missing
 }

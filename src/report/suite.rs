@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use self::causes::Cause;
 use super::words::amount;
 use super::{Exit, Finding, Report, Schema, Severity, Verdict};
-use crate::spec::{Engine, named_enum};
+use crate::spec::{Engine, any_engine, any_engine_schema, named_enum};
 
 /// A suite and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,8 @@ pub struct Case {
     /// The probe's name.
     pub probe: String,
     /// The engine.
+    #[serde(deserialize_with = "any_engine")]
+    #[schemars(schema_with = "any_engine_schema")]
     pub engine: Engine,
     /// Description of what the probe tries.
     pub description: String,

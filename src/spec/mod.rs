@@ -41,6 +41,7 @@ pub use options::{
     Buckets, CommHook, DdpOptions, DeepSpeedOptions, Flow, Fsdp2Options, LossScale, NativeOptions,
     Observation, Offload,
 };
+pub(crate) use options::{any_engine, any_engine_schema};
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;

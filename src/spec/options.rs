@@ -357,13 +357,13 @@ pub(super) struct Written {
 }
 
 /// Reads the name of an engine; that of a script, which no file of a user may ask for, is one too.
-fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+pub(crate) fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
     let name = String::deserialize(deserializer)?;
     let found = Engine::ALL.iter().find(|engine| engine.name() == name);
     found.copied().ok_or_else(|| D::Error::custom(format!("no engine is called `{name}`")))
 }
 
-fn any_engine_schema(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn any_engine_schema(_: &mut SchemaGenerator) -> Schema {
     let names: Vec<&str> = Engine::ALL.iter().map(|engine| engine.name()).collect();
     json_schema!({"type": "string", "enum": names})
 }

@@ -36,6 +36,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut refusals = Vec::new();
     let mut before = Before::new();
     let mut read = BTreeMap::new();
+    let mut factors = BTreeMap::new();
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
     // Moment by moment, so that the values of all ranks are held for one moment at a time.
@@ -56,6 +57,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 (buffer.point == scene.observed.spec.last_word(), buffer.step)
             {
                 *read.entry((step, buffer.rank)).or_insert(0) += ready.elements();
+                factors.extend(ready.factor.map(|factor| ((step, buffer.rank), factor)));
                 worst = worst.max(ready.tolerance);
             }
             entries.add(buffer, decoder.read(ready, &together));
@@ -69,6 +71,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         condition: Some(1.0),
         smallest_element_deviation: Some(worst),
         precision: Vec::new(),
+        factors,
         refusals,
         complete: true,
         read,
@@ -90,6 +93,8 @@ pub(super) struct Prepared<'a> {
     pub values: Vec<f64>,
     /// Bound on the rounding error of an element.
     pub tolerance: f64,
+    /// The factor that a user's script has multiplied all gradients with, which is undone.
+    factor: Option<f64>,
     /// Number of elements that are infinite, as planned.
     infinite: usize,
 }
@@ -209,17 +214,29 @@ impl<'a> Decoder<'a> {
         if in_pieces.any(|value| !value.is_finite()) {
             return refuse("not finite");
         }
+        let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
-            (Some(_), Some(step)) => self.undo_scale(step, &pieces, &mut values),
+            (Some(_), Some(step)) => {
+                let scale = Scale::read(self.spec, self.plan, &self.code, step, &pieces, &values);
+                factor = scale.map(|scale| scale.factor);
+                values.iter_mut().for_each(|value| *value /= UNIT * factor.unwrap_or(1.0));
+                scale.map_or(self.tolerance, |scale| scale.tolerance)
+            }
             _ => self.undo_clipping(buffer, &mut values),
         };
+        if tolerance > bounds::BETWEEN_WEIGHTS && factor.is_some() {
+            return refuse(&format!(
+                "sums of so many gradients are rounded by up to {tolerance:.1e} of a contribution in {}",
+                self.spec.dtype,
+            ));
+        }
         if tolerance > bounds::BETWEEN_WEIGHTS {
             return refuse(&format!(
                 "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
                  or no --gradient-clipping"
             ));
         }
-        Ok(Some(Prepared { buffer, pieces, values, tolerance, infinite }))
+        Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
     }
 
     /// Reason why the update of a buffer cannot be read: weights and parameters hold the sum of all
@@ -266,18 +283,6 @@ impl<'a> Decoder<'a> {
             tolerance += 2.0 * dtype.unit_roundoff() * weight / factor;
         }
         tolerance
-    }
-
-    /// Divides by the factor that a user's script has multiplied all gradients with; returns the
-    /// bound on the rounding error of an element.
-    fn undo_scale(&self, step: usize, pieces: &[Fragment], values: &mut [f64]) -> f64 {
-        let Some(scale) = Scale::read(self.spec, &self.code, step, pieces, values) else {
-            return self.tolerance;
-        };
-        for value in values {
-            *value /= UNIT * scale.factor;
-        }
-        scale.tolerance
     }
 
     /// Reads a buffer: parameters of ordinary usage together, each other one by itself.

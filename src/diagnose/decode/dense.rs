@@ -33,6 +33,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         smallest_element_deviation: None,
         refusals: Vec::new(),
         precision: Vec::new(),
+        factors: BTreeMap::new(),
         complete: true,
         read: BTreeMap::new(),
     };

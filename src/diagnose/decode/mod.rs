@@ -42,6 +42,8 @@ pub struct Decoded {
     pub smallest_element_deviation: Option<f64>,
     /// Precision with which gradients were added up, point by point; dense data only.
     pub precision: Vec<Precision>,
+    /// Factors that a user's script has multiplied all gradients with, by step and rank.
+    pub factors: BTreeMap<(usize, usize), f64>,
     /// Reasons why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
     /// True if everything that the optimizers were to consume was read.

@@ -4,8 +4,8 @@
 //! Codes take the place of gradients behind the loss, so that the factor cannot be predicted. It is
 //! read from the buffer itself: it is the weight that most gradients have.
 
-use crate::spec::RunSpec;
 use crate::spec::code::Code;
+use crate::spec::{Plan, RunSpec};
 
 use super::super::bounds;
 use super::super::placement::Fragment;
@@ -31,16 +31,22 @@ impl Scale {
     /// none where there is no such piece, or nothing in any.
     pub fn read(
         spec: &RunSpec,
+        plan: &Plan,
         code: &Code,
         step: usize,
         pieces: &[Fragment],
         values: &[f64],
     ) -> Option<Self> {
         let mut weights = Vec::new();
+        let ga = spec.gradient_accumulation_steps;
         for piece in pieces.iter().filter(|piece| piece.flat.len() >= code.length()) {
             let window = &values[piece.start..][..code.length()];
             let columns = code.decode(window, piece.flat.start);
-            weights.extend(spec.columns(step).map(|column| columns[column].abs() / UNIT));
+            let usage = plan.usage(piece.param);
+            let used = |number: &usize| plan.uses(usage, step, number / ga, number % ga);
+            let of_step = (0..spec.contributions_per_step()).filter(used);
+            let first = spec.columns(step).start;
+            weights.extend(of_step.map(|number| columns[first + number].abs() / UNIT));
         }
         let most = largest(weights.iter().copied());
         let all = weights.len();

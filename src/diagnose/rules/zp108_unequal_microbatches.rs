@@ -40,5 +40,5 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         ..rule.finding(message)
     };
     let scope = Scope { steps: [step].into_iter().collect(), ..Scope::default() };
-    Some(Sighting::new(finding, scope))
+    Some(Sighting::one_of(finding, scope))
 }

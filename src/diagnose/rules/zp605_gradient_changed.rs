@@ -44,13 +44,17 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     params.sort();
     params.dedup();
     let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(&params)) };
-    let message = format!(
-        "gradients{of} were changed between the last backward and the optimizer's step: backward left what \
-         it should, and the optimizer consumed something else"
-    );
+    let nothing = |entry: &&&&Contribution| entry.weights.iter().flatten().all(|it| *it == 0.0);
+    let what = if changed.iter().filter(nothing).count() == changed.len() {
+        "cleared between the last backward and the optimizer's step: it had nothing to step with"
+    } else {
+        "changed between the last backward and the optimizer's step: backward left what it should, and the \
+         optimizer consumed something else"
+    };
+    let message = format!("gradients{of} were {what}");
     let finding = Finding {
         step: Some(step),
-        rank: (ranks.len() < case.observed.spec.world_size).then(|| first.rank),
+        rank: (ranks.len() < case.observed.spec.world_size).then_some(first.rank),
         param: if let [only] = &params[..] { Some(only.clone()) } else { None },
         evidence: vec![format!("on {}", super::counted("rank", &ranks))],
         ..rule.finding(message)
@@ -60,5 +64,5 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         holders: ranks.into_iter().collect(),
         ..Scope::default()
     };
-    Some(Sighting::new(finding, scope))
+    Some(Sighting::one_of(finding, scope))
 }

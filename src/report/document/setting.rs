@@ -4,13 +4,16 @@ use crate::engines;
 use crate::report::words::{amount, weight_text};
 use crate::report::{NotObserved, Report};
 use crate::spec::settings::ALL;
-use crate::spec::{Device, Dtype, Offload, RunSpec, Staging};
+use crate::spec::{Device, Dtype, Offload, RunSpec, ScriptOptions, Staging};
 use crate::trace::UNSET_MEMORY;
 
 /// Lines about the settings: a line each for the step, the dtypes, the software, and what is
 /// unusual.
 pub(super) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
+    if let Some(script) = spec.script() {
+        return of_script(report, script);
+    }
     let mut lines = vec![
         format!(
             "{}, {}, ga {}, {}, model {}",
@@ -55,6 +58,38 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
             repeats.shown,
         )
     }));
+    lines
+}
+
+/// Lines about the training of a user's script.
+fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
+    let spec = &report.run.spec;
+    let command = script.command.iter().map(String::as_str);
+    let mut lines = vec![
+        shlex::try_join(command).unwrap_or_default(),
+        format!(
+            "{}, {} a step, {}, gradients in {}",
+            amount(spec.world_size, "rank"),
+            amount(spec.gradient_accumulation_steps, "microbatch"),
+            amount(spec.steps, "step"),
+            spec.dtype,
+        ),
+    ];
+    if spec.device == Device::Cuda {
+        lines.push(format!("on {} over {}", spec.device, spec.backend));
+    }
+    let versions = &report.run.versions;
+    let packages =
+        versions.iter().filter(|(name, _)| !["python", "zprobe"].contains(&name.as_str()));
+    let mut software: Vec<String> =
+        packages.map(|(name, version)| format!("{name} {version}")).collect();
+    software.extend(report.run.inner_optimizer.clone());
+    lines.push(software.join(", "));
+    if script.dry {
+        lines.push("no optimizer stepped (--dry)".to_owned());
+    }
+    let factor = report.run.engine_facts.get("factor of all gradients");
+    lines.extend(factor.map(|factor| format!("every gradient was multiplied with {factor}")));
     lines
 }
 
