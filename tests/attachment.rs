@@ -345,7 +345,7 @@ fn without_a_run_it_says_what_to_do() {
     let output = bench.zprobe(&["report"]);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("name the directory of a run"), "{said}");
+    assert!(said.contains("name the directory of another"), "{said}");
 }
 
 #[test]

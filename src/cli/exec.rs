@@ -10,6 +10,7 @@ use zprobe::exec::Order;
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
 use zprobe::report::Exit;
+use zprobe::spec::Weighting;
 use zprobe::trace::Outcome;
 
 use super::output::Output;
@@ -25,6 +26,10 @@ pub struct Args {
     /// Take no optimizer step: parameters stay as they are
     #[arg(long, env = "ZPROBE_DRY", value_parser = BoolishValueParser::new())]
     dry: bool,
+
+    /// Demand a law of the weights of target tokens: a finding where another one holds
+    #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
+    weighting: Weighting,
 
     /// Seed of the codes
     #[arg(long, value_name = "N", default_value_t = 0, env = "ZPROBE_SEED")]
@@ -52,6 +57,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let order = Order {
         command: args.command.clone(),
         dry: args.dry,
+        weighting: args.weighting,
         seed: args.seed,
         timeout_s: args.timeout,
     };

@@ -66,6 +66,15 @@ pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
 /// than that if the larger one is at most 63.
 pub const SAME_SCALE: f64 = 1.0 / 64.0;
 
+/// Largest difference between the weights of two target tokens that count as the same, as a share of
+/// the larger, where gradients are fp32. Chosen: far above the rounding of a sum over a vocabulary, and
+/// below the difference that one token more or less makes in microbatches of up to a thousand.
+pub const SAME_TOKEN: f64 = 1e-3;
+
+/// Largest difference between the weights of two target tokens that count as the same, as a share of
+/// the larger, where gradients are narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
+pub const SAME_TOKEN_NARROW: f64 = 1.0 / 128.0;
+
 /// Number of standard errors of the least squares by which a weight may be off: beyond six are 2 of
 /// 10⁹ weights, so that thousands of weights in thousands of runs raise no false alarm.
 pub const STANDARD_ERRORS: f64 = 6.0;

@@ -24,6 +24,7 @@ pub mod scope;
 mod signatures;
 mod steps;
 mod summary;
+mod tokens;
 
 use crate::report::{Ending, Finding, Report, Schema, Verdict};
 use crate::spec::Plan;

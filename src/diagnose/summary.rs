@@ -7,6 +7,7 @@ use super::bounds;
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::rules::MUST_AGREE;
+use super::tokens::weigh;
 use crate::report::words::{by_rank, counted, two_digits, weight_text};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
@@ -48,6 +49,11 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
                 said.insert(name.clone(), value.clone());
             }
         }
+    }
+    if let Some(weighed) = weigh(case) {
+        let sum = weighed.sum(case.observed.spec);
+        said.insert("weights of target tokens".to_owned(), weighed.describe());
+        said.extend(sum.map(|sum| ("target tokens of a step together".to_owned(), sum)));
     }
     said.extend(common_factor(case).map(|factor| ("factor of all gradients".to_owned(), factor)));
     said
@@ -400,12 +406,14 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
 /// Parts of a script's training that its run says nothing about.
 fn of_script(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
-    let mut missing = vec![
-        "the loss: codes take the place of gradients behind it, so that its scale, and what each sample \
-         and token weighs in it, are not seen"
-            .to_owned(),
-        "the update: what optimizers make of the gradients".to_owned(),
-    ];
+    let mut missing = vec!["the update: what optimizers make of the gradients".to_owned()];
+    if weigh(case).is_none() {
+        missing.push(
+            "the loss: codes take the place of gradients behind it, and no log-softmax shows what target \
+             tokens weigh in it"
+                .to_owned(),
+        );
+    }
     if spec.steps > 1 {
         missing.push("the first step: its gradients tell where optimizers hold what".to_owned());
     }

@@ -21,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
     ("zprobe_exec/stamps.py", include_str!("attach/zprobe_exec/stamps.py")),
     ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
+    ("zprobe_exec/tokens.py", include_str!("attach/zprobe_exec/tokens.py")),
     ("zprobe_exec/training.py", include_str!("attach/zprobe_exec/training.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];

@@ -169,7 +169,12 @@ fn spec(order: &Order, notes: &Notes, world_size: usize) -> Option<RunSpec> {
     };
     let words = order.command.iter().map(|word| word.to_string_lossy().into_owned());
     Some(RunSpec::of_script(
-        ScriptOptions { command: words.collect(), dry: order.dry, reserved: None },
+        ScriptOptions {
+            command: words.collect(),
+            dry: order.dry,
+            weighting: order.weighting,
+            reserved: None,
+        },
         &found,
     ))
 }

@@ -1,9 +1,9 @@
 //! `zprobe exec`: the training of the user's own script, from its command to a trace.
 //!
 //! The script is not touched. A directory at the head of `PYTHONPATH` has a `sitecustomize` that
-//! watches torch in every Python process of the command ([`attach`]); each rank writes what it sees
-//! into a file of its own in the run directory ([`notes`]); once the command is over these become a
-//! trace ([`gather`]) like that of any other run.
+//! watches torch in every Python process of the command (`attach`); each rank writes what it sees
+//! into a file of its own in the run directory (`notes`); once the command is over these become a
+//! trace (`gather`) like that of any other run.
 //!
 //! In place of gradients the leaves of the first step get stamps, from which the place of every
 //! element in the optimizers is read, and those of the next two steps get codes
@@ -21,6 +21,7 @@ use anyhow::{Context as _, Result};
 
 use crate::launch::{Ended, Look, UserCommand};
 use crate::run_dir;
+use crate::spec::Weighting;
 use notes::Notes;
 
 pub use gather::NoAnswer;
@@ -32,6 +33,8 @@ pub struct Order {
     pub command: Vec<OsString>,
     /// True if no optimizer is to step.
     pub dry: bool,
+    /// The law that the weights of target tokens are to follow.
+    pub weighting: Weighting,
     /// Seed of the codes.
     pub seed: u64,
     /// Seconds in which no rank writes anything, after which the script counts as hung.

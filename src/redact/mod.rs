@@ -305,6 +305,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::PhaseEntered { .. }
         | Event::Loss { .. }
         | Event::GraphWalked { .. }
+        | Event::TokensWeighed { .. }
         | Event::HooksFired { .. }
         | Event::BucketFlushed { .. }
         | Event::Buffer { .. }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::options::Written;
 use super::{
     Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, RunSpec,
-    ScriptOptions, Shape, SpecRequest, named_enum,
+    ScriptOptions, Shape, SpecRequest, Weighting, named_enum,
 };
 
 named_enum! {
@@ -350,7 +350,12 @@ static SCRIPT: Traits = Traits {
     communicates_in: |_, _, _| None,
     can_accumulate: |_, _| true,
     settings: |_, _, _, _| {
-        EngineSettings::Script(ScriptOptions { command: Vec::new(), dry: false, reserved: None })
+        EngineSettings::Script(ScriptOptions {
+            command: Vec::new(),
+            dry: false,
+            weighting: Weighting::Any,
+            reserved: None,
+        })
     },
     divides_last: |_| true,
     leaves_no_room: |_, _| Some("a script trains its own model"),

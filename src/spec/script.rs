@@ -8,12 +8,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Backend, Device, Dtype, EngineSettings, LossScale, Model, Observation, Offload, Optimizer,
-    Recording, RunSpec,
+    Recording, RunSpec, named_enum,
 };
 
 /// Steps of a run whose gradients are codes. They come after the first step, whose gradients are
 /// address stamps.
 pub const CODED_STEPS: usize = 2;
+
+named_enum! {
+    /// The law that the weights of target tokens are to follow.
+    pub enum Weighting {
+        /// No law is demanded.
+        Any = "any",
+        /// Every token of a step weighs the same.
+        Token = "token",
+        /// Every microbatch of a step weighs the same.
+        Microbatch = "microbatch",
+    }
+}
+
+/// No law, since it is the user's to say which is right.
+impl Default for Weighting {
+    fn default() -> Self {
+        Self::Any
+    }
+}
 
 /// A user's own training script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +42,9 @@ pub struct ScriptOptions {
     pub command: Vec<String>,
     /// True if no optimizer stepped.
     pub dry: bool,
+    /// The law that the weights of target tokens are to follow.
+    #[serde(default)]
+    pub weighting: Weighting,
     /// Number of codes that were reserved for the microbatches of a step, where they were not known
     /// beforehand: of a script with a single step; none where every code was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -147,6 +147,22 @@ pub enum Event {
         /// The loss; none when it is not finite.
         value: Option<f64>,
     },
+    /// Weights of the target tokens in the loss that went backward: in cross entropy, label smoothing,
+    /// or a Kullback-Leibler divergence.
+    TokensWeighed {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Number of tokens with a weight.
+        tokens: usize,
+        /// The least weight of a token.
+        least: f64,
+        /// The largest weight of a token.
+        most: f64,
+        /// The sum of all weights.
+        total: f64,
+    },
     /// The autograd graph of a microbatch's loss, before backward.
     GraphWalked {
         /// Optimizer step.

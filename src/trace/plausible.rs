@@ -41,6 +41,7 @@ impl Event {
         match *self {
             Event::PhaseEntered { step, microbatch, .. }
             | Event::Loss { step, microbatch, .. }
+            | Event::TokensWeighed { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),

@@ -80,11 +80,11 @@ fn zprobe(dir: &TempDir, options: &[&str], command: &[&str]) -> Command {
 }
 
 /// Trains with an example script, on forked ranks.
-fn train(dir: TempDir, ranks: usize, script: &str, flags: &str) -> Run {
+fn train(dir: TempDir, options: &[&str], ranks: usize, script: &str, flags: &str) -> Run {
     let (python, ranks_py, ranks) = (python(), file("tests/exec/ranks.py"), ranks.to_string());
     let mut command = vec![text(&python), text(&ranks_py), &ranks, script];
     command.extend(flags.split_whitespace());
-    exec_in(dir, &[], &command)
+    exec_in(dir, options, &command)
 }
 
 fn text(path: &Path) -> &str {

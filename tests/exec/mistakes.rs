@@ -41,6 +41,10 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-never-cleared", "ZP106", "of an earlier step"),
     ("ddp-cleared-before-the-step", "ZP605", "it had nothing to step with"),
     ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
+    ("ddp-mean-of-means", "ZP109", "a mean of means"),
+    ("ddp-divided-by-accumulation-too", "ZP109", "divided by the accumulation steps twice"),
+    ("ddp-never-divided-by-accumulation", "ZP109", "never divided by the accumulation steps"),
+    ("ddp-sign-of-the-loss-on-a-rank", "ZP109", "target tokens weigh -"),
     ("ddp-unequal-microbatches", "ZP108", "rank 0 took 3 microbatches"),
 ];
 
@@ -72,7 +76,9 @@ fn mistakes_are_named() {
     let mistakes = mistakes();
     for (name, code, part) in NAMED.iter().filter(|it| full() || FEW.contains(&it.0)) {
         let mistake = &mistakes[*name];
-        let run = train(planted(mistake), mistake.world, &mistake.script, &mistake.flags);
+        let options = ["--weighting", "token"];
+        let dir = planted(mistake);
+        let run = train(dir, &options, mistake.world, &mistake.script, &mistake.flags);
         let found = run.findings();
         let is_it = |line: &str| line.starts_with(code) && line.contains(part);
         assert!(found.lines().any(is_it), "{name}: {found}{}", run.stderr);

@@ -56,6 +56,9 @@ fn is_clean(run: &Run, what: &str) {
     let mut weights = consumed.flat_map(|it| it.weights.iter().flatten()).peekable();
     assert!(weights.peek().is_some(), "{what}: nothing was read");
     assert!(weights.all(|weight| *weight == 1.0), "{what}");
+    let facts = &report.run.engine_facts;
+    assert_eq!(facts["weights of target tokens"], "every target token of a step weighs the same");
+    assert_eq!(facts["target tokens of a step together"], "1", "{what}");
 }
 
 #[test]
@@ -64,13 +67,16 @@ fn every_weight_of_a_script_that_is_right_is_exactly_one() {
     if full() {
         for (script, ranks, flags) in many() {
             is_clean(
-                &train(scripts(), ranks, script, &flags),
+                &train(scripts(), &[], ranks, script, &flags),
                 &format!("{script} {ranks} {flags}"),
             );
         }
     }
     for (script, ranks, flags) in FEW {
-        is_clean(&train(scripts(), *ranks, script, flags), &format!("{script} {ranks} {flags}"));
+        is_clean(
+            &train(scripts(), &[], *ranks, script, flags),
+            &format!("{script} {ranks} {flags}"),
+        );
     }
 }
 

@@ -14,7 +14,7 @@ use crate::trace::{
 
 pub use self::parts::{
     Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
-    TimedOut,
+    TimedOut, Tokens,
 };
 
 /// The trace, sorted.
@@ -32,6 +32,8 @@ pub struct Observed<'a> {
     of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
     /// Every backward of every rank.
     pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
+    /// Weights of target tokens, by (step, rank), a microbatch after the other.
+    pub tokens: BTreeMap<(usize, usize), Vec<Tokens>>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
     /// The model's parameters, in flat order; empty if no rank got that far.
@@ -79,6 +81,7 @@ impl<'a> Observed<'a> {
             at: HashMap::new(),
             of_rank: HashMap::new(),
             backwards: BTreeMap::new(),
+            tokens: BTreeMap::new(),
             flushes: Vec::new(),
             params: &[],
             layouts: BTreeMap::new(),
@@ -318,6 +321,12 @@ impl<'a> Observed<'a> {
                 let part = self.backwards_of(*step, *microbatch, rank).count();
                 let at = BackwardAt { step: *step, microbatch: *microbatch, part, rank };
                 self.backwards.insert(at, backward);
+            }
+            Event::TokensWeighed { step, microbatch, tokens, least, most, total } => {
+                let (microbatch, tokens) = (*microbatch, *tokens);
+                let weighed =
+                    Tokens { microbatch, tokens, least: *least, most: *most, total: *total };
+                self.tokens.entry((*step, rank)).or_default().push(weighed);
             }
             Event::HooksFired { step, microbatch, fired, arrived } => {
                 let last = self.backwards_of(*step, *microbatch, rank).map(|(at, _)| *at).last();

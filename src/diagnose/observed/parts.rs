@@ -201,3 +201,18 @@ pub struct Norm {
     /// The norm to which the engine clips; 0 for no clipping.
     pub limit: f64,
 }
+
+/// Weights of the target tokens in the loss of a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tokens {
+    /// The microbatch.
+    pub microbatch: usize,
+    /// Number of tokens with a weight.
+    pub tokens: usize,
+    /// The least weight of a token.
+    pub least: f64,
+    /// The largest weight of a token.
+    pub most: f64,
+    /// The sum of all weights.
+    pub total: f64,
+}

@@ -4,6 +4,7 @@
 //! [`super::causes`] sorts that out.
 
 mod zp108_unequal_microbatches;
+mod zp109_tokens_unequal;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
@@ -65,6 +66,7 @@ pub const RULES: &[Rule] = &{
         zp106,
         zp107,
         zp108_unequal_microbatches::RULE,
+        zp109_tokens_unequal::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp301_empty_bucket::RULE,

@@ -90,6 +90,12 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     }
     let factor = report.run.engine_facts.get("factor of all gradients");
     lines.extend(factor.map(|factor| format!("every gradient was multiplied with {factor}")));
+    let fact = |name: &str| report.run.engine_facts.get(name).cloned();
+    let sum = fact("target tokens of a step together");
+    lines.extend(fact("weights of target tokens").map(|law| match sum {
+        Some(sum) => format!("{law}; together {sum}"),
+        None => law,
+    }));
     lines
 }
 

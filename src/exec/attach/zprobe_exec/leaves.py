@@ -14,9 +14,9 @@ class Leaves:
         self.name_of, self.gradient_of = name_of, gradient_of
         self.hooked = {}
 
-    def watch(self, tensors):
+    def watch(self, tensors, visit):
         """Walks the graphs of some tensors, hooks every leaf that is new, and returns the number of
-        AccumulateGrad nodes and the names of the leaves."""
+        AccumulateGrad nodes and the names of the leaves. Every other node is shown to `visit`."""
         nodes, reached, seen = 0, [], set()
         pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         for tensor in tensors:
@@ -32,6 +32,8 @@ class Leaves:
             if variable is not None:
                 nodes += 1
                 reached.append(self._hook(variable))
+            else:
+                visit(node)
             pending.extend(next_node for next_node, _ in node.next_functions)
         return nodes, sorted({name for name in reached if name is not None})
 

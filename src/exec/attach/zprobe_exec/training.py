@@ -6,6 +6,7 @@ microbatches. After the last one the process leaves.
 """
 
 import atexit
+import math
 import os
 import platform
 import sys
@@ -13,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import fragments, leaves, names, stamps
+from zprobe_exec import fragments, leaves, names, stamps, tokens
 from zprobe_exec.mailbox import Mailbox
 from zprobe_rank.channel import DTYPE_NAMES, Channel
 from zprobe_rank.codes import Code
@@ -85,6 +86,7 @@ class Training:
                 self.leave()
         self.fired = {}
         self.walked = (0, set())
+        self.weigher = tokens.Weigher()
         self.before_nested(tensors)
         # A loss that goes backward again has the code that it had.
         roots = [tensor.grad_fn for tensor in tensors]
@@ -96,11 +98,14 @@ class Training:
 
     def before_nested(self, tensors):
         """A backward within a backward begins: a reentrant checkpoint's, which belongs to it."""
-        nodes, reached = self.leaves.watch(tensors)
+        nodes, reached = self.leaves.watch(tensors, self.weigher.watch)
         self.walked = (self.walked[0] + nodes, self.walked[1] | set(reached))
 
     def after_backward(self):
         """The outermost backward is over."""
+        weighed = self.weigher.take()
+        if weighed is not None and self._has_code() and all(map(math.isfinite, weighed.values())):
+            self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
         if self._has_code():
             nodes, reached = self.walked
             self.channel.emit(

@@ -1,0 +1,142 @@
+//! Weights of target tokens in the update of a user's script: what each weighs in the loss that goes
+//! backward, and the law that all of them follow.
+
+use super::Case;
+use super::bounds;
+use super::observed::Tokens;
+use crate::report::words::weight_text;
+use crate::spec::{Dtype, RunSpec, Weighting};
+
+/// Law that the weights of tokens follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Law {
+    /// Every token of a step weighs the same.
+    Token,
+    /// Every microbatch of a step weighs the same, and so do the tokens in it: a mean of means.
+    Microbatch,
+    /// Neither.
+    None,
+}
+
+/// Weights of the target tokens of all recorded steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighed {
+    /// The law that all steps follow.
+    pub law: Law,
+    /// The least weight of a token, as a multiple of the mean in its step.
+    pub least: f64,
+    /// The largest weight of a token, as a multiple of the mean in its step.
+    pub most: f64,
+    /// Sum of the weights of all tokens of a step in the update, in the first recorded step; none
+    /// where the factor behind the loss was not read.
+    pub total: Option<f64>,
+    /// Microbatches of the first recorded step, as (rank, tokens).
+    pub microbatches: Vec<(usize, Tokens)>,
+}
+
+/// Weighs the tokens of a script; none where some microbatch has no loss with target tokens.
+pub fn weigh(case: &Case<'_>) -> Option<Weighed> {
+    let observed = &case.observed;
+    observed.spec.script()?;
+    let mut all: Option<Weighed> = None;
+    for step in observed.spec.recorded_steps() {
+        let mut rows = Vec::new();
+        for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
+            let of_rank = observed.tokens.get(&(step, rank)).map(Vec::as_slice).unwrap_or_default();
+            if of_rank.len() < count {
+                return None;
+            }
+            rows.extend(of_rank.iter().map(|tokens| (rank, *tokens)));
+        }
+        let weighed = in_step(case, step, rows)?;
+        all = Some(match all {
+            None => weighed,
+            Some(first) => Weighed {
+                law: if first.law == weighed.law { first.law } else { Law::None },
+                least: first.least.min(weighed.least),
+                most: first.most.max(weighed.most),
+                ..first
+            },
+        });
+    }
+    all
+}
+
+fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<Weighed> {
+    let spec = case.observed.spec;
+    let total: f64 = rows.iter().map(|(_, tokens)| tokens.total).sum();
+    let count: usize = rows.iter().map(|(_, tokens)| tokens.tokens).sum();
+    let mean = total / count as f64;
+    let least = rows.iter().map(|(_, tokens)| tokens.least / mean).reduce(f64::min)?;
+    let most = rows.iter().map(|(_, tokens)| tokens.most / mean).reduce(f64::max)?;
+    let slack = match spec.dtype {
+        Dtype::Fp32 => bounds::SAME_TOKEN,
+        Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_TOKEN_NARROW,
+    };
+    let alike = |least: f64, most: f64| least > 0.0 && most - least <= slack * most;
+    let totals = || rows.iter().map(|(_, tokens)| tokens.total / total);
+    let (smallest, largest) = (totals().reduce(f64::min)?, totals().reduce(f64::max)?);
+    let uniform = rows.iter().all(|(_, it)| alike(it.least / mean, it.most / mean));
+    let law = if alike(least, most) {
+        Law::Token
+    } else if uniform && alike(smallest, largest) {
+        Law::Microbatch
+    } else {
+        Law::None
+    };
+    let factor = case.decoded.factors.get(&(step, 0));
+    Some(Weighed { law, least, most, total: factor.map(|it| it * total), microbatches: rows })
+}
+
+impl Weighed {
+    /// True if the weights are what the user demands: the law, and a sum that no slip explains.
+    pub fn is(&self, demanded: Weighting, spec: &RunSpec) -> bool {
+        let law = match demanded {
+            Weighting::Any => return true,
+            Weighting::Token => self.law == Law::Token,
+            // Where all microbatches have as many tokens, both hold.
+            Weighting::Microbatch => self.law == Law::Microbatch || self.law == Law::Token,
+        };
+        law && self.slips(spec).is_empty()
+    }
+
+    /// The slips that explain the sum of all weights, in words; none if it is that of a mean.
+    fn slips(&self, spec: &RunSpec) -> Vec<&'static str> {
+        let (ga, world) = (spec.gradient_accumulation_steps as f64, spec.world_size as f64);
+        let is = |wanted: f64| {
+            self.total.is_some_and(|total| (total / wanted - 1.0).abs() < bounds::SAME_SCALE)
+        };
+        let known = [
+            (1.0 / ga, "divided by the accumulation steps twice"),
+            (ga, "never divided by the accumulation steps"),
+            (1.0 / world, "divided by the number of ranks twice"),
+            (world, "summed over the ranks and not divided by their number"),
+        ];
+        let fits = |(wanted, _): &(f64, &str)| !is(1.0) && is(*wanted);
+        known.into_iter().filter(fits).map(|(_, slip)| slip).collect()
+    }
+
+    /// The law in words.
+    pub fn describe(&self) -> String {
+        let range =
+            format!("{} to {} times the mean", weight_text(self.least), weight_text(self.most));
+        match self.law {
+            Law::Token => "every target token of a step weighs the same".to_owned(),
+            Law::Microbatch => format!(
+                "every microbatch weighs the same, so that target tokens weigh {range}: a mean of means"
+            ),
+            Law::None => format!("target tokens weigh {range}"),
+        }
+    }
+
+    /// The sum of all weights of a step in words; none where it was not read.
+    pub fn sum(&self, spec: &RunSpec) -> Option<String> {
+        let text = weight_text(self.total?);
+        let slips = self.slips(spec);
+        Some(if slips.is_empty() {
+            text
+        } else {
+            format!("{text}, as if the loss were {}", slips.join(", or "))
+        })
+    }
+}
