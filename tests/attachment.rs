@@ -360,6 +360,23 @@ fn the_native_engine_has_no_script_and_the_attachment_says_why() {
 }
 
 #[test]
+fn of_a_users_script_the_attachment_has_the_command_and_no_word_of_its_source() {
+    let entries = Bench::with("script-noise").attachment(&[]);
+    let script = "python tests/exec/ranks.py 2 examples/train/ddp.py --accumulate 2";
+    let command = format!("zprobe exec -- {script} --width 16 --layers 1\n");
+    assert_eq!(entries["command.txt"], command);
+    assert!(
+        entries["README.md"].contains("There is no standalone.py: the script is the user's own")
+    );
+    assert!(
+        entries["report.md"].contains("The model of a training script"),
+        "{}",
+        entries["report.md"]
+    );
+    assert!(!entries.values().any(|text| text.contains("DistributedSampler")));
+}
+
+#[test]
 fn of_repeats_the_attachment_has_one_and_the_command_for_all() {
     let bench = Bench::with("boundary-leak");
     let run = bench.run_dir();

@@ -103,6 +103,19 @@ fn text(form: Form) -> String {
 }
 
 #[test]
+fn a_script_is_a_suite_of_one_case() {
+    let fixture =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/script-noise");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["diagnose", "--output-format", "junit"])
+        .arg(fixture)
+        .output()
+        .expect("zprobe");
+    let junit = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(junit.contains(r#"tests="1" skipped="0" failures="1""#), "{junit}");
+}
+
+#[test]
 fn people_are_told_what_is_wrong_and_how_to_see_it_again() {
     insta::assert_snapshot!("full", text(Form::Full));
     insta::assert_snapshot!("concise", text(Form::Concise));

@@ -26,7 +26,7 @@ pub enum NoAnswer {
     },
     /// The ranks ended before an optimizer had stepped.
     NoStep {
-        /// Outcome of the command; none if it was killed.
+        /// Outcome of the command; none if it was ended.
         outcome: Option<Outcome>,
     },
 }
@@ -57,9 +57,11 @@ impl Display for NoAnswer {
 }
 
 impl NoAnswer {
-    /// Outcome of the command itself; none if it was killed.
+    /// Outcome of the command, if it ended by itself.
     pub fn outcome(&self) -> Option<Outcome> {
         match self {
+            Self::NobodyJoined { interrupted: true, .. }
+            | Self::NobodyJoined { timed_out: true, .. } => None,
             Self::NobodyJoined { outcome, .. } | Self::NoStep { outcome } => *outcome,
         }
     }
@@ -83,7 +85,8 @@ pub fn gather(
         return Ok(Err(NoAnswer::NobodyJoined { outcome, interrupted, timed_out }));
     };
     let Some(spec) = spec(order, &notes, world_size) else {
-        return Ok(Err(NoAnswer::NoStep { outcome }));
+        let by_itself = !interrupted && !timed_out;
+        return Ok(Err(NoAnswer::NoStep { outcome: outcome.filter(|_| by_itself) }));
     };
     let names = names(&notes);
     let mut events: Vec<(Option<usize>, u64, Event)> = Vec::new();
@@ -156,8 +159,13 @@ fn spec(order: &Order, notes: &Notes, world_size: usize) -> Option<RunSpec> {
     let steps_of = |lines: &Vec<Line>| {
         lines.iter().filter(|line| matches!(line.note, Note::StepEnded)).count()
     };
+    let begun = all().filter_map(|note| match note {
+        Note::Backward(backward) => Some(backward.step + 1),
+        _ => None,
+    });
     let found = Found {
         world_size,
+        begun: begun.max().unwrap_or(0),
         steps: notes.ranks.values().map(steps_of).min().filter(|steps| *steps > 0)?,
         microbatches: agreed.iter().map(|agreed| agreed.microbatches).max()?,
         reserved: agreed.iter().map(|agreed| agreed.reserved).max()?,

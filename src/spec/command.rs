@@ -13,7 +13,9 @@ use super::{DeepSpeedFile, Dtype, LossScale, Optimizer, RunSpec, SpecRequest};
 /// Command line of a run, with the DeepSpeed file that it needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    /// Arguments of `zprobe run`, one word each.
+    /// The subcommand of `zprobe`: `run`, or `exec` for a user's script.
+    pub verb: &'static str,
+    /// Arguments of the subcommand, one word each.
     pub arguments: Vec<String>,
     /// Content of the file that `--deepspeed-config` names, where flags alone cannot say it.
     pub deepspeed_config: Option<Value>,
@@ -22,7 +24,8 @@ pub struct Command {
 impl Command {
     /// The whole command as one line for a shell.
     pub fn line(&self) -> String {
-        let words = ["zprobe", "run"].into_iter().chain(self.arguments.iter().map(String::as_str));
+        let words =
+            ["zprobe", self.verb].into_iter().chain(self.arguments.iter().map(String::as_str));
         shlex::try_join(words).unwrap_or_default()
     }
 }
@@ -48,6 +51,10 @@ impl RunSpec {
     /// `"auto"`, the specification holds only the configuration that was passed on, which says less
     /// than the file did.
     pub fn command(&self, file: &str) -> Option<Command> {
+        if let Some(script) = self.script() {
+            let arguments = script.arguments(self.seed);
+            return Some(Command { verb: "exec", arguments, deepspeed_config: None });
+        }
         let flags = (self.as_flags(), None);
         let with_file = self.as_file();
         let (request, config) = [Some(flags), with_file]
@@ -65,7 +72,7 @@ impl RunSpec {
             arguments.extend(["--deepspeed-config".to_owned(), file.to_owned()]);
         }
         arguments.extend(words(&others));
-        Some(Command { arguments, deepspeed_config: config })
+        Some(Command { verb: "run", arguments, deepspeed_config: config })
     }
 
     /// Request that states every setting as a flag, as far as this engine takes such a flag.

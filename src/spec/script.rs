@@ -51,6 +51,25 @@ pub struct ScriptOptions {
     pub reserved: Option<usize>,
 }
 
+impl ScriptOptions {
+    /// Arguments of `zprobe exec` that watch the script once more.
+    pub(super) fn arguments(&self, seed: u64) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if self.dry {
+            arguments.push("--dry".to_owned());
+        }
+        if self.weighting != Weighting::Any {
+            arguments.extend(["--weighting".to_owned(), self.weighting.to_string()]);
+        }
+        if seed != 0 {
+            arguments.extend(["--seed".to_owned(), seed.to_string()]);
+        }
+        arguments.push("--".to_owned());
+        arguments.extend(self.command.iter().cloned());
+        arguments
+    }
+}
+
 /// Facts about the training of a script that its ranks agreed on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
@@ -58,6 +77,8 @@ pub struct Found {
     pub world_size: usize,
     /// Number of optimizer steps that every rank took.
     pub steps: usize,
+    /// Number of optimizer steps that some rank began.
+    pub begun: usize,
     /// The largest number of backwards of any rank in the first step: the microbatches.
     pub microbatches: usize,
     /// Number of codes that were reserved for the microbatches of the first step.
@@ -87,7 +108,8 @@ impl RunSpec {
             device: found.device,
             backend: found.backend,
             gradient_accumulation_steps: found.microbatches,
-            steps: found.steps,
+            // Where a rank ended in a step, that step is told of too.
+            steps: if only_first { 1 } else { found.steps.max(found.begun) },
             code_steps: Some(CODED_STEPS),
             dtype: found.dtype,
             grad_accum_dtype: found.dtype,

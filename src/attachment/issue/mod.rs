@@ -74,7 +74,7 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
 }
 
 /// The setup of the run, its findings, the ranks that did not finish, and the weights.
-fn description(_: &Material, document: &Document<'_>) -> Vec<Part> {
+fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let first = match document.verdict {
         Verdict::Findings => {
             "was trained for a few steps, and not every (rank, microbatch) gradient reached the \
@@ -87,7 +87,11 @@ fn description(_: &Material, document: &Document<'_>) -> Vec<Part> {
         Verdict::Clean => "was trained for a few steps, and nothing was wrong with its gradients:",
     };
     let setting = markdown::items(&document.setting);
-    let mut text = format!("A synthetic model with known gradients {first}\n\n{setting}");
+    let model = match material.report.run.spec.script() {
+        Some(_) => "The model of a training script, with codes in place of its gradients,",
+        None => "A synthetic model with known gradients",
+    };
+    let mut text = format!("{model} {first}\n\n{setting}");
     text += &markdown::findings(document.findings);
     let unfinished = document.about(Topic::Ranks).filter(|section| !section.is_detail);
     text += &unfinished.map(markdown::titled).unwrap_or_default();

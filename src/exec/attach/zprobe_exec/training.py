@@ -73,6 +73,8 @@ class Training:
         )
         atexit.register(self.end_of_script)
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
+        # What the script exits with is not known afterwards.
+        self.exit, self.exit_code, sys.exit = sys.exit, None, self._exit
 
     # Backwards.
 
@@ -264,6 +266,10 @@ class Training:
         self.over = True
         if self.stepped:
             self._end_step()
+        if self.exit_code:
+            message = "sys.exit(%r) in step %d, after %d microbatches" % (self.exit_code, self.step, self.microbatch)
+            self.channel.emit("failed", message=message)
+            return
         if self.step == 1 and not self.microbatch:
             pieces = self.held.pieces()
             for piece in pieces:
@@ -279,6 +285,10 @@ class Training:
             self.over = True
             self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
         self.excepthook(kind, error, trace)
+
+    def _exit(self, code=None):
+        self.exit_code = code
+        self.exit(code)
 
     def leave(self):
         """Ends this process before the script does anything with what it trained."""

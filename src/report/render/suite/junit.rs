@@ -14,7 +14,7 @@ use crate::visible::Visible;
 pub fn render(suite: &Visible<Suite>) -> anyhow::Result<String> {
     let mut report = Report::new("zprobe");
     report.set_time(seconds(suite.seconds));
-    for engine in Engine::CHOICES {
+    for engine in Engine::ALL {
         let cases: Vec<&Case> = suite.cases.iter().filter(|case| case.engine == *engine).collect();
         let Some(first) = cases.iter().find(|case| !case.versions.is_empty()).or(cases.first())
         else {
