@@ -104,8 +104,7 @@ fn text(form: Form) -> String {
 
 #[test]
 fn a_script_is_a_suite_of_one_case() {
-    let fixture =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/script-noise");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/script-noise");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_zprobe"))
         .args(["diagnose", "--output-format", "junit"])
         .arg(fixture)
