@@ -28,7 +28,7 @@ pub struct Weighed {
     /// The largest weight of a token, as a multiple of the mean in its step.
     pub most: f64,
     /// Sum of the weights of all tokens of a step in the update, in the first recorded step; none
-    /// where the factor behind the loss was not read.
+    /// where gradients are clipped, or the factor behind the loss was not read.
     pub total: Option<f64>,
     /// Microbatches of the first recorded step, as (rank, tokens).
     pub microbatches: Vec<(usize, Tokens)>,
@@ -84,7 +84,13 @@ fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<W
     } else {
         Law::None
     };
-    let factor = case.decoded.factors.get(&(step, 0));
+    // Clipping multiplies with any number, an average and the end of loss scaling with a few: only where
+    // it is one of these, the factor says nothing but how gradients are summed.
+    let is_plain = |factor: &&f64| {
+        let exponent = (*factor * spec.world_size as f64).log2();
+        (exponent - exponent.round()).abs() < slack || (*factor - 1.0).abs() < slack
+    };
+    let factor = case.decoded.factors.get(&(step, 0)).filter(is_plain);
     Some(Weighed { law, least, most, total: factor.map(|it| it * total), microbatches: rows })
 }
 
