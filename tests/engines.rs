@@ -8,8 +8,11 @@
 
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
+#[path = "support/interpreter.rs"]
+mod interpreter;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::json;
@@ -20,23 +23,13 @@ use zprobe::spec::Point;
 use zprobe::spec::code::Code;
 use zprobe::trace::{Event, Trace};
 
+use interpreter::{full, python};
+
 /// A run that is over.
 struct Run {
     code: i32,
     report: Report,
     trace: Trace,
-}
-
-/// The interpreter under test.
-fn python() -> PathBuf {
-    std::env::var_os("ZPROBE_TEST_PYTHON")
-        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch and DeepSpeed")
-        .into()
-}
-
-/// Returns true if everything is tried, and not only a part that stands for it.
-fn full() -> bool {
-    std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
 /// Runs `zprobe run` with these arguments, which are possible on every machine.

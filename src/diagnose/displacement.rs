@@ -68,7 +68,7 @@ pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
 }
 
 /// True if these pieces are displaced in the same way in what the optimizers consumed in `step`.
-/// Nothing is searched for this.
+/// It takes no search.
 pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     let expected = expected(case, step);
     let consumed: Vec<_> = consumed(case, step).collect();

@@ -47,7 +47,8 @@ pub fn write(order: &Order, run_id: &str, run_dir: &Path, notes: &Path) -> io::R
         "seed": order.seed,
         "patience": PATIENCE_S,
     });
-    let shared = adapters::shared(&["__init__.py", "channel.py", "codes.py", "sampler.py"]);
+    let shared =
+        adapters::shared(&["__init__.py", "channel.py", "codes.py", "graph.py", "sampler.py"]);
     let settings = (SETTINGS.to_owned(), settings.to_string());
     let own = FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     for (name, text) in own.chain(shared).chain([settings]) {

@@ -13,7 +13,7 @@ use super::{
 
 /// Steps of a run whose gradients are codes. They come after the first step, whose gradients are
 /// address stamps.
-pub const CODED_STEPS: usize = 2;
+const CODED_STEPS: usize = 2;
 
 named_enum! {
     /// The law that the weights of target tokens are to follow.

@@ -1,6 +1,14 @@
 //! Commands that lead to no answer, and what becomes of them. None needs torch.
 
-use super::exec;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{exec, scripts, zprobe};
 
 const PYTHON: &str = "python3";
 
@@ -28,28 +36,41 @@ fn a_command_that_cannot_be_started_is_a_usage_error_and_leaves_nothing() {
 }
 
 #[test]
-fn a_command_that_hangs_is_ended_with_all_that_it_started() {
-    // The grandchild has a session of its own, and ignores what asks it to end.
+fn a_command_that_is_silent_for_too_long_is_inconclusive_and_the_limit_is_named() {
+    let run = exec(&["--timeout", "1"], &[PYTHON, "-c", "import time; time.sleep(1000)"]);
+    assert_eq!(run.code, 4);
+    assert!(run.stderr.contains("--timeout"), "{}", run.stderr);
+}
+
+#[test]
+fn an_interrupted_command_is_ended_with_all_that_it_started() {
+    // The grandchild has a session of its own, and the child ignores what asks it to end.
     let script = "import os, signal, subprocess, sys, time\n\
                   signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
                   child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], \
                   start_new_session=True)\n\
-                  open('child', 'w').write(str(child.pid))\n\
+                  open('part', 'w').write(str(child.pid))\n\
+                  os.rename('part', 'child')\n\
                   time.sleep(1000)";
-    let run = exec(&["--timeout", "1"], &[PYTHON, "-c", script]);
-    assert_eq!(run.code, 4);
-    assert!(run.stderr.contains("--timeout"), "{}", run.stderr);
-    let child = std::fs::read_to_string(run.dir.path().join("child")).expect("the child's id");
-    assert!(!std::path::Path::new("/proc").join(child).exists());
+    let dir = scripts();
+    let mut zprobe = zprobe(&dir, &[], &[PYTHON, "-c", script]).spawn().expect("zprobe");
+    let child = dir.path().join("child");
+    while !child.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).expect("a signal");
+    assert_eq!(zprobe.wait().expect("an end").code(), Some(4));
+    let child = fs::read_to_string(child).expect("the child's id");
+    assert!(!Path::new("/proc").join(child).exists());
 }
 
 #[test]
 fn a_sitecustomize_of_the_user_is_run_as_without_zprobe() {
-    let dir = super::scripts();
+    let dir = scripts();
     let own = dir.path().join("own");
-    std::fs::create_dir(&own).expect("a directory");
-    std::fs::write(own.join("sitecustomize.py"), "print('customised')").expect("a file");
-    let mut command = super::zprobe(&dir, &[], &[PYTHON, "-c", "print('done')"]);
+    fs::create_dir(&own).expect("a directory");
+    fs::write(own.join("sitecustomize.py"), "print('customised')").expect("a file");
+    let mut command = zprobe(&dir, &[], &[PYTHON, "-c", "print('done')"]);
     let output = command.env("PYTHONPATH", &own).output().expect("zprobe");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "customised\ndone\n");
 }

@@ -5,6 +5,8 @@
 //! `ZPROBE_TEST_FULL` makes them try every configuration and every mistake.
 
 mod commands;
+#[path = "../support/interpreter.rs"]
+mod interpreter;
 mod mistakes;
 mod stacks;
 
@@ -15,6 +17,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use zprobe::report::Report;
 
+use interpreter::{full, python};
+
 /// A script's run that is over.
 struct Run {
     code: i32,
@@ -23,18 +27,6 @@ struct Run {
     stdout: String,
     stderr: String,
     dir: TempDir,
-}
-
-/// The interpreter that has torch and DeepSpeed.
-fn python() -> PathBuf {
-    std::env::var_os("ZPROBE_TEST_PYTHON")
-        .expect("ZPROBE_TEST_PYTHON names an interpreter that has torch and DeepSpeed")
-        .into()
-}
-
-/// Returns true if everything is tried, and not only a part that stands for it.
-fn full() -> bool {
-    std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
 fn file(path: &str) -> PathBuf {

@@ -157,3 +157,14 @@ fn departed<'a>(
 ) -> impl Iterator<Item = &'a Contribution> {
     case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
 }
+
+/// Sightings in the recorded steps of a user's script; none in runs of zprobe's own model.
+fn in_steps_of_script(
+    case: &Case<'_>,
+    rule: &Rule,
+    in_step: fn(&Case<'_>, &Rule, usize) -> Option<Sighting>,
+) -> Vec<Sighting> {
+    let spec = case.observed.spec;
+    let steps = spec.script().into_iter().flat_map(|_| spec.recorded_steps());
+    steps.filter_map(|step| in_step(case, rule, step)).collect()
+}

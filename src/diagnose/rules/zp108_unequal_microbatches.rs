@@ -3,7 +3,7 @@
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::scope::Scope;
-use super::Rule;
+use super::{Rule, in_steps_of_script};
 use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -13,16 +13,8 @@ pub(super) const RULE: Rule = Rule {
     is_handed_on: false,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP108.md"),
-    check,
+    check: |case, rule| in_steps_of_script(case, rule, in_step),
 };
-
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    // Ranks of zprobe's own model have no say in it.
-    if case.observed.spec.script().is_none() {
-        return Vec::new();
-    }
-    case.observed.spec.recorded_steps().filter_map(|step| in_step(case, rule, step)).collect()
-}
 
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     let counts = case.observed.microbatches(step);

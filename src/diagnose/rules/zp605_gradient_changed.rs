@@ -3,7 +3,7 @@
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::scope::Scope;
-use super::{Rule, abridged, departed};
+use super::{Rule, abridged, departed, in_steps_of_script};
 use crate::report::{Contribution, Finding, RuleCode};
 use crate::trace::Point;
 
@@ -14,15 +14,8 @@ pub(super) const RULE: Rule = Rule {
     is_handed_on: false,
     explained_by: &[],
     doc: include_str!("../../../docs/rules/ZP605.md"),
-    check,
+    check: |case, rule| in_steps_of_script(case, rule, in_step),
 };
-
-fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    if case.observed.spec.script().is_none() {
-        return Vec::new();
-    }
-    case.observed.spec.recorded_steps().filter_map(|step| in_step(case, rule, step)).collect()
-}
 
 /// Finding about a step in which the backwards left what the plan says, and the optimizer consumed
 /// something else.

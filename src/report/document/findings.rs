@@ -27,7 +27,7 @@ impl Finding {
         }
     }
 
-    /// Everything that is known of the finding beside its message: its evidence, its consequences, and the known
+    /// All facts about the finding beside its message: its evidence, its consequences, and the known
     /// bugs that it looks like.
     pub fn facts(&self) -> Vec<Fact> {
         let evidence = self.evidence.iter().map(|evidence| Fact::new("", evidence));

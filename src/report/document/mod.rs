@@ -27,7 +27,7 @@ pub struct Document<'a> {
     pub setting: Vec<String>,
     /// Findings, one root cause after the other; their parts in words are [`Finding::facts`].
     pub findings: &'a [Finding],
-    /// Everything else, in order.
+    /// Sections behind the findings, in order.
     pub sections: Vec<Section<'a>>,
 }
 

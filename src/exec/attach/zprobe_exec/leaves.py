@@ -2,6 +2,8 @@
 
 import torch
 
+from zprobe_rank.graph import nodes_behind
+
 # All codes and stamps are multiples of this: small enough that no update moves a parameter far, and a
 # power of two, so that nothing is rounded.
 UNIT = 2.0**-10
@@ -17,24 +19,18 @@ class Leaves:
     def watch(self, tensors, visit):
         """Walks the graphs of some tensors, hooks every leaf that is new, and returns the number of
         AccumulateGrad nodes and the names of the leaves. Every other node is shown to `visit`."""
-        nodes, reached, seen = 0, [], set()
-        pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        nodes, reached = 0, []
         for tensor in tensors:
             if tensor.grad_fn is None and tensor.requires_grad:
                 nodes += 1
                 reached.append(self._hook(tensor))
-        while pending:
-            node = pending.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
+        for node in nodes_behind(tensor.grad_fn for tensor in tensors):
             variable = getattr(node, "variable", None)
             if variable is not None:
                 nodes += 1
                 reached.append(self._hook(variable))
             else:
                 visit(node)
-            pending.extend(next_node for next_node, _ in node.next_functions)
         return nodes, sorted({name for name in reached if name is not None})
 
     def _hook(self, leaf):

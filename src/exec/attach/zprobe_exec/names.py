@@ -24,9 +24,8 @@ def find():
     stands for one, by its identity. These are the parameter, and what FSDP2 puts in its place."""
     modules = [it for it in gc.get_objects() if issubclass(type(it), torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
-    # A wrapper that does not hold its model as a module (DeepSpeedEngine holds it) is no concern here.
     roots = [module for module in modules if id(module) not in inner]
-    trees = [tree for tree in (_tree(root) for root in roots) if tree]
+    trees = [tree for tree in (list(root.named_parameters()) for root in roots) if tree]
     trees.sort(key=lambda tree: -sum(param.numel() for _, param in tree))
     params, names = {}, {}
     for number, tree in enumerate(trees):
@@ -46,11 +45,6 @@ def find():
             names[id(whole)] = name
             params[name] = Named(name, whole.shape, whole.requires_grad)
     return params, names
-
-
-def _tree(root):
-    """The named parameters of a module and all its children; FSDP2's whole parameters included."""
-    return [(name, param) for name, param in root.named_parameters() if param is not None]
 
 
 def _common_prefix(tree):
