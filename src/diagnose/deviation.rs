@@ -52,6 +52,11 @@ pub enum Pattern {
     Repeated(Vec<(usize, usize)>),
     /// All gradients have the same wrong weight.
     Scaled(f64),
+    /// All gradients of a microbatch have the same weight, and microbatches have different ones, by
+    /// microbatch.
+    ByMicrobatch(Vec<f64>),
+    /// All gradients of a rank have the same weight, and ranks have different ones, by rank.
+    ByRank(Vec<f64>),
     /// Gradients of an earlier step are still there.
     Leftover,
     /// No weights explain the buffer, or weights of no known pattern.
@@ -77,6 +82,11 @@ impl Pattern {
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
+            (Pattern::ByMicrobatch(a), Pattern::ByMicrobatch(b))
+            | (Pattern::ByRank(a), Pattern::ByRank(b)) => {
+                let same = |(a, b): (&f64, &f64)| (a / b - 1.0).abs() < bounds::SAME_SCALE;
+                a.len() == b.len() && a.iter().zip(b).all(same)
+            }
             _ => self == other,
         }
     }
@@ -305,7 +315,20 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     if gradients.iter().all(|&(_, _, weight)| is(weight, 1.0) || repeated(weight)) {
         return Some(Pattern::Repeated(sources(&repeated)));
     }
-    Some(Pattern::Unexplained)
+    // The weights of groups of gradients, where all of a group have the same, and it is not 0.
+    let by = |count: usize, group: &dyn Fn(usize, usize) -> usize| -> Option<Vec<f64>> {
+        let mut weights = vec![None; count];
+        for &(rank, m, weight) in &gradients {
+            let of_group = weights[group(rank, m)].get_or_insert(weight);
+            if (weight - *of_group).abs() > slack || is(weight, 0.0) {
+                return None;
+            }
+        }
+        weights.into_iter().collect()
+    };
+    let by_microbatch = || by(boundary + 1, &|_, m| m).map(Pattern::ByMicrobatch);
+    let by_rank = || by(world, &|rank, _| rank).map(Pattern::ByRank);
+    by_microbatch().or_else(by_rank).or(Some(Pattern::Unexplained))
 }
 
 /// True if the boundary microbatch is the only one that uses the parameters.

@@ -18,6 +18,7 @@ pub mod norm;
 pub mod observed;
 pub mod overflow;
 pub mod placement;
+mod remarks;
 pub mod repeats;
 pub mod rules;
 pub mod scope;
@@ -83,6 +84,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         buckets: summary::buckets(&case),
         hooks: summary::hooks(&case),
         power: summary::power(&case),
+        remarks: remarks::remarks(&case),
         not_exercised: summary::not_exercised(&case, &findings),
         first_divergence: journey::first_divergence(&case, &journey, &findings),
         journey,

@@ -6,6 +6,7 @@ use super::Case;
 use super::bounds;
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
+use super::remarks;
 use super::rules::MUST_AGREE;
 use super::tokens::weigh;
 use crate::report::words::{by_rank, counted, two_digits, weight_text};
@@ -55,6 +56,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
         said.insert("weights of target tokens".to_owned(), weighed.describe());
         said.extend(sum.map(|sum| ("target tokens of a step together".to_owned(), sum)));
     }
+    said.extend(remarks::places(case).map(|places| ("places".to_owned(), places)));
     said.extend(common_factor(case).map(|factor| ("factor of all gradients".to_owned(), factor)));
     said
 }

@@ -30,6 +30,9 @@ pub struct Weighed {
     /// Sum of the weights of all tokens of a step in the update, in the first recorded step; none
     /// where gradients are clipped, or the factor behind the loss was not read.
     pub total: Option<f64>,
+    /// Sum of the weights of terms without target tokens of a step in the update, in the first recorded
+    /// step; none where there is no such term, or `total` is not known.
+    pub others: Option<f64>,
     /// Microbatches of the first recorded step, as (rank, tokens).
     pub microbatches: Vec<(usize, Tokens)>,
 }
@@ -91,7 +94,15 @@ fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<W
         (exponent - exponent.round()).abs() < slack || (*factor - 1.0).abs() < slack
     };
     let factor = case.decoded.factors.get(&(step, 0)).filter(is_plain);
-    Some(Weighed { law, least, most, total: factor.map(|it| it * total), microbatches: rows })
+    let others = rows.iter().filter_map(|(_, tokens)| tokens.others).reduce(|sum, it| sum + it);
+    Some(Weighed {
+        law,
+        least,
+        most,
+        total: factor.map(|it| it * total),
+        others: factor.zip(others).map(|(factor, others)| factor * others),
+        microbatches: rows,
+    })
 }
 
 impl Weighed {

@@ -19,10 +19,12 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
     ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
+    ("zprobe_exec/remarks.py", include_str!("attach/zprobe_exec/remarks.py")),
     ("zprobe_exec/stamps.py", include_str!("attach/zprobe_exec/stamps.py")),
     ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
     ("zprobe_exec/tokens.py", include_str!("attach/zprobe_exec/tokens.py")),
     ("zprobe_exec/training.py", include_str!("attach/zprobe_exec/training.py")),
+    ("zprobe_exec/turns.py", include_str!("attach/zprobe_exec/turns.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];
 

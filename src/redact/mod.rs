@@ -294,6 +294,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::NotObserved { .. }
         | Event::CollectiveEntered { .. }
         | Event::CollectiveMismatch { .. }
+        | Event::ScriptRemarked(_)
         | Event::Failed { .. } => true,
         Event::RankSpawned { .. }
         | Event::RankExited { .. }

@@ -68,6 +68,9 @@ pub struct Report {
     pub precision: Vec<Precision>,
     /// Smallest deviation that this run could have seen.
     pub power: Power,
+    /// Remarks on what is no error and worth knowing, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// Parts of training that this run did not exercise: no verdict about these.
     pub not_exercised: Vec<String>,
     /// Number of secrets that were taken out of what was recorded: `<secret>` stands for each.

@@ -162,7 +162,13 @@ pub enum Event {
         most: f64,
         /// The sum of all weights.
         total: f64,
+        /// The sum of the weights of terms of the loss that have no target tokens; none where there is
+        /// no such term.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        others: Option<f64>,
     },
+    /// Facts about a user's script that gradients do not show.
+    ScriptRemarked(Remarks),
     /// The autograd graph of a microbatch's loss, before backward.
     GraphWalked {
         /// Optimizer step.
@@ -259,6 +265,22 @@ pub enum Event {
     },
     /// The rank has done all its work. Always the last event of a rank.
     Finished,
+}
+
+/// Facts about a user's script that gradients do not show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Remarks {
+    /// True if gradients had crossed the ranks before the last backward of a step; none where that was
+    /// not seen.
+    pub reduced_early: Option<bool>,
+    /// The bound to which the script clipped gradients by value; none if it did not.
+    pub clipped_by_value: Option<f64>,
+    /// Microbatches of a step that each trainer is set to, by its name.
+    pub accumulation: BTreeMap<String, usize>,
+    /// Places of backwards in the user's own code, as `file:line`.
+    pub backward_at: Vec<String>,
+    /// Places of optimizer steps in the user's own code, as `file:line`.
+    pub step_at: Vec<String>,
 }
 
 /// A parameter as the engine holds it.

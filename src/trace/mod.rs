@@ -17,7 +17,7 @@ mod repeats;
 pub use crate::spec::Point;
 pub use contents::Contents;
 pub use event::{
-    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, UNSET_MEMORY,
+    CollectiveOp, Event, FlushReason, LayoutName, Outcome, ParamInfo, Phase, Remarks, UNSET_MEMORY,
     Violation,
 };
 pub use meetings::{Meeting, Meetings, Reached, Waiting};

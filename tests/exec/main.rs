@@ -9,6 +9,7 @@ mod commands;
 mod interpreter;
 mod mistakes;
 mod stacks;
+mod turns;
 
 use std::fs;
 use std::path::{Path, PathBuf};

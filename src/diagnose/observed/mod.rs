@@ -8,7 +8,7 @@ use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
-    Event, LayoutName, Meetings, ParamInfo, Phase, Point, Trace, UNSET_MEMORY, Waiting,
+    Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace, UNSET_MEMORY, Waiting,
     combined_digest,
 };
 
@@ -47,6 +47,8 @@ pub struct Observed<'a> {
     pub optimizer: Option<(&'a str, &'a str)>,
     /// Facts that each rank's engine states about itself, by rank.
     pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
+    /// Remarks of each rank of a user's script, by rank.
+    pub remarks: BTreeMap<usize, &'a Remarks>,
     /// Pairs of what was not observed and the reason.
     pub not_observed: BTreeSet<(&'a str, &'a str)>,
     /// Loss scales, by (step, rank).
@@ -88,6 +90,7 @@ impl<'a> Observed<'a> {
             samples: BTreeMap::new(),
             optimizer: None,
             facts: BTreeMap::new(),
+            remarks: BTreeMap::new(),
             not_observed: BTreeSet::new(),
             scaled: BTreeMap::new(),
             norms: BTreeMap::new(),
@@ -322,11 +325,19 @@ impl<'a> Observed<'a> {
                 let at = BackwardAt { step: *step, microbatch: *microbatch, part, rank };
                 self.backwards.insert(at, backward);
             }
-            Event::TokensWeighed { step, microbatch, tokens, least, most, total } => {
-                let (microbatch, tokens) = (*microbatch, *tokens);
-                let weighed =
-                    Tokens { microbatch, tokens, least: *least, most: *most, total: *total };
+            Event::TokensWeighed { step, microbatch, tokens, least, most, total, others } => {
+                let weighed = Tokens {
+                    microbatch: *microbatch,
+                    tokens: *tokens,
+                    least: *least,
+                    most: *most,
+                    total: *total,
+                    others: *others,
+                };
                 self.tokens.entry((*step, rank)).or_default().push(weighed);
+            }
+            Event::ScriptRemarked(remarks) => {
+                self.remarks.insert(rank, remarks);
             }
             Event::HooksFired { step, microbatch, fired, arrived } => {
                 let last = self.backwards_of(*step, *microbatch, rank).map(|(at, _)| *at).last();

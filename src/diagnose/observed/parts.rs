@@ -215,4 +215,6 @@ pub struct Tokens {
     pub most: f64,
     /// The sum of all weights.
     pub total: f64,
+    /// The sum of the weights of terms of the loss without target tokens; none where there is none.
+    pub others: Option<f64>,
 }

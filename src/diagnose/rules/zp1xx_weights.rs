@@ -61,7 +61,7 @@ fn code(pattern: &Pattern) -> RuleCode {
         Pattern::Missing(_) => "ZP102",
         Pattern::Repeated(_) => "ZP103",
         Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
-        Pattern::Scaled(_) => "ZP105",
+        Pattern::Scaled(_) | Pattern::ByMicrobatch(_) | Pattern::ByRank(_) => "ZP105",
         Pattern::Leftover => "ZP106",
         Pattern::Unexplained => "ZP107",
     })
@@ -165,6 +165,8 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 format!("every gradient has weight {} instead of 1{slips}", weight_text(*factor));
             (message, vec![])
         }
+        Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
+        Pattern::ByRank(weights) => (unlike("rank", "ranks", weights), vec![]),
         Pattern::Leftover => {
             let mut facts = vec![format!(
                 "weights of the earlier steps' gradients: {} (expected 0)",
@@ -189,6 +191,16 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             )],
         ),
     }
+}
+
+/// The message about groups of gradients that are scaled differently.
+fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
+    let texts: Vec<String> = weights.iter().map(|weight| weight_text(*weight)).collect();
+    let texts = abridged(&texts);
+    format!(
+        "gradients of different {plural} have different weights: {texts}, {noun} by {noun}, as if each \
+         were scaled by itself"
+    )
 }
 
 /// The slips that lead to a factor, in words; empty if none is known.

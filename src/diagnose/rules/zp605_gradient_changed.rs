@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     name: "gradient-changed",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP401"]),
     doc: include_str!("../../../docs/rules/ZP605.md"),
     check: |case, rule| in_steps_of_script(case, rule, in_step),
 };
@@ -52,9 +52,11 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         evidence: vec![format!("on {}", super::counted("rank", &ranks))],
         ..rule.finding(message)
     };
+    let numbers = params.iter().map(|name| case.observed.param_number(name));
     let scope = Scope {
         steps: [step].into_iter().collect(),
         holders: ranks.into_iter().collect(),
+        params: numbers.collect::<Option<_>>().filter(|_| !params.is_empty()).unwrap_or_default(),
         ..Scope::default()
     };
     Some(Sighting::one_of(finding, scope))

@@ -1,8 +1,10 @@
 """The training of this process: its steps and microbatches, from the first backward to the last step.
 
-The number of microbatches is not known before the first step is over. So codes for a fixed number are
-reserved in it, with address stamps between them. The other steps have as many codes as there are
-microbatches. After the last one the process leaves.
+A step ends where the first backward after it begins, once every optimizer has stepped: optimizers may
+take turns (a GAN's), and a turn is the backwards before some of them step. The number of microbatches is
+not known before the first step is over. So codes for a fixed number are reserved in it, with address
+stamps between them. The other steps have as many codes as there are microbatches. After the last one the
+process leaves.
 """
 
 import atexit
@@ -14,8 +16,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import fragments, leaves, names, stamps, tokens
+from zprobe_exec import fragments, leaves, names, stamps, tokens, turns
 from zprobe_exec.mailbox import Mailbox
+from zprobe_exec.remarks import Remarks
 from zprobe_rank.channel import DTYPE_NAMES, Channel
 from zprobe_rank.codes import Code
 from zprobe_rank.sampler import INNER_WINDOWS, Sampler
@@ -25,6 +28,9 @@ STEPS = 3
 
 # Microbatches of the first step that have a code each.
 RESERVED = 16
+
+# Turns of the first step, after which an optimizer that never stepped is no longer waited for.
+MOST_TURNS = 8
 
 
 class Stepping:
@@ -52,7 +58,9 @@ class Training:
         self.step = self.microbatch = self.code = 0
         self.roots = {}
         self.columns = RESERVED
-        self.stepped = self.over = False
+        self.stepped = self.over = self.in_backward = False
+        self.turns = turns.Turns()
+        self.remarks = Remarks()
         self.stepping = []
         self.fired, self.dtypes = {}, set()
         self.leaves = leaves.Leaves(self._name, self._gradient)
@@ -81,15 +89,14 @@ class Training:
     def before_backward(self, tensors):
         """A backward begins."""
         if self.stepped:
-            self._end_step()
-            if self.step == 1:
-                self._change_codes()
-            elif self.step == STEPS:
-                self.leave()
+            self._end_turn()
+        self.in_backward = True
+        self.remarks.see_line("backward")
         self.fired = {}
         self.walked = (0, set())
         self.weigher = tokens.Weigher()
         self.before_nested(tensors)
+        self.weigher.watch_terms(tensors)
         # A loss that goes backward again has the code that it had.
         roots = [tensor.grad_fn for tensor in tensors]
         key = tuple(id(root) for root in roots)
@@ -105,22 +112,48 @@ class Training:
 
     def after_backward(self):
         """The outermost backward is over."""
+        self.in_backward = False
         weighed = self.weigher.take()
-        if weighed is not None and self._has_code() and all(map(math.isfinite, weighed.values())):
+        # Each of several turns has a mean of its own, and leaves gradients that the others clear.
+        alone = len(self.turns.owned) < 2
+        is_mean = alone and weighed is not None and all(map(math.isfinite, weighed.values()))
+        if is_mean and self._has_code():
             self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
         if self._has_code():
             nodes, reached = self.walked
+            due = self.turns.due(reached)
             self.channel.emit(
                 "backward-ended",
                 step=self.step,
                 microbatch=self.code,
                 nodes=nodes,
-                reached=sorted(reached),
-                fired=self.fired,
+                reached=sorted(due),
+                fired={name: count for name, count in self.fired.items() if name not in reached - due},
             )
         self.microbatch = len(self.roots)
-        if self.step > 0:
+        if self.step > 0 and alone:
             self.held.after_backward()
+            if self.microbatch == 1 < self.columns and self.world_size > 1:
+                self._see_reduction()
+        # Optimizers may step within a backward, parameter by parameter.
+        self._leave_after_last_step()
+
+    def _see_reduction(self):
+        """Remarks whether gradients cross the ranks after the first of several microbatches."""
+        code, starts = self.source.code, list(self.source.starts.values())
+        for fragment in self.held.all:
+            if fragment.backward is None:
+                continue
+            start = 0
+            for piece in fragment.pieces:
+                held = fragment.backward[start : start + piece["len"]].to("cpu", torch.float32)
+                start += piece["len"]
+                if piece["len"] >= code.length and bool(held.any()):
+                    first = starts[piece["param"]] + piece["offset"]
+                    own = code.values(self._column(), range(first, first + piece["len"]))
+                    factor = (held @ own) / (own @ own)
+                    self.remarks.reduced_early = bool((held - factor * own).norm() > 0.01 * held.norm())
+                    return
 
     def _has_code(self):
         """True if there is a code for the present microbatch."""
@@ -144,15 +177,19 @@ class Training:
         count = self.fired[name] = self.fired.get(name, 0) + 1
         if count > 1 or not self._has_code():
             return torch.zeros_like(gradient)
-        # Two steps have codes of their own; the first has the only ones of another length.
+        return self.source.gradient(name, gradient, self._column())
+
+    def _column(self):
+        """The code of the present microbatch. Two steps have codes of their own; the first has the only
+        ones of another length."""
         step = self.step % 2 if self.step else 0
-        column = (step * self.world_size + self.rank) * self.columns + self.code
-        return self.source.gradient(name, gradient, column)
+        return (step * self.world_size + self.rank) * self.columns + self.code
 
     # Steps.
 
     def before_step(self, optimizer):
         """An optimizer is about to consume gradients."""
+        self.remarks.see_line("step")
         last = max(min(self.microbatch, self.columns) - 1, 0)
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
         for around in self.stepping:
@@ -173,6 +210,9 @@ class Training:
                 over.again.append(fragment)
             if fragment is not None:
                 over.parts.append((fragment, None if tensor.grad is None else fragment.pick()))
+        if self.step == 0:
+            held = {segment["param"] for fragment, _ in over.parts for segment in fragment.segments}
+            self.turns.step(optimizer, held - {None})
         if self.settings["dry"]:
             over.spared = [(it, it.grad) for it in tensors]
             for tensor in tensors:
@@ -189,12 +229,35 @@ class Training:
             tensor.grad = gradient
         self.held.adopt(over.found, over.again)
         self.held.consume(over.parts)
-        if self.step + 1 == STEPS and not self.stepping and not self.held.waits():
-            self._end_step()
-            self.leave()
+        self._leave_after_last_step()
 
     def _free_runs(self):
         return fragments.free_runs(self.stamp, self.sizes, INNER_WINDOWS + 2)
+
+    def _leave_after_last_step(self):
+        """Ends the last step as soon as every optimizer has stepped."""
+        is_last = self.step + 1 == STEPS and self.stepped and not self.over
+        if is_last and not self.stepping and not self.in_backward and not self.held.waits():
+            self._end_step()
+            self.leave()
+
+    def _end_turn(self):
+        """A backward begins after some optimizer has stepped: the turn is over, and the step if no
+        optimizer is left to step."""
+        if self.step == 0:
+            self.turns.seen[-1].microbatches = self.microbatch
+            goes_on = len(self.turns.seen) < MOST_TURNS and self.turns.is_open(self.names)
+        else:
+            goes_on = self.turns.at + 1 < len(self.turns.owned) and self.held.waits()
+        if goes_on:
+            self.turns.at += 1
+            self.stepped = False
+            return
+        self._end_step()
+        if self.step == 1:
+            self._change_codes()
+        elif self.step == STEPS:
+            self.leave()
 
     def _end_step(self):
         """The first moment at which the step is known to be over."""
@@ -205,6 +268,7 @@ class Training:
         self.channel.emit("step-ended", step=self.step, microbatches=self.microbatch)
         self.step += 1
         self.microbatch, self.stepped, self.roots = 0, False, {}
+        self.turns.at = 0
 
     def _record(self):
         last = max(min(self.microbatch, self.columns) - 1, 0)
@@ -212,20 +276,22 @@ class Training:
 
     def _agree(self):
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
+        self.turns.seen[-1].microbatches = self.microbatch
         self.mailbox.post(
             "first-step",
             dict(
-                microbatches=self.microbatch,
+                turns=[[sorted(turn.names), turn.microbatches] for turn in self.turns.seen],
                 params=[[it.name, it.shape, it.trainable] for it in self.params.values()],
             ),
         )
         letters = self.mailbox.collect("first-step", self.settings["patience"])
+        self.remarks.see_trainers()
         params = {}
         for rank in sorted(letters):
             for name, shape, trainable in letters[rank]["params"]:
                 params.setdefault(name, names.Named(name, shape, trainable))
         self.indices = {name: index for index, name in enumerate(params)}
-        microbatches = max(letter["microbatches"] for letter in letters.values())
+        microbatches = self.turns.agree([letter["turns"] for letter in letters.values()])
         dtype = max(self.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
         self.channel.emit(
             "ranks-agreed", microbatches=microbatches, reserved=RESERVED, dtype=DTYPE_NAMES.get(dtype, "fp32")
@@ -270,14 +336,14 @@ class Training:
             message = "sys.exit(%r) in step %d, after %d microbatches" % (self.exit_code, self.step, self.microbatch)
             self.channel.emit("failed", message=message)
             return
-        if self.step == 1 and not self.microbatch:
+        if self.step == 1 and not self.microbatch and len(self.turns.seen) == 1:
             pieces = self.held.pieces()
             for piece in pieces:
                 piece["param"] = self.indices.get(piece["param"])
             self._announce(pieces)
             self.step -= 1
             self._record()
-        self.channel.emit("finished")
+        self._finish()
 
     def _failed(self, kind, error, trace):
         """The script ends with an exception."""
@@ -290,10 +356,14 @@ class Training:
         self.exit_code = code
         self.exit(code)
 
+    def _finish(self):
+        self.channel.emit("script-remarked", **self.remarks.fields())
+        self.channel.emit("finished")
+
     def leave(self):
         """Ends this process before the script does anything with what it trained."""
         self.over = True
-        self.channel.emit("finished")
+        self._finish()
         self.mailbox.post("finished", {})
         self.mailbox.collect("finished", self.settings["patience"])
         for stream in (sys.stdout, sys.stderr):

@@ -20,6 +20,7 @@ def install(settings):
     _settings = settings
     torch.autograd.backward = _watched_backward(torch.autograd.backward)
     torch.autograd.grad = _watched_grad(torch.autograd.grad)
+    torch.nn.utils.clip_grad_value_ = _watched_clipping(torch.nn.utils.clip_grad_value_)
     optimizers.register_optimizer_step_pre_hook(_before_step)
     optimizers.register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_forget)
@@ -69,6 +70,16 @@ def _watched_grad(grad):
             return grad(*args, **kwargs)
         finally:
             _asked -= 1
+
+    return watched
+
+
+def _watched_clipping(clip):
+    @functools.wraps(clip)
+    def watched(parameters, clip_value, *args, **kwargs):
+        if _training is not None:
+            _training.remarks.clipped_by_value = float(clip_value)
+        return clip(parameters, clip_value, *args, **kwargs)
 
     return watched
 

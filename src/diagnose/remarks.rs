@@ -1,0 +1,113 @@
+//! Remarks on a user's script: what is no error, and worth knowing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Case;
+use super::tokens::weigh;
+use crate::report::words::{abridged, amount, counted, weight_text};
+
+/// All remarks, a sentence each; none on runs of an engine alone.
+pub fn remarks(case: &Case<'_>) -> Vec<String> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    all.extend(reduced_early(case));
+    all.extend(other_windows(case));
+    all.extend(clipped_by_value(case));
+    all.extend(partly_used(case));
+    all.extend(other_terms(case));
+    all
+}
+
+/// Places of backwards and steps in the user's own code, in words; none where they were not seen.
+pub fn places(case: &Case<'_>) -> Option<String> {
+    let first = case.observed.remarks.values().next()?;
+    let said = |what: &str, places: &[String]| match places {
+        [] => None,
+        places => Some(format!("{what} at {}", places.join(", "))),
+    };
+    let both = [said("backward", &first.backward_at), said("step", &first.step_at)];
+    let said: Vec<String> = both.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Gradients that cross the ranks in every microbatch.
+fn reduced_early(case: &Case<'_>) -> Option<String> {
+    let early = case.observed.remarks.values().any(|it| it.reduced_early == Some(true));
+    let times = case.observed.spec.gradient_accumulation_steps;
+    early.then(|| {
+        format!(
+            "gradients cross the ranks in each of the {times} microbatches of a step, where once would \
+             do (no_sync, set_requires_gradient_sync): their weights are the same, at {times} times the \
+             communication"
+        )
+    })
+}
+
+/// Trainers that are set to another number of microbatches than the optimizer steps after. One that is
+/// set to 1 leaves the accumulation to somebody else.
+fn other_windows(case: &Case<'_>) -> Option<String> {
+    let taken = case.observed.spec.gradient_accumulation_steps;
+    let set = case.observed.remarks.values().flat_map(|it| &it.accumulation);
+    let (trainer, set) = set.into_iter().find(|(_, set)| **set > 1 && **set != taken)?;
+    Some(format!(
+        "{trainer} is set to {} a step, and optimizers stepped after {taken}",
+        amount(*set, "microbatch"),
+    ))
+}
+
+/// Clipping by value, which codes are too small to show.
+fn clipped_by_value(case: &Case<'_>) -> Option<String> {
+    let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
+    Some(format!(
+        "the script clips gradients by value, to {}: what that makes of real gradients is not seen \
+         here, because codes are smaller",
+        bound,
+    ))
+}
+
+/// Terms of the loss without target tokens, and what they weigh; none where that was not read.
+fn other_terms(case: &Case<'_>) -> Option<String> {
+    let weight = weigh(case)?.others?;
+    Some(format!(
+        "the loss has terms without target tokens (auxiliary losses, penalties), which weigh {} in the \
+         update of a step: if they are to be averaged over microbatches and ranks, that is their \
+         coefficient",
+        weight_text(weight),
+    ))
+}
+
+/// Parameters of which some ranks have a gradient in a microbatch, and others have none.
+fn partly_used(case: &Case<'_>) -> Option<String> {
+    let observed = &case.observed;
+    let mut having: BTreeMap<(usize, usize), BTreeMap<usize, BTreeSet<usize>>> = BTreeMap::new();
+    let mut present: BTreeMap<(usize, usize), BTreeSet<usize>> = BTreeMap::new();
+    for (at, backward) in &observed.backwards {
+        present.entry((at.step, at.microbatch)).or_default().insert(at.rank);
+        let of_it = having.entry((at.step, at.microbatch)).or_default();
+        let fired = backward.fired.into_iter().flatten().enumerate();
+        for (param, _) in fired.filter(|(_, count)| **count > 0) {
+            of_it.entry(param).or_default().insert(at.rank);
+        }
+    }
+    let (mut params, mut without) = (BTreeSet::new(), BTreeSet::new());
+    for (moment, of_it) in &having {
+        for (param, ranks) in of_it {
+            let lacking: Vec<usize> = present[moment].difference(ranks).copied().collect();
+            if !lacking.is_empty() {
+                params.insert(*param);
+                without.extend(lacking);
+            }
+        }
+    }
+    let names: Vec<String> = params.into_iter().map(|it| observed.param_name(it)).collect();
+    let without: Vec<usize> = without.into_iter().collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} had no gradient of {} in microbatches in which others had one",
+            counted("rank", &without),
+            abridged(&names),
+        )
+    })
+}
