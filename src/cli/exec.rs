@@ -27,6 +27,18 @@ pub struct Args {
     #[arg(long, env = "ZPROBE_DRY", value_parser = BoolishValueParser::new())]
     dry: bool,
 
+    /// Sample the real gradients of N steps, change nothing, and let the training go on
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "3",
+        conflicts_with = "dry",
+        env = "ZPROBE_OBSERVE"
+    )]
+    observe: Option<usize>,
+
     /// Demand a law of the weights of target tokens: a finding where another one holds
     #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
     weighting: Weighting,
@@ -52,16 +64,28 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
+    ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
     let run_id = run_id();
     let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
     let order = Order {
         command: args.command.clone(),
         dry: args.dry,
+        observe: args.observe,
         weighting: args.weighting,
         seed: args.seed,
         timeout_s: args.timeout,
     };
-    if let Some(reason) = run::record_script(&order, &run_id, &run_dir)? {
+    let over = run::record_script(&order, &run_id, &run_dir, &mut || {
+        let (report, _) = recorded::report(&run_dir)?;
+        say(format_args!(
+            "observed: {} so far; the script goes on, and the report follows at its end (`zprobe diagnose \
+             {}` shows it now)",
+            report.verdict,
+            run_dir.display(),
+        ));
+        Ok(())
+    })?;
+    if let Some(reason) = over.no_answer {
         say(format_args!("inconclusive: {reason}"));
         return Ok(match reason.outcome() {
             Some(Outcome::Code(code @ 1..=255)) => Exit::OfCommand(code as u8),
@@ -70,5 +94,12 @@ pub fn main(args: &Args) -> Result<Exit> {
     }
     let (report, trace) = recorded::report(&run_dir)?;
     say(format_args!("recorded in {}", run_dir.display()));
-    args.output.hand_out(&report, &trace)
+    let exit = args.output.hand_out(&report, &trace)?;
+    // A script that is only observed does its own work, which its exit code tells of.
+    Ok(match over.outcome {
+        Some(Outcome::Code(code @ 1..=255)) if args.observe.is_some() && exit == Exit::Clean => {
+            Exit::OfCommand(code as u8)
+        }
+        _ => exit,
+    })
 }

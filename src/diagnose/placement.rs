@@ -61,8 +61,12 @@ impl Placement {
             .flatten()
             .flat_map(|fragment| [fragment.flat.start, fragment.flat.end])
             .collect();
-        // In the first step of a script, addresses lie at the ends of pieces.
-        let has_ends = observed.spec.script().is_none_or(|script| script.reserved.is_none());
+        // In the first step of a script, addresses lie at the ends of pieces; real gradients are sampled
+        // anywhere.
+        let has_ends = observed
+            .spec
+            .script()
+            .is_none_or(|script| script.reserved.is_none() && script.observe.is_none());
         let samples = observed.samples.iter().map(|(&place, segments)| {
             let whole = observed.layouts.get(&place).copied().unwrap_or_default();
             let (samples, whole) = (fragments(segments, plan), fragments(whole, plan));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Case;
 use super::tokens::weigh;
 use crate::report::words::{abridged, amount, counted, weight_text};
+use crate::spec::Model;
 
 /// All remarks, a sentence each; none on runs of an engine alone.
 pub fn remarks(case: &Case<'_>) -> Vec<String> {
@@ -59,6 +60,9 @@ fn other_windows(case: &Case<'_>) -> Option<String> {
 
 /// Clipping by value, which codes are too small to show.
 fn clipped_by_value(case: &Case<'_>) -> Option<String> {
+    if case.observed.spec.model == Model::Mlp {
+        return None;
+    }
     let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
     Some(format!(
         "the script clips gradients by value, to {}: what that makes of real gradients is not seen \

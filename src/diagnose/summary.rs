@@ -411,12 +411,15 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
     let mut missing = vec!["the update: what optimizers make of the gradients".to_owned()];
     if weigh(case).is_none() {
         missing.push(
-            "the loss: codes take the place of gradients behind it, and no log-softmax shows what target \
+            "the loss: weights are those of the gradients behind it, and no log-softmax shows what target \
              tokens weigh in it"
                 .to_owned(),
         );
     }
-    if spec.steps > 1 {
+    let is_observed = spec.script().is_some_and(|script| script.observe.is_some());
+    if is_observed {
+        missing.push("the first step: it tells what there is to observe".to_owned());
+    } else if spec.steps > 1 {
         missing.push("the first step: its gradients tell where optimizers hold what".to_owned());
     }
     missing.extend(short_pieces(case));

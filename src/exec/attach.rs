@@ -15,10 +15,12 @@ use crate::run_dir;
 const FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("attach/sitecustomize.py")),
     ("zprobe_exec/__init__.py", include_str!("attach/zprobe_exec/__init__.py")),
+    ("zprobe_exec/coded.py", include_str!("attach/zprobe_exec/coded.py")),
     ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
     ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
+    ("zprobe_exec/observed.py", include_str!("attach/zprobe_exec/observed.py")),
     ("zprobe_exec/remarks.py", include_str!("attach/zprobe_exec/remarks.py")),
     ("zprobe_exec/stamps.py", include_str!("attach/zprobe_exec/stamps.py")),
     ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
@@ -27,6 +29,10 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/turns.py", include_str!("attach/zprobe_exec/turns.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];
+
+/// Files of the rank program that the watch uses.
+const SHARED: [&str; 6] =
+    ["__init__.py", "channel.py", "codes.py", "graph.py", "placement.py", "sampler.py"];
 
 /// Seconds that a rank waits for the letters of the others.
 const PATIENCE_S: u64 = 60;
@@ -46,11 +52,11 @@ pub fn write(order: &Order, run_id: &str, run_dir: &Path, notes: &Path) -> io::R
         "run": run_id,
         "directory": notes,
         "dry": order.dry,
+        "observe": order.observe,
         "seed": order.seed,
         "patience": PATIENCE_S,
     });
-    let shared =
-        adapters::shared(&["__init__.py", "channel.py", "codes.py", "graph.py", "sampler.py"]);
+    let shared = adapters::shared(&SHARED);
     let settings = (SETTINGS.to_owned(), settings.to_string());
     let own = FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     for (name, text) in own.chain(shared).chain([settings]) {

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::Order;
 use super::notes::{Backward, Joined, Line, Note, Notes};
-use crate::launch::{Followed, now_ns, record_all};
+use crate::launch::{now_ns, record_all};
 use crate::spec::{Dtype, Found, RunSpec, ScriptOptions};
 use crate::trace::{Event, Outcome};
 
@@ -67,7 +67,18 @@ impl NoAnswer {
     }
 }
 
-/// Writes the trace of a script that is over.
+/// End of a script's command.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Outcome of the command; none if it was killed, or goes on.
+    pub outcome: Option<Outcome>,
+    /// True if the user ended it.
+    pub interrupted: bool,
+    /// True if it was ended because it was silent for too long.
+    pub timed_out: bool,
+}
+
+/// Writes the trace of a script whose ranks have noted down all that they will.
 ///
 /// # Errors
 /// When the trace cannot be written.
@@ -75,39 +86,36 @@ pub fn gather(
     order: &Order,
     run_id: &str,
     run_dir: &Path,
-    notes: Notes,
-    followed: &Followed,
-    timed_out: bool,
+    notes: &Notes,
+    End { outcome, interrupted, timed_out }: End,
 ) -> Result<Result<(), NoAnswer>> {
-    let outcome = followed.outcome;
-    let interrupted = followed.interrupted;
     let Some(world_size) = notes.world_size() else {
         return Ok(Err(NoAnswer::NobodyJoined { outcome, interrupted, timed_out }));
     };
-    let Some(spec) = spec(order, &notes, world_size) else {
+    let Some(spec) = spec(order, notes, world_size) else {
         let by_itself = !interrupted && !timed_out;
         return Ok(Err(NoAnswer::NoStep { outcome: outcome.filter(|_| by_itself) }));
     };
-    let names = names(&notes);
+    let names = names(notes);
     let mut events: Vec<(Option<usize>, u64, Event)> = Vec::new();
     let (mut unfinished, mut end) = ((0..world_size).collect::<Vec<_>>(), 0);
-    for (rank, lines) in notes.ranks.into_iter().filter(|(rank, _)| *rank < world_size) {
+    for (&rank, lines) in notes.ranks.range(..world_size) {
         for line in lines {
             end = end.max(line.t_ns);
             let at = line.t_ns;
             let mut add = |event| events.push((Some(rank), at, event));
-            match line.note {
+            match &line.note {
                 Note::Joined(Joined { pid, versions, device, .. }) => {
-                    add(Event::RankReady { versions, device });
-                    events.push((None, at, Event::RankSpawned { rank, pid }));
+                    add(Event::RankReady { versions: versions.clone(), device: device.clone() });
+                    events.push((None, at, Event::RankSpawned { rank, pid: *pid }));
                 }
                 Note::Backward(backward) => backward_events(backward, &names).for_each(add),
                 Note::Agreed(_) | Note::StepEnded => {}
                 Note::Event(event) => {
-                    if *event == Event::Finished {
+                    if **event == Event::Finished {
                         unfinished.retain(|it| *it != rank);
                     }
-                    add(*event);
+                    add((**event).clone());
                 }
             }
         }
@@ -121,7 +129,7 @@ pub fn gather(
     // The processes write side by side; a rank exists before it says anything.
     events.sort_by_key(|(sender, at, _)| (*at, sender.is_some()));
     let over = now_ns().max(end);
-    if followed.interrupted {
+    if interrupted {
         events.push((None, over, Event::Interrupted));
     }
     if timed_out {
@@ -132,7 +140,7 @@ pub fn gather(
     let ended = |rank| {
         let outcome = if !unfinished.contains(&rank) {
             Outcome::Code(0)
-        } else if timed_out || followed.interrupted {
+        } else if timed_out || interrupted {
             Outcome::Reaped
         } else {
             Outcome::Unseen
@@ -180,6 +188,7 @@ fn spec(order: &Order, notes: &Notes, world_size: usize) -> Option<RunSpec> {
         ScriptOptions {
             command: words.collect(),
             dry: order.dry,
+            observe: order.observe,
             weighting: order.weighting,
             reserved: None,
         },
@@ -202,7 +211,7 @@ fn names(notes: &Notes) -> BTreeMap<String, usize> {
 
 /// The events of a backward.
 fn backward_events(
-    backward: Backward,
+    backward: &Backward,
     names: &BTreeMap<String, usize>,
 ) -> impl Iterator<Item = Event> {
     let Backward { step, microbatch, nodes, reached, fired } = backward;
@@ -211,13 +220,18 @@ fn backward_events(
     params.sort_unstable();
     let mut counts = vec![0; names.len()];
     for (name, count) in fired {
-        if let Some(&index) = names.get(&name) {
-            counts[index] = count;
+        if let Some(&index) = names.get(name) {
+            counts[index] = *count;
         }
     }
     [
-        Event::GraphWalked { step, microbatch, accumulate_grad_nodes: nodes, params },
-        Event::HooksFired { step, microbatch, fired: counts, arrived: None },
+        Event::GraphWalked {
+            step: *step,
+            microbatch: *microbatch,
+            accumulate_grad_nodes: *nodes,
+            params,
+        },
+        Event::HooksFired { step: *step, microbatch: *microbatch, fired: counts, arrived: None },
     ]
     .into_iter()
 }

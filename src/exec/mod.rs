@@ -22,6 +22,7 @@ use anyhow::{Context as _, Result};
 use crate::launch::{Ended, Look, UserCommand};
 use crate::run_dir;
 use crate::spec::Weighting;
+use crate::trace::Outcome;
 use notes::Notes;
 
 pub use gather::NoAnswer;
@@ -33,6 +34,8 @@ pub struct Order {
     pub command: Vec<OsString>,
     /// True if no optimizer is to step.
     pub dry: bool,
+    /// Number of steps whose real gradients are sampled; none where codes take their place.
+    pub observe: Option<usize>,
     /// The law that the weights of target tokens are to follow.
     pub weighting: Weighting,
     /// Seed of the codes.
@@ -48,13 +51,22 @@ pub struct Over {
     pub no_answer: Option<NoAnswer>,
     /// Processes that are left.
     pub ended: Ended,
+    /// Outcome of the command; none if it had to be killed.
+    pub outcome: Option<Outcome>,
 }
 
-/// Runs the script and leaves a trace in `run_dir`, or says why there is no answer.
+/// Runs the script and leaves a trace in `run_dir`, or says why there is no answer. Where it is only
+/// observed, the trace is there as soon as the last step was, while the script goes on, and
+/// `is_recorded` is called then.
 ///
 /// # Errors
 /// When the command does not start, or the run directory cannot be written.
-pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<Over> {
+pub fn record(
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    is_recorded: &mut dyn FnMut() -> Result<()>,
+) -> Result<Over> {
     let run_dir = std::path::absolute(run_dir).context("no working directory")?;
     let directory = run_dir.join("ranks");
     run_dir::create_dir(&directory)
@@ -67,7 +79,11 @@ pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<Over> {
     let mut unreadable = None;
     let mut silent_since = Instant::now();
     let mut timed_out = false;
+    let mut early: Option<Result<()>> = None;
     let followed = command.follow(&mut || {
+        if early.is_some() {
+            return Look::GoOn;
+        }
         match notes.read_on() {
             Ok(true) => silent_since = Instant::now(),
             Ok(false) => {}
@@ -76,16 +92,27 @@ pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<Over> {
         timed_out = silent_since.elapsed() > Duration::from_secs(order.timeout_s);
         if timed_out || unreadable.is_some() {
             Look::Stuck
+        } else if order.observe.is_some() && notes.are_complete() {
+            let over = gather::End { outcome: None, interrupted: false, timed_out: false };
+            let gathered = gather::gather(order, run_id, &run_dir, &notes, over);
+            early = Some(gathered.and_then(|gathered| gathered.map_or(Ok(()), |()| is_recorded())));
+            Look::GoOn
         } else if notes.are_complete() {
             Look::Done
         } else {
             Look::GoOn
         }
     })?;
+    if let Some(early) = early {
+        early?;
+        return Ok(Over { no_answer: None, ended: followed.ended, outcome: followed.outcome });
+    }
     let rest = notes.read_on().map(drop);
     unreadable
         .map_or(rest, Err)
         .with_context(|| format!("cannot read what the ranks noted in {}", directory.display()))?;
-    let gathered = gather::gather(order, run_id, &run_dir, notes, &followed, timed_out)?;
-    Ok(Over { no_answer: gathered.err(), ended: followed.ended })
+    let over =
+        gather::End { outcome: followed.outcome, interrupted: followed.interrupted, timed_out };
+    let gathered = gather::gather(order, run_id, &run_dir, &notes, over)?;
+    Ok(Over { no_answer: gathered.err(), ended: followed.ended, outcome: followed.outcome })
 }

@@ -11,7 +11,7 @@ use super::repeat;
 use super::runner::{Runner, warn_of_survivors};
 use super::store::claimed;
 use crate::console::RankProgress;
-use crate::exec::{self, NoAnswer};
+use crate::exec::{self, Over};
 use crate::report::Report;
 use crate::trace::{Trace, is_recorded};
 
@@ -43,12 +43,13 @@ pub fn record_script(
     order: &exec::Order,
     run_id: &str,
     run_dir: &Path,
-) -> Result<Option<NoAnswer>> {
+    is_recorded: &mut dyn FnMut() -> Result<()>,
+) -> Result<Over> {
     refuse_recorded(run_dir)?;
     claimed(run_dir, || {
-        let over = exec::record(order, run_id, run_dir)?;
+        let over = exec::record(order, run_id, run_dir, is_recorded)?;
         warn_of_survivors(&over.ended);
-        Ok(over.no_answer)
+        Ok(over)
     })
 }
 

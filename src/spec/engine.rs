@@ -351,6 +351,7 @@ static SCRIPT: Traits = Traits {
     can_accumulate: |_, _| true,
     settings: |_, _, _, _| {
         EngineSettings::Script(ScriptOptions {
+            observe: None,
             command: Vec::new(),
             dry: false,
             weighting: Weighting::Any,

@@ -15,6 +15,9 @@ use super::{
 /// address stamps.
 const CODED_STEPS: usize = 2;
 
+/// Most gradients of an observed script that are told apart; of more, only those of two steps are.
+const MOST_OBSERVED: usize = 256;
+
 named_enum! {
     /// The law that the weights of target tokens are to follow.
     pub enum Weighting {
@@ -42,6 +45,9 @@ pub struct ScriptOptions {
     pub command: Vec<String>,
     /// True if no optimizer stepped.
     pub dry: bool,
+    /// Number of steps whose real gradients were to be sampled; none where codes took their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<usize>,
     /// The law that the weights of target tokens are to follow.
     #[serde(default)]
     pub weighting: Weighting,
@@ -58,6 +64,7 @@ impl ScriptOptions {
         if self.dry {
             arguments.push("--dry".to_owned());
         }
+        arguments.extend(self.observe.map(|steps| format!("--observe={steps}")));
         if self.weighting != Weighting::Any {
             arguments.extend(["--weighting".to_owned(), self.weighting.to_string()]);
         }
@@ -98,8 +105,15 @@ pub struct Found {
 impl RunSpec {
     /// The specification of a script's training.
     pub fn of_script(script: ScriptOptions, found: &Found) -> Self {
-        let only_first = found.steps == 1;
+        let only_first = found.steps == 1 && script.observe.is_none();
         let script = ScriptOptions { reserved: only_first.then_some(found.reserved), ..script };
+        let model = if script.observe.is_some() { Model::Mlp } else { Model::Coded };
+        let steps_of_all = found.world_size * found.microbatches * found.steps;
+        let code_steps = if script.observe.is_some() && steps_of_all <= MOST_OBSERVED {
+            found.steps
+        } else {
+            CODED_STEPS
+        };
         let recorded = if only_first { 0..1 } else { 1..found.steps };
         Self {
             settings: EngineSettings::Script(script),
@@ -110,7 +124,7 @@ impl RunSpec {
             gradient_accumulation_steps: found.microbatches,
             // Where a rank ended in a step, that step is told of too.
             steps: if only_first { 1 } else { found.steps.max(found.begun) },
-            code_steps: Some(CODED_STEPS),
+            code_steps: Some(code_steps),
             dtype: found.dtype,
             grad_accum_dtype: found.dtype,
             comm_dtype: None,
@@ -120,7 +134,7 @@ impl RunSpec {
             loss_scale: LossScale::Static { scale: 1.0 },
             observe: Observation::Full,
             poison_memory: false,
-            model: Model::Coded,
+            model,
             parameters: None,
             shapes: Vec::new(),
             micro_batch_size: 1,

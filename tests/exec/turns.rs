@@ -14,7 +14,8 @@ fn run(script: &str, flags: &[&str]) -> Run {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn optimizers_that_take_turns_each_have_gradients_of_their_own() {
-    let trainings = [("gan.py", &[][..], 3), ("gan.py", &["--critic", "3"], 7), ("in_backward.py", &[], 1)];
+    let trainings =
+        [("gan.py", &[][..], 3), ("gan.py", &["--critic", "3"], 7), ("in_backward.py", &[], 1)];
     for (script, flags, microbatches) in trainings {
         let run = run(script, flags);
         let report = run.report();

@@ -26,18 +26,9 @@ use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
     let spec = observed.spec;
-    let mut decoded = Decoded {
-        contributions: Vec::new(),
-        smallest_weight_deviation: None,
-        condition: None,
-        smallest_element_deviation: None,
-        refusals: Vec::new(),
-        precision: Vec::new(),
-        factors: BTreeMap::new(),
-        complete: true,
-        read: BTreeMap::new(),
-    };
-    let columns = match columns(scene) {
+    let mut decoded = Decoded::empty();
+    // Recorded as g/GA; a contribution is g/(W·GA).
+    let columns = match columns(scene, spec.world_size as f64) {
         Ok(columns) => columns,
         Err(refusal) => {
             decoded.refusals.push(refusal);
@@ -108,7 +99,7 @@ fn narrowest(spec: &RunSpec) -> Dtype {
 }
 
 /// The elements of the flat order that were recorded of a buffer, each with its value.
-fn elements<'v>(
+pub(super) fn elements<'v>(
     scene: &Scene<'_>,
     buffer: &Buffer<'_>,
     values: &'v [f64],
@@ -121,10 +112,11 @@ fn elements<'v>(
 }
 
 /// Values of local gradients by number in the whole run, and then by element of the flat order.
-type Columns = BTreeMap<usize, HashMap<usize, f64>>;
+pub(super) type Columns = BTreeMap<usize, HashMap<usize, f64>>;
 
-/// Local gradients by number in the whole run; those of microbatches that never ran are missing.
-fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
+/// Local gradients by number in the whole run, divided by `divisor`; those of microbatches that never
+/// ran are missing.
+pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String> {
     let spec = scene.observed.spec;
     scene
         .observed
@@ -134,9 +126,8 @@ fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
         .filter_map(|buffer| Some((buffer.step?, buffer.microbatch?, buffer)))
         .map(|(step, microbatch, buffer)| {
             let mut values = buffer.payload.values()?;
-            // Recorded as g/GA; a contribution is g/(W·GA).
             for value in &mut values {
-                *value /= spec.world_size as f64;
+                *value /= divisor;
             }
             let values = elements(scene, buffer, &values).collect();
             let column =
@@ -147,21 +138,23 @@ fn columns(scene: &Scene<'_>) -> Result<Columns, String> {
 }
 
 /// The least-squares problem of some elements of the flat order and one step.
-struct System {
+pub(super) struct System {
     /// Numbers of the gradients of this step and the steps just before.
-    present: Vec<usize>,
-    matrix: DMatrix<f64>,
+    pub present: Vec<usize>,
+    /// Elements of the gradients, one a column.
+    pub matrix: DMatrix<f64>,
     /// Pseudo-inverse `R⁻¹Qᵀ`, which maps elements to weights.
-    inverse: DMatrix<f64>,
+    pub inverse: DMatrix<f64>,
     /// `1 − h` of every element, where `h` is its leverage: the share of its error that shows.
     visible: Vec<f64>,
     /// Largest standard error of a weight, for noise of one per element.
-    spread: f64,
+    pub spread: f64,
     /// Bound on the error of a weight that fp64 arithmetic itself makes.
-    arithmetic: f64,
-    condition: f64,
+    pub arithmetic: f64,
+    /// Condition number of the matrix.
+    pub condition: f64,
     /// Number of the first gradient of the step that the buffer belongs to.
-    current: usize,
+    pub current: usize,
 }
 
 /// Result of solving for the weights in a buffer.
@@ -192,6 +185,17 @@ impl System {
                 due.len()
             ));
         }
+        Self::of(columns, present, step * per_step, elements)
+    }
+
+    /// The problem of the gradients with numbers `present`; `current` is that of the first one of the
+    /// buffer's own step.
+    pub fn of(
+        columns: &Columns,
+        present: Vec<usize>,
+        current: usize,
+        elements: &[usize],
+    ) -> Result<Self, String> {
         let rows = elements.len();
         if rows < 2 * present.len() {
             return Err(format!(
@@ -226,13 +230,13 @@ impl System {
             spread,
             arithmetic: f64::EPSILON * condition * rows as f64,
             condition,
-            current: step * per_step,
+            current,
         })
     }
 
     /// The largest standard error of a weight, from what is left of each element by itself:
     /// rounding grows with the element, so errors are not alike (HC3 of MacKinnon and White, 1985).
-    fn standard_error(&self, error: &DVector<f64>) -> f64 {
+    pub fn standard_error(&self, error: &DVector<f64>) -> f64 {
         let errors: Vec<f64> =
             error.iter().zip(&self.visible).map(|(error, visible)| error / visible).collect();
         self.inverse

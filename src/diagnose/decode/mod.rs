@@ -6,6 +6,7 @@
 mod coded;
 mod dense;
 mod entries;
+mod fitted;
 mod groups;
 mod hypotheses;
 mod precision;
@@ -54,6 +55,21 @@ pub struct Decoded {
 }
 
 impl Decoded {
+    /// Nothing, of which nothing is known yet.
+    fn empty() -> Self {
+        Self {
+            contributions: Vec::new(),
+            smallest_weight_deviation: None,
+            condition: None,
+            smallest_element_deviation: None,
+            precision: Vec::new(),
+            factors: BTreeMap::new(),
+            refusals: Vec::new(),
+            complete: true,
+            read: BTreeMap::new(),
+        }
+    }
+
     /// True if everything that the optimizers were to consume was read, well enough to conclude.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()
@@ -86,8 +102,10 @@ impl Scene<'_> {
 
 /// Reads the weights in every buffer.
 pub fn decode(scene: &Scene<'_>) -> Decoded {
-    let mut decoded = match scene.observed.spec.model {
+    let spec = scene.observed.spec;
+    let mut decoded = match spec.model {
         Model::Coded => coded::decode(scene),
+        Model::Mlp if spec.script().is_some() => fitted::decode(scene),
         Model::Mlp => dense::decode(scene),
     };
     decoded.check_completeness(scene);

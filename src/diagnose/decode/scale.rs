@@ -46,22 +46,30 @@ impl Scale {
             let used = |number: &usize| plan.uses(usage, step, number / ga, number % ga);
             let of_step = (0..spec.contributions_per_step()).filter(used);
             let first = spec.columns(step).start;
-            weights.extend(of_step.map(|number| columns[first + number].abs() / UNIT));
+            weights.extend(of_step.map(|number| columns[first + number] / UNIT));
         }
-        let most = largest(weights.iter().copied());
-        let all = weights.len();
-        weights.retain(|weight| *weight > most * NOISE);
-        let common = most_common(&mut weights, 1.0 / spec.world_size as f64)?;
-        let average = 1.0 / spec.world_size as f64;
-        // Where gradients are missing, the others may be there several times.
-        let multiple = common / average;
-        let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
-            && (1.0..=spec.world_size as f64).contains(&multiple.round());
-        let factor = if weights.len() < all && is_multiple { average } else { common };
+        let factor = common_factor(spec, weights)?;
         let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
         let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;
         Some(Self { factor, tolerance })
     }
+}
+
+/// The factor that most of some weights have in common; none if there are no weights but 0.
+fn common_factor(spec: &RunSpec, mut weights: Vec<f64>) -> Option<f64> {
+    for weight in &mut weights {
+        *weight = weight.abs();
+    }
+    let most = largest(weights.iter().copied());
+    let all = weights.len();
+    weights.retain(|weight| *weight > most * NOISE);
+    let average = 1.0 / spec.world_size as f64;
+    let common = most_common(&mut weights, average)?;
+    // Where gradients are missing, the others may be there several times.
+    let multiple = common / average;
+    let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
+        && (1.0..=spec.world_size as f64).contains(&multiple.round());
+    Some(if weights.len() < all && is_multiple { average } else { common })
 }
 
 /// Number of times that a sum of codes may be rounded on its way.

@@ -243,6 +243,15 @@ impl<'a> Observed<'a> {
         (0..self.spec.world_size).map(of_rank).collect()
     }
 
+    /// True if an optimizer of an observed script holds something that was not recognised.
+    pub fn holds_unknown(&self) -> bool {
+        let is_observed = self.spec.script().is_some_and(|script| script.observe.is_some());
+        let partitions =
+            self.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
+        let mut segments = partitions.flat_map(|(_, segments)| segments.iter());
+        is_observed && segments.any(|segment| segment.param.is_none())
+    }
+
     /// Index of a parameter in the flat order, by its name.
     pub fn param_number(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|param| param.name == name)

@@ -18,8 +18,9 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    // A rank that never said what it holds may hold anything.
-    if !case.placement.is_complete() {
+    // A rank that never said what it holds may hold anything, and so may a tensor that was not
+    // recognised.
+    if !case.placement.is_complete() || case.observed.holds_unknown() {
         return Vec::new();
     }
     let world = case.observed.spec.world_size;

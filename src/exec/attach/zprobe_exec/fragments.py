@@ -131,37 +131,6 @@ def whole_or_shard(tensor, name, sizes):
     return (name, offset[0] * row if offset else 0)
 
 
-def located(reader, tensor, name, sizes):
-    """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient, from
-    what the tensor is."""
-    hint = whole_or_shard(tensor, name, sizes)
-    size = flat(tensor).numel()
-    if size == 0:
-        return []
-    gradient = None if tensor.grad is None else flat(tensor.grad)
-    if gradient is None or not bool(gradient.any()):
-        return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)]
-    return reader.locate(gradient, hint)
-
-
-def free_runs(stamp, sizes, most):
-    """A choice among the elements that no address takes up: at most so many runs of each segment."""
-
-    def pick(segments):
-        chosen, start = [], 0
-        for segment in segments:
-            name, offset = segment["param"], segment["offset"]
-            if name is not None:
-                runs = stamp.free(sizes[name], offset, offset + segment["len"])
-                runs = runs[:: -(-len(runs) // most)] if len(runs) > most else runs
-                for first, end in runs:
-                    chosen.append((start + first - offset, dict(param=name, offset=first, len=end - first)))
-            start += segment["len"]
-        return chosen
-
-    return pick
-
-
 def _index(chosen):
     runs = [torch.arange(start, start + piece["len"]) for start, piece in chosen]
     return torch.cat(runs) if runs else torch.zeros(0, dtype=torch.int64)

@@ -1,12 +1,6 @@
 """The leaves of autograd graphs, and what takes the place of their gradients."""
 
-import torch
-
 from zprobe_rank.graph import nodes_behind
-
-# All codes and stamps are multiples of this: small enough that no update moves a parameter far, and a
-# power of two, so that nothing is rounded.
-UNIT = 2.0**-10
 
 
 class Leaves:
@@ -14,7 +8,7 @@ class Leaves:
 
     def __init__(self, name_of, gradient_of):
         self.name_of, self.gradient_of = name_of, gradient_of
-        self.hooked = {}
+        self.hooked, self.handles = {}, []
 
     def watch(self, tensors, visit):
         """Walks the graphs of some tensors, hooks every leaf that is new, and returns the number of
@@ -41,39 +35,16 @@ class Leaves:
             # Kept alive, so that no other tensor gets its identity.
             self.hooked[id(leaf)] = (name, leaf)
             if name is not None:
-                handle = leaf.register_hook(lambda gradient: self.gradient_of(name, gradient))
+                self.handles.append(leaf.register_hook(lambda gradient: self.gradient_of(name, gradient)))
                 # The script's own hooks change what this one returns, and not the other way round: torch
                 # calls them in the order in which they were put in.
                 hooks = leaf._backward_hooks
-                for other in [it for it in hooks if it != handle.id]:
+                for other in [it for it in hooks if it != self.handles[-1].id]:
                     hooks[other] = hooks.pop(other)
         return self.hooked[id(leaf)][0]
 
-
-class Coded:
-    """Gradients that are codes: rows of a Walsh-Hadamard matrix, one for each rank and microbatch. In the
-    first step, address stamps lie between them."""
-
-    def __init__(self, code, starts, stamp=None):
-        """`starts`: place of each parameter in the flat order, by name."""
-        self.code, self.starts, self.stamp = code, starts, stamp
-        self.signs, self.stamps = {}, {}
-
-    def gradient(self, name, gradient, column):
-        """The code of gradient `column` in the elements of a parameter."""
-        start, size, length = self.starts[name], gradient.numel(), self.code.length
-        key = (name, gradient.device)
-        if key not in self.signs:
-            signs = self.code.signs(range(start, start + size)).to(torch.int8)
-            self.signs[key] = signs.to(gradient.device)
-        period = self.code.period(column, start).to(gradient.device, gradient.dtype) * UNIT
-        whole = size - size % length
-        signs, values = self.signs[key], torch.empty(size, dtype=gradient.dtype, device=gradient.device)
-        torch.mul(signs[:whole].view(-1, length), period, out=values[:whole].view(-1, length))
-        torch.mul(signs[whole:], period[: size - whole], out=values[whole:])
-        if self.stamp is not None:
-            if key not in self.stamps:
-                self.stamps[key] = self.stamp.values(name, size).to(gradient.device)
-            stamps = self.stamps[key]
-            values = torch.where(stamps == 0, values, stamps.to(gradient.dtype) * UNIT)
-        return values.view(gradient.shape)
+    def release(self):
+        """Takes all hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.hooked, self.handles = {}, []

@@ -1,10 +1,9 @@
-"""The training of this process: its steps and microbatches, from the first backward to the last step.
+"""The training of this process: its steps and microbatches, from the first backward to the last step
+that is watched.
 
 A step ends where the first backward after it begins, once every optimizer has stepped: optimizers may
-take turns (a GAN's), and a turn is the backwards before some of them step. The number of microbatches is
-not known before the first step is over. So codes for a fixed number are reserved in it, with address
-stamps between them. The other steps have as many codes as there are microbatches. After the last one the
-process leaves.
+take turns (a GAN's), and a turn is the backwards before some of them step. What is done about gradients,
+and what becomes of the process after the last step, is the mode's: `coded` or `observed`.
 """
 
 import atexit
@@ -16,18 +15,12 @@ import sys
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import fragments, leaves, names, stamps, tokens, turns
+from zprobe_exec import fragments, leaves, names, tokens, turns
+from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
+from zprobe_exec.observed import Observed
 from zprobe_exec.remarks import Remarks
 from zprobe_rank.channel import DTYPE_NAMES, Channel
-from zprobe_rank.codes import Code
-from zprobe_rank.sampler import INNER_WINDOWS, Sampler
-
-# Steps of a run: the first, and two with codes of their own.
-STEPS = 3
-
-# Microbatches of the first step that have a code each.
-RESERVED = 16
 
 # Turns of the first step, after which an optimizer that never stepped is no longer waited for.
 MOST_TURNS = 8
@@ -57,7 +50,6 @@ class Training:
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
         self.step = self.microbatch = self.code = 0
         self.roots = {}
-        self.columns = RESERVED
         self.stepped = self.over = self.in_backward = False
         self.turns = turns.Turns()
         self.remarks = Remarks()
@@ -67,9 +59,7 @@ class Training:
         self.held = fragments.Fragments()
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
-        code = Code(self.world_size * RESERVED, settings["seed"])
-        self.stamp = stamps.Stamp(code.length, self.world_size)
-        self.source = leaves.Coded(code, starts_of(self.params.values()), self.stamp)
+        self.mode = Observed(self) if settings["observe"] else Coded(self)
         self.channel.emit(
             "script-joined",
             pid=os.getpid(),
@@ -90,6 +80,8 @@ class Training:
         """A backward begins."""
         if self.stepped:
             self._end_turn()
+            if self.over:
+                return
         self.in_backward = True
         self.remarks.see_line("backward")
         self.fired = {}
@@ -102,7 +94,7 @@ class Training:
         key = tuple(id(root) for root in roots)
         # The nodes are kept, so that no others get their identities.
         self.code, _ = self.roots.setdefault(key, (len(self.roots), roots))
-        if self._has_code():
+        if self.has_code():
             self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.code)
 
     def before_nested(self, tensors):
@@ -112,14 +104,16 @@ class Training:
 
     def after_backward(self):
         """The outermost backward is over."""
+        if self.over:
+            return
         self.in_backward = False
         weighed = self.weigher.take()
         # Each of several turns has a mean of its own, and leaves gradients that the others clear.
         alone = len(self.turns.owned) < 2
         is_mean = alone and weighed is not None and all(map(math.isfinite, weighed.values()))
-        if is_mean and self._has_code():
+        if is_mean and self.has_code():
             self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
-        if self._has_code():
+        if self.has_code():
             nodes, reached = self.walked
             due = self.turns.due(reached)
             self.channel.emit(
@@ -133,31 +127,13 @@ class Training:
         self.microbatch = len(self.roots)
         if self.step > 0 and alone:
             self.held.after_backward()
-            if self.microbatch == 1 < self.columns and self.world_size > 1:
-                self._see_reduction()
+        self.mode.after_backward(alone)
         # Optimizers may step within a backward, parameter by parameter.
-        self._leave_after_last_step()
+        self._end_after_last_step()
 
-    def _see_reduction(self):
-        """Remarks whether gradients cross the ranks after the first of several microbatches."""
-        code, starts = self.source.code, list(self.source.starts.values())
-        for fragment in self.held.all:
-            if fragment.backward is None:
-                continue
-            start = 0
-            for piece in fragment.pieces:
-                held = fragment.backward[start : start + piece["len"]].to("cpu", torch.float32)
-                start += piece["len"]
-                if piece["len"] >= code.length and bool(held.any()):
-                    first = starts[piece["param"]] + piece["offset"]
-                    own = code.values(self._column(), range(first, first + piece["len"]))
-                    factor = (held @ own) / (own @ own)
-                    self.remarks.reduced_early = bool((held - factor * own).norm() > 0.01 * held.norm())
-                    return
-
-    def _has_code(self):
-        """True if there is a code for the present microbatch."""
-        return self.code < self.columns
+    def has_code(self):
+        """True if the present microbatch is one of those that are recorded."""
+        return self.code < self.mode.columns
 
     def _name(self, leaf):
         name = self.names.get(id(leaf))
@@ -171,26 +147,20 @@ class Training:
 
     def _gradient(self, name, gradient):
         """What takes the place of a leaf's gradient; None where it stays."""
-        if self.over or not self.is_on() or name not in self.source.starts:
+        if self.over or not self.is_on() or not self.mode.knows(name, gradient):
             return None
         self.dtypes.add(gradient.dtype)
         count = self.fired[name] = self.fired.get(name, 0) + 1
-        if count > 1 or not self._has_code():
-            return torch.zeros_like(gradient)
-        return self.source.gradient(name, gradient, self._column())
-
-    def _column(self):
-        """The code of the present microbatch. Two steps have codes of their own; the first has the only
-        ones of another length."""
-        step = self.step % 2 if self.step else 0
-        return (step * self.world_size + self.rank) * self.columns + self.code
+        return self.mode.gradient(name, gradient, count)
 
     # Steps.
 
     def before_step(self, optimizer):
         """An optimizer is about to consume gradients."""
+        if self.over:
+            return
         self.remarks.see_line("step")
-        last = max(min(self.microbatch, self.columns) - 1, 0)
+        last = self._last_microbatch()
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
         for around in self.stepping:
             # It only hands its step on to this one, which holds the same tensors.
@@ -198,13 +168,13 @@ class Training:
         over = Stepping()
         self.stepping.append(over)
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        reader, found = self.step == 0 and stamps.Reader(self.stamp, self.params), {}
+        reader, found = self.step == 0 and self.mode.reader(), {}
         for tensor in tensors:
             fragment = found.get(id(tensor)) or self.held.of.get(id(tensor))
             if self.step == 0 and fragment is None:
-                segments = fragments.located(reader, tensor, self.names.get(id(tensor)), self.sizes)
+                segments = self.mode.segments(reader, tensor)
                 fragment = found[id(tensor)] = fragments.Fragment(tensor, segments, optimizer)
-                fragment.choose(self._free_runs())
+                fragment.choose(self.mode.choose_first)
                 over.found.append(fragment)
             elif self.step == 0 and (id(tensor) in found or fragment.optimizer is not optimizer):
                 over.again.append(fragment)
@@ -229,17 +199,14 @@ class Training:
             tensor.grad = gradient
         self.held.adopt(over.found, over.again)
         self.held.consume(over.parts)
-        self._leave_after_last_step()
+        self._end_after_last_step()
 
-    def _free_runs(self):
-        return fragments.free_runs(self.stamp, self.sizes, INNER_WINDOWS + 2)
-
-    def _leave_after_last_step(self):
+    def _end_after_last_step(self):
         """Ends the last step as soon as every optimizer has stepped."""
-        is_last = self.step + 1 == STEPS and self.stepped and not self.over
+        is_last = self.step + 1 == self.mode.steps and self.stepped and not self.over
         if is_last and not self.stepping and not self.in_backward and not self.held.waits():
             self._end_step()
-            self.leave()
+            self._end()
 
     def _end_turn(self):
         """A backward begins after some optimizer has stepped: the turn is over, and the step if no
@@ -255,15 +222,18 @@ class Training:
             return
         self._end_step()
         if self.step == 1:
-            self._change_codes()
-        elif self.step == STEPS:
-            self.leave()
+            self.held.forget()
+            self.mode.after_first_step(*self.after_agreement)
+            self._announce(self.held.pieces())
+        elif self.step == self.mode.steps:
+            self._end()
 
     def _end_step(self):
         """The first moment at which the step is known to be over."""
         if self.step == 0:
             self._agree()
         else:
+            self.mode.record(self.step)
             self._record()
         self.channel.emit("step-ended", step=self.step, microbatches=self.microbatch)
         self.step += 1
@@ -271,12 +241,15 @@ class Training:
         self.turns.at = 0
 
     def _record(self):
-        last = max(min(self.microbatch, self.columns) - 1, 0)
-        self.held.record(self.channel, self.step, last)
+        self.held.record(self.channel, self.step, self._last_microbatch())
+
+    def _last_microbatch(self):
+        return max(min(self.microbatch, self.mode.columns) - 1, 0)
 
     def _agree(self):
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
         self.turns.seen[-1].microbatches = self.microbatch
+        self.mode.before_agreement()
         self.mailbox.post(
             "first-step",
             dict(
@@ -305,20 +278,6 @@ class Training:
         self.channel.emit("layout", layout="partition", segments=self.held.segments())
         self.after_agreement = (params, microbatches)
 
-    def _change_codes(self):
-        """Gives the steps behind the first codes that are as short as they can be."""
-        params, self.columns = self.after_agreement
-        code = Code(2 * self.world_size * self.columns, self.settings["seed"])
-        self.source = leaves.Coded(code, starts_of(params.values()))
-        samples = Sampler(True, code.length, self.settings["seed"])
-        self.held.forget()
-        for fragment in self.held.all:
-            fragment.choose(samples.choose)
-            # Addresses that the script does not clear would stay among the codes.
-            if fragment.tensor.grad is not None:
-                fragment.tensor.grad.zero_()
-        self._announce(self.held.pieces())
-
     def _announce(self, pieces):
         """Emits which elements are recorded."""
         self.channel.emit("layout", layout="partition", segments=pieces, sampled=True)
@@ -336,7 +295,8 @@ class Training:
             message = "sys.exit(%r) in step %d, after %d microbatches" % (self.exit_code, self.step, self.microbatch)
             self.channel.emit("failed", message=message)
             return
-        if self.step == 1 and not self.microbatch and len(self.turns.seen) == 1:
+        is_only = self.step == 1 and not self.microbatch and len(self.turns.seen) == 1
+        if is_only and self.mode.judges_first_step:
             pieces = self.held.pieces()
             for piece in pieces:
                 piece["param"] = self.indices.get(piece["param"])
@@ -360,27 +320,11 @@ class Training:
         self.channel.emit("script-remarked", **self.remarks.fields())
         self.channel.emit("finished")
 
-    def leave(self):
-        """Ends this process before the script does anything with what it trained."""
+    def _end(self):
+        """The last step that is watched is over."""
         self.over = True
         self._finish()
-        self.mailbox.post("finished", {})
-        self.mailbox.collect("finished", self.settings["patience"])
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:
-                pass
-        os._exit(0)
-
-
-def starts_of(params):
-    """Place of each parameter in the flat order, by name."""
-    starts, start = {}, 0
-    for param in params:
-        starts[param.name] = start
-        start += param.numel
-    return starts
+        self.mode.end()
 
 
 def place():

@@ -41,7 +41,7 @@ def _watched_backward(backward):
     @functools.wraps(backward)
     def watched(tensors, *args, **kwargs):
         global _training, _depth
-        if _asked:
+        if _asked or (_training is not None and _training.over):
             return backward(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if _training is None:

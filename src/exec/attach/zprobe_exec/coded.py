@@ -1,0 +1,179 @@
+"""Codes in place of gradients: exact weights, from a training that is worth nothing afterwards.
+
+The number of microbatches is not known before the first step is over. So codes for a fixed number are
+reserved in it, with address stamps between them. The other steps have as many codes as there are
+microbatches. After the last one the process leaves.
+"""
+
+import os
+import sys
+
+import torch
+
+from zprobe_exec import fragments, stamps
+from zprobe_rank.codes import Code
+from zprobe_rank.sampler import INNER_WINDOWS, Sampler
+
+# Microbatches of the first step that have a code each.
+RESERVED = 16
+
+# All codes and stamps are multiples of this: small enough that no update moves a parameter far, and a
+# power of two, so that nothing is rounded.
+UNIT = 2.0**-10
+
+
+class Coded:
+    """The mode in which leaves get codes instead of gradients."""
+
+    # Steps of a run: the first, and two with codes of their own.
+    steps = 3
+
+    judges_first_step = True
+
+    def __init__(self, training):
+        self.training, self.seed = training, training.settings["seed"]
+        self.columns = RESERVED
+        code = Code(training.world_size * RESERVED, self.seed)
+        self.stamp = stamps.Stamp(code.length, training.world_size)
+        self.source = Source(code, starts_of(training.params.values()), self.stamp)
+
+    def knows(self, name, gradient):
+        """True for a parameter that has codes."""
+        return name in self.source.starts
+
+    def gradient(self, name, gradient, count):
+        """What takes the place of a leaf's gradient: its code, or zeros where it has none."""
+        if count > 1 or not self.training.has_code():
+            return torch.zeros_like(gradient)
+        return self.source.gradient(name, gradient, self._column())
+
+    def _column(self):
+        """The code of the present microbatch. Two steps have codes of their own; the first has the only
+        ones of another length."""
+        training = self.training
+        step = training.step % 2 if training.step else 0
+        return (step * training.world_size + training.rank) * self.columns + training.code
+
+    def after_backward(self, alone):
+        """A backward is over; `alone` if optimizers do not take turns."""
+        training = self.training
+        is_first = training.step > 0 and alone and training.microbatch == 1 < self.columns
+        if is_first and training.world_size > 1:
+            self._see_reduction()
+
+    def _see_reduction(self):
+        """Remarks whether gradients cross the ranks after the first of several microbatches."""
+        code, starts = self.source.code, list(self.source.starts.values())
+        for fragment in self.training.held.all:
+            if fragment.backward is None:
+                continue
+            start = 0
+            for piece in fragment.pieces:
+                held = fragment.backward[start : start + piece["len"]].to("cpu", torch.float32)
+                start += piece["len"]
+                if piece["len"] >= code.length and bool(held.any()):
+                    first = starts[piece["param"]] + piece["offset"]
+                    own = code.values(self._column(), range(first, first + piece["len"]))
+                    factor = (held @ own) / (own @ own)
+                    self.training.remarks.reduced_early = bool((held - factor * own).norm() > 0.01 * held.norm())
+                    return
+
+    # The first step.
+
+    def reader(self):
+        """A reader of the stamps in gradients."""
+        return stamps.Reader(self.stamp, self.training.params)
+
+    def segments(self, reader, tensor):
+        """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
+        from what the tensor is."""
+        training = self.training
+        hint = fragments.whole_or_shard(tensor, training.names.get(id(tensor)), training.sizes)
+        size = fragments.flat(tensor).numel()
+        if size == 0:
+            return []
+        gradient = None if tensor.grad is None else fragments.flat(tensor.grad)
+        if gradient is None or not bool(gradient.any()):
+            return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)]
+        return reader.locate(gradient, hint)
+
+    def choose_first(self, segments):
+        """A choice among the elements that no address takes up: a few runs of each segment."""
+        most, sizes, chosen, start = INNER_WINDOWS + 2, self.training.sizes, [], 0
+        for segment in segments:
+            name, offset = segment["param"], segment["offset"]
+            if name is not None:
+                runs = self.stamp.free(sizes[name], offset, offset + segment["len"])
+                runs = runs[:: -(-len(runs) // most)] if len(runs) > most else runs
+                for first, end in runs:
+                    chosen.append((start + first - offset, dict(param=name, offset=first, len=end - first)))
+            start += segment["len"]
+        return chosen
+
+    def before_agreement(self):
+        """The first step is over, and ranks are about to agree on what it showed."""
+
+    def after_first_step(self, params, microbatches):
+        """Gives the steps behind the first codes that are as short as they can be."""
+        training, self.columns = self.training, microbatches
+        code = Code(2 * training.world_size * self.columns, self.seed)
+        self.source = Source(code, starts_of(params.values()))
+        samples = Sampler(True, code.length, self.seed)
+        for fragment in training.held.all:
+            fragment.choose(samples.choose)
+            # Addresses that the script does not clear would stay among the codes.
+            if fragment.tensor.grad is not None:
+                fragment.tensor.grad.zero_()
+
+    def record(self, step):
+        """Records nothing of what autograd delivers: the codes are known."""
+
+    def end(self):
+        """Ends this process before the script does anything with what it trained."""
+        mailbox = self.training.mailbox
+        mailbox.post("finished", {})
+        mailbox.collect("finished", self.training.settings["patience"])
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+        os._exit(0)
+
+
+class Source:
+    """Gradients that are codes: rows of a Walsh-Hadamard matrix, one for each rank and microbatch. In the
+    first step, address stamps lie between them."""
+
+    def __init__(self, code, starts, stamp=None):
+        """`starts`: place of each parameter in the flat order, by name."""
+        self.code, self.starts, self.stamp = code, starts, stamp
+        self.signs, self.stamps = {}, {}
+
+    def gradient(self, name, gradient, column):
+        """The code of gradient `column` in the elements of a parameter."""
+        start, size, length = self.starts[name], gradient.numel(), self.code.length
+        key = (name, gradient.device)
+        if key not in self.signs:
+            signs = self.code.signs(range(start, start + size)).to(torch.int8)
+            self.signs[key] = signs.to(gradient.device)
+        period = self.code.period(column, start).to(gradient.device, gradient.dtype) * UNIT
+        whole = size - size % length
+        signs, values = self.signs[key], torch.empty(size, dtype=gradient.dtype, device=gradient.device)
+        torch.mul(signs[:whole].view(-1, length), period, out=values[:whole].view(-1, length))
+        torch.mul(signs[whole:], period[: size - whole], out=values[whole:])
+        if self.stamp is not None:
+            if key not in self.stamps:
+                self.stamps[key] = self.stamp.values(name, size).to(gradient.device)
+            stamps = self.stamps[key]
+            values = torch.where(stamps == 0, values, stamps.to(gradient.dtype) * UNIT)
+        return values.view(gradient.shape)
+
+
+def starts_of(params):
+    """Place of each parameter in the flat order, by name."""
+    starts, start = {}, 0
+    for param in params:
+        starts[param.name] = start
+        start += param.numel
+    return starts

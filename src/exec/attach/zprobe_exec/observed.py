@@ -1,0 +1,181 @@
+"""Samples of real gradients: nothing is changed, and the training goes on when the watch is over.
+
+Of each parameter some elements are copied: of the gradient that autograd delivers in each backward, and of
+what the optimizer consumes. Which part of a parameter an optimizer holds is known where its tensor is
+the parameter or a DTensor shard of it; else the tensor's content is compared with the parameters'.
+"""
+
+import math
+import random
+
+import torch
+
+from zprobe_exec import fragments
+from zprobe_rank.placement import UNMISTAKABLE, Placement
+
+# Elements that lie next to each other in a sample.
+RUN = 16
+
+# Different values among the first elements of a parameter from which on it is recognised by its content.
+DISTINCT = 8
+
+
+class Observed:
+    """The mode in which leaves keep their gradients."""
+
+    judges_first_step = False
+
+    def __init__(self, training):
+        self.training, self.seed = training, training.settings["seed"]
+        self.steps = training.settings["observe"] + 1
+        self.columns = math.inf
+        # A sharded parameter has as many on each rank as a whole one has on one.
+        self.count = 4 + training.world_size
+        self.order, self.runs, self.places = [], {}, {}
+        self.samples, self.of_step = {}, {}
+
+    def knows(self, name, gradient):
+        """True for a gradient of a whole parameter."""
+        param = self.training.params.get(name)
+        return param is not None and fragments.flat(gradient).numel() == param.numel
+
+    def gradient(self, name, gradient, count):
+        """Copies samples of a leaf's gradient, which stays as it is."""
+        gradient = fragments.flat(gradient)
+        key = (name, gradient.device)
+        if key not in self.places:
+            runs = self._runs_of(name, gradient.numel())
+            place = torch.cat([torch.arange(first, end) for first, end in runs])
+            self.places[key] = place.to(gradient.device)
+        values = gradient[self.places[key]].to(torch.float32)
+        self.samples[name] = self.samples[name] + values if name in self.samples else values
+        return None
+
+    def after_backward(self, alone):
+        """A backward is over; `alone` if optimizers do not take turns."""
+        code, samples = self.training.code, self.samples
+        if self.training.has_code():
+            known = self.of_step.setdefault(code, {})
+            for name, values in samples.items():
+                known[name] = known[name] + values if name in known else values
+        self.samples = {}
+
+    # The first step.
+
+    def reader(self):
+        """None: gradients have no stamps."""
+        return None
+
+    def segments(self, reader, tensor):
+        """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
+        training = self.training
+        hint = fragments.whole_or_shard(tensor, training.names.get(id(tensor)), training.sizes)
+        size = fragments.flat(tensor).numel()
+        return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)] if size else []
+
+    def choose_first(self, segments):
+        """Nothing of what is consumed in the first step is recorded."""
+        return []
+
+    def before_agreement(self):
+        """Recognises the tensors of optimizers that are no parameters."""
+        held = self.training.held.all
+        unknown = [it for it in held if any(segment["param"] is None for segment in it.segments)]
+        if unknown:
+            contents = self._contents()
+            for fragment in unknown:
+                fragment.segments = contents.locate(fragment.tensor)
+
+    def _contents(self):
+        leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
+        return Contents(leaves, list(self.training.params), self.training.rank, self.training.world_size)
+
+    def after_first_step(self, params, microbatches):
+        """Fixes which elements are recorded from now on, and records the first step's gradients."""
+        self.columns, self.order = microbatches, list(params)
+        for name, param in params.items():
+            self._runs_of(name, param.numel)
+        for fragment in self.training.held.all:
+            fragment.choose(self._choose)
+        pieces = [
+            dict(param=index, offset=first, len=end - first)
+            for index, name in enumerate(self.order)
+            for first, end in self.runs[name]
+        ]
+        self.training.channel.emit("layout", layout="full", segments=pieces, sampled=True)
+        self.record(0)
+
+    def _runs_of(self, name, size):
+        """Runs (first, end) of the elements of a parameter that are recorded, alike on all ranks."""
+        if name not in self.runs:
+            share = size // self.count
+            if share <= RUN:
+                self.runs[name] = [(0, size)]
+            else:
+                place = random.Random("%d %s" % (self.seed, name))
+                starts = [number * share + place.randrange(share - RUN) for number in range(self.count)]
+                self.runs[name] = [(start, start + RUN) for start in starts]
+        return self.runs[name]
+
+    def _choose(self, segments):
+        chosen, start = [], 0
+        for segment in segments:
+            if segment["param"] is not None:
+                offset, end = segment["offset"], segment["offset"] + segment["len"]
+                for first, last in self.runs[self.order[segment["param"]]]:
+                    first, last = max(first, offset), min(last, end)
+                    if first < last:
+                        piece = dict(param=segment["param"], offset=first, len=last - first)
+                        chosen.append((start + first - offset, piece))
+            start += segment["len"]
+        return chosen
+
+    def record(self, step):
+        """Emits the samples of a step's gradients, microbatch by microbatch."""
+        for code, samples in sorted(self.of_step.items()):
+            parts = []
+            for name in self.order:
+                length = sum(end - first for first, end in self.runs[name])
+                values = samples.get(name)
+                parts.append(torch.zeros(length) if values is None else values.to("cpu", non_blocking=False))
+            if code < self.columns:
+                self.training.channel.buffer("local-gradient", "full", torch.cat(parts), step=step, microbatch=code)
+        self.of_step = {}
+
+    def end(self):
+        """Lets go of all that was watched: the training goes on by itself."""
+        self.training.leaves.release()
+        self.training.held = fragments.Fragments()
+        self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
+
+
+class Contents:
+    """The parameters by their content, as far as it says which one they are."""
+
+    def __init__(self, leaves, order, rank, world_size):
+        """`leaves`: tensors by name; `order`: names of all parameters."""
+        self.order, self.origins, values = order, {}, {}
+        for name, leaf in leaves.items():
+            # Of a parameter that ZeRO-3 has cut, this rank has a shard, and the leaf is empty.
+            shard = getattr(leaf, "ds_tensor", None)
+            content = fragments.flat(leaf if shard is None else shard)
+            if name in order and len(content[:64].unique()) >= DISTINCT:
+                index = order.index(name)
+                values[index] = content
+                self.origins[index] = 0 if shard is None else rank * content.numel()
+        self.dtype = next((content.dtype for content in values.values()), torch.float32)
+        self.placement = Placement(values, rank, world_size) if values else None
+
+    def locate(self, tensor):
+        """Segments of an optimizer's tensor: master weights, which round to the parameters."""
+        content = fragments.flat(tensor)
+        if self.placement is None:
+            return [dict(param=None, offset=0, len=content.numel())]
+        segments = self.placement.locate(content.to(self.dtype))
+        for segment in segments:
+            if segment["param"] is None or segment["len"] < UNMISTAKABLE:
+                segment.update(param=None, offset=0)
+            else:
+                segment["offset"] += self.origins[segment["param"]]
+                segment["param"] = self.order[segment["param"]]
+        return segments
