@@ -8,6 +8,7 @@ mod commands;
 #[path = "../support/interpreter.rs"]
 mod interpreter;
 mod mistakes;
+mod observe;
 mod stacks;
 mod turns;
 

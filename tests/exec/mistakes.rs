@@ -16,11 +16,11 @@ struct Mistakes {
 
 /// A mistake, and what is to be said of it.
 #[derive(Deserialize)]
-struct Mistake {
+pub struct Mistake {
     name: String,
-    script: String,
-    world: usize,
-    flags: String,
+    pub script: String,
+    pub world: usize,
+    pub flags: String,
     edit: Vec<Edit>,
 }
 
@@ -74,14 +74,14 @@ const FEW: [&str; 4] = [
     "ddp-forward-outside-no-sync",
 ];
 
-fn mistakes() -> BTreeMap<String, Mistake> {
+pub fn mistakes() -> BTreeMap<String, Mistake> {
     let text = fs::read_to_string(file("fixtures/mistakes/mistakes.toml")).expect("the mistakes");
     let Mistakes { mistake } = toml::from_str(&text).expect("mistakes");
     mistake.into_iter().map(|mistake| (mistake.name.clone(), mistake)).collect()
 }
 
 /// A directory with the example scripts and a mistake in them.
-fn planted(mistake: &Mistake) -> TempDir {
+pub fn planted(mistake: &Mistake) -> TempDir {
     let dir = scripts();
     for edit in &mistake.edit {
         let path = dir.path().join(edit.file.as_ref().unwrap_or(&mistake.script));

@@ -117,7 +117,7 @@ class Coded:
         """Gives the steps behind the first codes that are as short as they can be."""
         training, self.columns = self.training, microbatches
         code = Code(2 * training.world_size * self.columns, self.seed)
-        self.source = Source(code, starts_of(params.values()))
+        self.source = self.source.followed_by(code, starts_of(params.values()))
         samples = Sampler(True, code.length, self.seed)
         for fragment in training.held.all:
             fragment.choose(samples.choose)
@@ -149,6 +149,12 @@ class Source:
         """`starts`: place of each parameter in the flat order, by name."""
         self.code, self.starts, self.stamp = code, starts, stamp
         self.signs, self.stamps = {}, {}
+
+    def followed_by(self, code, starts):
+        """Codes of another length; the signs of elements stay where parameters do."""
+        source = Source(code, starts)
+        source.signs = {key: signs for key, signs in self.signs.items() if self.starts[key[0]] == starts.get(key[0])}
+        return source
 
     def gradient(self, name, gradient, column):
         """The code of gradient `column` in the elements of a parameter."""

@@ -21,7 +21,14 @@ NAME_DIGITS, NUMBER_DIGITS = 8, 7
 SLACK = 0.5
 
 # Number of elements that are read at once.
-CHUNK = 1 << 20
+CHUNK = 1 << 16
+
+# Share of the least element of some that the first elements of their blocks have, unless parameters there
+# were multiplied with different factors.
+PROMINENT = 0.4
+
+# Share of some elements that the blocks found there have to account for.
+MOST = 0.9
 
 
 def key(name):
@@ -54,14 +61,15 @@ class Stamp:
 
     def values(self, name, size):
         """The elements of a parameter's blocks, as int8, and 0 elsewhere."""
-        element = torch.arange(size, dtype=torch.int64)
-        number, place = element // self.step(size), element % self.step(size)
-        digit = (place - 1).clamp(0, BLOCK - 2)
-        shift = 4 * torch.where(digit < NAME_DIGITS, digit, digit - NAME_DIGITS)
-        word = torch.where(digit < NAME_DIGITS, torch.full_like(number, key(name)), number)
-        values = ((word >> shift) & 15) + 1
-        values = torch.where(place == 0, torch.full_like(values, PILOT), values)
-        return torch.where(place < BLOCK, values, torch.zeros_like(values)).to(torch.int8)
+        step = self.step(size)
+        number = torch.arange(-(-size // step), dtype=torch.int64)[:, None]
+        digits = [((key(name) >> 4 * digit) & 15) + 1 for digit in range(NAME_DIGITS)]
+        values = torch.zeros(len(number), step, dtype=torch.int8)
+        values[:, :1] = PILOT
+        values[:, 1 : 1 + NAME_DIGITS] = torch.tensor(digits, dtype=torch.int8)
+        shifts = 4 * torch.arange(NUMBER_DIGITS)
+        values[:, 1 + NAME_DIGITS : BLOCK] = ((number >> shifts) & 15) + 1
+        return values.reshape(-1)[:size]
 
     def free(self, size, first, end):
         """Runs (first, end) of free elements between two places of a parameter."""
@@ -78,10 +86,10 @@ class Stamp:
 class Run:
     """Blocks of one parameter that lie where they should lie beside each other."""
 
-    def __init__(self, name, origin, starts):
+    def __init__(self, name, origin, votes, first, last):
         # `origin` is the place at which the parameter's first element would lie.
-        self.name, self.origin, self.votes = name, origin, len(starts)
-        self.first, self.last = min(starts, default=0), max(starts, default=0) + BLOCK
+        self.name, self.origin, self.votes = name, origin, votes
+        self.first, self.last = first, last
 
 
 class Reader:
@@ -97,6 +105,8 @@ class Reader:
         pairs = sorted((key(name), place) for place, name in enumerate(self.order))
         self.keys = torch.tensor([pair[0] for pair in pairs] or [0], dtype=torch.int64)
         self.of_key = torch.tensor([pair[1] for pair in pairs] or [0], dtype=torch.int64)
+        self.lengths = torch.tensor(list(sizes.values()) or [0], dtype=torch.int64)
+        self.steps = torch.tensor([stamp.step(size) for size in sizes.values()] or [BLOCK], dtype=torch.int64)
         self.small = {}
 
     def locate(self, values, hint=None):
@@ -107,10 +117,10 @@ class Reader:
         """
         values = values.detach().reshape(-1).to("cpu", torch.float32)
         # A gradient of the wrong sign has its blocks upside down.
-        blocks = self._blocks(values) or self._blocks(-values)
+        blocks = self._blocks(values)
+        blocks = blocks if len(blocks) else self._blocks(-values)
         runs = self._runs(blocks, len(values), hint)
-        factors = sorted(float(values[start]) / PILOT for _, _, start in blocks)
-        self.factor = factors[len(factors) // 2] if factors else None
+        self.factor = float(values[blocks[:, 2]].median()) / PILOT if len(blocks) else None
         segments, at = [], 0
         for number, run in enumerate(runs):
             first = self._border(runs[number - 1], run)[1] if number else max(run.origin, 0)
@@ -127,17 +137,17 @@ class Reader:
     def _runs(self, blocks, length, hint):
         """Pieces of parameters with the places of their first and last blocks, in order. Noise may make a
         block look like another one: where two pieces cannot both lie, the one with more blocks does."""
-        runs = {}
-        for name, offset, start in blocks:
-            runs.setdefault((name, start - offset), []).append(start)
-        runs = [Run(name, origin, starts) for (name, origin), starts in runs.items()]
+        runs = []
+        pieces, of_piece = torch.stack([blocks[:, 0], blocks[:, 2] - blocks[:, 1]], 1).unique(dim=0, return_inverse=True)
+        for number, (place, origin) in enumerate(pieces.tolist()):
+            starts = blocks[:, 2][of_piece == number]
+            ends = int(starts.min()), int(starts.max()) + BLOCK
+            runs.append(Run(self.order[place], origin, len(starts), *ends))
         if hint is not None:
             # Something else has to be said by most of the blocks that there is room for.
             runs = [run for run in runs if 2 * run.votes * self.stamp.step(self.sizes[run.name]) >= length]
-            whole = Run(hint[0], -hint[1], [])
-            whole.first, whole.last = 0, length
-            whole.votes = 0.5 + sum(it.votes for it in runs if (it.name, it.origin) == (hint[0], -hint[1]))
-            runs.append(whole)
+            votes = sum(it.votes for it in runs if (it.name, it.origin) == (hint[0], -hint[1]))
+            runs.append(Run(hint[0], -hint[1], 0.5 + votes, 0, length))
         placed = []
         for run in sorted(runs, key=lambda run: -run.votes):
             if all(run.last <= other.first or run.first >= other.last for other in placed):
@@ -174,31 +184,37 @@ class Reader:
         return [(0, size)] + self.stamp.shards(size, self.rows[name])
 
     def _blocks(self, values):
-        """All blocks of a tensor in order: name, offset in the parameter, place in the tensor."""
-        blocks = []
+        """All blocks of a tensor in order, a row each: place of the parameter in the model's order, offset
+        in the parameter, and place in the tensor."""
+        blocks = [torch.zeros(0, 3, dtype=torch.int64)]
         for first in range(0, len(values), CHUNK):
             part = values[first : first + CHUNK + BLOCK - 1]
             if len(part) < BLOCK:
                 break
-            starts = (part[: len(part) - BLOCK + 1] < 0).nonzero().reshape(-1)
-            starts = starts[starts < CHUNK]
-            window = part[starts[:, None] + torch.arange(BLOCK)]
-            digits = window[:, 1:] / (window[:, :1] / PILOT) - 1
-            whole = digits.round()
-            readable = ((digits - whole).abs() < SLACK).all(1) & ((whole >= 0) & (whole <= 15)).all(1)
-            whole, starts = whole[readable].to(torch.int64), starts[readable]
-            powers = 16 ** torch.arange(NAME_DIGITS)
-            keys = (whole[:, :NAME_DIGITS] * powers).sum(1)
-            numbers = (whole[:, NAME_DIGITS:] * powers[:NUMBER_DIGITS]).sum(1)
-            at = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
-            known = self.keys[at] == keys
-            places = self.of_key[at][known].tolist()
-            for place, number, start in zip(places, numbers[known].tolist(), (starts[known] + first).tolist()):
-                name = self.order[place]
-                stride = self.stamp.step(self.sizes[name])
-                if number * stride + BLOCK <= self.sizes[name]:
-                    blocks.append((name, number * stride, start))
-        return blocks
+            # Half of all codes are negative, and few are as large as an address.
+            found = self._blocks_below(part, first, PROMINENT * float(part.min()))
+            known = int(self.steps[found[:, 0]].sum())
+            blocks.append(found if known >= MOST * len(part) else self._blocks_below(part, first, 0.0))
+        return torch.cat(blocks)
+
+    def _blocks_below(self, part, first, limit):
+        """Blocks of a part of a tensor, `first` elements from its beginning, whose first elements are less
+        than a limit."""
+        starts = (part[: len(part) - BLOCK + 1] < limit).nonzero().reshape(-1)
+        starts = starts[starts < CHUNK]
+        window = part[starts[:, None] + torch.arange(BLOCK)]
+        digits = window[:, 1:] / (window[:, :1] / PILOT) - 1
+        whole = digits.round()
+        readable = ((digits - whole).abs() < SLACK).all(1) & ((whole >= 0) & (whole <= 15)).all(1)
+        whole, starts = whole[readable].to(torch.int64), starts[readable]
+        powers = 16 ** torch.arange(NAME_DIGITS)
+        keys = (whole[:, :NAME_DIGITS] * powers).sum(1)
+        numbers = (whole[:, NAME_DIGITS:] * powers[:NUMBER_DIGITS]).sum(1)
+        at = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
+        places = self.of_key[at]
+        offsets = numbers * self.steps[places]
+        known = (self.keys[at] == keys) & (offsets + BLOCK <= self.lengths[places])
+        return torch.stack([places, offsets, starts + first], 1)[known]
 
     def _fill(self, segments, values, at, end):
         """Segments of a gap between known parameters: pieces without a whole block, in the model's order,
