@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
 use super::tokens::weigh;
-use crate::report::words::{abridged, amount, counted, weight_text};
+use crate::report::words::{abridged, counted, weight_text};
 use crate::spec::Model;
 
 /// All remarks, a sentence each; none on runs of an engine alone.
@@ -14,7 +14,6 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     }
     let mut all = Vec::new();
     all.extend(reduced_early(case));
-    all.extend(other_windows(case));
     all.extend(clipped_by_value(case));
     all.extend(partly_used(case));
     all.extend(other_terms(case));
@@ -44,18 +43,6 @@ fn reduced_early(case: &Case<'_>) -> Option<String> {
              communication"
         )
     })
-}
-
-/// Trainers that are set to another number of microbatches than the optimizer steps after. One that is
-/// set to 1 leaves the accumulation to somebody else.
-fn other_windows(case: &Case<'_>) -> Option<String> {
-    let taken = case.observed.spec.gradient_accumulation_steps;
-    let set = case.observed.remarks.values().flat_map(|it| &it.accumulation);
-    let (trainer, set) = set.into_iter().find(|(_, set)| **set > 1 && **set != taken)?;
-    Some(format!(
-        "{trainer} is set to {} a step, and optimizers stepped after {taken}",
-        amount(*set, "microbatch"),
-    ))
 }
 
 /// Clipping by value, which codes are too small to show.

@@ -27,13 +27,15 @@ pub struct Weighed {
     pub least: f64,
     /// The largest weight of a token, as a multiple of the mean in its step.
     pub most: f64,
-    /// Sum of the weights of all tokens of a step in the update, in the first recorded step; none
-    /// where gradients are clipped, or the factor behind the loss was not read.
+    /// The recorded step that the fields below are about: that in which `total` is farthest from 1.
+    pub step: usize,
+    /// Sum of the weights of all tokens of the step in the update; none where gradients are clipped, or
+    /// the factor behind the loss was not read.
     pub total: Option<f64>,
-    /// Sum of the weights of terms without target tokens of a step in the update, in the first recorded
-    /// step; none where there is no such term, or `total` is not known.
+    /// Sum of the weights of terms without target tokens of the step in the update; none where there is
+    /// no such term, or `total` is not known.
     pub others: Option<f64>,
-    /// Microbatches of the first recorded step, as (rank, tokens).
+    /// Microbatches of the step, as (rank, tokens).
     pub microbatches: Vec<(usize, Tokens)>,
 }
 
@@ -58,7 +60,8 @@ pub fn weigh(case: &Case<'_>) -> Option<Weighed> {
                 law: if first.law == weighed.law { first.law } else { Law::None },
                 least: first.least.min(weighed.least),
                 most: first.most.max(weighed.most),
-                ..first
+                // The step in which the sum is farthest from that of a mean.
+                ..if weighed.strangeness() > first.strangeness() { weighed } else { first }
             },
         });
     }
@@ -99,6 +102,7 @@ fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<W
         law,
         least,
         most,
+        step,
         total: factor.map(|it| it * total),
         others: factor.zip(others).map(|(factor, others)| factor * others),
         microbatches: rows,
@@ -117,13 +121,24 @@ impl Weighed {
         law && self.slips(spec).is_empty()
     }
 
+    /// Distance of the sum of all weights from that of a mean.
+    fn strangeness(&self) -> f64 {
+        self.total.map_or(0.0, |total| total.abs().ln().abs())
+    }
+
     /// The slips that explain the sum of all weights, in words; none if it is that of a mean.
     fn slips(&self, spec: &RunSpec) -> Vec<&'static str> {
         let (ga, world) = (spec.gradient_accumulation_steps as f64, spec.world_size as f64);
         let is = |wanted: f64| {
             self.total.is_some_and(|total| (total / wanted - 1.0).abs() < bounds::SAME_SCALE)
         };
+        let of_rank = |rank: usize| self.microbatches.iter().filter(|(it, _)| *it == rank).count();
+        let taken = (0..spec.world_size).map(of_rank).max().unwrap_or(0) as f64;
         let known = [
+            (
+                taken / ga,
+                "divided by the accumulation steps although the step has fewer microbatches",
+            ),
             (1.0 / ga, "divided by the accumulation steps twice"),
             (ga, "never divided by the accumulation steps"),
             (1.0 / world, "divided by the number of ranks twice"),

@@ -1,5 +1,6 @@
 //! The zoo: real bugs of released engines, each with releases that have it, releases that do not,
-//! and the result that `zprobe run` must have on them.
+//! and the result that `zprobe run` must have on them; or of released trainers, with a script and the
+//! result of `zprobe exec`.
 //!
 //! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
 //! [`Expectation::judge`] compares what was expected with a run's
@@ -10,6 +11,7 @@ mod judge;
 mod known;
 mod read;
 pub mod registry;
+mod script;
 
 use std::fmt;
 
@@ -20,6 +22,7 @@ use crate::spec::Engine;
 pub use judge::{Judgement, got};
 pub use known::{Known, name_known_bugs};
 pub use read::ReadError;
+pub use script::Script;
 
 /// A bug, or another thing worth trying on several releases.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +33,7 @@ pub struct Row {
     pub title: String,
     /// Pull requests, issues and other places that tell of the bug.
     pub links: Vec<String>,
-    /// The engine that has the bug.
+    /// The engine that has the bug; [`Engine::Script`] where it is in a trainer.
     pub engine: Engine,
     /// Description of what goes wrong.
     pub summary: String,
@@ -38,8 +41,10 @@ pub struct Row {
     pub cause: String,
     /// Workaround for releases without the fix.
     pub workaround: String,
-    /// Arguments of `zprobe run`, word by word.
+    /// Arguments of `zprobe run`, word by word; none for a script.
     pub run: Vec<String>,
+    /// The script that shows the bug, if it is in a trainer.
+    pub script: Option<Script>,
     /// Conditions that a run must meet for one of its findings to be this bug; none if the row has
     /// none.
     pub known: Option<Known>,
@@ -78,6 +83,21 @@ impl Row {
     /// Arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
     pub fn arguments<'a>(&'a self, release: &'a Release) -> impl Iterator<Item = &'a str> {
         self.run.iter().chain(&release.extra).map(String::as_str)
+    }
+}
+
+impl Row {
+    /// The command that shows the bug, for people.
+    pub fn command(&self) -> String {
+        match &self.script {
+            None => format!("zprobe run {}", self.run.join(" ")),
+            Some(script) => {
+                let options = script.exec_options();
+                let words = ["zprobe", "exec"].map(str::to_owned).into_iter().chain(options);
+                let words = words.chain(["--", "python"].map(str::to_owned));
+                words.chain(script.command()).collect::<Vec<_>>().join(" ")
+            }
+        }
     }
 }
 

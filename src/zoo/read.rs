@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Expectation, Known, Release, Row};
+use super::{Expectation, Known, Release, Row, Script};
 use crate::document::{Complaint, Document};
 use crate::environment::Packages;
 use crate::report::RuleCode;
@@ -33,11 +33,13 @@ struct File {
     name: String,
     title: String,
     links: Vec<String>,
-    engine: String,
+    /// With `run`; a row with a script has neither.
+    engine: Option<String>,
     summary: String,
     cause: String,
     workaround: String,
-    run: String,
+    run: Option<String>,
+    script: Option<Script>,
     known: Option<Known>,
     release: Vec<FileRelease>,
 }
@@ -94,17 +96,21 @@ impl File {
                 return wrong(key, "is empty; say it, or say that it is not known".to_owned());
             }
         }
-        let Some(engine) = Engine::CHOICES.iter().find(|engine| engine.name() == self.engine)
-        else {
-            let known: Vec<&str> = Engine::CHOICES.iter().map(|engine| engine.name()).collect();
-            let known = known.join(", ");
-            return wrong("engine", format!("`{}` is none of {known}", self.engine));
+        let (engine, run) = match (&self.script, &self.engine, &self.run) {
+            (None, Some(engine), Some(run)) => of_engine(engine, run)?,
+            (Some(script), None, None) => {
+                split("script.flags", &script.flags)?;
+                split("script.options", &script.options)?;
+                script.text().map_err(|problem| ("script".to_owned(), problem))?;
+                (Engine::Script, Vec::new())
+            }
+            _ => {
+                return wrong(
+                    "run",
+                    "is to stand here with `engine`, or `script` alone".to_owned(),
+                );
+            }
         };
-        let run = split("run", &self.run)?;
-        let named = run.windows(2).any(|pair| pair == ["--engine", engine.name()]);
-        if !named {
-            return wrong("run", format!("does not say `--engine {engine}`, as `engine` does"));
-        }
         if self.release.is_empty() {
             return wrong("release", "is empty; name a release to try it on".to_owned());
         }
@@ -116,14 +122,30 @@ impl File {
             name: self.name,
             title: self.title,
             links: self.links,
-            engine: *engine,
+            engine,
             summary: self.summary.trim().to_owned(),
             cause: self.cause.trim().to_owned(),
             workaround: self.workaround.trim().to_owned(),
             run,
+            script: self.script,
             known: self.known,
         })
     }
+}
+
+/// The engine of a row, and the arguments of `zprobe run`.
+fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), Wrong> {
+    let Some(known) = Engine::CHOICES.iter().find(|known| known.name() == engine) else {
+        let known: Vec<&str> = Engine::CHOICES.iter().map(|engine| engine.name()).collect();
+        let known = known.join(", ");
+        return Err(("engine".to_owned(), format!("`{engine}` is none of {known}")));
+    };
+    let run = split("run", run)?;
+    if !run.windows(2).any(|pair| pair == ["--engine", known.name()]) {
+        let problem = format!("does not say `--engine {known}`, as `engine` does");
+        return Err(("run".to_owned(), problem));
+    }
+    Ok((*known, run))
 }
 
 impl FileRelease {

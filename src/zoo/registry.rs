@@ -16,6 +16,7 @@ macro_rules! rows {
 }
 
 rows! {
+    "accelerate-steps-in-each-batch",
     "bf16-asserts-on-infinity",
     "bf16-never-cleared",
     "bf16-never-scaled",
@@ -36,8 +37,11 @@ rows! {
     "divided-twice-tuple",
     "empty-boundary",
     "expert-gradients-doubled",
+    "flag-set-after-forward",
     "fp16-never-scaled",
     "fsdp2-unmanaged-boundary",
+    "lightning-last-window-of-an-epoch",
+    "lightning-static-graph-never-reduced",
     "norm-not-unscaled",
     "not-averaged-mixed-dtype",
     "offload-keeps-infinity",
@@ -50,6 +54,11 @@ rows! {
     "stage2-last-microbatch-only",
     "stage3-stale-gradient",
     "term-beside-not-divided",
+    "transformers-custom-loss-never-divided",
+    "transformers-last-window-divided-by-all",
+    "transformers-mean-of-means",
+    "transformers-tokens-of-the-own-rank",
+    "transformers-window-over-the-epoch",
     "unmanaged-counts-again",
     "wrong-optimizer",
 }

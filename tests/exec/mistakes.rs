@@ -50,6 +50,8 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-twice-in-the-optimizer", "ZP401", "hold twice 3904 elements of head.weight"),
     ("ddp-only-first-synchronised", "ZP104", "of microbatches 1, 2 and 3 were not averaged"),
     ("ddp-cleared-in-every-microbatch", "ZP102", "of microbatches 0 and 1 of every rank"),
+    ("accelerate-without-accumulate", "ZP110", "set to accumulate over 3 microbatches"),
+    ("accelerate-optimizer-not-prepared", "ZP110", "set to accumulate over 3 microbatches"),
     ("ddp-wrong-world-size", "ZP109", "together 0.5"),
     ("fsdp2-never-synchronised", "ZP102", "no gradient reached the optimizer"),
     ("fsdp2-summed-at-the-root", "ZP105", "weight 2 instead of 1"),

@@ -59,6 +59,7 @@ mod tests {
             bench::SCALE_PAGE,
             bench::NATIVE_PAGE,
             bench::SUITE_PAGE,
+            bench::EXEC_PAGE,
             lattice::PAGE,
             accuracy::PAGE,
             chaos::PAGE,

@@ -1,16 +1,20 @@
 //! The runs of the zoo, each judged by its report, and their outcomes.
 
+use std::env;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::environments::Environments;
 use super::rows::Case;
 use crate::lab::limits::{CANNOT_RUN, Limits};
 use crate::lab::order::{Ranks, Read};
 use crate::lab::queue::{NotStarted, Queue};
+use crate::lab::recorded::reported;
 use crate::lab::worker::Worker;
-use crate::report::{Ending, Verdict};
+use crate::report::{Ending, Report, Verdict};
+use crate::zoo::Script;
 
 /// The end of a case.
 #[derive(Clone, Debug)]
@@ -123,6 +127,35 @@ impl Runs {
     }
 }
 
+/// Runs a script under `zprobe exec`, whose output is not this command's own, and reads its report.
+fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
+    let scripts = dir.with_extension("scripts");
+    script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
+    let dir = std::path::absolute(dir)?;
+    let zprobe = env::current_exe().context("cannot find zprobe's own program")?;
+    // The interpreter's neighbours are the programs that its packages start.
+    let own = python.parent().unwrap_or(Path::new("."));
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let places = [own.to_owned()].into_iter().chain(env::split_paths(&inherited));
+    let output = Command::new(zprobe)
+        .args(["exec", "--no-config", "--output-format", "concise", "--out"])
+        .arg(&dir)
+        .args(script.exec_options())
+        .arg("--")
+        .arg(python)
+        .args(script.command())
+        .current_dir(&scripts)
+        .env("PATH", env::join_paths(places)?)
+        .env("OMP_NUM_THREADS", "1")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start zprobe")?;
+    reported(&dir).with_context(|| {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        stderr.lines().next_back().unwrap_or("it said nothing").to_owned()
+    })
+}
+
 /// Runs a case. Whatever keeps it from running is its outcome, and not an error.
 fn run(
     case: &Case<'_>,
@@ -142,6 +175,17 @@ fn run(
     };
     let did_not_run =
         |error: anyhow::Error| Outcome::without_run(format!("did not run: {error:#}"));
+    let dir = out.join(&case.row.name).join(case.file_name());
+    if let (Some(script), Some(python)) = (&case.row.script, python) {
+        let outcome = match of_script(script, python, &dir) {
+            Ok(report) => {
+                let judgement = case.row.judge(case.release, &report);
+                Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) }
+            }
+            Err(error) => did_not_run(error),
+        };
+        return Outcome { dir: Some(dir), ..outcome };
+    }
     let arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
     let mut order = match read(&arguments) {
         Ok(order) => order,
@@ -154,7 +198,6 @@ fn run(
     if let Some(reason) = refusal {
         return Outcome::skipped(reason);
     }
-    let dir = out.join(&case.row.name).join(case.file_name());
     let outcome = match worker.report(order, &dir) {
         Ok(report) => {
             let judgement = case.row.judge(case.release, &report);

@@ -95,6 +95,7 @@ fn case_json(case: &Case<'_>) -> Value {
         "engine": case.row.engine,
         "packages": case.release.packages,
         "run": case.row.arguments(case.release).collect::<Vec<_>>(),
+        "command": case.row.command(),
         "expected": case.release.expect.to_string(),
     })
 }
@@ -113,12 +114,12 @@ fn stories(text: &mut String, cases: &[Case<'_>]) {
 fn story(row: &Row) -> String {
     let links: String = row.links.iter().map(|link| format!(" <{link}>")).collect();
     format!(
-        "\n## {}\n\n{}.{links}\n\n{}\n\nCause: {}\n\nWhat to do: {}\n\n    zprobe run {}\n",
+        "\n## {}\n\n{}.{links}\n\n{}\n\nCause: {}\n\nWhat to do: {}\n\n    {}\n",
         row.name,
         row.title,
         row.summary,
         row.cause,
         row.workaround,
-        row.run.join(" "),
+        row.command(),
     )
 }

@@ -6,6 +6,7 @@
 
 mod contender;
 pub mod engines;
+pub mod exec;
 mod machine;
 mod memory;
 pub mod native;
@@ -51,6 +52,10 @@ pub const SUITE_PAGE: Page =
 pub const NATIVE_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --native --write" };
 
+/// The page with the table of scripts.
+pub const EXEC_PAGE: Page =
+    Page { path: "docs/benchmarks.md", command: "cargo xtask bench --exec --write" };
+
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Options {
@@ -89,7 +94,12 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["engines", "scale", "seed_script"])]
     pub native: bool,
 
-    /// Runs of a large model, with and without observation each; with --native of everything
+    /// Measure `zprobe exec` instead, on a script of examples/train with a large model, beside the
+    /// script itself
+    #[arg(long, conflicts_with_all = ["engines", "scale", "native", "suite", "seed_script"])]
+    pub exec: bool,
+
+    /// Runs of a large model, with and without observation each; with --native and --exec of everything
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
 
@@ -102,9 +112,9 @@ impl Options {
     /// The command that repeats the measurement, with placeholders for paths.
     fn command(&self) -> String {
         let mut command = "cargo xtask bench".to_owned();
-        if self.native {
-            command +=
-                &format!(" --native --step-runs {} --python VENV/bin/python", self.step_runs);
+        let alone = [(self.native, "--native"), (self.exec, "--exec")];
+        if let Some((_, flag)) = alone.into_iter().find(|(chosen, _)| *chosen) {
+            command += &format!(" {flag} --step-runs {} --python VENV/bin/python", self.step_runs);
         } else {
             command += &format!(" --runs {}", self.runs);
         }

@@ -12,7 +12,7 @@ pub fn bench(options: &Options) -> Result<()> {
         cargo::run(cargo(
             "build --release --package zprobe --bin zprobe --example simulate-trace",
         )?)?;
-    } else if options.engines {
+    } else if options.engines || options.exec {
         tasks::build_launcher()?;
     } else {
         tasks::build()?;
@@ -23,6 +23,8 @@ pub fn bench(options: &Options) -> Result<()> {
         (bench::SUITE_PAGE, bench::suite::measure(options)?.to_string())
     } else if options.native {
         (bench::NATIVE_PAGE, bench::native::measure(options)?.to_string())
+    } else if options.exec {
+        (bench::EXEC_PAGE, bench::exec::measure(options)?.to_string())
     } else if options.engines {
         (bench::ENGINES_PAGE, bench::engines::measure(options)?.to_string())
     } else {
