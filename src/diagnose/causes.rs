@@ -142,11 +142,11 @@ impl Sighting {
         let steps: Vec<usize> = scope.steps.members().copied().collect();
         if matches!(finding.code.family(), Family::Weights | Family::Offload) {
             let holders: Vec<usize> = scope.holders.members().copied().collect();
-            let mut facts = vec![format!(
-                "seen in {} on {}",
-                counted("step", &steps),
-                counted("rank", &holders),
-            )];
+            let mut facts = Vec::new();
+            if !steps.is_empty() || !holders.is_empty() {
+                let (steps, holders) = (counted("step", &steps), counted("rank", &holders));
+                facts.push(format!("seen in {steps} on {holders}"));
+            }
             let params: Vec<String> = scope.params.members().map(name).collect();
             if !params.is_empty() {
                 facts.push(format!("parameters: {}", abridged(&params)));

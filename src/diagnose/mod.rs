@@ -84,6 +84,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         buckets: summary::buckets(&case),
         hooks: summary::hooks(&case),
         power: summary::power(&case),
+        tokens: tokens::table(&case),
         remarks: remarks::remarks(&case),
         not_exercised: summary::not_exercised(&case, &findings),
         first_divergence: journey::first_divergence(&case, &journey, &findings),

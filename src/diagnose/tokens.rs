@@ -4,6 +4,7 @@
 use super::Case;
 use super::bounds;
 use super::observed::Tokens;
+use crate::report::MicrobatchTokens;
 use crate::report::words::weight_text;
 use crate::spec::{Dtype, RunSpec, Weighting};
 
@@ -66,6 +67,23 @@ pub fn weigh(case: &Case<'_>) -> Option<Weighed> {
         });
     }
     all
+}
+
+/// Weights of the target tokens of each microbatch, in the step in which they are strangest.
+pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
+    let Some(Weighed { step, microbatches, .. }) = weigh(case) else { return Vec::new() };
+    let total: f64 = microbatches.iter().map(|(_, it)| it.total).sum();
+    let mean = total / microbatches.iter().map(|(_, it)| it.tokens).sum::<usize>() as f64;
+    let row = |(rank, it): (usize, Tokens)| MicrobatchTokens {
+        step,
+        rank,
+        microbatch: it.microbatch,
+        tokens: it.tokens,
+        least: it.least / mean,
+        most: it.most / mean,
+        share: it.total / total,
+    };
+    microbatches.into_iter().map(row).collect()
 }
 
 fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<Weighed> {

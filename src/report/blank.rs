@@ -40,6 +40,7 @@ pub fn report(spec: RunSpec) -> Report {
             smallest_element_deviation: None,
             statement: String::new(),
         },
+        tokens: Vec::new(),
         remarks: Vec::new(),
         not_exercised: Vec::new(),
         masked: 0,

@@ -68,6 +68,10 @@ pub struct Report {
     pub precision: Vec<Precision>,
     /// Smallest deviation that this run could have seen.
     pub power: Power,
+    /// Weights of target tokens, microbatch by microbatch, in the recorded step of a script in which they
+    /// are farthest from those of a mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<MicrobatchTokens>,
     /// Remarks on what is no error and worth knowing, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
@@ -144,6 +148,25 @@ pub struct Run {
     pub not_observed: Vec<NotObserved>,
     /// Ending of the recording.
     pub ending: Ending,
+}
+
+/// Weights of the target tokens of a microbatch in the update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MicrobatchTokens {
+    /// Optimizer step.
+    pub step: usize,
+    /// Rank.
+    pub rank: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Number of tokens with a weight.
+    pub tokens: usize,
+    /// The least weight of a token, as a multiple of the mean in the step.
+    pub least: f64,
+    /// The largest weight of a token, as a multiple of the mean in the step.
+    pub most: f64,
+    /// Share of all weights of the step that its tokens have together.
+    pub share: f64,
 }
 
 /// Something that this release of an engine does not let be seen.

@@ -3,8 +3,9 @@
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::scope::Scope;
-use super::super::tokens::weigh;
+use super::super::tokens::{table, weigh};
 use super::Rule;
+use crate::report::words::{amount, weight_text};
 use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -16,9 +17,6 @@ pub(super) const RULE: Rule = Rule {
     doc: include_str!("../../../docs/rules/ZP109.md"),
     check,
 };
-
-/// Most microbatches that the evidence lists.
-const LISTED: usize = 16;
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let spec = case.observed.spec;
@@ -32,12 +30,21 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         weighed.describe(),
         script.weighting,
     );
-    let rows = weighed.microbatches.iter().take(LISTED).map(|(rank, it)| {
+    let rows = table(case);
+    let extremes = [
+        rows.iter().max_by(|a, b| a.most.total_cmp(&b.most)).map(|row| (row, row.most)),
+        rows.iter().min_by(|a, b| a.least.total_cmp(&b.least)).map(|row| (row, row.least)),
+    ];
+    let told = extremes.into_iter().flatten().map(|(row, weight)| {
         format!(
-            "rank {rank}, microbatch {}: {} tokens of weight {:.4e} to {:.4e}, together {:.4e}",
-            it.microbatch, it.tokens, it.least, it.most, it.total,
+            "step {}, rank {}, microbatch {} with {}: a token weighs {} times the mean",
+            row.step,
+            row.rank,
+            row.microbatch,
+            amount(row.tokens, "target token"),
+            weight_text(weight),
         )
     });
-    let finding = Finding { evidence: rows.collect(), ..rule.finding(message) };
+    let finding = Finding { evidence: told.collect(), ..rule.finding(message) };
     vec![Sighting::new(finding, Scope::default())]
 }

@@ -129,7 +129,8 @@ impl Runs {
 
 /// Runs a script under `zprobe exec`, whose output is not this command's own, and reads its report.
 fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
-    let scripts = dir.with_extension("scripts");
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let scripts = dir.with_file_name(format!("{name}-scripts"));
     script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
     let dir = std::path::absolute(dir)?;
     let zprobe = env::current_exe().context("cannot find zprobe's own program")?;

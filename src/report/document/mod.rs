@@ -42,6 +42,8 @@ pub enum Topic {
     Ranks,
     /// Norms of buffers.
     Norms,
+    /// Weights of target tokens.
+    Tokens,
     /// Contribution weights.
     Weights,
     /// Gradient hooks.
@@ -199,6 +201,7 @@ impl<'a> Document<'a> {
             journey::section(report),
             Some(ranks::section(report)),
             tables::norms(report),
+            tables::tokens(report),
             weights::section(report),
             tables::hooks(report),
             tables::buckets(report),

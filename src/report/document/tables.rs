@@ -1,12 +1,15 @@
 //! The facts side by side: norms, hooks, bucket flushes.
 
 use super::{Block, Cell, Fact, Section, Table, Topic};
-use crate::report::words::runs;
+use crate::report::words::{runs, weight_text};
 use crate::report::{HookCount, Norms, Report};
 use crate::trace::Point;
 
 /// Most ranks that have a column each in the norm table; more are summarised.
 const RANK_COLUMNS: usize = 2;
+
+/// Most microbatches that have a row each in the table of target tokens.
+const MOST_MICROBATCHES: usize = 32;
 
 /// Norms of the gradient, moment by moment.
 pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
@@ -41,6 +44,29 @@ pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
     }
     let title = "Norm of the gradient, per rank (difference to rank 0)";
     Some(Section::new(Topic::Norms, title, vec![Block::Table(table)]))
+}
+
+/// Weights of target tokens, microbatch by microbatch.
+pub(super) fn tokens(report: &Report) -> Option<Section<'_>> {
+    let first = report.tokens.first()?;
+    let header = ["rank", "microbatch", "tokens", "weight of one", "share of all"];
+    let mut table = Table::new(2, header.map(str::to_owned).to_vec());
+    for row in report.tokens.iter().take(MOST_MICROBATCHES) {
+        let (least, most) = (weight_text(row.least), weight_text(row.most));
+        let one = if least == most { least } else { format!("{least} to {most}") };
+        let cells = [
+            row.rank.to_string(),
+            row.microbatch.to_string(),
+            row.tokens.to_string(),
+            one,
+            format!("{:.1} %", 100.0 * row.share),
+        ];
+        table.row(cells.into_iter().map(Cell::from));
+    }
+    let others = report.tokens.len().saturating_sub(MOST_MICROBATCHES);
+    let more = if others > 0 { format!("; {others} more microbatches") } else { String::new() };
+    let title = format!("Target tokens of step {} (1 is the mean of all tokens{more})", first.step);
+    Some(Section::new(Topic::Tokens, title, vec![Block::Table(table)]))
 }
 
 fn moment(report: &Report, row: &Norms) -> String {
