@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Order;
 use crate::adapters;
 use crate::run_dir;
+use crate::spec::UNIT;
 
 /// Files of the watch, by path.
 const FILES: &[(&str, &str)] = &[
@@ -55,6 +56,7 @@ pub fn write(order: &Order, run_id: &str, run_dir: &Path, notes: &Path) -> io::R
         "observe": order.observe,
         "seed": order.seed,
         "patience": PATIENCE_S,
+        "unit": UNIT,
     });
     let shared = adapters::shared(&SHARED);
     let settings = (SETTINGS.to_owned(), settings.to_string());

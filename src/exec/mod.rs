@@ -7,7 +7,8 @@
 //!
 //! In place of gradients the leaves of the first step get stamps, from which the place of every
 //! element in the optimizers is read, and those of the next two steps get codes
-//! ([`crate::spec::code`]), from which the weights are read. All else is the script's own.
+//! ([`crate::spec::code`]), from which the weights are read. All else is the script's own. Where the
+//! script is only observed, gradients stay, and samples of them are recorded instead.
 
 mod attach;
 mod gather;

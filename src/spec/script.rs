@@ -15,6 +15,10 @@ use super::{
 /// address stamps.
 const CODED_STEPS: usize = 2;
 
+/// Unit of the codes that take the place of a script's gradients: small enough that no update moves a
+/// parameter far, and a power of two, so that nothing is rounded.
+pub const UNIT: f64 = 1.0 / 1024.0;
+
 /// Most gradients of an observed script that are told apart; of more, only those of two steps are.
 const MOST_OBSERVED: usize = 256;
 

@@ -237,6 +237,34 @@ mod tests {
     }
 
     #[test]
+    fn a_row_about_a_trainer_has_a_script_and_neither_engine_nor_arguments() {
+        let engine = "engine = \"deepspeed\"";
+        let run = "run = \"--engine deepspeed --stage 1\"";
+        let script = "[script]\nfile = \"ddp.py\"\nranks = 2\nflags = \"--steps 3\"\n\
+                      [[script.edit]]\nold = \"wrapped.no_sync()\"\nnew = \"None\"";
+        let text =
+            ROW.replace(engine, "").replace(run, script).replace("--immediate-grad-update", "");
+        let row = Row::parse("zoo/leak.toml", &text).unwrap();
+        assert_eq!(row.engine, Engine::Script);
+        assert_eq!(
+            row.command(),
+            "zprobe exec -- python -m torch.distributed.run --standalone --nproc-per-node 2 ddp.py \
+             --steps 3"
+        );
+        let complaint = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from}");
+            Row::parse("zoo/leak.toml", &text.replacen(from, to, 1)).unwrap_err().to_string()
+        };
+        let complaints = [
+            complaint("ddp.py", "horovod.py"),
+            complaint("wrapped.no_sync()", "wrapped.sync()"),
+            complaint("--steps 3", "--steps '3"),
+            complaint("[script]", &format!("{engine}\n[script]")),
+        ];
+        insta::assert_snapshot!(complaints.join("\n\n"));
+    }
+
+    #[test]
     fn a_release_goes_by_a_version_or_by_package_and_version() {
         let row = Row::parse("zoo/leak.toml", ROW).unwrap();
         let matches = |text| row.releases[0].matches(text);

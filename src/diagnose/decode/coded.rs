@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::spec::code::Code;
-use crate::spec::{Plan, RunSpec, Usage};
+use crate::spec::{Plan, RunSpec, UNIT, Usage};
 use crate::trace::{LayoutName, Point};
 
 use super::super::bounds;
@@ -23,7 +23,7 @@ use super::super::placement::Fragment;
 use super::entries::Entries;
 use super::groups::Groups;
 use super::hypotheses::{Owner, Slip, slips};
-use super::scale::{Scale, UNIT};
+use super::scale::Scale;
 use super::together;
 use super::weights::{Expectations, Known, Weights};
 use super::windows::windows;

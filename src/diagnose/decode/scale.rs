@@ -5,14 +5,11 @@
 //! read from the buffer itself: it is the weight that most gradients have.
 
 use crate::spec::code::Code;
-use crate::spec::{Plan, RunSpec};
+use crate::spec::{Plan, RunSpec, UNIT};
 
 use super::super::bounds;
 use super::super::placement::Fragment;
 use super::largest;
-
-/// Unit of the codes of a script: see `UNIT` in `exec/attach/zprobe_exec/leaves.py`.
-pub const UNIT: f64 = 1.0 / 1024.0;
 
 /// Weights below this share of the largest one are noise.
 const NOISE: f64 = 1.0 / 256.0;

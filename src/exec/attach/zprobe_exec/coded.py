@@ -17,10 +17,6 @@ from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 # Microbatches of the first step that have a code each.
 RESERVED = 16
 
-# All codes and stamps are multiples of this: small enough that no update moves a parameter far, and a
-# power of two, so that nothing is rounded.
-UNIT = 2.0**-10
-
 
 class Coded:
     """The mode in which leaves get codes instead of gradients."""
@@ -35,7 +31,7 @@ class Coded:
         self.columns = RESERVED
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
-        self.source = Source(code, starts_of(training.params.values()), self.stamp)
+        self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
 
     def knows(self, name, gradient):
         """True for a parameter that has codes."""
@@ -145,14 +141,15 @@ class Source:
     """Gradients that are codes: rows of a Walsh-Hadamard matrix, one for each rank and microbatch. In the
     first step, address stamps lie between them."""
 
-    def __init__(self, code, starts, stamp=None):
-        """`starts`: place of each parameter in the flat order, by name."""
-        self.code, self.starts, self.stamp = code, starts, stamp
+    def __init__(self, code, starts, unit, stamp=None):
+        """`starts`: place of each parameter in the flat order, by name; `unit`: what all codes and stamps
+        are multiples of."""
+        self.code, self.starts, self.unit, self.stamp = code, starts, unit, stamp
         self.signs, self.stamps = {}, {}
 
     def followed_by(self, code, starts):
         """Codes of another length; the signs of elements stay where parameters do."""
-        source = Source(code, starts)
+        source = Source(code, starts, self.unit)
         source.signs = {key: signs for key, signs in self.signs.items() if self.starts[key[0]] == starts.get(key[0])}
         return source
 
@@ -163,7 +160,7 @@ class Source:
         if key not in self.signs:
             signs = self.code.signs(range(start, start + size)).to(torch.int8)
             self.signs[key] = signs.to(gradient.device)
-        period = self.code.period(column, start).to(gradient.device, gradient.dtype) * UNIT
+        period = self.code.period(column, start).to(gradient.device, gradient.dtype) * self.unit
         whole = size - size % length
         signs, values = self.signs[key], torch.empty(size, dtype=gradient.dtype, device=gradient.device)
         torch.mul(signs[:whole].view(-1, length), period, out=values[:whole].view(-1, length))
@@ -172,7 +169,7 @@ class Source:
             if key not in self.stamps:
                 self.stamps[key] = self.stamp.values(name, size).to(gradient.device)
             stamps = self.stamps[key]
-            values = torch.where(stamps == 0, values, stamps.to(gradient.dtype) * UNIT)
+            values = torch.where(stamps == 0, values, stamps.to(gradient.dtype) * self.unit)
         return values.view(gradient.shape)
 
 
