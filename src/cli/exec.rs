@@ -75,8 +75,9 @@ pub fn main(args: &Args) -> Result<Exit> {
         seed: args.seed,
         timeout_s: args.timeout,
     };
+    let mut early = None;
     let over = run::record_script(&order, &run_id, &run_dir, &mut || {
-        let (report, _) = recorded::report(&run_dir)?;
+        let (report, _) = early.insert(recorded::report(&run_dir)?);
         say(format_args!(
             "observed: {} so far; the script goes on, and the report follows at its end (`zprobe diagnose \
              {}` shows it now)",
@@ -92,7 +93,7 @@ pub fn main(args: &Args) -> Result<Exit> {
             _ => Exit::Inconclusive,
         });
     }
-    let (report, trace) = recorded::report(&run_dir)?;
+    let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
     say(format_args!("recorded in {}", run_dir.display()));
     let exit = args.output.hand_out(&report, &trace)?;
     // A script that is only observed does its own work, which its exit code tells of.

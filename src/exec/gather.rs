@@ -24,6 +24,13 @@ pub enum NoAnswer {
         /// True if it was silent for too long.
         timed_out: bool,
     },
+    /// The watch failed before an optimizer had stepped.
+    GaveUp {
+        /// Outcome of the command; none if it was ended.
+        outcome: Option<Outcome>,
+        /// Reason for it.
+        why: String,
+    },
     /// The ranks ended before an optimizer had stepped.
     NoStep {
         /// Outcome of the command; none if it was ended.
@@ -48,6 +55,7 @@ impl Display for NoAnswer {
                  torch.autograd, ended before its first backward, or its launcher keeps PYTHONPATH from its \
                  ranks (python -I or -E, mpirun without -x PYTHONPATH)"
             }
+            Self::GaveUp { why, .. } => return f.write_str(why),
             Self::NoStep { .. } => {
                 "no optimizer stepped in the script: zprobe sees the steps of torch.optim.Optimizer, and \
                  needs three of them"
@@ -62,7 +70,9 @@ impl NoAnswer {
         match self {
             Self::NobodyJoined { interrupted: true, .. }
             | Self::NobodyJoined { timed_out: true, .. } => None,
-            Self::NobodyJoined { outcome, .. } | Self::NoStep { outcome } => *outcome,
+            Self::NobodyJoined { outcome, .. }
+            | Self::GaveUp { outcome, .. }
+            | Self::NoStep { outcome } => *outcome,
         }
     }
 }
@@ -94,7 +104,11 @@ pub fn gather(
     };
     let Some(spec) = spec(order, notes, world_size) else {
         let by_itself = !interrupted && !timed_out;
-        return Ok(Err(NoAnswer::NoStep { outcome: outcome.filter(|_| by_itself) }));
+        let outcome = outcome.filter(|_| by_itself);
+        return Ok(Err(match gave_up(notes) {
+            Some(why) => NoAnswer::GaveUp { outcome, why },
+            None => NoAnswer::NoStep { outcome },
+        }));
     };
     let names = names(notes);
     let mut events: Vec<(Option<usize>, u64, Event)> = Vec::new();
@@ -150,6 +164,17 @@ pub fn gather(
     events.extend((0..world_size).map(ended));
     record_all(run_dir, run_id, &spec, events)?;
     Ok(Ok(()))
+}
+
+/// Reason why a rank stopped watching, if one did.
+fn gave_up(notes: &Notes) -> Option<String> {
+    notes.ranks.values().flatten().find_map(|line| match &line.note {
+        Note::Event(event) => match &**event {
+            Event::NotObserved { why, .. } => Some(why.clone()),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// The specification that the script turned out to have; none if no step came to its end.

@@ -80,7 +80,7 @@ pub fn record(
     let mut unreadable = None;
     let mut silent_since = Instant::now();
     let mut timed_out = false;
-    let mut early: Option<Result<()>> = None;
+    let mut early: Option<Result<Option<NoAnswer>>> = None;
     let followed = command.follow(&mut || {
         if early.is_some() {
             return Look::GoOn;
@@ -96,7 +96,10 @@ pub fn record(
         } else if order.observe.is_some() && notes.are_complete() {
             let over = gather::End { outcome: None, interrupted: false, timed_out: false };
             let gathered = gather::gather(order, run_id, &run_dir, &notes, over);
-            early = Some(gathered.and_then(|gathered| gathered.map_or(Ok(()), |()| is_recorded())));
+            early = Some(gathered.and_then(|gathered| match gathered {
+                Ok(()) => is_recorded().map(|()| None),
+                Err(no_answer) => Ok(Some(no_answer)),
+            }));
             Look::GoOn
         } else if notes.are_complete() {
             Look::Done
@@ -105,8 +108,7 @@ pub fn record(
         }
     })?;
     if let Some(early) = early {
-        early?;
-        return Ok(Over { no_answer: None, ended: followed.ended, outcome: followed.outcome });
+        return Ok(Over { no_answer: early?, ended: followed.ended, outcome: followed.outcome });
     }
     let rest = notes.read_on().map(drop);
     unreadable

@@ -105,7 +105,7 @@ impl Plan {
         self.usages = used
             .into_iter()
             .map(|used| {
-                if whole && used == *all {
+                if whole && used == *all && !all.is_empty() {
                     return Usage::ALWAYS;
                 }
                 let known = self.seen.iter().position(|seen| *seen == used);

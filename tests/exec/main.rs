@@ -11,6 +11,7 @@ mod mistakes;
 mod observe;
 mod stacks;
 mod turns;
+mod unusual;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -197,6 +197,9 @@ impl System {
         elements: &[usize],
     ) -> Result<Self, String> {
         let rows = elements.len();
+        if present.is_empty() {
+            return Err("no gradient of this step was recorded in these elements".to_owned());
+        }
         if rows < 2 * present.len() {
             return Err(format!(
                 "{} elements are too few for {} contributions",

@@ -93,6 +93,10 @@ impl Rows {
         let mut params: BTreeMap<usize, (Vec<usize>, Vec<f64>)> = BTreeMap::new();
         for (element, value) in elements(scene, buffer, values) {
             let param = starts.partition_point(|start| *start <= element) - 1;
+            // Nothing is asked of a parameter that no microbatch uses.
+            if !plan.params()[param].trainable {
+                continue;
+            }
             let rows = params.entry(param).or_default();
             rows.0.push(element);
             rows.1.push(value);

@@ -33,9 +33,13 @@ class Coded:
         self.stamp = stamps.Stamp(code.length, training.world_size)
         self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
 
-    def knows(self, name, gradient):
-        """True for a parameter that has codes."""
-        return name in self.source.starts
+    def knows(self, name):
+        """True for a parameter that has codes. One that appears in the first step is given some."""
+        starts = self.source.starts
+        if name not in starts and self.training.step == 0:
+            ends = (start + self.training.sizes[other] for other, start in starts.items())
+            starts[name] = max(ends, default=0)
+        return name in starts
 
     def gradient(self, name, gradient, count):
         """What takes the place of a leaf's gradient: its code, or zeros where it has none."""
@@ -88,7 +92,7 @@ class Coded:
         size = fragments.flat(tensor).numel()
         if size == 0:
             return []
-        gradient = None if tensor.grad is None else fragments.flat(tensor.grad)
+        gradient = fragments.gradient(tensor)
         if gradient is None or not bool(gradient.any()):
             return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)]
         return reader.locate(gradient, hint)

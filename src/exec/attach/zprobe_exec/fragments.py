@@ -23,9 +23,9 @@ class Fragment:
         self.pieces = [piece for _, piece in chosen]
 
     def pick(self):
-        """Copies the recorded elements of the gradient; the copy stays on its device."""
-        gradient = flat(self.tensor.grad)
-        return gradient[self.chosen.to(gradient.device)]
+        """Copies the recorded elements of the gradient, if there is one; the copy stays on its device."""
+        held = gradient(self.tensor)
+        return None if held is None else held[self.chosen.to(held.device)]
 
 
 class Fragments:
@@ -59,7 +59,7 @@ class Fragments:
     def after_backward(self):
         """Remembers the gradients as a backward leaves them, where the optimizer's tensors have them."""
         for fragment in self.all:
-            fragment.backward = None if fragment.tensor.grad is None else fragment.pick()
+            fragment.backward = fragment.pick()
 
     def consume(self, parts):
         """Remembers what an optimizer stepped with: pairs of a fragment and elements of its gradient, or
@@ -83,12 +83,14 @@ class Fragments:
 
     def record(self, channel, step, microbatch):
         """Emits what was seen since the last record."""
+        if not any(fragment.stepped for fragment in self.all):
+            self.forget()
+            return
         left = [fragment.backward for fragment in self.all]
         if all(part is not None for part in left):
             channel.buffer("before-step", "partition", self._joined(left), step=step, microbatch=microbatch)
         consumed = [fragment.consumed for fragment in self.all]
-        if any(fragment.stepped for fragment in self.all):
-            channel.buffer("optimizer-input", "partition", self._joined(consumed), step=step)
+        channel.buffer("optimizer-input", "partition", self._joined(consumed), step=step)
         self.forget()
 
     def _joined(self, parts):
@@ -110,6 +112,15 @@ def flat(tensor):
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     return tensor.reshape(-1)
+
+
+def gradient(tensor):
+    """A tensor's gradient on this rank, flat; None where there is none, or one that is no dense row of
+    real numbers."""
+    held = tensor.grad
+    if held is None or held.layout != torch.strided or held.is_complex():
+        return None
+    return flat(held)
 
 
 def whole_or_shard(tensor, name, sizes):

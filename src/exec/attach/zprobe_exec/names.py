@@ -1,9 +1,13 @@
 """Names of parameters, found without a hook on any module."""
 
 import gc
+import math
 import re
+import sys
 
 import torch
+
+from zprobe_exec.turns import Unreadable
 
 # Parts of names that wrappers put in, and that the user's own model has not.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
@@ -17,6 +21,7 @@ class Named:
         self.numel = 1
         for side in self.shape:
             self.numel *= side
+        self.digest = None  # A few values of it, where ranks may hold replicas; None elsewhere.
 
 
 def find():
@@ -33,10 +38,13 @@ def find():
         for name, param in tree:
             if id(param) in names:
                 continue
+            if 0 in _whole_shape(param):
+                continue
             name = _plain(name[len(prefix) :])
             while name in params:
                 name = "(%d).%s" % (number, name)
-            params[name] = Named(name, getattr(param, "ds_shape", param.shape), param.requires_grad)
+            params[name] = Named(name, _whole_shape(param), param.requires_grad)
+            params[name].digest = _digest(param, params[name].numel)
             names[id(param)] = name
     for sharded in (it for it in gc.get_objects() if type(it).__name__ == "FSDPParam"):
         name = names.get(id(getattr(sharded, "sharded_param", None)))
@@ -47,12 +55,62 @@ def find():
     return params, names
 
 
+def of_optimizers(params, names, leaf):
+    """Names a leaf that is in no module, if an optimizer holds it: by its place there."""
+    if id(leaf) in names:
+        return
+    optimizers = [it for it in gc.get_objects() if issubclass(type(it), torch.optim.Optimizer)]
+    for optimizer in optimizers:
+        for number, group in enumerate(getattr(optimizer, "param_groups", [])):
+            for place, it in enumerate(group["params"]):
+                if it is leaf:
+                    name = "param_groups[%d][%d]" % (number, place)
+                    while name in params:
+                        name += "'"
+                    params[name] = Named(name, leaf.shape, leaf.requires_grad)
+                    names[id(leaf)] = name
+                    return
+
+
 def _common_prefix(tree):
     """What DDP, DeepSpeed and their like put before every name."""
     prefix = ""
     while all(name.startswith(prefix + "module.") for name, _ in tree):
         prefix += "module."
     return prefix
+
+
+def refuse_compression():
+    """Refuses a communication hook that loses a part of gradients on purpose.
+
+    The error is `Unreadable`.
+    """
+    ddp = sys.modules.get("torch.nn.parallel.distributed")
+    for it in gc.get_objects() if ddp else []:
+        for hook, _ in getattr(it, "_comm_hooks", []) if issubclass(type(it), ddp.DistributedDataParallel) else []:
+            name = getattr(hook, "__name__", "")
+            if "powerSGD" in name or "quantization" in name:
+                raise Unreadable("%s compresses gradients with losses: weights cannot be read behind it" % name)
+
+
+def _digest(param, numel):
+    """A number that replicas of a parameter have in common; None for a shard."""
+    is_plain = type(param.data) is torch.Tensor and not param.is_meta and param.layout == torch.strided
+    if not is_plain or param.is_complex() or param.numel() != numel or not numel:
+        return None
+    if param.untyped_storage().nbytes() < numel * param.element_size():
+        return None
+    some = param.detach().reshape(-1)[:: max(1, numel // 64)][:64].to("cpu", torch.float64)
+    digest = float((some * torch.arange(1, len(some) + 1)).sum())
+    return digest if math.isfinite(digest) else None
+
+
+def _whole_shape(param):
+    """The shape of a parameter that this rank may hold a shard of."""
+    if getattr(param, "_is_flat_param", False):
+        # The parameters of a unit of FullyShardedDataParallel, one after the other, and padding.
+        return getattr(param, "_padded_unsharded_size", None) or param.shape
+    return getattr(param, "ds_shape", param.shape)
 
 
 def _plain(name):

@@ -34,10 +34,9 @@ class Observed:
         self.order, self.runs, self.places = [], {}, {}
         self.samples, self.of_step = {}, {}
 
-    def knows(self, name, gradient):
-        """True for a gradient of a whole parameter."""
-        param = self.training.params.get(name)
-        return param is not None and fragments.flat(gradient).numel() == param.numel
+    def knows(self, name):
+        """True for every parameter."""
+        return True
 
     def gradient(self, name, gradient, count):
         """Copies samples of a leaf's gradient, which stays as it is."""
@@ -68,9 +67,12 @@ class Observed:
 
     def segments(self, reader, tensor):
         """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
-        training = self.training
-        hint = fragments.whole_or_shard(tensor, training.names.get(id(tensor)), training.sizes)
-        size = fragments.flat(tensor).numel()
+        training, size = self.training, fragments.flat(tensor).numel()
+        name = training.names.get(id(tensor))
+        hint = fragments.whole_or_shard(tensor, name, training.sizes)
+        if hint is None and size and getattr(tensor, "_is_flat_param", False):
+            # A shard of a unit of FullyShardedDataParallel, all of which are equally long.
+            hint = (name, training.rank % max(training.sizes[name] // size, 1) * size)
         return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)] if size else []
 
     def choose_first(self, segments):
@@ -88,7 +90,8 @@ class Observed:
 
     def _contents(self):
         leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
-        return Contents(leaves, list(self.training.params), self.training.rank, self.training.world_size)
+        sizes = {name: param.numel for name, param in self.training.params.items()}
+        return Contents(leaves, sizes, self.training.rank, self.training.world_size)
 
     def after_first_step(self, params, microbatches):
         """Fixes which elements are recorded from now on, and records the first step's gradients."""
@@ -138,8 +141,10 @@ class Observed:
                 length = sum(end - first for first, end in self.runs[name])
                 values = samples.get(name)
                 parts.append(torch.zeros(length) if values is None else values.to("cpu", non_blocking=False))
-            if code < self.columns:
-                self.training.channel.buffer("local-gradient", "full", torch.cat(parts), step=step, microbatch=code)
+            values = torch.cat(parts)
+            # Loss scaling overflows until it has found its scale.
+            if code < self.columns and bool(values.isfinite().all()):
+                self.training.channel.buffer("local-gradient", "full", values, step=step, microbatch=code)
         self.of_step = {}
 
     def end(self):
@@ -152,13 +157,19 @@ class Observed:
 class Contents:
     """The parameters by their content, as far as it says which one they are."""
 
-    def __init__(self, leaves, order, rank, world_size):
-        """`leaves`: tensors by name; `order`: names of all parameters."""
+    def __init__(self, leaves, sizes, rank, world_size):
+        """`leaves`: tensors by name; `sizes`: those of all parameters, by name, in their order."""
+        order = list(sizes)
         self.order, self.origins, values = order, {}, {}
         for name, leaf in leaves.items():
             # Of a parameter that ZeRO-3 has cut, this rank has a shard, and the leaf is empty.
             shard = getattr(leaf, "ds_tensor", None)
             content = fragments.flat(leaf if shard is None else shard)
+            if content.untyped_storage().nbytes() < content.numel() * content.element_size():
+                # FSDP2 has freed it.
+                continue
+            if shard is None and content.numel() != sizes.get(name):
+                continue
             if name in order and len(content[:64].unique()) >= DISTINCT:
                 index = order.index(name)
                 values[index] = content

@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import sys
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -73,6 +74,24 @@ class Training:
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
         # What the script exits with is not known afterwards.
         self.exit, self.exit_code, sys.exit = sys.exit, None, self._exit
+
+    def is_aside(self):
+        """True if backwards are none of the training's steps: behind the last one, or evaluated once more
+        by an optimizer that has its gradients already."""
+        return self.over or bool(self.stepping)
+
+    def give_up(self, error):
+        """Nothing can be said of the script, or the watch itself has failed. A script under codes is not
+        left alone with what it has trained on."""
+        if not self.over:
+            self.over = True
+            why = str(error)
+            if not isinstance(error, turns.Unreadable):
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                why = "zprobe failed in %s: %s; please report that" % (at.name, error)
+            self.channel.emit("not-observed", what="the rest of the script", why=why)
+            self._finish()
+            self.mode.end()
 
     # Backwards.
 
@@ -137,21 +156,40 @@ class Training:
 
     def _name(self, leaf):
         name = self.names.get(id(leaf))
-        if name is None:
+        if name is None and self.step == 0:
             # A model that was made, or cut into shards, since names were looked for.
-            params, self.names = names.find()
+            params, found = names.find()
+            self.names.update(found)
+            names.of_optimizers(params, self.names, leaf)
             for name, param in params.items():
                 self.params.setdefault(name, param)
+                self.sizes.setdefault(name, param.numel)
             name = self.names.get(id(leaf))
         return name
 
     def _gradient(self, name, gradient):
         """What takes the place of a leaf's gradient; None where it stays."""
-        if self.over or not self.is_on() or not self.mode.knows(name, gradient):
+        if self.is_aside() or not self.is_on():
+            return None
+        if not self._is_whole(name, gradient):
+            self.walked[1].discard(name)
+            return None
+        try:
+            count = self.fired.get(name, 0) + 1
+            replacement = self.mode.gradient(name, gradient, count)
+        except Exception as error:
+            self.give_up(error)
             return None
         self.dtypes.add(gradient.dtype)
-        count = self.fired[name] = self.fired.get(name, 0) + 1
-        return self.mode.gradient(name, gradient, count)
+        self.fired[name] = count
+        return replacement
+
+    def _is_whole(self, name, gradient):
+        """True for a dense, real gradient of a whole parameter, as it was when the ranks agreed."""
+        param = self.params.get(name)
+        if param is None or gradient.layout != torch.strided or gradient.is_complex():
+            return False
+        return fragments.flat(gradient).numel() == param.numel and self.mode.knows(name)
 
     # Steps.
 
@@ -179,10 +217,13 @@ class Training:
             elif self.step == 0 and (id(tensor) in found or fragment.optimizer is not optimizer):
                 over.again.append(fragment)
             if fragment is not None:
-                over.parts.append((fragment, None if tensor.grad is None else fragment.pick()))
+                over.parts.append((fragment, fragment.pick()))
+        held = {segment["param"] for fragment, _ in over.parts for segment in fragment.segments} - {None}
         if self.step == 0:
-            held = {segment["param"] for fragment, _ in over.parts for segment in fragment.segments}
-            self.turns.step(optimizer, held - {None})
+            self.turns.step(optimizer, held)
+        else:
+            order = list(self.indices)
+            self.turns.now.update(order[index] for index in held)
         if self.settings["dry"]:
             over.spared = [(it, it.grad) for it in tensors]
             for tensor in tensors:
@@ -215,6 +256,7 @@ class Training:
             self.turns.seen[-1].microbatches = self.microbatch
             goes_on = len(self.turns.seen) < MOST_TURNS and self.turns.is_open(self.names)
         else:
+            self.turns.end()
             goes_on = self.turns.at + 1 < len(self.turns.owned) and self.held.waits()
         if goes_on:
             self.turns.at += 1
@@ -249,23 +291,37 @@ class Training:
     def _agree(self):
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
         self.turns.seen[-1].microbatches = self.microbatch
+        names.refuse_compression()
+        if not self.dtypes:
+            raise turns.Unreadable(
+                "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
+                "use_orig_params=True hides them; its successor fully_shard does not)"
+            )
         self.mode.before_agreement()
         self.mailbox.post(
             "first-step",
             dict(
                 turns=[[sorted(turn.names), turn.microbatches] for turn in self.turns.seen],
-                params=[[it.name, it.shape, it.trainable] for it in self.params.values()],
+                params=[[it.name, it.shape, it.trainable, it.digest] for it in self.params.values()],
             ),
         )
         letters = self.mailbox.collect("first-step", self.settings["patience"])
         self.remarks.see_trainers()
-        params = {}
+        params, digests = {}, {}
         for rank in sorted(letters):
-            for name, shape, trainable in letters[rank]["params"]:
+            for name, shape, trainable, digest in letters[rank]["params"]:
                 params.setdefault(name, names.Named(name, shape, trainable))
+                digests.setdefault(name, set()).add(digest)
+        unlike = [name for name, known in digests.items() if len(known) > 1]
+        if unlike:
+            raise turns.Unreadable(
+                "ranks began with different values of %s: with tensor or expert parallelism each has gradients of "
+                "its own, and which are to be averaged is not known; without, parameters were never broadcast"
+                % (", ".join(unlike[:4]) + (" and %d more" % (len(unlike) - 4) if len(unlike) > 4 else ""))
+            )
         self.indices = {name: index for index, name in enumerate(params)}
         microbatches = self.turns.agree([letter["turns"] for letter in letters.values()])
-        dtype = max(self.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        dtype = max(self.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
         self.channel.emit(
             "ranks-agreed", microbatches=microbatches, reserved=RESERVED, dtype=DTYPE_NAMES.get(dtype, "fp32")
         )

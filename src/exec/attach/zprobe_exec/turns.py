@@ -5,6 +5,10 @@ import gc
 import torch
 
 
+class Unreadable(Exception):
+    """A training of which nothing can be said, and why."""
+
+
 class Turn:
     """The backwards before some optimizers step, and those steps."""
 
@@ -21,6 +25,7 @@ class Turns:
         self.seen = []  # Turns of the first step, the present one last.
         self.owned = []  # Parameters whose optimizers step in each turn; known after the first step.
         self.stepped, self.tensors = [], set()
+        self.now = set()  # Parameters that were stepped with in the present turn.
 
     def step(self, optimizer, names):
         """An optimizer with these parameters steps in the first step."""
@@ -30,6 +35,12 @@ class Turns:
         # Kept alive, so that no other optimizer gets its identity.
         self.stepped.append(optimizer)
         self.tensors.update(id(tensor) for group in optimizer.param_groups for tensor in group["params"])
+
+    def end(self):
+        """A turn of a later step is over: it has to be like that of the first step."""
+        now, self.now = self.now, set()
+        if len(self.owned) > 1 and not now <= self.owned[self.at]:
+            raise Unreadable("optimizers do not take turns as they did in the first step")
 
     def is_open(self, names):
         """True if some optimizer has not stepped yet that holds a trainable parameter which no other one

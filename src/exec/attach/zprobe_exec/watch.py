@@ -41,24 +41,29 @@ def _watched_backward(backward):
     @functools.wraps(backward)
     def watched(tensors, *args, **kwargs):
         global _training, _depth
-        if _asked or (_training is not None and _training.over):
+        if _asked or (_training is not None and _training.is_aside()):
             return backward(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if _training is None:
             _training = Training(_settings, is_on, str(roots[0].device))
-        if _depth:
-            _training.before_nested(roots)
-        else:
-            _training.before_backward(roots)
+        _guarded(_training.before_nested if _depth else _training.before_backward, roots)
         _depth += 1
         try:
             return backward(tensors, *args, **kwargs)
         finally:
             _depth -= 1
             if not _depth:
-                _training.after_backward()
+                _guarded(_training.after_backward)
 
     return watched
+
+
+def _guarded(watch, *args):
+    """What goes wrong in the watch must not become the script's."""
+    try:
+        watch(*args)
+    except Exception as error:
+        _training.give_up(error)
 
 
 def _watched_grad(grad):
@@ -89,14 +94,18 @@ def _before_step(optimizer, args, kwargs):
         return None
     closure = _closure(args, kwargs)
     if closure is None:
-        _training.before_step(optimizer)
+        _guarded(_training.before_step, optimizer)
         return None
+
+    calls = []
 
     @functools.wraps(closure)
     def watched(*inner, **named):
         result = closure(*inner, **named)
-        if _training is not None:
-            _training.before_step(optimizer)
+        # Optimizers that search along a line evaluate it again and again.
+        if _training is not None and not calls:
+            calls.append(True)
+            _guarded(_training.before_step, optimizer)
         return result
 
     if kwargs.get("closure") is closure:
@@ -106,7 +115,7 @@ def _before_step(optimizer, args, kwargs):
 
 def _after_step(optimizer, args, kwargs):
     if _training is not None:
-        _training.after_step()
+        _guarded(_training.after_step)
 
 
 def _closure(args, kwargs):
