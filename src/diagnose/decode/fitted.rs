@@ -35,7 +35,18 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     };
     let mut entries = Entries::new(scene);
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
-        let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
+        let Some(step) = buffer.step else { continue };
+        let layout = observed.recorded(buffer.rank, buffer.layout).unwrap_or_default();
+        let due: usize = layout.iter().map(|segment| segment.len).sum();
+        let values = match buffer.payload.values() {
+            Ok(values) if values.len() == due => values,
+            _ => {
+                decoded.complete = false;
+                let what = format!("{} of step {step} on rank {}", buffer.point, buffer.rank);
+                decoded.refusals.push(format!("{what}: its content was not recorded as a whole"));
+                continue;
+            }
+        };
         let rows = Rows::of(scene, buffer, &values);
         match rows.read(scene, &columns, step, buffer) {
             Ok(read) => {
