@@ -9,7 +9,7 @@ use zprobe::report::render::render;
 use zprobe::report::{Finding, Form, Report, RuleCode};
 use zprobe::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
 use zprobe::trace::Trace;
-use zprobe::zoo::{Expectation, name_known_bugs, registry};
+use zprobe::zoo::{Expectation, Row, name_known_bugs, registry};
 
 /// The settings of an engine that is asked for nothing.
 fn settings_of(engine: Engine) -> EngineSettings {
@@ -116,7 +116,7 @@ fn the_reader_is_told_the_fix_and_what_to_do_without_it() {
 
 #[test]
 fn every_row_says_in_which_runs_it_is_recognised() {
-    for row in registry::rows() {
+    for row in rows_of_engines() {
         let request = SpecRequest { engine: Some(row.engine), ..SpecRequest::default() };
         let spec = serde_json::to_value(request.resolve().unwrap()).unwrap();
         let known = row.known.as_ref().unwrap_or_else(|| panic!("{} has no [known]", row.name));
@@ -129,10 +129,16 @@ fn every_row_says_in_which_runs_it_is_recognised() {
     }
 }
 
+/// Rows about engines. That a trainer is installed does not say that a script uses it, so that a row
+/// about one is never recognised in a run.
+fn rows_of_engines() -> impl Iterator<Item = &'static Row> {
+    registry::rows().iter().filter(|row| row.script.is_none())
+}
+
 /// A release that is tried as the row says has the bug if and only if it is affected.
 #[test]
 fn affected_releases_are_those_that_were_seen_to_have_the_bug() {
-    for row in registry::rows() {
+    for row in rows_of_engines() {
         let known = row.known.as_ref().unwrap();
         for release in row.releases.iter().filter(|release| release.extra.is_empty()) {
             let fits = known.affected.iter().all(|(package, versions)| {
