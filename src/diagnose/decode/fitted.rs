@@ -76,6 +76,15 @@ struct Rows {
     params: BTreeMap<usize, (Vec<usize>, Vec<f64>)>,
 }
 
+/// The gradients that a buffer may hold.
+struct Moment<'a> {
+    spec: &'a RunSpec,
+    /// Local gradients of the run.
+    columns: &'a Columns,
+    /// The buffer's step.
+    step: usize,
+}
+
 /// Weights that were read from a buffer.
 struct Read {
     readings: Vec<Reading>,
@@ -132,9 +141,10 @@ impl Rows {
                 None => groups.push((usage, vec![param])),
             }
         }
+        let moment = Moment { spec, columns, step };
         let mut fits = Vec::new();
         for (usage, params) in groups {
-            fits.extend(self.fits(spec, columns, step, usage, params)?);
+            fits.extend(self.fits(&moment, usage, params)?);
         }
         let factor = factor(scene, buffer, step, &fits);
         let condition = fits.iter().map(|fit| fit.system.condition).fold(1.0, f64::max);
@@ -151,17 +161,15 @@ impl Rows {
     /// Fits of some parameters that are used alike: one for all of those that agree.
     fn fits(
         &self,
-        spec: &RunSpec,
-        columns: &Columns,
-        step: usize,
+        moment: &Moment<'_>,
         usage: Usage,
         params: Vec<usize>,
     ) -> Result<Vec<Fit>, String> {
-        let together = self.fit(spec, columns, step, usage, params.clone());
+        let together = self.fit(moment, usage, params.clone());
         let is_small = together.as_ref().is_ok_and(|it| it.system.present.len() <= MOST_COLUMNS);
         let (mut apart, mut unread): (Vec<Fit>, Vec<usize>) = (Vec::new(), Vec::new());
         for &param in params.iter().filter(|_| is_small && params.len() > 1) {
-            match self.fit(spec, columns, step, usage, vec![param]) {
+            match self.fit(moment, usage, vec![param]) {
                 Ok(alone) => match apart.iter_mut().find(|known| known.agrees_with(&alone)) {
                     Some(known) => {
                         known.params.push(param);
@@ -185,23 +193,16 @@ impl Rows {
             return together.map(|all| vec![all]);
         }
         if !unread.is_empty() {
-            apart.extend(self.fit(spec, columns, step, usage, unread));
+            apart.push(self.fit(moment, usage, unread)?);
         }
         // Each group once more, with all samples of its parameters.
-        let again =
-            |fit: Fit| self.fit(spec, columns, step, usage, fit.params.clone()).unwrap_or(fit);
+        let again = |fit: Fit| self.fit(moment, usage, fit.params.clone()).unwrap_or(fit);
         Ok(apart.into_iter().map(|fit| if fit.explained { again(fit) } else { fit }).collect())
     }
 
     /// Fits the weights of some parameters.
-    fn fit(
-        &self,
-        spec: &RunSpec,
-        columns: &Columns,
-        step: usize,
-        usage: Usage,
-        params: Vec<usize>,
-    ) -> Result<Fit, String> {
+    fn fit(&self, moment: &Moment<'_>, usage: Usage, params: Vec<usize>) -> Result<Fit, String> {
+        let Moment { spec, columns, step } = *moment;
         let mut rows: Vec<usize> = Vec::new();
         let mut values: Vec<f64> = Vec::new();
         for param in &params {

@@ -55,7 +55,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// Nothing, of which nothing is known yet.
+    /// Contributions of a run of which no buffer was read yet.
     fn empty() -> Self {
         Self {
             contributions: Vec::new(),
