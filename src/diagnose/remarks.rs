@@ -6,6 +6,7 @@ use super::Case;
 use super::tokens::weigh;
 use crate::report::words::{abridged, counted, weight_text};
 use crate::spec::Model;
+use crate::trace::Aside;
 
 /// All remarks, a sentence each; none on runs of an engine alone.
 pub fn remarks(case: &Case<'_>) -> Vec<String> {
@@ -17,6 +18,8 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     all.extend(clipped_by_value(case));
     all.extend(partly_used(case));
     all.extend(other_terms(case));
+    all.extend(set_aside(case));
+    all.extend(given_up(case));
     all
 }
 
@@ -67,6 +70,46 @@ fn other_terms(case: &Case<'_>) -> Option<String> {
          coefficient",
         weight_text(weight),
     ))
+}
+
+/// Microbatches whose gradients were cleared on purpose.
+fn set_aside(case: &Case<'_>) -> Vec<String> {
+    let mut by_reason: BTreeMap<Aside, BTreeSet<usize>> = BTreeMap::new();
+    for ((_, _, microbatch), why) in &case.observed.set_aside {
+        by_reason.entry(*why).or_default().insert(*microbatch);
+    }
+    let said = |(why, microbatches): (Aside, BTreeSet<usize>)| {
+        let microbatches: Vec<usize> = microbatches.into_iter().collect();
+        let reason = match why {
+            Aside::ParametersChanged => {
+                "and the parameters changed, as by sharpness-aware minimisation (SAM)"
+            }
+            Aside::InputGradient => {
+                "and only that backward had a gradient of an input, as for an adversarial example or a \
+                 saliency map"
+            }
+        };
+        format!(
+            "gradients of {} of a step were cleared before the next backward, {reason}: they are not \
+             expected in the update",
+            counted("microbatch", &microbatches)
+        )
+    };
+    by_reason.into_iter().map(said).collect()
+}
+
+/// Windows that were given up.
+fn given_up(case: &Case<'_>) -> Option<String> {
+    let windows = &case.observed.given_up;
+    let mut steps: Vec<usize> = windows.keys().map(|(step, _)| *step).collect();
+    steps.dedup();
+    (!steps.is_empty()).then(|| {
+        format!(
+            "before {} all gradients that had been accumulated were cleared, and no optimizer stepped (an \
+             overflow, or a batch that the script skips): they are not expected in the update",
+            counted("step", &steps)
+        )
+    })
 }
 
 /// Parameters of which some ranks have a gradient in a microbatch, and others have none.

@@ -13,6 +13,8 @@ use crate::spec::{Dtype, RunSpec, Weighting};
 pub enum Law {
     /// Every token of a step weighs the same.
     Token,
+    /// Every sample of a step weighs the same, and so do the tokens in it: a mean over samples of means.
+    Sample,
     /// Every microbatch of a step weighs the same, and so do the tokens in it: a mean of means.
     Microbatch,
     /// Neither.
@@ -21,7 +23,7 @@ pub enum Law {
 
 /// Weights of the target tokens of all recorded steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Weighed {
+pub struct Weighed<'a> {
     /// The law that all steps follow.
     pub law: Law,
     /// The least weight of a token, as a multiple of the mean in its step.
@@ -37,22 +39,24 @@ pub struct Weighed {
     /// no such term, or `total` is not known.
     pub others: Option<f64>,
     /// Microbatches of the step, as (rank, tokens).
-    pub microbatches: Vec<(usize, Tokens)>,
+    pub microbatches: Vec<(usize, Tokens<'a>)>,
 }
 
 /// Weighs the tokens of a script; none where some microbatch has no loss with target tokens.
-pub fn weigh(case: &Case<'_>) -> Option<Weighed> {
+pub fn weigh<'a>(case: &Case<'a>) -> Option<Weighed<'a>> {
     let observed = &case.observed;
     observed.spec.script()?;
-    let mut all: Option<Weighed> = None;
+    let mut all: Option<Weighed<'a>> = None;
     for step in observed.spec.recorded_steps() {
         let mut rows = Vec::new();
         for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
-            let of_rank = observed.tokens.get(&(step, rank)).map(Vec::as_slice).unwrap_or_default();
-            if of_rank.len() < count {
+            let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
+            let of_rank = observed.tokens.get(&(step, rank)).into_iter().flatten();
+            let due: Vec<_> = of_rank.filter(|tokens| is_due(tokens.microbatch)).collect();
+            if due.len() < (0..count).filter(|microbatch| is_due(*microbatch)).count() {
                 return None;
             }
-            rows.extend(of_rank.iter().map(|tokens| (rank, *tokens)));
+            rows.extend(due.into_iter().map(|tokens| (rank, *tokens)));
         }
         let weighed = in_step(case, step, rows)?;
         all = Some(match all {
@@ -74,7 +78,7 @@ pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     let Some(Weighed { step, microbatches, .. }) = weigh(case) else { return Vec::new() };
     let total: f64 = microbatches.iter().map(|(_, it)| it.total).sum();
     let mean = total / microbatches.iter().map(|(_, it)| it.tokens).sum::<usize>() as f64;
-    let row = |(rank, it): (usize, Tokens)| MicrobatchTokens {
+    let row = |(rank, it): (usize, Tokens<'_>)| MicrobatchTokens {
         step,
         rank,
         microbatch: it.microbatch,
@@ -86,7 +90,11 @@ pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     microbatches.into_iter().map(row).collect()
 }
 
-fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<Weighed> {
+fn in_step<'a>(
+    case: &Case<'a>,
+    step: usize,
+    rows: Vec<(usize, Tokens<'a>)>,
+) -> Option<Weighed<'a>> {
     let spec = case.observed.spec;
     let total: f64 = rows.iter().map(|(_, tokens)| tokens.total).sum();
     let count: usize = rows.iter().map(|(_, tokens)| tokens.tokens).sum();
@@ -105,6 +113,8 @@ fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<W
         Law::Token
     } else if uniform && alike(smallest, largest) {
         Law::Microbatch
+    } else if is_of_samples(&rows, slack) {
+        Law::Sample
     } else {
         Law::None
     };
@@ -127,14 +137,38 @@ fn in_step(case: &Case<'_>, step: usize, rows: Vec<(usize, Tokens)>) -> Option<W
     })
 }
 
-impl Weighed {
+/// True if the tokens of each sample share one and the same weight: tokens beside each other that weigh
+/// the same are one sample or several of equal length.
+fn is_of_samples(rows: &[(usize, Tokens<'_>)], slack: f64) -> bool {
+    let Some(&(count, weight)) = rows.iter().find_map(|(_, tokens)| tokens.runs.first()) else {
+        return false;
+    };
+    let fits = |sample: f64, &(count, weight): &(usize, f64)| {
+        divisors(count)
+            .any(|length| (sample / weight - length as f64).abs() <= slack * length as f64)
+    };
+    divisors(count).map(|length| weight * length as f64).any(|sample| {
+        let is_read = |tokens: &Tokens<'_>| !tokens.runs.is_empty();
+        rows.iter().all(|(_, it)| is_read(it) && it.runs.iter().all(|run| fits(sample, run)))
+    })
+}
+
+/// All divisors of a number.
+fn divisors(number: usize) -> impl Iterator<Item = usize> {
+    (1..=number).filter(move |it| number.is_multiple_of(*it))
+}
+
+impl Weighed<'_> {
     /// True if the weights are what the user demands: the law, and a sum that no slip explains.
     pub fn is(&self, demanded: Weighting, spec: &RunSpec) -> bool {
+        let counts = || self.microbatches.iter().map(|(_, it)| it.tokens);
+        // Where all microbatches have as many tokens, all laws may hold at once.
+        let is_any = self.law == Law::Token && counts().min() == counts().max();
         let law = match demanded {
             Weighting::Any => return true,
             Weighting::Token => self.law == Law::Token,
-            // Where all microbatches have as many tokens, both hold.
-            Weighting::Microbatch => self.law == Law::Microbatch || self.law == Law::Token,
+            Weighting::Sample => self.law == Law::Sample || is_any,
+            Weighting::Microbatch => self.law == Law::Microbatch || is_any,
         };
         law && self.slips(spec).is_empty()
     }
@@ -172,6 +206,10 @@ impl Weighed {
             format!("{} to {} times the mean", weight_text(self.least), weight_text(self.most));
         match self.law {
             Law::Token => "every target token of a step weighs the same".to_owned(),
+            Law::Sample => format!(
+                "every sample weighs the same, so that target tokens weigh {range}: a mean over samples \
+                 of means"
+            ),
             Law::Microbatch => format!(
                 "every microbatch weighs the same, so that target tokens weigh {range}: a mean of means"
             ),

@@ -51,9 +51,9 @@ impl Display for NoAnswer {
                 return write!(f, "the command failed with exit code {code} before any process had called backward");
             }
             Self::NobodyJoined { .. } => {
-                "no process of the command called backward while zprobe watched: it trains without \
-                 torch.autograd, ended before its first backward, or its launcher keeps PYTHONPATH from its \
-                 ranks (python -I or -E, mpirun without -x PYTHONPATH)"
+                "no process of the command called backward while zprobe watched: it ended before \
+                 its first backward, its gradients come from torch.autograd.grad or from elsewhere, or its \
+                 launcher keeps PYTHONPATH from its ranks (python -I or -E, mpirun without -x PYTHONPATH)"
             }
             Self::GaveUp { why, .. } => return f.write_str(why),
             Self::NoStep { .. } => {
@@ -125,6 +125,13 @@ pub fn gather(
                 }
                 Note::Backward(backward) => backward_events(backward, &names).for_each(add),
                 Note::Agreed(_) | Note::StepEnded => {}
+                Note::GivenUp { step, event } => {
+                    events.retain(|(sender, _, told)| {
+                        let is_of_it = *sender == Some(rank) && told.moment().0 == Some(*step);
+                        !is_of_it || matches!(told, Event::WindowGivenUp { .. })
+                    });
+                    events.push((Some(rank), at, (**event).clone()));
+                }
                 Note::Event(event) => {
                     if **event == Event::Finished {
                         unfinished.retain(|it| *it != rank);

@@ -31,6 +31,13 @@ pub enum Note {
     Agreed(Agreed),
     /// A step is over.
     StepEnded,
+    /// All microbatches of a step were given up: what was noted of it does not count.
+    GivenUp {
+        /// Optimizer step.
+        step: usize,
+        /// The event.
+        event: Box<Event>,
+    },
     /// An event of the trace.
     Event(Box<Event>),
 }
@@ -93,7 +100,12 @@ impl Line {
             Some("backward-ended") => Note::Backward(Backward::deserialize(event)?),
             Some("ranks-agreed") => Note::Agreed(Agreed::deserialize(event)?),
             Some("step-ended") => Note::StepEnded,
-            _ => Note::Event(Box::new(Event::deserialize(event)?)),
+            _ => match Event::deserialize(event)? {
+                event @ Event::WindowGivenUp { step, .. } => {
+                    Note::GivenUp { step, event: Box::new(event) }
+                }
+                event => Note::Event(Box::new(event)),
+            },
         };
         Ok(Self { t_ns, note })
     }

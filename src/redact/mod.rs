@@ -270,7 +270,7 @@ fn inherited<'a>(above: &'a str, name: &'a str) -> &'a str {
     if is_secret(above) && !is_secret(name) { above } else { name }
 }
 
-/// The name of a flag whose value stands in the next word.
+/// The name of a flag whose value is the next word.
 fn as_flag(item: &Value) -> Option<String> {
     let name = item.as_str()?.strip_prefix('-')?.trim_start_matches('-');
     (!name.contains(['=', ' ']) && keys::tells(name).is_some()).then(|| name.to_owned())
@@ -307,6 +307,8 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::Loss { .. }
         | Event::GraphWalked { .. }
         | Event::TokensWeighed { .. }
+        | Event::MicrobatchSetAside { .. }
+        | Event::WindowGivenUp { .. }
         | Event::HooksFired { .. }
         | Event::BucketFlushed { .. }
         | Event::Buffer { .. }

@@ -29,6 +29,8 @@ named_enum! {
         Any = "any",
         /// Every token of a step weighs the same.
         Token = "token",
+        /// Every sample of a step weighs the same, and so do the tokens in it.
+        Sample = "sample",
         /// Every microbatch of a step weighs the same.
         Microbatch = "microbatch",
     }

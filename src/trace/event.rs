@@ -166,6 +166,27 @@ pub enum Event {
         /// no such term.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         others: Option<f64>,
+        /// Tokens beside each other that weigh the same, in order: their number, and the weight of each;
+        /// empty where there are too many such runs.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        runs: Vec<(usize, f64)>,
+    },
+    /// A user's script has cleared the gradients of a microbatch on purpose: no update has them.
+    MicrobatchSetAside {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Reason for it.
+        why: Aside,
+    },
+    /// A user's script has cleared the gradients of all microbatches of a step without stepping; the
+    /// step began again.
+    WindowGivenUp {
+        /// Optimizer step.
+        step: usize,
+        /// Number of microbatches.
+        microbatches: usize,
     },
     /// Facts about a user's script that gradients do not show.
     ScriptRemarked(Remarks),
@@ -327,6 +348,16 @@ named_enum! {
         AfterFinished = "after-finished",
         /// The event is one that only the launcher may emit.
         LauncherEvent = "launcher-event",
+    }
+}
+
+named_enum! {
+    /// Reason why a script clears gradients of a step on purpose.
+    pub enum Aside {
+        /// The parameters were changed before the next backward, as by sharpness-aware minimisation.
+        ParametersChanged = "parameters-changed",
+        /// The backward was one for the gradient of an input, as for an adversarial example.
+        InputGradient = "input-gradient",
     }
 }
 

@@ -12,7 +12,7 @@ use crate::spec::Dtype;
 
 /// The elements of a buffer, bit for bit.
 ///
-/// Content that stands in a trace already is not written again: a payload without `data` has that
+/// Content that is in a trace already is not written again: a payload without `data` has that
 /// of the payload before it with the same digest, dtype and number of elements. Where there is
 /// none, the content was not recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -42,12 +42,14 @@ impl Event {
             Event::PhaseEntered { step, microbatch, .. }
             | Event::Loss { step, microbatch, .. }
             | Event::TokensWeighed { step, microbatch, .. }
+            | Event::MicrobatchSetAside { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
+            | Event::WindowGivenUp { step, .. }
             | Event::StepTimed { step, .. }
             | Event::GradientNorm { step, .. } => (Some(step), None),
             _ => (None, None),

@@ -7,6 +7,7 @@
 mod commands;
 #[path = "../support/interpreter.rs"]
 mod interpreter;
+mod matrix;
 mod mistakes;
 mod observe;
 mod stacks;

@@ -42,6 +42,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-cleared-before-the-step", "ZP605", "it had nothing to step with"),
     ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
     ("ddp-mean-of-means", "ZP109", "a mean of means"),
+    ("ddp-mean-over-samples", "ZP109", "a mean over samples of means"),
     ("ddp-divided-by-accumulation-too", "ZP109", "divided by the accumulation steps twice"),
     ("ddp-never-divided-by-accumulation", "ZP109", "never divided by the accumulation steps"),
     ("ddp-sign-of-the-loss-on-a-rank", "ZP109", "target tokens weigh -"),

@@ -1,20 +1,79 @@
 //! Scripts that are right, and unlike most.
 
-use zprobe::report::Verdict;
+use zprobe::report::{Report, Verdict};
 
-use super::{exec, file, full, python, text};
+use super::{Run, exec, file, full, python, text};
+
+/// Runs a kind of training.
+fn unusual(options: &[&str], kind: &str) -> Run {
+    let (python, script) = (python(), file("tests/exec/scripts/unusual.py"));
+    exec(options, &[text(&python), text(&script), kind])
+}
 
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
-    let (python, script) = (python(), file("tests/exec/scripts/unusual.py"));
     let kinds = ["lbfgs", "loose", "unused", "sparse", "phases"];
     for kind in kinds.iter().take(if full() { kinds.len() } else { 2 }) {
         for options in [&[][..], &["--observe"]] {
-            let run = exec(options, &[text(&python), text(&script), kind]);
+            let run = unusual(options, kind);
             let report = run.report();
             assert_eq!(report.verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
             assert_eq!(run.code, 0, "{kind} {options:?}");
+            assert!(options.is_empty() || run.stdout.starts_with("done"), "{kind}: {}", run.stderr);
+        }
+    }
+}
+
+/// Number of gradients that reached the optimizer, from the first line of the report.
+fn arrived(run: &Run) -> &str {
+    let line = run.stdout.lines().find(|line| line.starts_with("CLEAN")).expect("a verdict");
+    line.split_whitespace().nth(2).expect("a number")
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
+    let kinds = [
+        ("sharpness", "the parameters changed", "2"),
+        ("adversarial", "a gradient of an input", "2"),
+        ("skipped", "no optimizer stepped", "4"),
+    ];
+    for (kind, remark, gradients) in kinds {
+        for options in [&[][..], &["--observe=2"]] {
+            let run = unusual(options, kind);
+            let Report { verdict, remarks, .. } = run.report();
+            assert_eq!(*verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
+            assert!(
+                remarks.iter().any(|it| it.contains(remark)),
+                "{kind} {options:?}: {remarks:?}"
+            );
+            assert_eq!(arrived(&run), gradients, "{kind} {options:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_between_microbatches_are_lost() {
+    for options in [&[][..], &["--observe=2"]] {
+        let run = unusual(options, "cleared");
+        let [finding] = &run.report().findings[..] else { panic!("{}", run.findings()) };
+        assert_eq!(finding.code.as_str(), "ZP102", "{options:?}: {}", run.findings());
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_out_of_sight_are_the_reason_for_no_answer() {
+    for (kind, reason) in
+        [("compiled_backward", "compiled autograd"), ("fused_gradients", "added to main_grad")]
+    {
+        for options in [&[][..], &["--observe"]] {
+            let run = unusual(options, kind);
+            assert!(run.report.is_none(), "{kind} {options:?}: {}", run.findings());
+            assert!(run.stderr.contains(reason), "{kind} {options:?}: {}", run.stderr);
+            assert_eq!(run.code, 4, "{kind} {options:?}");
             assert!(options.is_empty() || run.stdout.starts_with("done"), "{kind}: {}", run.stderr);
         }
     }

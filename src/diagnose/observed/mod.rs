@@ -8,8 +8,8 @@ use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
-    Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace, UNSET_MEMORY, Waiting,
-    combined_digest,
+    Aside, Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace, UNSET_MEMORY,
+    Waiting, combined_digest,
 };
 
 pub use self::parts::{
@@ -33,7 +33,11 @@ pub struct Observed<'a> {
     /// Every backward of every rank.
     pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
     /// Weights of target tokens, by (step, rank), a microbatch after the other.
-    pub tokens: BTreeMap<(usize, usize), Vec<Tokens>>,
+    pub tokens: BTreeMap<(usize, usize), Vec<Tokens<'a>>>,
+    /// Microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
+    pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
+    /// Numbers of microbatches that a script gave up before a step, by (step, rank).
+    pub given_up: BTreeMap<(usize, usize), usize>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
     /// The model's parameters, in flat order; empty if no rank got that far.
@@ -84,6 +88,8 @@ impl<'a> Observed<'a> {
             of_rank: HashMap::new(),
             backwards: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            set_aside: BTreeMap::new(),
+            given_up: BTreeMap::new(),
             flushes: Vec::new(),
             params: &[],
             layouts: BTreeMap::new(),
@@ -217,7 +223,8 @@ impl<'a> Observed<'a> {
         if self.spec.script().is_some() { self.as_used(plan) } else { plan }
     }
 
-    /// The plan for a script, whose microbatches show what they use.
+    /// The plan for a script, whose microbatches show what they use. Of one that was set aside nothing
+    /// is due.
     fn as_used(&self, plan: Plan) -> Plan {
         let recorded: BTreeSet<usize> = self.spec.recorded_steps().collect();
         let mut all = BTreeSet::new();
@@ -225,8 +232,9 @@ impl<'a> Observed<'a> {
         for (at, backward) in self.backwards.iter().filter(|(at, _)| recorded.contains(&at.step)) {
             let microbatch = (at.step, at.rank, at.microbatch);
             all.insert(microbatch);
+            let is_due = !self.set_aside.contains_key(&microbatch);
             for (param, count) in backward.fired.into_iter().flatten().enumerate() {
-                if *count > 0 {
+                if *count > 0 && is_due {
                     used[param].insert(microbatch);
                 }
             }
@@ -334,7 +342,7 @@ impl<'a> Observed<'a> {
                 let at = BackwardAt { step: *step, microbatch: *microbatch, part, rank };
                 self.backwards.insert(at, backward);
             }
-            Event::TokensWeighed { step, microbatch, tokens, least, most, total, others } => {
+            Event::TokensWeighed { step, microbatch, tokens, least, most, total, others, runs } => {
                 let weighed = Tokens {
                     microbatch: *microbatch,
                     tokens: *tokens,
@@ -342,8 +350,15 @@ impl<'a> Observed<'a> {
                     most: *most,
                     total: *total,
                     others: *others,
+                    runs,
                 };
                 self.tokens.entry((*step, rank)).or_default().push(weighed);
+            }
+            Event::MicrobatchSetAside { step, microbatch, why } => {
+                self.set_aside.insert((*step, rank, *microbatch), *why);
+            }
+            Event::WindowGivenUp { step, microbatches } => {
+                *self.given_up.entry((*step, rank)).or_default() += microbatches;
             }
             Event::ScriptRemarked(remarks) => {
                 self.remarks.insert(rank, remarks);

@@ -204,7 +204,7 @@ pub struct Norm {
 
 /// Weights of the target tokens in the loss of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tokens {
+pub struct Tokens<'a> {
     /// The microbatch.
     pub microbatch: usize,
     /// Number of tokens with a weight.
@@ -217,4 +217,7 @@ pub struct Tokens {
     pub total: f64,
     /// The sum of the weights of terms of the loss without target tokens; none where there is none.
     pub others: Option<f64>,
+    /// Tokens beside each other that weigh the same: their number, and the weight of each; empty where
+    /// that is not known.
+    pub runs: &'a [(usize, f64)],
 }

@@ -1,12 +1,13 @@
 //! Reason for the verdict, in one line.
 
+use std::collections::BTreeSet;
+
 use crate::report::words::amount;
 use crate::report::{Ending, Report, Verdict};
 
 /// Reason for the verdict, in one line.
 pub fn headline(report: &Report) -> String {
     let spec = &report.run.spec;
-    let per_step = spec.contributions_per_step();
     match (report.verdict, &report.findings[..]) {
         (Verdict::Clean, _) => {
             let steps = steps_taken(report);
@@ -25,7 +26,7 @@ pub fn headline(report: &Report) -> String {
             });
             format!(
                 "all {} of {}{of_all} reached the optimizer exactly once{repeats}{skipped}",
-                amount(per_step * steps, "gradient"),
+                amount(gradients_due(report), "gradient"),
                 amount(steps, "step"),
             )
         }
@@ -41,6 +42,20 @@ pub fn headline(report: &Report) -> String {
             format!("{} findings: {}", findings.len(), codes.join(", "))
         }
     }
+}
+
+/// Number of gradients, one for each rank and microbatch, that some parameter was to have in the steps in
+/// which weights were read.
+fn gradients_due(report: &Report) -> usize {
+    let last_word = report.run.spec.last_word();
+    let mut due = BTreeSet::new();
+    for entry in report.contributions.iter().filter(|entry| entry.point == last_word) {
+        for (rank, row) in entry.expected.iter().enumerate() {
+            let expected = row.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+            due.extend(expected.map(|(microbatch, _)| (entry.step, rank, microbatch)));
+        }
+    }
+    due.len()
 }
 
 /// Number of steps in which weights were read: the others were skipped.

@@ -1,4 +1,4 @@
-"""Trainings that are right, and unlike most: `python unusual.py KIND`."""
+"""Trainings unlike most, all but one of them right: `python unusual.py KIND`."""
 
 import sys
 
@@ -67,6 +67,117 @@ def phases():
             optimizer.step()
 
 
+def classifier():
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def batch():
+    return torch.randn(32, 16), torch.randint(0, 4, (32,))
+
+
+def sharpness():
+    """Sharpness-aware minimisation: the first backward of a step only says where to look."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        data, targets = batch()
+        F.cross_entropy(model(data), targets).backward()
+        with torch.no_grad():
+            offsets = [0.05 * parameter.grad / parameter.grad.norm() for parameter in model.parameters()]
+            for parameter, offset in zip(model.parameters(), offsets):
+                parameter.add_(offset)
+        optimizer.zero_grad()
+        F.cross_entropy(model(data), targets).backward()
+        with torch.no_grad():
+            for parameter, offset in zip(model.parameters(), offsets):
+                parameter.sub_(offset)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def adversarial():
+    """The first backward of a step is there for the gradient of its input."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        data, targets = batch()
+        data.requires_grad_()
+        F.cross_entropy(model(data), targets).backward()
+        attacked = (data + 0.1 * data.grad.sign()).detach()
+        optimizer.zero_grad(set_to_none=False)
+        F.cross_entropy(model(attacked), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def skipped():
+    """Every third window is given up, as one with a spike."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for window in range(14):
+        optimizer.zero_grad()
+        for _ in range(2):
+            data, targets = batch()
+            (F.cross_entropy(model(data), targets) / 2).backward()
+        if window % 3 != 1:
+            optimizer.step()
+
+
+def cleared():
+    """No training that is right: the gradient of every first microbatch is lost."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for microbatch in range(12):
+        data, targets = batch()
+        optimizer.zero_grad()
+        (F.cross_entropy(model(data), targets) / 2).backward()
+        if microbatch % 2:
+            optimizer.step()
+
+
+def compiled_backward():
+    """A backward that autograd hands over to a compiler."""
+    from torch._dynamo import compiled_autograd
+
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(6):
+        data, targets = batch()
+        loss = F.cross_entropy(model(data), targets)
+        with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Fused(torch.autograd.Function):
+    """A linear layer that adds up the gradient of its weight by itself, as Megatron-LM's."""
+
+    @staticmethod
+    def forward(ctx, data, weight):
+        ctx.save_for_backward(data, weight)
+        return data @ weight.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        data, weight = ctx.saved_tensors
+        weight.main_grad.add_(gradient.T @ data)
+        weight.grad_added_to_main_grad = True
+        return gradient @ weight, torch.zeros_like(weight)
+
+
+def fused_gradients():
+    weight = nn.Parameter(torch.randn(4, 16))
+    weight.main_grad = torch.zeros(4, 16)
+    optimizer = torch.optim.AdamW([weight])
+    for _ in range(6):
+        data, targets = batch()
+        F.cross_entropy(Fused.apply(data, weight), targets).backward()
+        weight.grad = weight.main_grad
+        optimizer.step()
+        weight.main_grad.zero_()
+
+
 torch.manual_seed(0)
-{function.__name__: function for function in (lbfgs, loose, sparse, unused, phases)}[sys.argv[1]]()
+globals()[sys.argv[1]]()
 print("done")

@@ -103,9 +103,7 @@ class Coded:
         for segment in segments:
             name, offset = segment["param"], segment["offset"]
             if name is not None:
-                runs = self.stamp.free(sizes[name], offset, offset + segment["len"])
-                runs = runs[:: -(-len(runs) // most)] if len(runs) > most else runs
-                for first, end in runs:
+                for first, end in self.stamp.free(sizes[name], offset, offset + segment["len"], most):
                     chosen.append((start + first - offset, dict(param=name, offset=first, len=end - first)))
             start += segment["len"]
         return chosen
@@ -127,6 +125,9 @@ class Coded:
 
     def record(self, step):
         """Records nothing of what autograd delivers: the codes are known."""
+
+    def forget(self):
+        """The step begins again, with the same codes."""
 
     def end(self):
         """Ends this process before the script does anything with what it trained."""

@@ -1,5 +1,7 @@
 """The leaves of autograd graphs, and what takes the place of their gradients."""
 
+import torch
+
 from zprobe_rank.graph import nodes_behind
 
 
@@ -12,8 +14,9 @@ class Leaves:
 
     def watch(self, tensors, visit):
         """Walks the graphs of some tensors, hooks every leaf that is new, and returns the number of
-        AccumulateGrad nodes and the names of the leaves. Every other node is shown to `visit`."""
-        nodes, reached = 0, []
+        AccumulateGrad nodes, the names of the leaves, and true if one of them is an input. Every other node
+        is shown to `visit`."""
+        nodes, reached, inputs = 0, [], False
         for tensor in tensors:
             if tensor.grad_fn is None and tensor.requires_grad:
                 nodes += 1
@@ -23,9 +26,10 @@ class Leaves:
             if variable is not None:
                 nodes += 1
                 reached.append(self._hook(variable))
+                inputs = inputs or (reached[-1] is None and not isinstance(variable, torch.nn.Parameter))
             else:
                 visit(node)
-        return nodes, sorted({name for name in reached if name is not None})
+        return nodes, sorted({name for name in reached if name is not None}), inputs
 
     def _hook(self, leaf):
         """The name of a leaf, which is hooked when it is met for the first time; None for a leaf that is

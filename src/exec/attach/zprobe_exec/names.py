@@ -3,11 +3,8 @@
 import gc
 import math
 import re
-import sys
 
 import torch
-
-from zprobe_exec.turns import Unreadable
 
 # Parts of names that wrappers put in, and that the user's own model has not.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
@@ -78,19 +75,6 @@ def _common_prefix(tree):
     while all(name.startswith(prefix + "module.") for name, _ in tree):
         prefix += "module."
     return prefix
-
-
-def refuse_compression():
-    """Refuses a communication hook that loses a part of gradients on purpose.
-
-    The error is `Unreadable`.
-    """
-    ddp = sys.modules.get("torch.nn.parallel.distributed")
-    for it in gc.get_objects() if ddp else []:
-        for hook, _ in getattr(it, "_comm_hooks", []) if issubclass(type(it), ddp.DistributedDataParallel) else []:
-            name = getattr(hook, "__name__", "")
-            if "powerSGD" in name or "quantization" in name:
-                raise Unreadable("%s compresses gradients with losses: weights cannot be read behind it" % name)
 
 
 def _digest(param, numel):

@@ -147,10 +147,14 @@ class Observed:
                 self.training.channel.buffer("local-gradient", "full", values, step=step, microbatch=code)
         self.of_step = {}
 
+    def forget(self):
+        """The step begins again: what was seen of it is dropped."""
+        self.of_step = {}
+
     def end(self):
         """Lets go of all that was watched: the training goes on by itself."""
         self.training.leaves.release()
-        self.training.held = fragments.Fragments()
+        self.training.held = self.training.asides.held = fragments.Fragments()
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
 
 

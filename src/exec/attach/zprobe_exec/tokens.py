@@ -22,6 +22,13 @@ _SUMS = {
 }
 
 
+# Largest difference of two weights beside each other that are the same, as a share of one.
+SAME = 1e-3
+
+# Runs of the same weight that are told of a microbatch.
+MOST_RUNS = 256
+
+
 class Weigher:
     """Watches the log-softmax nodes of one backward."""
 
@@ -53,8 +60,9 @@ class Weigher:
             self.rows.append(-gradient.detach().sum(dim, dtype=torch.float32).reshape(-1))
 
     def take(self):
-        """Number of tokens, least and largest weight, and their sum; and the sum of the weights of other
-        terms, if there are any. None if there were no tokens. Tokens of weight 0 are padding."""
+        """Number of tokens, least and largest weight, and their sum; runs of tokens that weigh the same; and
+        the sum of the weights of other terms, if there are any. None if there were no tokens. Tokens of
+        weight 0 are padding."""
         for handle in self.handles:
             handle.remove()
         weights = torch.cat(self.rows) if self.rows else torch.zeros(0)
@@ -62,10 +70,19 @@ class Weigher:
         if not len(weights):
             return None
         least, most, total = torch.stack([weights.min(), weights.max(), weights.sum()]).tolist()
-        weighed = dict(tokens=len(weights), least=least, most=most, total=total)
+        weighed = dict(tokens=len(weights), least=least, most=most, total=total, runs=_runs(weights))
         if self.others:
             weighed["others"] = torch.cat(self.others).sum().item()
         return weighed
+
+
+def _runs(weights):
+    """Runs of weights that are the same, each with its length and the mean of it; none of too many."""
+    ends = ((weights[1:] - weights[:-1]).abs() > SAME * weights[1:].abs()).nonzero().reshape(-1) + 1
+    if len(ends) >= MOST_RUNS:
+        return []
+    lengths = torch.diff(ends.cpu(), prepend=torch.tensor([0]), append=torch.tensor([len(weights)])).tolist()
+    return [[len(run), run.mean().item()] for run in weights.cpu().split(lengths)]
 
 
 def _terms(root):

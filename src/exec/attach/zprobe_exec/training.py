@@ -16,7 +16,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import fragments, leaves, names, tokens, turns
+from zprobe_exec import asides, fragments, leaves, names, refusals, tokens, turns
 from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
@@ -58,6 +58,7 @@ class Training:
         self.fired, self.dtypes = {}, set()
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
+        self.asides = asides.Asides(self.held)
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
         self.mode = Observed(self) if settings["observe"] else Coded(self)
@@ -101,13 +102,16 @@ class Training:
             self._end_turn()
             if self.over:
                 return
+        refusals.refuse_hidden_backward()
         self.in_backward = True
         self.remarks.see_line("backward")
         self.fired = {}
-        self.walked = (0, set())
+        self.walked = (0, set(), False)
         self.weigher = tokens.Weigher()
         self.before_nested(tensors)
         self.weigher.watch_terms(tensors)
+        if self.step > 0 and self.microbatch and self._is_alone() and self.asides.are_cleared():
+            self._set_aside()
         # A loss that goes backward again has the code that it had.
         roots = [tensor.grad_fn for tensor in tensors]
         key = tuple(id(root) for root in roots)
@@ -118,8 +122,24 @@ class Training:
 
     def before_nested(self, tensors):
         """A backward within a backward begins: a reentrant checkpoint's, which belongs to it."""
-        nodes, reached = self.leaves.watch(tensors, self.weigher.watch)
-        self.walked = (self.walked[0] + nodes, self.walked[1] | set(reached))
+        nodes, reached, inputs = self.leaves.watch(tensors, self.weigher.watch)
+        self.walked = (self.walked[0] + nodes, self.walked[1] | set(reached), self.walked[2] or inputs)
+
+    def _set_aside(self):
+        """Gradients of this step were cleared, and no optimizer has stepped."""
+        if self.microbatch == self.mode.columns:
+            # A whole window was given up: the step begins again.
+            self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
+            self.microbatch, self.roots = 0, {}
+            self.mode.forget()
+            self.asides.begin()
+            return
+        for microbatch, why in self.asides.reasons(self.walked[2]):
+            self.channel.emit("microbatch-set-aside", step=self.step, microbatch=microbatch, why=why)
+
+    def _is_alone(self):
+        """True unless optimizers take turns."""
+        return len(self.turns.owned) < 2
 
     def after_backward(self):
         """The outermost backward is over."""
@@ -128,12 +148,12 @@ class Training:
         self.in_backward = False
         weighed = self.weigher.take()
         # Each of several turns has a mean of its own, and leaves gradients that the others clear.
-        alone = len(self.turns.owned) < 2
-        is_mean = alone and weighed is not None and all(map(math.isfinite, weighed.values()))
+        alone = self._is_alone()
+        is_mean = alone and weighed is not None and math.isfinite(weighed["total"] + weighed.get("others", 0))
         if is_mean and self.has_code():
             self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
         if self.has_code():
-            nodes, reached = self.walked
+            nodes, reached, _ = self.walked
             due = self.turns.due(reached)
             self.channel.emit(
                 "backward-ended",
@@ -146,6 +166,7 @@ class Training:
         self.microbatch = len(self.roots)
         if self.step > 0 and alone:
             self.held.after_backward()
+            self.asides.after_backward(self.code, self.walked[2])
         self.mode.after_backward(alone)
         # Optimizers may step within a backward, parameter by parameter.
         self._end_after_last_step()
@@ -281,6 +302,7 @@ class Training:
         self.step += 1
         self.microbatch, self.stepped, self.roots = 0, False, {}
         self.turns.at = 0
+        self.asides.begin()
 
     def _record(self):
         self.held.record(self.channel, self.step, self._last_microbatch())
@@ -291,7 +313,8 @@ class Training:
     def _agree(self):
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
         self.turns.seen[-1].microbatches = self.microbatch
-        names.refuse_compression()
+        refusals.refuse_compression()
+        refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
         if not self.dtypes:
             raise turns.Unreadable(
                 "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
