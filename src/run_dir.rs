@@ -166,7 +166,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Opens a regular file for reading. It does not wait for a writer, as opening a named pipe would.
 ///
 /// # Errors
-/// When it is a link or no regular file, or cannot be read.
+/// When it is a link or not a regular file, or cannot be read.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -174,12 +174,13 @@ pub fn open(path: &Path) -> io::Result<File> {
         .open(path)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP) => io::Error::other(
-                "it is a symbolic link, which could lead to any file of yours; put the file itself there",
+                "it is a symbolic link, which could point to any file of yours; put the file \
+                 itself there",
             ),
             _ => error,
         })?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     Ok(file)
 }
@@ -281,7 +282,7 @@ mod tests {
         nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         for name in ["fifo", "."] {
             assert!(
-                open(&path(name)).unwrap_err().to_string().contains("no regular file"),
+                open(&path(name)).unwrap_err().to_string().contains("not a regular file"),
                 "{name}"
             );
         }

@@ -146,7 +146,7 @@ fn what_cannot_be_compared_is_a_usage_error_that_says_what_to_give() {
     for (args, said) in [
         (&[][..], "give two run directories"),
         (&["/nowhere", "/nowhere"][..], "cannot read /nowhere"),
-        (&["--a", "--ga 2", "--b", "--ga \"2"][..], "a quotation does not end"),
+        (&["--a", "--ga 2", "--b", "--ga \"2"][..], "a quotation mark is not closed"),
         (&["--a", "--ga 0", "--b", "--ga 2"][..], "--ga"),
         (&["--a", "--out x", "--b", "--ga 2"][..], "--out"),
     ] {

@@ -261,11 +261,11 @@ fn nobody_waits_for_a_pipe_or_a_device_in_a_strangers_run_directory() {
     let output = place.zprobe(&["report", "run", "--out", "a.zip"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     mkfifo(&dir.join("minimised.json"), Mode::S_IRWXU).unwrap();
-    assert!(place.refusal(&["diagnose", "run"]).contains("no regular file"));
+    assert!(place.refusal(&["diagnose", "run"]).contains("not a regular file"));
     fs::remove_file(dir.join("minimised.json")).unwrap();
     fs::remove_file(dir.join("trace.jsonl")).unwrap();
     mkfifo(&dir.join("trace.jsonl"), Mode::S_IRWXU).unwrap();
-    assert!(place.refusal(&["diagnose", "run"]).contains("no regular file"));
+    assert!(place.refusal(&["diagnose", "run"]).contains("not a regular file"));
     fs::remove_file(dir.join("trace.jsonl")).unwrap();
     symlink("/dev/zero", dir.join("trace.jsonl")).unwrap();
     place.refusal(&["diagnose", "run"]);

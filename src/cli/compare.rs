@@ -87,7 +87,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     let said = || format!("{name} \"{flags}\"");
     let words = shlex::split(flags);
-    let mut words = words.with_context(|| format!("{}: a quotation does not end", said()))?;
+    let mut words = words.with_context(|| format!("{}: a quotation mark is not closed", said()))?;
     words.extend(both.iter().cloned());
     let words = dashed(words.into_iter().map(OsString::from));
     let args = run::Args::parse(&words).with_context(said)?;

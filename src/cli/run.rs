@@ -93,7 +93,7 @@ pub fn main(args: Args) -> Result<Exit> {
     if args.minimises() {
         // The findings are known even if the search fails.
         if let Err(error) = args.minimise(order, &report, &run_dir) {
-            say(format_args!("warning: the search came to no end: {error:#}"));
+            say(format_args!("warning: the minimisation failed: {error:#}"));
         }
         (report, trace) = recorded::report(&run_dir)?;
     }

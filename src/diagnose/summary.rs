@@ -75,6 +75,8 @@ fn common_factor(case: &Case<'_>) -> Option<String> {
         format!("{}, an average over the ranks", weight_text(most))
     } else if is(1.0) {
         "1, a sum over the ranks".to_owned()
+    } else if average == 1.0 {
+        format!("{most:.3e}")
     } else {
         format!("{most:.3e}: an average over the ranks times {:.3e}", most / average)
     })
@@ -394,8 +396,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
     if let Some(share) = case.placement.smallest_share() {
         missing.push(format!(
-            "most elements of this large model: of every piece of a parameter the first, the last \
-             and some in between were recorded; {}% of the elements were looked at",
+            "most elements of large parameters: of every piece of a parameter the first, the last and \
+             some in between were recorded; {}% of the elements were looked at",
             two_digits(share * 100.0),
         ));
     }

@@ -46,7 +46,7 @@ fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
     let version = python.version(&package);
     let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
     if takes {
-        return Some(Check::ok(subject, format!("{title}{release} takes it on CPU ranks")));
+        return Some(Check::ok(subject, format!("{title}{release} supports it on CPU ranks")));
     }
     let refuses = format!("{title}{release} refuses {dtype} on the CPU ranks of this machine");
     let (detail, advice) = match python.fact(limit.on_cpu) {

@@ -143,5 +143,5 @@ fn size(bytes: u64) -> String {
 }
 
 fn unknown(subject: &'static str) -> Check {
-    Check::not(subject, State::Missing, "the system does not say", "nothing, if runs work")
+    Check::not(subject, State::Missing, "the system does not report it", "nothing, if runs work")
 }

@@ -64,7 +64,7 @@ impl Cache {
 
     /// The cache at `dir`.
     pub fn at(dir: &Path) -> Self {
-        // The path stands in every script of an environment.
+        // The path is in every script of an environment.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self { envs: dir.join("envs") }
     }

@@ -38,7 +38,7 @@ pub fn all(
             // The repeats before it are not lost.
             Err(error) => {
                 let _ = std::fs::remove_dir_all(&dir);
-                queue.say(format_args!("warning: no repeat {number}: {error:#}"));
+                queue.say(format_args!("warning: repeat {number} could not be made: {error:#}"));
                 break;
             }
         }

@@ -84,10 +84,10 @@ impl Worker {
             }
         };
         writeln!(process.tasks, "{}", serde_json::to_string(task)?)
-            .context("the worker takes no task")?;
+            .context("the worker did not accept the task")?;
         let mut line = String::new();
-        process.replies.read_line(&mut line).context("the worker does not answer")?;
-        anyhow::ensure!(!line.is_empty(), "the worker died; its last words are above");
+        process.replies.read_line(&mut line).context("the worker did not answer")?;
+        anyhow::ensure!(!line.is_empty(), "the worker died; its last output is above");
         Ok(serde_json::from_str(&line)?)
     }
 

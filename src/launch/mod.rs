@@ -148,7 +148,7 @@ pub enum LaunchError {
     #[error(
         "cannot start {}: {cause}; {}",
         .program.display(),
-        advice(.cause, "write it behind `--` as it is started without zprobe")
+        advice(.cause, "write it after `--` exactly as you start it without zprobe")
     )]
     Command {
         /// The program.
@@ -214,7 +214,7 @@ pub enum PoolFailure {
     #[error("was ended by signal {0}")]
     Killed(i32),
     /// The process of the pool did not report its engine as loaded within this time.
-    #[error("did not say that it is ready, and had {0:?} for it")]
+    #[error("was not ready within {0:?}")]
     NotReady(Duration),
     /// The pool did not fork a host for the run.
     #[error("did not fork a host for the run")]

@@ -42,7 +42,10 @@ impl Libtorch {
         };
         match directory.join("lib").canonicalize() {
             Ok(lib) if lib.is_dir() => Ok(Self::in_directory(&lib)),
-            _ => Err(format!("{} is no libtorch ({origin}): it has no lib/", directory.display())),
+            _ => Err(format!(
+                "{} is not a libtorch directory ({origin}): it has no lib/",
+                directory.display()
+            )),
         }
     }
 
@@ -108,6 +111,9 @@ mod tests {
         let elsewhere = Path::new("/does/not/exist");
         assert!(refusal(None, Some(elsewhere)).starts_with("cannot start /does/not/exist"));
         let message = refusal(Some(elsewhere), None);
-        assert_eq!(message, "/does/not/exist is no libtorch (LIBTORCH): it has no lib/");
+        assert_eq!(
+            message,
+            "/does/not/exist is not a libtorch directory (LIBTORCH): it has no lib/"
+        );
     }
 }

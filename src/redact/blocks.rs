@@ -20,7 +20,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     for line in text.split_inclusive('\n') {
         let end = at + line.trim_end().len();
         if let Some(begin) = begins(line) {
-            // A whole key may stand in one line, with its line feeds escaped.
+            // A whole key may be in one line, with its line feeds escaped.
             match ends(&line[begin..]) {
                 Some(length) => found.push(at + begin..at + begin + length),
                 None => open = Some(at + begin),

@@ -26,13 +26,13 @@ const END: &str = r#"(?:[\x60'"\s;]|\\[nr]|$)"#;
 /// Replacement for [`END`]: in prose a token may also end at a bracket, a comma or a full stop.
 const END_IN_PROSE: &str = r"(?:[^\w=+/-]|$)";
 
-/// The rule set as it stands in its file.
+/// The rule set as it is in its file.
 #[derive(Deserialize)]
 struct File {
     rules: Vec<Written>,
 }
 
-/// A rule as it stands in its file. Exceptions are not read: they are for examples in code.
+/// A rule as it is in its file. Exceptions are not read: they are for examples in code.
 #[derive(Deserialize)]
 struct Written {
     id: String,

@@ -77,7 +77,7 @@ pub struct Report {
     pub remarks: Vec<String>,
     /// Parts of training that this run did not exercise: no verdict about these.
     pub not_exercised: Vec<String>,
-    /// Number of secrets that were taken out of what was recorded: `<secret>` stands for each.
+    /// Number of secrets that were taken out of what was recorded: `<secret>` replaces each.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub masked: usize,
     /// Comparison of the repeats of a run that was repeated. The rest of the report is about the

@@ -183,8 +183,8 @@ impl RunSpec {
 const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 
 /// Reason why only some engines have the shape `penalty-backward`.
-const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce in what their forward prepares, and stage \
-     3's parameters are empty beside it; use --engine deepspeed with --stage 0, 1 or 2";
+const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only what their own forward \
+     prepared, and stage 3's parameters are empty outside of it; use --engine deepspeed with --stage 0, 1 or 2";
 
 static NATIVE: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Followed,
@@ -266,7 +266,7 @@ static DEEPSPEED: Traits = Traits {
     },
     leaves_no_room: |spec, shape| match shape {
         Shape::Bypass if spec.stage == 3 => {
-            Some("beside the forward, stage 3's parameters are empty; use --stage 2")
+            Some("outside of forward, stage 3's parameters are empty; use --stage 2")
         }
         Shape::PenaltyBackward if spec.stage == 3 => Some(NOTHING_BESIDE_FORWARD),
         Shape::Experts if spec.stage == 3 => {
@@ -328,7 +328,8 @@ static FSDP2: Traits = Traits {
     divides_last: |_| true,
     leaves_no_room: |_, shape| match shape {
         Shape::Bypass => Some(
-            "beside the forward, FSDP2's parameters are shards that no loss can use; use --engine ddp",
+            "outside of forward, FSDP2's parameters are shards that no loss can use; use --engine \
+             ddp",
         ),
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
         _ => None,

@@ -269,7 +269,8 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         }
         Fault::UnusedWaitedFor => (
             has_buckets && has_unused,
-            "nothing is waited for; use --dataflow ipg-bucket and --shape unused-last",
+            "no reduction waits for an unused parameter; use --dataflow ipg-bucket and --shape \
+             unused-last",
         ),
         Fault::TiedReducedTwice => (
             has_buckets && spec.has_shape(Shape::Tied),
@@ -292,7 +293,8 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         ),
         Fault::BufferNotSet => (
             spec.poison_memory,
-            "what memory holds that nobody has set is chance; add --poison-memory",
+            "uninitialised memory holds anything, by chance even the right values; add \
+             --poison-memory",
         ),
         Fault::PaddingNotZeroed => {
             (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")

@@ -41,7 +41,7 @@ pub enum Invalid {
     /// Accumulating in fewer bits than the model's gradients have.
     #[error(
         "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
-         gradients' is something that no supported engine does; use {model}"
+         gradients' is what no supported engine does; use {model}"
     )]
     NarrowAccumulation {
         /// Accumulation dtype.
@@ -100,7 +100,7 @@ pub enum Invalid {
         reason: &'static str,
     },
     /// CUDA was asked for and cannot be had.
-    #[error("{flag} cannot be had here:{missing}")]
+    #[error("{flag} is not possible on this machine:{missing}")]
     NoCuda {
         /// Flag that asks for CUDA.
         flag: &'static str,
@@ -207,7 +207,7 @@ impl fmt::Display for Refusal {
         if let [only] = self.0.as_slice() {
             return only.fmt(f);
         }
-        write!(f, "{} things keep this from being run:", self.0.len())?;
+        write!(f, "this run is not possible, for {} reasons:", self.0.len())?;
         for problem in &self.0 {
             write!(f, "\n  {}", problem.to_string().replace('\n', "\n  "))?;
         }

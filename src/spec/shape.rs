@@ -103,7 +103,7 @@ impl Shape {
                 Row::new("a parameter requires no gradient", Some("frozen.weight")).in_scripts()
             }
             Shape::Bypass => Row::new(
-                "a term of the loss uses a parameter beside the engine's forward",
+                "a term of the loss uses a parameter outside of the engine's forward",
                 Some("layers.0.attn.weight"),
             ),
             Shape::TupleOutput => {
@@ -120,7 +120,7 @@ impl Shape {
                 Row::new("each microbatch's loss goes backward in two parts", None).in_scripts()
             }
             Shape::PenaltyBackward => Row::new(
-                "a penalty goes backward by itself, beside the engine's forward",
+                "a penalty goes backward by itself, outside of the engine's forward",
                 Some("layers.0.mlp.weight"),
             ),
             Shape::Unmanaged => {

@@ -64,7 +64,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
             format!("--loss-scale {scale}"),
-            "codes stay exact under powers of two alone; use one of them",
+            "codes stay exact only under powers of two; use one of them",
         ));
     }
     if scales && largest > Dtype::Fp16.largest() {

@@ -26,7 +26,7 @@ pub enum ReadError {
     },
 }
 
-/// A row as it stands in its file.
+/// A row as it is in its file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -44,7 +44,7 @@ struct File {
     release: Vec<FileRelease>,
 }
 
-/// A `[[release]]` as it stands in the file.
+/// A `[[release]]` as it is in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileRelease {
@@ -107,7 +107,7 @@ impl File {
             _ => {
                 return wrong(
                     "run",
-                    "is to stand here with `engine`, or `script` alone".to_owned(),
+                    "is required beside `engine`; a row with `script` has neither".to_owned(),
                 );
             }
         };
@@ -169,7 +169,7 @@ impl Expectation {
         let code = finding.as_deref().map(str::parse::<RuleCode>);
         let finding = code
             .transpose()
-            .map_err(|_| ("finding", "is no rule's code; write one like `ZP101`"))?;
+            .map_err(|_| ("finding", "is not a rule's code; write one like `ZP101`"))?;
         match (expect, message, finding) {
             ("crash", Some(message), finding) => Ok(Self::Crash { message, finding }),
             ("crash", None, _) => {

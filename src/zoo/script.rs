@@ -50,7 +50,7 @@ pub struct Script {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// Text that stands in the script exactly once.
+    /// Text that occurs in the script exactly once.
     pub old: String,
     /// Text in its place.
     pub new: String,
@@ -69,7 +69,7 @@ impl Script {
         for Edit { old, new } in &self.edit {
             match text.matches(old.as_str()).count() {
                 1 => text = text.replacen(old.as_str(), new, 1),
-                count => return Err(format!("`{old}` stands {count} times in {}", self.file)),
+                count => return Err(format!("`{old}` occurs {count} times in {}", self.file)),
             }
         }
         Ok(text)

@@ -66,7 +66,7 @@ fn ranks_that_hang_in_one_collective_hang_there_together() {
     let run = run(&["ready,enters:5", "ready,enters:5"], "");
     assert_eq!((run.silent(), run.waiting()), (Some(&[0, 1][..]), vec![]));
     let message = message(&run);
-    assert!(message.starts_with("ranks 0 and 1 hung in all-reduce 5, to which all"), "{message}");
+    assert!(message.starts_with("ranks 0 and 1 hung in all-reduce 5, which all"), "{message}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn a_libtorch_without_cuda_is_named() {
 #[test]
 fn what_is_named_and_is_no_libtorch_is_said_with_who_named_it() {
     let text = refusal(Some("/does/not/exist".as_ref()), "--device cuda");
-    assert!(text.contains("/does/not/exist is no libtorch (LIBTORCH)"), "{text}");
+    assert!(text.contains("/does/not/exist is not a libtorch directory (LIBTORCH)"), "{text}");
     let text = refusal(None, "--device cuda --python /does/not/exist");
     assert!(text.contains("cannot start /does/not/exist"), "{text}");
 }

@@ -43,7 +43,7 @@ fn apt_get(host: &Host, args: &[&str]) -> Result<()> {
     let line = format!("apt-get {}", args.join(" "));
     eprintln!("$ {line}");
     let done = command.status().is_ok_and(|status| status.success());
-    ensure!(done, "`{line}` failed; what is wrong is said above; or else {ADVICE}");
+    ensure!(done, "`{line}` failed; see the messages above; or else {ADVICE}");
     Ok(())
 }
 

@@ -26,7 +26,7 @@ pub fn run(mut command: Command) -> Result<()> {
     eprintln!("$ {line}");
     let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
     if !status.success() {
-        bail!("`{line}` failed ({status}); what is wrong is said above");
+        bail!("`{line}` failed ({status}); see the messages above");
     }
     Ok(())
 }

@@ -49,8 +49,8 @@ fn judge(host: &Host, tools: &Path, checks: &[&str]) -> Result<()> {
     let status = deny(host, tools, &args).status().context(NOT_STARTED)?;
     ensure!(
         status.success(),
-        "cargo-deny refuses a dependency ({status}); what is wrong is said above, what is allowed \
-         stands in deny.toml"
+        "cargo-deny refuses a dependency ({status}); see the messages above, what is allowed is \
+         in deny.toml"
     );
     Ok(())
 }

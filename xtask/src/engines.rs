@@ -47,7 +47,7 @@ impl Environments {
             .stderr(Stdio::inherit())
             .output()
             .context("cannot start zprobe")?;
-        ensure!(output.status.success(), "zprobe provision failed; what is wrong is said above");
+        ensure!(output.status.success(), "zprobe provision failed; see the messages above");
         let text = String::from_utf8(output.stdout).context("a path that is not UTF-8")?;
         Ok(Path::new(text.trim()).to_owned())
     }
@@ -87,6 +87,6 @@ impl Environments {
 fn run(command: &mut Command) -> Result<()> {
     let line = format!("{command:?}");
     let status = command.status().with_context(|| format!("cannot start {line}"))?;
-    ensure!(status.success(), "{line} failed ({status}); what is wrong is said above");
+    ensure!(status.success(), "{line} failed ({status}); see the messages above");
     Ok(())
 }

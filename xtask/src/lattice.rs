@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
     command.args(there.iter().map(|(_, results)| results));
     let output = command.output().with_context(|| format!("cannot start {}", zprobe.display()))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() != Some(2), "zprobe makes no table: {stderr}");
+    ensure!(output.status.code() != Some(2), "zprobe could not make the table: {stderr}");
     PAGE.write(&String::from_utf8(output.stdout)?)
 }
 

@@ -38,7 +38,7 @@ impl Options {
         let status = sweep.status().context("cannot start zprobe")?;
         // Findings and crashes are what this is for.
         let ran = status.code().is_some_and(|code| code != 2);
-        ensure!(ran, "the sweep of {subject} ended with {status}; what is wrong is said above");
+        ensure!(ran, "the sweep of {subject} ended with {status}; see the messages above");
         fs::rename(&part, results).with_context(|| format!("cannot write {}", results.display()))
     }
 }

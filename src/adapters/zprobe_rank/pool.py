@@ -73,7 +73,7 @@ def _receive(pool):
             descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         raise RuntimeError(
-            "the message about a run did not arrive whole: this process may not open more files; "
+            "the run message is incomplete: this process may not open more files; "
             "raise the limit with `ulimit -n`"
         )
     return message, list(descriptors)

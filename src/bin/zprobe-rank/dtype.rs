@@ -10,7 +10,7 @@ pub fn dtype_of(kind: Kind) -> Result<Dtype> {
         Kind::BFloat16 => Dtype::Bf16,
         Kind::Half => Dtype::Fp16,
         Kind::Float => Dtype::Fp32,
-        other => bail!("{other:?} is no gradient dtype"),
+        other => bail!("{other:?} is not a gradient dtype"),
     })
 }
 

@@ -33,8 +33,9 @@ pub struct Environment {
 impl Environment {
     /// Reads the instructions. Takes the descriptors over, so call it once.
     pub fn read() -> Result<Self> {
-        let spec = serde_json::from_str(&variable(contract::SPEC)?)
-            .with_context(|| format!("{} is no specification of this version", contract::SPEC))?;
+        let spec = serde_json::from_str(&variable(contract::SPEC)?).with_context(|| {
+            format!("{} is not a run specification of this version", contract::SPEC)
+        })?;
         let event_channels = variable(contract::EVENT_FDS)?
             .split(',')
             .map(|fd| Ok(File::from(descriptor(contract::EVENT_FDS, fd)?)))

@@ -82,16 +82,16 @@ fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
     if length == 0 {
         return Ok(None);
     }
-    ensure!(whole, "the message about a run did not arrive whole");
-    let variables = decode(&text[..length]).context("the message about a run is none")?;
+    ensure!(whole, "the run message is incomplete");
+    let variables = decode(&text[..length]).context("malformed run message")?;
     Ok(Some(Message { variables, descriptors }))
 }
 
 /// Takes over the descriptors of a message.
 fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
     let beside = received.cmsgs().context(
-        "the descriptors of a run did not arrive: this process may not open more files; raise the \
-         limit with `ulimit -n`",
+        "the file descriptors of a run did not arrive: this process may not open more files; raise \
+         the limit with `ulimit -n`",
     )?;
     let mut descriptors = Vec::new();
     for part in beside {
@@ -123,7 +123,7 @@ fn fork_twice() -> Result<Option<Pid>> {
 /// Turns this process into the host that the launcher would have started for the run.
 fn become_host(launcher: Pid, go_between: Pid, message: Message) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
-    let mut next = || descriptors.next().context("the message about a run lacks descriptors");
+    let mut next = || descriptors.next().context("the run message lacks file descriptors");
     let answer = next()?;
     dup2_stdout(next()?)?;
     dup2_stderr(next()?)?;

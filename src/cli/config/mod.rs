@@ -91,7 +91,7 @@ impl Choice {
 }
 
 fn no_section(path: &Path) -> String {
-    format!("{}: there is no such file, or no [tool.zprobe] in it", path.display())
+    format!("{}: there is no such file, or it has no [tool.zprobe]", path.display())
 }
 
 impl Config {
@@ -175,7 +175,7 @@ fn found(matches: &ArgMatches) -> Result<Option<Config>> {
         no_config: matches.get_flag("no_config"),
     };
     let dir = std::env::current_dir().with_context(|| {
-        format!("zprobe {name}: the working directory is gone; change to one that is there")
+        format!("zprobe {name}: the working directory no longer exists; change to another one")
     })?;
     choice.find(&dir)
 }

@@ -157,6 +157,6 @@ fn a_file_that_is_named_must_be_there_and_say_something() {
     for name in ["missing.toml", "pyproject.toml"] {
         let choice = Choice { config: Some(dir.path().join(name)), no_config: false };
         let error = choice.find(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("there is no such file, or no [tool.zprobe] in it"), "{error}");
+        assert!(error.contains("there is no such file, or it has no [tool.zprobe]"), "{error}");
     }
 }

@@ -122,7 +122,8 @@ impl Decoded {
         let outcome = spec.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;
-            self.refusals.push("some rank's partition: it never said what it holds".to_owned());
+            self.refusals
+                .push("the partition of a rank: what it holds was not recorded".to_owned());
         }
         for step in spec.recorded_steps() {
             let partial: Vec<usize> = (0..spec.world_size)

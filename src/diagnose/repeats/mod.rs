@@ -311,7 +311,7 @@ impl First {
             }
             Difference::Absent { here } => {
                 let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
-                return vec![format!("repeat {less} has not as much there as repeat {more}")];
+                return vec![format!("repeat {less} recorded less there than repeat {more}")];
             }
         };
         let mut facts = vec![format!(

@@ -137,7 +137,7 @@ impl Rule {
 
 /// Hint on the origin of a NaN in a run that fills memory with it.
 const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
-                      perhaps something reads a buffer, or its padding, that nobody has set";
+                      perhaps something reads a buffer, or its padding, before it is written";
 
 /// `sources` in words: as microbatches if these concern every rank, or else one by one.
 fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {

@@ -41,7 +41,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let does = if mutual {
         "wait for each other".to_owned()
     } else if let Some(meeting) = together(case, &hung) {
-        format!("hung in {meeting}, to which all have come and which none has left")
+        format!("hung in {meeting}, which all ranks have reached and none has left")
     } else {
         "hung".to_owned()
     };

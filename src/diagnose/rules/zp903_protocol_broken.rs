@@ -26,7 +26,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
                 Violation::NotJson => {
                     "a line that is not JSON; was something printed to the event channel?"
                 }
-                Violation::NotARecord => "a line that is no record of this protocol version",
+                Violation::NotARecord => "a line that is not a record of this protocol version",
                 Violation::Implausible => {
                     "an event with a step, a microbatch or a size that this run does not have"
                 }

@@ -62,7 +62,7 @@ impl Accepted {
         };
         if let Some(Writing { file, reason, expires }) = &writing {
             match day(expires) {
-                None => bail!("--expires {expires}: is no date; write a day like 2026-12-31"),
+                None => bail!("--expires {expires}: is not a date; write a day like 2026-12-31"),
                 Some(day) => ensure!(day >= today, "--expires {expires}: that day is over"),
             }
             ensure!(!reason.trim().is_empty(), "--reason: is empty; say why this is accepted");
@@ -85,7 +85,7 @@ impl Accepted {
         }
     }
 
-    /// A case as it will stand in the report once the entries that the user asked for are written.
+    /// A case as it will be in the report once the entries that the user asked for are written.
     pub fn in_the_end(&self, case: &Case) -> Case {
         let mut case = case.clone();
         if let Some(writing) = &self.writing

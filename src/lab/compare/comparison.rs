@@ -30,7 +30,7 @@ pub struct Comparison {
     pub verdicts: Pair<Verdict>,
     /// Codes of the findings of both runs.
     pub findings: Findings,
-    /// Settings that differ, as they stand in the specification.
+    /// Settings that differ, as they are in the specification.
     pub settings: Vec<Difference>,
     /// Versions that differ.
     pub versions: Vec<Difference>,

@@ -62,7 +62,8 @@ fn prepare(run_dir: &Path) -> Result<()> {
     for own in [ROOT, RUNS] {
         ensure!(
             run_dir != std::path::absolute(own)?,
-            "{own} holds the runs that are given no directory; name one below it, or another, with --out"
+            "{own} is where runs without --out are recorded; name a directory below it, or \
+             elsewhere, with --out"
         );
     }
     if run_dir.starts_with(std::path::absolute(ROOT)?) { make_root() } else { Ok(()) }

@@ -38,7 +38,7 @@ pub fn read(path: &Path) -> Result<Sweep> {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| {
         format!(
-            "{} is not what `zprobe sweep --output-format json` prints; make it anew",
+            "{} is not what `zprobe sweep --output-format json` prints; make it again",
             path.display()
         )
     })

@@ -85,7 +85,7 @@ impl Checked {
     }
 
     fn unknown(&mut self, registered: &str, refused: bool, member: &Member) {
-        let consequence = if refused { "refuses to start" } else { "passes over it in silence" };
+        let consequence = if refused { "refuses to start" } else { "ignores it silently" };
         let meant = match registered.rsplit_once('.') {
             // A file with so many unknown keys is not a misspelt one: suggest nothing.
             _ if self.problems.len() > MOST_SHOWN => None,

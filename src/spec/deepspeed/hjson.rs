@@ -150,7 +150,7 @@ impl<'t> Tree<'t> {
                     self.repeated.push(Problem::mistake(
                         vec![spot],
                         format!(
-                            "this key stands at {} already, and DeepSpeed refuses a key that is \
+                            "this key was given at {} already, and DeepSpeed refuses a key that is \
                              given twice; remove one of them",
                             first.spot.at
                         ),

@@ -264,8 +264,7 @@ impl DeepSpeedConfig {
         let DeepSpeedConfig { file, mut remarks, auto, .. } = self;
         if !auto.is_empty() {
             let text = "\"auto\" is left to the calling framework, so it counts as not set: \
-                        zprobe's defaults stand in, and flags such as --ga and --dtype choose \
-                        otherwise";
+                        zprobe's defaults apply, and flags such as --ga and --dtype change them";
             remarks.push(Remark { spots: auto, text: text.to_owned() });
         }
         remarks.sort_by_key(Remark::place);

@@ -80,7 +80,7 @@ impl DeepSpeedConfig {
             "ignored, as by BF16_Optimizer, which DeepSpeed takes for a bf16 model that accumulates \
              in fp32: the accumulator dataflow has no buckets"
         } else {
-            "ignored, as by DeepSpeed: stage 0 has no ZeRO that it could be about"
+            "ignored, as by DeepSpeed: it configures ZeRO, which stage 0 switches off"
         };
         if !ignored.is_empty() {
             ignored.sort_by_key(|spot| spot.at);

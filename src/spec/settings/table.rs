@@ -311,7 +311,7 @@ settings! {
 
     /// Elements that the model has at least; beyond a million, samples of buffers are recorded
     "--parameters" parameters: Option<usize>, {
-        heading: "Data", placeholder: "N", default_words: "as few as it can do with",
+        heading: "Data", placeholder: "N", default_words: "as few as it needs",
         check: up_to::<{ 1 << 36 }, _>,
         said: |spec| spec.parameters,
     }

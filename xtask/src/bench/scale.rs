@@ -64,7 +64,7 @@ fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
         .arg(&dir)
         .status()
         .context("cannot start simulate-trace")?;
-    ensure!(status.success(), "simulate-trace failed; what is wrong is said above");
+    ensure!(status.success(), "simulate-trace failed; see the messages above");
     let trace_bytes = fs::metadata(dir.join("trace.jsonl"))?.len();
     let mut row =
         Row { ranks, trace_bytes, times: Sample::default(), peak_rss: 0, verdict: String::new() };
@@ -102,7 +102,7 @@ fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
         std::thread::sleep(Duration::from_millis(1));
     };
     let time = started.elapsed();
-    ensure!(status.success(), "zprobe diagnose failed; what is wrong is said above");
+    ensure!(status.success(), "zprobe diagnose failed; see the messages above");
     let said = scratch.read("stdout.log")?;
     Ok((time, peak_rss, said.lines().next().unwrap_or_default().to_owned()))
 }

@@ -51,7 +51,7 @@ fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| {
         format!("cannot start {line}: install python3 with venv and pip (Debian: python3-venv)")
     })?;
-    ensure!(status.success(), "{line} failed ({status}); what is wrong is said above");
+    ensure!(status.success(), "{line} failed ({status}); see the messages above");
     Ok(())
 }
 

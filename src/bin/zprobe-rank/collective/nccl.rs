@@ -140,13 +140,14 @@ impl Drop for Enqueued {
 /// Id of the communicator, which rank 0 makes and the others read from the store.
 fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncclUniqueId> {
     if rank == 0 {
-        let id = result::get_uniqueid().map_err(explained).context("NCCL makes no unique id")?;
+        let id =
+            result::get_uniqueid().map_err(explained).context("NCCL cannot make a unique id")?;
         store.set(UNIQUE_ID, &id.internal.map(c_char::cast_unsigned))?;
         return Ok(id);
     }
     let values = store
         .wait_get(&[UNIQUE_ID.to_owned()], timeout)
-        .context("rank 0 made no NCCL communicator")?;
+        .context("rank 0 could not make an NCCL communicator")?;
     let Some(bytes) = values.first().and_then(|bytes| <[u8; 128]>::try_from(&bytes[..]).ok())
     else {
         bail!("the unique id of the NCCL communicator has another size than this NCCL's");
@@ -162,7 +163,7 @@ fn dtype_of(kind: Kind) -> Result<sys::ncclDataType_t> {
         Kind::Float => sys::ncclDataType_t::ncclFloat32,
         Kind::Double => sys::ncclDataType_t::ncclFloat64,
         Kind::Int64 => sys::ncclDataType_t::ncclInt64,
-        other => bail!("{other:?} does not go over NCCL here"),
+        other => bail!("no NCCL type is known for {other:?}"),
     })
 }
 

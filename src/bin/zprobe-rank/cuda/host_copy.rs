@@ -27,7 +27,7 @@ impl HostCopy {
         let is_flat = source.is_contiguous() && target.is_contiguous();
         ensure!(
             is_flat && source.kind() == target.kind() && source.numel() == target.numel(),
-            "{source:?} and {target:?} are not alike"
+            "{source:?} and {target:?} differ in dtype or size, or are not contiguous"
         );
         let bytes = source.numel() * source.kind().elt_size_in_bytes();
         stream.follow_compute()?;

@@ -48,7 +48,7 @@ fn last_error() -> Error {
     // SAFETY: returns null, or text that lives until the next call on this thread.
     let message = unsafe { dlerror() };
     if message.is_null() {
-        return anyhow!("the loader does not say why");
+        return anyhow!("the dynamic loader gave no reason");
     }
     // SAFETY: as above.
     anyhow!("{}", unsafe { CStr::from_ptr(message) }.to_string_lossy())

@@ -8,7 +8,7 @@ use toml::value::{Date, Datetime};
 use super::{Baseline, Entry};
 use crate::document::{Complaint, Document};
 
-/// A baseline as it stands in its file.
+/// A baseline as it is in its file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineFile {
@@ -18,7 +18,7 @@ pub struct BaselineFile {
     accept: Vec<Spanned<FileEntry>>,
 }
 
-/// An `[[accept]]` as it stands in the file.
+/// An `[[accept]]` as it is in the file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FileEntry {
@@ -51,7 +51,8 @@ impl Baseline {
             let FileEntry { code, probe, rank, param, reason, expires } = entry.get_ref();
             let rule = code.get_ref().parse().map_err(|_| {
                 let text = code.get_ref();
-                let problem = format!("code: `{text}` is no rule's code; write one like `ZP101`");
+                let problem =
+                    format!("code: `{text}` is not a rule's code; write one like `ZP101`");
                 document.complain(code.span(), problem)
             })?;
             let pattern = glob::Pattern::new(probe.get_ref())
@@ -66,7 +67,7 @@ impl Baseline {
                 _ => None,
             };
             let Some(expires) = day else {
-                let problem = "expires: is no date; write a day like 2026-12-31";
+                let problem = "expires: is not a date; write a day like 2026-12-31";
                 return Err(document.complain(expires.span(), problem));
             };
             Ok(Entry {

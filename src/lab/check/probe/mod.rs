@@ -12,7 +12,7 @@ use crate::document::{Complaint, Document, Flags};
 use crate::spec::Engine;
 use crate::zoo::Expectation;
 
-/// A probe as it stands in its file.
+/// A probe as it is in its file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeFile {
