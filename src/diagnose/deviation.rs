@@ -121,7 +121,7 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     let mut found: Vec<Deviation> = Vec::new();
     for step in spec.recorded_steps() {
         for entry in last_word(spec, decoded, step).into_iter().filter(|entry| !entry.as_planned) {
-            for pattern in patterns(spec, decoded, entry) {
+            for pattern in patterns(observed, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {
                     let same = deviation.step == step && deviation.params == entry.params;
                     same && deviation.pattern.is_like(&pattern)
@@ -216,9 +216,9 @@ fn push_new(list: &mut Vec<usize>, value: usize) {
 }
 
 /// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
-fn patterns(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
+fn patterns(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
     let mut patterns = Vec::new();
-    if let Some(pattern) = pattern(spec, decoded, entry) {
+    if let Some(pattern) = pattern(observed, decoded, entry) {
         patterns.push(pattern);
     }
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
@@ -242,7 +242,8 @@ fn largest_deviation(entry: &Contribution) -> f64 {
 /// The pattern of this step's weights. A microbatch that does not use the parameters has no
 /// gradient in them: a pattern is about the other microbatches, and holds only if the weight of an
 /// unused one is 0.
-fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
+fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
+    let (spec, replicas) = (observed.spec, observed.replicas());
     let world = spec.world_size;
     let boundary = spec.gradient_accumulation_steps - 1;
     let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
@@ -264,7 +265,7 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
     let all = |expected: &dyn Fn(usize, usize) -> f64| {
         gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
     };
-    let own = |owner: usize, rank: usize| if rank == owner { world as f64 } else { 0.0 };
+    let own = |owner: usize, rank: usize| if rank == owner { replicas as f64 } else { 0.0 };
     // Parameters are updated by whichever rank owns them, which need not be known.
     let owners =
         if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
@@ -272,18 +273,18 @@ fn pattern(spec: &RunSpec, decoded: &Decoded, entry: &Contribution) -> Option<Pa
         // Only a residual below the tolerance, or a leftover.
         return None;
     }
-    if world > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
+    if replicas > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
         // Where only the boundary microbatch uses the parameters, a leak looks the same, but it
         // comes after a reduction in which the microbatch is missing.
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
     let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
-    if world > 1 && owners.clone().any(leaked) {
+    if replicas > 1 && owners.clone().any(leaked) {
         return Some(Pattern::BoundaryLeak);
     }
     let alone = |owner: usize| all(&|rank, _| if rank == owner { 1.0 } else { 0.0 });
-    if world > 1 && owners.clone().any(alone) {
+    if replicas > 1 && owners.clone().any(alone) {
         return Some(Pattern::NotSummed);
     }
     // Whole microbatches only: one rank's gradient that is wrong by itself is something else.

@@ -128,7 +128,8 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     let (mut params, mut without) = (BTreeSet::new(), BTreeSet::new());
     for (moment, of_it) in &having {
         for (param, ranks) in of_it {
-            let lacking: Vec<usize> = present[moment].difference(ranks).copied().collect();
+            let lacking = present[moment].difference(ranks).copied();
+            let lacking: Vec<usize> = lacking.filter(|rank| observed.has(*rank, *param)).collect();
             if !lacking.is_empty() {
                 params.insert(*param);
                 without.extend(lacking);

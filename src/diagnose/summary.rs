@@ -65,7 +65,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
 fn common_factor(case: &Case<'_>) -> Option<String> {
     let factors = || case.decoded.factors.values().copied();
     let (least, most) = (factors().reduce(f64::min)?, factors().reduce(f64::max)?);
-    let average = 1.0 / case.observed.spec.world_size as f64;
+    let average = 1.0 / case.observed.replicas() as f64;
     let is = |wanted: f64| (most / wanted - 1.0).abs() < bounds::SAME_SCALE;
     Some(if most / least - 1.0 >= bounds::SAME_SCALE {
         format!("{} to {}", weight_text(least), weight_text(most))

@@ -124,7 +124,9 @@ fn in_step<'a>(
         let exponent = (*factor * spec.world_size as f64).log2();
         (exponent - exponent.round()).abs() < slack || (*factor - 1.0).abs() < slack
     };
-    let factor = case.decoded.factors.get(&(step, 0)).filter(is_plain);
+    // Ranks of a group that splits the model see the same tokens.
+    let are_replicas = case.observed.replicas() == spec.world_size;
+    let factor = case.decoded.factors.get(&(step, 0)).filter(is_plain).filter(|_| are_replicas);
     let others = rows.iter().filter_map(|(_, tokens)| tokens.others).reduce(|sum, it| sum + it);
     Some(Weighed {
         law,

@@ -21,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
     ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
+    ("zprobe_exec/meshes.py", include_str!("attach/zprobe_exec/meshes.py")),
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
     ("zprobe_exec/observed.py", include_str!("attach/zprobe_exec/observed.py")),
     ("zprobe_exec/refusals.py", include_str!("attach/zprobe_exec/refusals.py")),

@@ -313,6 +313,9 @@ pub struct ParamInfo {
     pub shape: Vec<usize>,
     /// True if the parameter requires a gradient.
     pub trainable: bool,
+    /// Ranks that have the parameter, as tensor parallelism leaves it; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<usize>,
 }
 
 /// Outcome of a process that has ended.

@@ -8,6 +8,7 @@ mod commands;
 #[path = "../support/interpreter.rs"]
 mod interpreter;
 mod matrix;
+mod meshes;
 mod mistakes;
 mod observe;
 mod stacks;

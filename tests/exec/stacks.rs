@@ -17,6 +17,7 @@ const FEW: &[Training] = &[
     ("ddp.py", 2, "--accumulate 3 --steps 1"),
     ("ddp.py", 2, "--accumulate 3 --steps 2"),
     ("fsdp2.py", 2, "--accumulate 3 --dtype bf16 --checkpoint non-reentrant"),
+    ("fsdp2.py", 4, "--accumulate 2 --replicate 2"),
     ("deepspeed_zero.py", 2, "--stage 1 --accumulate 3 --dtype bf16"),
     ("deepspeed_zero.py", 2, "--stage 3 --accumulate 2 --dtype bf16"),
 ];

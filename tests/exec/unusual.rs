@@ -27,7 +27,7 @@ fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
 
 /// Number of gradients that reached the optimizer, from the first line of the report.
 fn arrived(run: &Run) -> &str {
-    let line = run.stdout.lines().find(|line| line.starts_with("CLEAN")).expect("a verdict");
+    let line = run.stdout.lines().find(|line| line.starts_with("clean:")).expect("a verdict");
     line.split_whitespace().nth(2).expect("a number")
 }
 

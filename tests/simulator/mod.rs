@@ -173,6 +173,7 @@ impl Simulation {
             name: param.name.clone(),
             shape: param.shape.clone(),
             trainable: param.trainable,
+            ranks: Vec::new(),
         };
         let whole = |(index, param): (usize, &Param)| Segment {
             param: Some(index),

@@ -217,7 +217,15 @@ impl<'a> Decoder<'a> {
         let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
             (Some(_), Some(step)) => {
-                let scale = Scale::read(self.spec, self.plan, &self.code, step, &pieces, &values);
+                let scale = Scale::read(
+                    self.spec,
+                    self.scene.observed.replicas(),
+                    self.plan,
+                    &self.code,
+                    step,
+                    &pieces,
+                    &values,
+                );
                 factor = scale.map(|scale| scale.factor);
                 values.iter_mut().for_each(|value| *value /= UNIT * factor.unwrap_or(1.0));
                 scale.map_or(self.tolerance, |scale| scale.tolerance)

@@ -316,10 +316,11 @@ impl Fit {
 }
 
 /// The factor that all gradients were multiplied with: the one with which most microbatches are as they
-/// should be, or are there `W` times on this rank alone; of several, the one next to an average.
+/// should be, or are there as often as there are replicas, on this rank alone; of several, the one next
+/// to an average.
 fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> f64 {
     let spec = scene.observed.spec;
-    let (world, ga) = (spec.world_size as f64, spec.gradient_accumulation_steps);
+    let (world, ga) = (scene.observed.replicas() as f64, spec.gradient_accumulation_steps);
     let average = 1.0 / world;
     // Weights of each microbatch of each fit, by rank.
     let mut microbatches: Vec<(usize, Vec<(usize, f64)>)> = Vec::new();

@@ -24,10 +24,11 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Reads the common factor from the windows of all pieces that are long enough to be decoded;
-    /// none where there is no such piece, or nothing in any.
+    /// Reads the common factor from the windows of all pieces that are long enough to be decoded, where
+    /// gradients are averaged over so many replicas; none where there is no such piece, or nothing in any.
     pub fn read(
         spec: &RunSpec,
+        replicas: usize,
         plan: &Plan,
         code: &Code,
         step: usize,
@@ -45,27 +46,27 @@ impl Scale {
             let first = spec.columns(step).start;
             weights.extend(of_step.map(|number| columns[first + number] / UNIT));
         }
-        let factor = common_factor(spec, weights)?;
+        let factor = common_factor(replicas, weights)?;
         let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
         let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;
         Some(Self { factor, tolerance })
     }
 }
 
-/// The factor that most of some weights have in common; none if there are no weights but 0.
-fn common_factor(spec: &RunSpec, mut weights: Vec<f64>) -> Option<f64> {
+/// The factor that most of some weights of gradients of `replicas` ranks have in common; none if there are no weights but 0.
+fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<f64> {
     for weight in &mut weights {
         *weight = weight.abs();
     }
     let most = largest(weights.iter().copied());
     let all = weights.len();
     weights.retain(|weight| *weight > most * NOISE);
-    let average = 1.0 / spec.world_size as f64;
+    let average = 1.0 / replicas as f64;
     let common = most_common(&mut weights, average)?;
     // Where gradients are missing, the others may be there several times.
     let multiple = common / average;
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
-        && (1.0..=spec.world_size as f64).contains(&multiple.round());
+        && (1.0..=replicas as f64).contains(&multiple.round());
     Some(if weights.len() < all && is_multiple { average } else { common })
 }
 

@@ -260,6 +260,18 @@ impl<'a> Observed<'a> {
         is_observed && segments.any(|segment| segment.param.is_none())
     }
 
+    /// True if a rank has a parameter.
+    pub fn has(&self, rank: usize, param: usize) -> bool {
+        self.params.get(param).is_none_or(|it| it.ranks.is_empty() || it.ranks.contains(&rank))
+    }
+
+    /// Number of ranks that a parameter's gradients are averaged over: all of them, unless tensor
+    /// parallelism gives each some parameters of its own.
+    pub fn replicas(&self) -> usize {
+        let of_some = self.params.iter().map(|param| param.ranks.len()).filter(|count| *count > 0);
+        of_some.max().unwrap_or(self.spec.world_size)
+    }
+
     /// Index of a parameter in the flat order, by its name.
     pub fn param_number(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|param| param.name == name)

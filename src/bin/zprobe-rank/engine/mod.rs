@@ -108,6 +108,7 @@ impl Engine {
                 name: param.name.clone(),
                 shape: param.shape.clone(),
                 trainable: param.trainable,
+                ranks: Vec::new(),
             })
             .collect();
         recorder.emit(Event::Model { params })?;

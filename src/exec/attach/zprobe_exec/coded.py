@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from zprobe_exec import fragments, stamps
+from zprobe_exec import fragments, meshes, stamps
 from zprobe_rank.codes import Code
 from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 
@@ -43,6 +43,7 @@ class Coded:
 
     def gradient(self, name, gradient, count):
         """What takes the place of a leaf's gradient: its code, or zeros where it has none."""
+        gradient = meshes.local(gradient)
         if count > 1 or not self.training.has_code():
             return torch.zeros_like(gradient)
         return self.source.gradient(name, gradient, self._column())
@@ -88,7 +89,7 @@ class Coded:
         """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
         from what the tensor is."""
         training = self.training
-        hint = fragments.whole_or_shard(tensor, training.names.get(id(tensor)), training.sizes)
+        hint = fragments.whole_or_shard(tensor, training.params.get(training.names.get(id(tensor))))
         size = fragments.flat(tensor).numel()
         if size == 0:
             return []

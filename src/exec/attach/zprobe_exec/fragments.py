@@ -123,14 +123,19 @@ def gradient(tensor):
     return flat(held)
 
 
-def whole_or_shard(tensor, name, sizes):
+def whole_or_shard(tensor, named):
     """The place, (name, offset), at which a parameter or this rank's shard of it lies; None where that
-    cannot be said."""
-    if name is None:
+    cannot be said, or where `named`, the parameter, is None."""
+    if named is None:
         return None
+    name = named.name
+    if named.part is not None:
+        if named.start is not None:
+            return (name, named.start)
+        return (name, 0) if flat(tensor).numel() == named.numel else None
     mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None)
     if mesh is None:
-        return (name, 0) if tensor.numel() == sizes[name] else None
+        return (name, 0) if tensor.numel() == named.numel else None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)

@@ -6,6 +6,8 @@ import re
 
 import torch
 
+from zprobe_exec import meshes
+
 # Parts of names that wrappers put in, and that the user's own model has not.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
@@ -18,6 +20,9 @@ class Named:
         self.numel = 1
         for side in self.shape:
             self.numel *= side
+        self.ranks = []  # Ranks that have it, where they agree on that.
+        self.part = None  # Its place in a device mesh, where tensor parallelism has cut it.
+        self.start = None  # Its first element in FSDP2's shard of a part; None elsewhere.
         self.digest = None  # A few values of it, where ranks may hold replicas; None elsewhere.
 
 
@@ -29,7 +34,7 @@ def find():
     roots = [module for module in modules if id(module) not in inner]
     trees = [tree for tree in (list(root.named_parameters()) for root in roots) if tree]
     trees.sort(key=lambda tree: -sum(param.numel() for _, param in tree))
-    params, names = {}, {}
+    params, names, sharded = {}, {}, meshes.sharded_params()
     for number, tree in enumerate(trees):
         prefix = _common_prefix(tree)
         for name, param in tree:
@@ -37,18 +42,22 @@ def find():
                 continue
             if 0 in _whole_shape(param):
                 continue
-            name = _plain(name[len(prefix) :])
+            cut = sharded.get(id(param))
+            part = meshes.part_of(param, cut)
+            name = _plain(name[len(prefix) :]) + (part.suffix() if part else "")
             while name in params:
                 name = "(%d).%s" % (number, name)
-            params[name] = Named(name, _whole_shape(param), param.requires_grad)
+            params[name] = Named(name, part.shape if part else _whole_shape(param), param.requires_grad)
+            params[name].part = part
+            params[name].start = meshes.shard_start(cut) if part and cut else None
             params[name].digest = _digest(param, params[name].numel)
             names[id(param)] = name
-    for sharded in (it for it in gc.get_objects() if type(it).__name__ == "FSDPParam"):
-        name = names.get(id(getattr(sharded, "sharded_param", None)))
-        whole = getattr(sharded, "_unsharded_param", None)
+    for identity, cut in sharded.items():
+        name, whole = names.get(identity), getattr(cut, "_unsharded_param", None)
         if name is not None and whole is not None:
             names[id(whole)] = name
-            params[name] = Named(name, whole.shape, whole.requires_grad)
+            if params[name].part is None:
+                params[name] = Named(name, whole.shape, whole.requires_grad)
     return params, names
 
 

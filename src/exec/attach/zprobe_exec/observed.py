@@ -10,7 +10,7 @@ import random
 
 import torch
 
-from zprobe_exec import fragments
+from zprobe_exec import fragments, meshes
 from zprobe_rank.placement import UNMISTAKABLE, Placement
 
 # Elements that lie next to each other in a sample.
@@ -40,6 +40,7 @@ class Observed:
 
     def gradient(self, name, gradient, count):
         """Copies samples of a leaf's gradient, which stays as it is."""
+        meshes.refuse_partial(name, gradient)
         gradient = fragments.flat(gradient)
         key = (name, gradient.device)
         if key not in self.places:
@@ -69,7 +70,7 @@ class Observed:
         """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
         training, size = self.training, fragments.flat(tensor).numel()
         name = training.names.get(id(tensor))
-        hint = fragments.whole_or_shard(tensor, name, training.sizes)
+        hint = fragments.whole_or_shard(tensor, training.params.get(name))
         if hint is None and size and getattr(tensor, "_is_flat_param", False):
             # A shard of a unit of FullyShardedDataParallel, all of which are equally long.
             hint = (name, training.rank % max(training.sizes[name] // size, 1) * size)

@@ -16,7 +16,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import asides, fragments, leaves, names, refusals, tokens, turns
+from zprobe_exec import asides, fragments, leaves, meshes, names, refusals, tokens, turns
 from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
@@ -197,7 +197,9 @@ class Training:
             return None
         try:
             count = self.fired.get(name, 0) + 1
-            replacement = self.mode.gradient(name, gradient, count)
+            replacement, part = self.mode.gradient(name, gradient, count), self.params[name].part
+            if replacement is not None and part is not None:
+                replacement = part.wrap(replacement, gradient)
         except Exception as error:
             self.give_up(error)
             return None
@@ -333,7 +335,7 @@ class Training:
         params, digests = {}, {}
         for rank in sorted(letters):
             for name, shape, trainable, digest in letters[rank]["params"]:
-                params.setdefault(name, names.Named(name, shape, trainable))
+                params.setdefault(name, names.Named(name, shape, trainable)).ranks.append(rank)
                 digests.setdefault(name, set()).add(digest)
         unlike = [name for name, known in digests.items() if len(known) > 1]
         if unlike:
@@ -350,7 +352,15 @@ class Training:
         )
         self.channel.emit(
             "model",
-            params=[dict(name=it.name, shape=it.shape or [1], trainable=it.trainable) for it in params.values()],
+            params=[
+                dict(
+                    name=it.name,
+                    shape=it.shape or [1],
+                    trainable=it.trainable,
+                    ranks=it.ranks if len(it.ranks) < self.world_size else [],
+                )
+                for it in params.values()
+            ],
         )
         self.channel.emit("optimizer-chosen", **{"class": self.optimizer, "inner": self.optimizer})
         self.held.name_by_index(self.indices)

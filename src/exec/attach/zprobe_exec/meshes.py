@@ -1,0 +1,74 @@
+"""Parameters that tensor parallelism has cut into DTensors.
+
+The ranks of a device mesh that hold different parts of such a parameter do not average its gradients: each part
+is a parameter of its own, of the ranks that hold it.
+"""
+
+import gc
+
+from zprobe_exec.turns import Unreadable
+
+
+class Part:
+    """This rank's part of a parameter."""
+
+    def __init__(self, spec, shape):
+        """`spec` is the DTensorSpec of the whole parameter, `shape` that of the part."""
+        self.mesh, self.placements, self.shape = spec.mesh, spec.placements, list(shape)
+
+    def suffix(self):
+        """The place of the part in the mesh, as it is put behind the parameter's name."""
+        names = self.mesh.mesh_dim_names or ["mesh %d" % number for number in range(self.mesh.ndim)]
+        return "[%s]" % ", ".join("%s=%d" % pair for pair in zip(names, self.mesh.get_coordinate()))
+
+    def wrap(self, values, gradient):
+        """Values of this part as a DTensor in place of the gradient."""
+        kind = type(gradient)
+        # The script's own sums over the mesh have no part in what is looked at.
+        return kind.from_local(
+            values, self.mesh, self.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
+        )
+
+
+def sharded_params():
+    """What FSDP2 knows of each parameter that it has cut, by the identity of this rank's shard."""
+    of_type = (it for it in gc.get_objects() if type(it).__name__ == "FSDPParam")
+    return {id(it.sharded_param): it for it in of_type if getattr(it, "sharded_param", None) is not None}
+
+
+def part_of(param, sharded):
+    """This rank's part of a parameter that tensor parallelism has cut; None for any other. `sharded` is what FSDP2
+    knows of the parameter, if that has cut it as well."""
+    if sharded is not None:
+        return Part(sharded._tp_spec, sharded._orig_size) if getattr(sharded, "is_dtensor", False) else None
+    spec = getattr(param, "_spec", None)
+    return Part(spec, param.to_local().shape) if hasattr(param, "device_mesh") and spec is not None else None
+
+
+def shard_start(sharded):
+    """The first element of FSDP2's shard in this rank's part of a parameter; None where rows are not cut."""
+    if sharded.fsdp_placement.dim != 0:
+        return None
+    row = 1
+    for side in sharded._orig_size[1:]:
+        row *= side
+    ranks = sharded.mesh_info.shard_mesh_size
+    rows = -(-sharded._orig_size[0] // ranks)
+    return min(sharded.mesh_info.shard_mesh_rank * rows, sharded._orig_size[0]) * row
+
+
+def local(gradient):
+    """This rank's part of a gradient."""
+    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+
+
+def refuse_partial(name, gradient):
+    """Refuses a gradient that is summed over a mesh only after autograd has delivered it.
+
+    The error is `Unreadable`.
+    """
+    if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
+        raise Unreadable(
+            "the gradient of %s is summed over a device mesh behind autograd: use codes in place of gradients "
+            "(without --observe)" % name
+        )
