@@ -17,7 +17,7 @@ pub enum Law {
     Sample,
     /// Every microbatch of a step weighs the same, and so do the tokens in it: a mean of means.
     Microbatch,
-    /// Neither.
+    /// None of these.
     None,
 }
 
@@ -26,6 +26,9 @@ pub enum Law {
 pub struct Weighed<'a> {
     /// The law that all steps follow.
     pub law: Law,
+    /// True if every sample of a step weighs the same, whatever else does; none where tokens cannot be told
+    /// apart by samples.
+    pub by_samples: Option<bool>,
     /// The least weight of a token, as a multiple of the mean in its step.
     pub least: f64,
     /// The largest weight of a token, as a multiple of the mean in its step.
@@ -62,7 +65,15 @@ pub fn weigh<'a>(case: &Case<'a>) -> Option<Weighed<'a>> {
         all = Some(match all {
             None => weighed,
             Some(first) => Weighed {
-                law: if first.law == weighed.law { first.law } else { Law::None },
+                law: match first.by_samples.zip(weighed.by_samples) {
+                    _ if first.law == weighed.law => first.law,
+                    Some((true, true)) => Law::Sample,
+                    _ => Law::None,
+                },
+                by_samples: first
+                    .by_samples
+                    .zip(weighed.by_samples)
+                    .map(|(one, other)| one && other),
                 least: first.least.min(weighed.least),
                 most: first.most.max(weighed.most),
                 // The step in which the sum is farthest from that of a mean.
@@ -109,11 +120,12 @@ fn in_step<'a>(
     let totals = || rows.iter().map(|(_, tokens)| tokens.total / total);
     let (smallest, largest) = (totals().reduce(f64::min)?, totals().reduce(f64::max)?);
     let uniform = rows.iter().all(|(_, it)| alike(it.least / mean, it.most / mean));
+    let by_samples = is_of_samples(&rows, slack);
     let law = if alike(least, most) {
         Law::Token
     } else if uniform && alike(smallest, largest) {
         Law::Microbatch
-    } else if is_of_samples(&rows, slack) {
+    } else if by_samples == Some(true) {
         Law::Sample
     } else {
         Law::None
@@ -130,6 +142,7 @@ fn in_step<'a>(
     let others = rows.iter().filter_map(|(_, tokens)| tokens.others).reduce(|sum, it| sum + it);
     Some(Weighed {
         law,
+        by_samples,
         least,
         most,
         step,
@@ -139,25 +152,21 @@ fn in_step<'a>(
     })
 }
 
-/// True if the tokens of each sample share one and the same weight: tokens beside each other that weigh
-/// the same are one sample or several of equal length.
-fn is_of_samples(rows: &[(usize, Tokens<'_>)], slack: f64) -> bool {
-    let Some(&(count, weight)) = rows.iter().find_map(|(_, tokens)| tokens.runs.first()) else {
-        return false;
-    };
+/// True if the tokens of each sample share one and the same weight; none where that is not known. Tokens
+/// beside each other that weigh the same are one sample or several.
+fn is_of_samples(rows: &[(usize, Tokens<'_>)], slack: f64) -> Option<bool> {
+    if rows.iter().any(|(_, tokens)| tokens.runs.is_empty()) {
+        return None;
+    }
+    let runs = || rows.iter().flat_map(|(_, tokens)| tokens.runs);
+    let &(count, weight) = runs().next()?;
     let fits = |sample: f64, &(count, weight): &(usize, f64)| {
-        divisors(count)
-            .any(|length| (sample / weight - length as f64).abs() <= slack * length as f64)
+        let samples = count as f64 * weight / sample;
+        let whole = samples.round();
+        (samples - whole).abs() <= slack * whole && (1.0..=count as f64).contains(&whole)
     };
-    divisors(count).map(|length| weight * length as f64).any(|sample| {
-        let is_read = |tokens: &Tokens<'_>| !tokens.runs.is_empty();
-        rows.iter().all(|(_, it)| is_read(it) && it.runs.iter().all(|run| fits(sample, run)))
-    })
-}
-
-/// All divisors of a number.
-fn divisors(number: usize) -> impl Iterator<Item = usize> {
-    (1..=number).filter(move |it| number.is_multiple_of(*it))
+    let samples = (1..=count).map(|samples| count as f64 * weight / samples as f64);
+    Some(samples.into_iter().any(|sample| runs().all(|run| fits(sample, run))))
 }
 
 impl Weighed<'_> {
@@ -169,7 +178,8 @@ impl Weighed<'_> {
         let law = match demanded {
             Weighting::Any => return true,
             Weighting::Token => self.law == Law::Token,
-            Weighting::Sample => self.law == Law::Sample || is_any,
+            Weighting::Sample if self.law == Law::Token => is_any,
+            Weighting::Sample => self.by_samples != Some(false),
             Weighting::Microbatch => self.law == Law::Microbatch || is_any,
         };
         law && self.slips(spec).is_empty()

@@ -13,7 +13,7 @@ fn unusual(options: &[&str], kind: &str) -> Run {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
-    let kinds = ["lbfgs", "loose", "unused", "sparse", "phases"];
+    let kinds = ["lbfgs", "loose", "unused", "shared", "sparse", "phases"];
     for kind in kinds.iter().take(if full() { kinds.len() } else { 2 }) {
         for options in [&[][..], &["--observe"]] {
             let run = unusual(options, kind);
@@ -37,6 +37,7 @@ fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
     let kinds = [
         ("sharpness", "the parameters changed", "2"),
         ("adversarial", "a gradient of an input", "2"),
+        ("attacked", "a gradient of an input", "2"),
         ("skipped", "no optimizer stepped", "4"),
     ];
     for (kind, remark, gradients) in kinds {
@@ -56,11 +57,23 @@ fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn gradients_that_are_cleared_between_microbatches_are_lost() {
-    for options in [&[][..], &["--observe=2"]] {
-        let run = unusual(options, "cleared");
-        let [finding] = &run.report().findings[..] else { panic!("{}", run.findings()) };
-        assert_eq!(finding.code.as_str(), "ZP102", "{options:?}: {}", run.findings());
+    for kind in ["cleared", "cleared_under_a_checkpoint", "cleared_under_normalised_weights"] {
+        for options in [&[][..], &["--observe=2"]].iter().take(if full() { 2 } else { 1 }) {
+            let run = unusual(options, kind);
+            let findings = &run.report().findings;
+            let [finding] = &findings[..] else { panic!("{kind}: {}", run.findings()) };
+            assert_eq!(finding.code.as_str(), "ZP102", "{kind} {options:?}: {}", run.findings());
+        }
     }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_again_and_again_leave_no_conclusion() {
+    let run = unusual(&[], "cleared_as_a_habit");
+    assert_eq!(run.report().verdict, Verdict::Inconclusive, "{}", run.findings());
+    let unseen = &run.report().not_exercised;
+    assert!(unseen.iter().any(|it| it.contains("cleared before an optimizer")), "{unseen:?}");
 }
 
 #[test]

@@ -119,6 +119,13 @@ impl Decoded {
     /// be recorded, on every rank that holds it, in every step that the engine did not skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
+        if scene.observed.gives_up_as_a_habit() {
+            self.complete = false;
+            let refusal = "microbatches whose gradients were cleared before an optimizer stepped, \
+                           again and again: they are lost on purpose, or the first step has fewer \
+                           microbatches than the others";
+            self.refusals.push(refusal.to_owned());
+        }
         let outcome = spec.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;

@@ -251,6 +251,15 @@ impl<'a> Observed<'a> {
         (0..self.spec.world_size).map(of_rank).collect()
     }
 
+    /// True if a script gave up microbatches before each step, or those of several steps in a row: that may
+    /// be a mistake.
+    pub fn gives_up_as_a_habit(&self) -> bool {
+        let a_step = self.spec.gradient_accumulation_steps;
+        let before = |step| self.given_up.keys().any(|(given_up, _)| *given_up == step);
+        let always = !self.given_up.is_empty() && self.spec.recorded_steps().all(before);
+        always || self.given_up.values().any(|microbatches| *microbatches > a_step)
+    }
+
     /// True if an optimizer of an observed script holds something that was not recognised.
     pub fn holds_unknown(&self) -> bool {
         let is_observed = self.spec.script().is_some_and(|script| script.observe.is_some());
@@ -268,8 +277,12 @@ impl<'a> Observed<'a> {
     /// Number of ranks that a parameter's gradients are averaged over: all of them, unless tensor
     /// parallelism gives each some parameters of its own.
     pub fn replicas(&self) -> usize {
-        let of_some = self.params.iter().map(|param| param.ranks.len()).filter(|count| *count > 0);
-        of_some.max().unwrap_or(self.spec.world_size)
+        let count = |param: &ParamInfo| match param.ranks.len() {
+            0 => self.spec.world_size,
+            count => count,
+        };
+        let trainable = self.params.iter().filter(|param| param.trainable);
+        trainable.map(count).max().unwrap_or(self.spec.world_size)
     }
 
     /// Index of a parameter in the flat order, by its name.

@@ -1,10 +1,11 @@
-"""Trainings unlike most, all but one of them right: `python unusual.py KIND`."""
+"""Trainings unlike most, all of them right but those that are cleared: `python unusual.py KIND`."""
 
 import sys
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def lbfgs():
@@ -44,6 +45,16 @@ def sparse():
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+
+
+def shared():
+    """A parameter that is used beside a reentrant checkpoint and in it."""
+    layer = nn.Linear(32, 32)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    for _ in range(6):
+        checkpoint(layer, layer(torch.randn(8, 32)), use_reentrant=True).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def unused():
@@ -110,6 +121,22 @@ def adversarial():
         optimizer.zero_grad()
 
 
+def attacked():
+    """An adversarial example that takes several backwards, before the one that is trained with."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        data, targets = batch()
+        for _ in range(2):
+            data = data.detach().requires_grad_()
+            F.cross_entropy(model(data), targets).backward()
+            data = data + 0.1 * data.grad.sign()
+            optimizer.zero_grad()
+        F.cross_entropy(model(data.detach()), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def skipped():
     """Every third window is given up, as one with a spike."""
     model = classifier()
@@ -125,13 +152,46 @@ def skipped():
 
 def cleared():
     """No training that is right: the gradient of every first microbatch is lost."""
+    clear(lambda model, data: model(data))
+
+
+def cleared_under_a_checkpoint():
+    """The same, with backwards within backwards."""
+    clear(lambda model, data: checkpoint(model[1:], model[0](data), use_reentrant=True))
+
+
+def cleared_under_normalised_weights():
+    """The same, with weights that every forward normalises again."""
+
+    def forward(model, data):
+        with torch.no_grad():
+            for layer in model[0], model[2]:
+                layer.weight.copy_(F.normalize(layer.weight, dim=1))
+        return model(data)
+
+    clear(forward)
+
+
+def clear(forward):
     model = classifier()
     optimizer = torch.optim.AdamW(model.parameters())
     for microbatch in range(12):
         data, targets = batch()
         optimizer.zero_grad()
-        (F.cross_entropy(model(data), targets) / 2).backward()
+        (F.cross_entropy(forward(model, data), targets) / 2).backward()
         if microbatch % 2:
+            optimizer.step()
+
+
+def cleared_as_a_habit():
+    """No training that is right: it steps with the first microbatch of four, and loses the others."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for microbatch in range(24):
+        data, targets = batch()
+        optimizer.zero_grad()
+        (F.cross_entropy(model(data), targets) / 4).backward()
+        if microbatch % 4 == 0:
             optimizer.step()
 
 
@@ -175,6 +235,7 @@ def fused_gradients():
         F.cross_entropy(Fused.apply(data, weight), targets).backward()
         weight.grad = weight.main_grad
         optimizer.step()
+        weight.grad_added_to_main_grad = False
         weight.main_grad.zero_()
 
 

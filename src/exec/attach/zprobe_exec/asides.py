@@ -9,8 +9,12 @@ import torch
 
 from zprobe_exec import fragments
 
-# Elements of an optimizer's tensor that tell whether it was changed.
+# Elements of each of the optimizers' tensors that tell whether it was changed.
 SEEN = 64
+
+# Largest change of an element that is rounding, as in weights that a forward normalises again, in units of its last
+# place.
+ROUNDING = 32
 
 
 class Asides:
@@ -20,7 +24,7 @@ class Asides:
         """`held` is what the optimizers of this rank hold."""
         self.held = held
         self.since = []  # Microbatches since gradients were cleared, each with true if it reached an input.
-        self.versions = self.content = None
+        self.contents = []
 
     def begin(self):
         """A step begins, or is begun again."""
@@ -30,7 +34,7 @@ class Asides:
         """The backward of a microbatch is over, and gradients are as it left them."""
         if microbatch not in [known for known, _ in self.since]:
             self.since.append((microbatch, reached_input))
-        self.versions, self.content = self._versions(), self._content()
+        self.contents = [_some(it.tensor) for it in self.held.all]
 
     def are_cleared(self):
         """True if the backwards since then had left gradients in what the optimizers hold, and there are
@@ -44,14 +48,28 @@ class Asides:
         """The microbatches whose gradients were cleared on purpose, each with the reason; to be asked when
         they were cleared. `reaches_input` is true if the backward that begins reaches an input, too."""
         since, self.since = self.since, []
-        if self._versions() != self.versions or not torch.equal(self._content(), self.content):
+        if self._are_changed():
             return [(microbatch, "parameters-changed") for microbatch, _ in since]
-        return [(microbatch, "input-gradient") for microbatch, reached in since if reached and not reaches_input]
+        inputs = [(microbatch, reached) for microbatch, reached in since if reached]
+        if reaches_input:
+            # An attack of several steps goes on, or every backward reaches an input.
+            self.since = inputs
+            return []
+        return [(microbatch, "input-gradient") for microbatch, _ in inputs]
 
-    def _versions(self):
-        return [it.tensor._version for it in self.held.all]
+    def _are_changed(self):
+        """True if most of what had a gradient was changed."""
+        had = [(it, old) for it, old in zip(self.held.all, self.contents) if it.backward is not None]
+        changed = [_differs(_some(it.tensor), old) for it, old in had]
+        return 2 * sum(changed) > len(changed)
 
-    def _content(self):
-        """Some elements of the largest tensor: `tensor.data` is changed without a new version."""
-        largest = max((it.tensor for it in self.held.all), key=lambda tensor: tensor.numel())
-        return fragments.flat(largest)[:SEEN].clone()
+
+def _some(tensor):
+    """Some elements of a tensor, from everywhere in it."""
+    content = fragments.flat(tensor)
+    return content[:: max(1, len(content) // SEEN)].clone()
+
+
+def _differs(new, old):
+    """True if an element has changed by more than rounding."""
+    return bool(((new - old).abs() > ROUNDING * torch.finfo(old.dtype).eps * old.abs()).any())

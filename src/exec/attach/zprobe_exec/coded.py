@@ -131,16 +131,20 @@ class Coded:
         """The step begins again, with the same codes."""
 
     def end(self):
-        """Ends this process before the script does anything with what it trained."""
-        mailbox = self.training.mailbox
-        mailbox.post("finished", {})
-        mailbox.collect("finished", self.training.settings["patience"])
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:
-                pass
-        os._exit(0)
+        """The watch is over."""
+        leave(self.training)
+
+
+def leave(training):
+    """Ends this process before the script does anything with what it trained."""
+    training.mailbox.post("finished", {})
+    training.mailbox.collect("finished", training.settings["patience"])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(0)
 
 
 class Source:

@@ -18,6 +18,8 @@ class Part:
 
     def suffix(self):
         """The place of the part in the mesh, as it is put behind the parameter's name."""
+        if self.mesh.get_coordinate() is None:
+            raise Unreadable("this rank is not in the device mesh of a parameter that it has")
         names = self.mesh.mesh_dim_names or ["mesh %d" % number for number in range(self.mesh.ndim)]
         return "[%s]" % ", ".join("%s=%d" % pair for pair in zip(names, self.mesh.get_coordinate()))
 
@@ -47,6 +49,8 @@ def part_of(param, sharded):
 
 def shard_start(sharded):
     """The first element of FSDP2's shard in this rank's part of a parameter; None where rows are not cut."""
+    if not hasattr(sharded.mesh_info, "shard_mesh_size"):
+        return 0
     if sharded.fsdp_placement.dim != 0:
         return None
     row = 1
@@ -60,6 +64,20 @@ def shard_start(sharded):
 def local(gradient):
     """This rank's part of a gradient."""
     return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+
+
+def refuse_mixed(params):
+    """Refuses a model of which tensor parallelism has cut some parameters, and others are whole on all ranks: which
+    ranks average these is not known. `params` has pairs of a trainable parameter's name and true if it is cut.
+
+    The error is `Unreadable`.
+    """
+    whole = [name for name, is_cut in params if not is_cut]
+    if whole and len(whole) < len(params):
+        raise Unreadable(
+            "tensor parallelism has cut some parameters and not %s, of which it is not known over which ranks they are "
+            "to be averaged" % (", ".join(whole[:4]) + (" and %d more" % (len(whole) - 4) if len(whole) > 4 else ""))
+        )
 
 
 def refuse_partial(name, gradient):

@@ -20,7 +20,7 @@ class Named:
         self.numel = 1
         for side in self.shape:
             self.numel *= side
-        self.ranks = []  # Ranks that have it, where they agree on that.
+        self.ranks = []  # Ranks that have it, of a part on which the ranks have agreed.
         self.part = None  # Its place in a device mesh, where tensor parallelism has cut it.
         self.start = None  # Its first element in FSDP2's shard of a part; None elsewhere.
         self.digest = None  # A few values of it, where ranks may hold replicas; None elsewhere.

@@ -16,7 +16,7 @@ def refuse_hidden_backward():
     compiled = sys.modules.get("torch._dynamo.compiled_autograd")
     if getattr(compiled, "compiled_autograd_enabled", False):
         raise Unreadable("compiled autograd takes the place of autograd's backward, whose gradients are not seen then")
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         raise Unreadable("a CUDA graph replays the backward, whose gradients are seen only while it is captured")
 
 

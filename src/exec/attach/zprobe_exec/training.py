@@ -7,6 +7,7 @@ and what becomes of the process after the last step, is the mode's: `coded` or `
 """
 
 import atexit
+import collections
 import math
 import os
 import platform
@@ -16,7 +17,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import asides, fragments, leaves, meshes, names, refusals, tokens, turns
+from zprobe_exec import asides, coded, fragments, leaves, meshes, names, refusals, tokens, turns
 from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
@@ -59,9 +60,7 @@ class Training:
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.asides = asides.Asides(self.held)
-        self.params, self.names = names.find()
-        self.sizes = {name: param.numel for name, param in self.params.items()}
-        self.mode = Observed(self) if settings["observe"] else Coded(self)
+        self.mode = None
         self.channel.emit(
             "script-joined",
             pid=os.getpid(),
@@ -75,6 +74,12 @@ class Training:
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
         # What the script exits with is not known afterwards.
         self.exit, self.exit_code, sys.exit = sys.exit, None, self._exit
+
+    def begin(self):
+        """Looks for the parameters; to be called once."""
+        self.params, self.names = names.find()
+        self.sizes = {name: param.numel for name, param in self.params.items()}
+        self.mode = Observed(self) if self.settings["observe"] else Coded(self)
 
     def is_aside(self):
         """True if backwards are none of the training's steps: behind the last one, or evaluated once more
@@ -92,23 +97,28 @@ class Training:
                 why = "zprobe failed in %s: %s; please report that" % (at.name, error)
             self.channel.emit("not-observed", what="the rest of the script", why=why)
             self._finish()
-            self.mode.end()
+            if self.mode is not None:
+                self.mode.end()
+            elif not self.settings["observe"]:
+                coded.leave(self)
 
     # Backwards.
 
     def before_backward(self, tensors):
         """A backward begins."""
+        refusals.refuse_hidden_backward()
         if self.stepped:
             self._end_turn()
             if self.over:
                 return
-        refusals.refuse_hidden_backward()
         self.in_backward = True
         self.remarks.see_line("backward")
         self.fired = {}
-        self.walked = (0, set(), False)
+        # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
+        self.walked = (0, collections.Counter())
         self.weigher = tokens.Weigher()
-        self.before_nested(tensors)
+        # Of a nested backward a checkpoint's activations are the inputs.
+        self.reaches_input = self.before_nested(tensors)
         self.weigher.watch_terms(tensors)
         if self.step > 0 and self.microbatch and self._is_alone() and self.asides.are_cleared():
             self._set_aside()
@@ -121,9 +131,11 @@ class Training:
             self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.code)
 
     def before_nested(self, tensors):
-        """A backward within a backward begins: a reentrant checkpoint's, which belongs to it."""
+        """A backward within a backward begins: a reentrant checkpoint's, which belongs to it. Returns true if
+        it reaches an input."""
         nodes, reached, inputs = self.leaves.watch(tensors, self.weigher.watch)
-        self.walked = (self.walked[0] + nodes, self.walked[1] | set(reached), self.walked[2] or inputs)
+        self.walked = (self.walked[0] + nodes, self.walked[1] + collections.Counter(reached))
+        return inputs
 
     def _set_aside(self):
         """Gradients of this step were cleared, and no optimizer has stepped."""
@@ -134,7 +146,7 @@ class Training:
             self.mode.forget()
             self.asides.begin()
             return
-        for microbatch, why in self.asides.reasons(self.walked[2]):
+        for microbatch, why in self.asides.reasons(self.reaches_input):
             self.channel.emit("microbatch-set-aside", step=self.step, microbatch=microbatch, why=why)
 
     def _is_alone(self):
@@ -153,7 +165,8 @@ class Training:
         if is_mean and self.has_code():
             self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
         if self.has_code():
-            nodes, reached, _ = self.walked
+            nodes, graphs = self.walked
+            reached = set(graphs)
             due = self.turns.due(reached)
             self.channel.emit(
                 "backward-ended",
@@ -161,12 +174,19 @@ class Training:
                 microbatch=self.code,
                 nodes=nodes,
                 reached=sorted(due),
-                fired={name: count for name, count in self.fired.items() if name not in reached - due},
+                # A parameter beside a reentrant checkpoint and in it has a gradient from each.
+                fired={
+                    name: max(count - max(graphs[name] - 1, 0), 1)
+                    for name, count in self.fired.items()
+                    if name not in reached - due
+                },
             )
         self.microbatch = len(self.roots)
+        if self.step == 0:
+            refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
         if self.step > 0 and alone:
             self.held.after_backward()
-            self.asides.after_backward(self.code, self.walked[2])
+            self.asides.after_backward(self.code, self.reaches_input)
         self.mode.after_backward(alone)
         # Optimizers may step within a backward, parameter by parameter.
         self._end_after_last_step()
@@ -193,7 +213,7 @@ class Training:
         if self.is_aside() or not self.is_on():
             return None
         if not self._is_whole(name, gradient):
-            self.walked[1].discard(name)
+            self.walked[1].pop(name, None)
             return None
         try:
             count = self.fired.get(name, 0) + 1
@@ -316,7 +336,6 @@ class Training:
         """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
         self.turns.seen[-1].microbatches = self.microbatch
         refusals.refuse_compression()
-        refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
         if not self.dtypes:
             raise turns.Unreadable(
                 "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
@@ -327,15 +346,18 @@ class Training:
             "first-step",
             dict(
                 turns=[[sorted(turn.names), turn.microbatches] for turn in self.turns.seen],
-                params=[[it.name, it.shape, it.trainable, it.digest] for it in self.params.values()],
+                params=[
+                    [it.name, it.shape, it.trainable, it.digest, it.part is not None] for it in self.params.values()
+                ],
             ),
         )
         letters = self.mailbox.collect("first-step", self.settings["patience"])
         self.remarks.see_trainers()
         params, digests = {}, {}
         for rank in sorted(letters):
-            for name, shape, trainable, digest in letters[rank]["params"]:
-                params.setdefault(name, names.Named(name, shape, trainable)).ranks.append(rank)
+            for name, shape, trainable, digest, is_cut in letters[rank]["params"]:
+                named = params.setdefault(name, names.Named(name, shape, trainable))
+                named.ranks += [rank] if is_cut else []
                 digests.setdefault(name, set()).add(digest)
         unlike = [name for name, known in digests.items() if len(known) > 1]
         if unlike:
@@ -344,6 +366,7 @@ class Training:
                 "its own, and which are to be averaged is not known; without, parameters were never broadcast"
                 % (", ".join(unlike[:4]) + (" and %d more" % (len(unlike) - 4) if len(unlike) > 4 else ""))
             )
+        meshes.refuse_mixed([(it.name, bool(it.ranks)) for it in params.values() if it.trainable])
         self.indices = {name: index for index, name in enumerate(params)}
         microbatches = self.turns.agree([letter["turns"] for letter in letters.values()])
         dtype = max(self.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
@@ -357,7 +380,7 @@ class Training:
                     name=it.name,
                     shape=it.shape or [1],
                     trainable=it.trainable,
-                    ranks=it.ranks if len(it.ranks) < self.world_size else [],
+                    ranks=it.ranks,
                 )
                 for it in params.values()
             ],

@@ -46,6 +46,9 @@ def _watched_backward(backward):
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if _training is None:
             _training = Training(_settings, is_on, str(roots[0].device))
+            _guarded(_training.begin)
+            if _training.over:
+                return backward(tensors, *args, **kwargs)
         _guarded(_training.before_nested if _depth else _training.before_backward, roots)
         _depth += 1
         try:
