@@ -240,3 +240,44 @@ impl Weighed<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(runs: &[(usize, f64)]) -> Tokens<'_> {
+        Tokens {
+            microbatch: 0,
+            tokens: runs.iter().map(|(count, _)| count).sum(),
+            least: 0.0,
+            most: 0.0,
+            total: 0.0,
+            others: None,
+            runs,
+        }
+    }
+
+    fn by_samples(microbatches: &[&[(usize, f64)]]) -> Option<bool> {
+        let rows: Vec<_> = microbatches.iter().map(|runs| (0, tokens(runs))).collect();
+        is_of_samples(&rows, 1e-3)
+    }
+
+    #[test]
+    fn samples_are_recognised_by_their_lengths_also_where_neighbours_are_equally_long() {
+        let (third, fifth) = (0.1 / 3.0, 0.1 / 5.0);
+        assert_eq!(
+            by_samples(&[&[(3, third), (5, fifth)], &[(10, fifth), (3, third)]]),
+            Some(true)
+        );
+        assert_eq!(by_samples(&[&[(3, third)], &[(5, fifth)]]), Some(true));
+        // Samples of 1500 and 1501 tokens, which were taken for a run.
+        assert_eq!(by_samples(&[&[(3, third)], &[(3001, 0.2 / 3001.0)]]), Some(true));
+    }
+
+    #[test]
+    fn weights_of_classes_or_of_unread_runs_are_no_samples() {
+        assert_eq!(by_samples(&[&[(2, 1.0), (1, 0.5), (3, 1.0)]]), Some(false));
+        assert_eq!(by_samples(&[&[(3, 0.7), (5, 0.3)]]), Some(false));
+        assert_eq!(by_samples(&[&[(3, 0.7)], &[]]), None);
+    }
+}
