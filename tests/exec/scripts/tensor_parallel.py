@@ -1,4 +1,4 @@
-"""Tensor parallelism by DTensors, alone or under FSDP2: `tensor_parallel.py [shard] [norm] [cleared]`."""
+"""Tensor parallelism by DTensors, alone or under FSDP2: `tensor_parallel.py [shard] [norm] [whole] [cleared]`."""
 
 import sys
 
@@ -26,6 +26,9 @@ if "norm" in sys.argv:
     # Its gradient is a partial sum on each rank, as sequences are split.
     model.insert(0, nn.LayerNorm(64))
     plan = {"0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1)), "3": RowwiseParallel()}
+if "whole" in sys.argv:
+    # No part of the plan.
+    model.append(nn.LayerNorm(61))
 parallelize_module(model, mesh["tp"], plan)
 if replicas > 1:
     fully_shard(model, mesh=mesh["dp"])
