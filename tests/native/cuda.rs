@@ -47,7 +47,7 @@ fn without_a_gpu_whatever_asks_for_one_is_refused_with_what_is_missing() {
     for args in ["--device cuda", "--backend nccl", "--nproc-per-node gpu", "--device cuda --ga 2"]
     {
         let text = refusal(None, args);
-        assert!(text.contains("cannot be had here"), "{args}: {text}");
+        assert!(text.contains("is not possible on this machine"), "{args}: {text}");
         assert!(text.contains("no NVIDIA driver"), "{args}: {text}");
         assert!(text.contains("to do: install NVIDIA's driver"), "{args}: {text}");
     }
