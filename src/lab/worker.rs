@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -20,7 +21,7 @@ use super::runner::Runner;
 use super::store::{claimed, run_id};
 use crate::console::answer;
 use crate::environment::CACHE_VARIABLE;
-use crate::launch::Stop;
+use crate::launch::{Stop, is_stopping};
 use crate::report::Report;
 use crate::spec::Engine;
 
@@ -49,6 +50,8 @@ pub struct Worker {
     dir: PathBuf,
     started: usize,
     process: Option<Process>,
+    /// True if the last process was ended by a signal with which users stop programs.
+    was_stopped: bool,
 }
 
 struct Process {
@@ -60,11 +63,12 @@ struct Process {
 impl Worker {
     /// A worker whose pools are in `dir`. Nothing is started yet.
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, started: 0, process: None }
+        Self { dir, started: 0, process: None, was_stopped: false }
     }
 
     /// Makes a run in `dir`, which is emptied before.
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
+        self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
         let task = Task { run_id: run_id(), dir: std::path::absolute(dir)?, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
@@ -72,6 +76,12 @@ impl Worker {
             anyhow::bail!("{error}");
         }
         reported(dir)
+    }
+
+    /// True if the user has stopped the process that was to make the last run. A signal to the whole group
+    /// may reach it before it reaches this process.
+    pub fn was_stopped(&self) -> bool {
+        self.was_stopped
     }
 
     fn ask(&mut self, task: &Task) -> Result<Reply> {
@@ -95,7 +105,8 @@ impl Worker {
     fn end(&mut self) {
         if let Some(Process { mut child, tasks, replies }) = self.process.take() {
             drop((tasks, replies));
-            let _ = child.wait();
+            let signal = child.wait().ok().and_then(|status| status.signal());
+            self.was_stopped = signal.is_some_and(is_stopping);
         }
     }
 }

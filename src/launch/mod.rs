@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 pub use command::{Followed, Look, UserCommand};
 pub use pool::Pool;
 pub use recorder::{now_ns, record_all};
-pub use signals::{Stop, put_signals_right};
+pub use signals::{Stop, is_stopping, put_signals_right};
 pub use spawn::library_path;
 use strays::Strays;
 use surroundings::advice;

@@ -16,6 +16,11 @@ use signal_hook::{SigId, flag, low_level};
 
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
+/// True for a signal with which users stop programs.
+pub fn is_stopping(signal: i32) -> bool {
+    STOPPING.iter().any(|it| *it as i32 == signal)
+}
+
 /// The user's wish to stop, by SIGINT, SIGTERM or SIGHUP. While this exists, the first of these signals does not end
 /// the process, and a second one does, at once. There may be several at a time.
 pub struct Stop {

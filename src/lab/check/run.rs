@@ -49,7 +49,8 @@ pub fn all(
                 Some(reason) => not_started(task, Status::Skipped, &reason),
                 None => run(task, check.python, worker, out),
             };
-            if case.status == Status::NotRun && queue.is_interrupted() {
+            let is_stopped = queue.is_interrupted() || worker.was_stopped();
+            if case.status == Status::NotRun && is_stopped {
                 return Err(NotStarted::Interrupted);
             }
             Ok(done(case))

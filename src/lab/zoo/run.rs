@@ -113,7 +113,8 @@ impl Runs {
             |_, case| label(case),
             |worker, case| {
                 let outcome = run(case, environments, &limits, read, worker, out);
-                if outcome.dir.is_none() && outcome.skipped.is_none() && queue.is_interrupted() {
+                let is_stopped = queue.is_interrupted() || worker.was_stopped();
+                if outcome.dir.is_none() && outcome.skipped.is_none() && is_stopped {
                     return Err(NotStarted::Interrupted);
                 }
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
