@@ -75,6 +75,10 @@ pub const SAME_TOKEN: f64 = 1e-3;
 /// the larger, where gradients are narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
 pub const SAME_TOKEN_NARROW: f64 = 1.0 / 128.0;
 
+/// Largest error of a number of samples that is read as a whole one. Chosen, far below the half at which any
+/// number would be whole: ten equally long neighbours in fp32, and one sample where gradients are narrower.
+pub const COUNTABLE: f64 = 0.01;
+
 /// Number of standard errors of the least squares by which a weight may be off: beyond six are 2 of
 /// 10⁹ weights, so that thousands of weights in thousands of runs raise no false alarm.
 pub const STANDARD_ERRORS: f64 = 6.0;

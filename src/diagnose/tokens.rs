@@ -163,7 +163,10 @@ fn is_of_samples(rows: &[(usize, Tokens<'_>)], slack: f64) -> Option<bool> {
     let fits = |sample: f64, &(count, weight): &(usize, f64)| {
         let samples = count as f64 * weight / sample;
         let whole = samples.round();
-        (samples - whole).abs() <= slack * whole && (1.0..=count as f64).contains(&whole)
+        let error = slack * whole;
+        error <= bounds::COUNTABLE
+            && (samples - whole).abs() <= error
+            && (1.0..=count as f64).contains(&whole)
     };
     let samples = (1..=count).map(|samples| count as f64 * weight / samples as f64);
     Some(samples.into_iter().any(|sample| runs().all(|run| fits(sample, run))))
@@ -278,6 +281,8 @@ mod tests {
     fn weights_of_classes_or_of_unread_runs_are_no_samples() {
         assert_eq!(by_samples(&[&[(2, 1.0), (1, 0.5), (3, 1.0)]]), Some(false));
         assert_eq!(by_samples(&[&[(3, 0.7), (5, 0.3)]]), Some(false));
+        // So many tokens that some number of samples always fits.
+        assert_eq!(by_samples(&[&[(600, 0.7), (601, 0.31)]]), Some(false));
         assert_eq!(by_samples(&[&[(3, 0.7)], &[]]), None);
     }
 }

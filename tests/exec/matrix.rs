@@ -116,7 +116,7 @@ impl Training<'_> {
         exec_in(scripts(), options, &command)
     }
 
-    /// Everything that is wrong about a training that is right; none if all is as it should be.
+    /// Description of the alarm that the training raised, or of what was not read; none if there is neither.
     fn problem(&self) -> Option<String> {
         let run = self.run();
         let Some(report) = &run.report else {

@@ -53,7 +53,8 @@ impl Scale {
     }
 }
 
-/// The factor that most of some weights of gradients of `replicas` ranks have in common; none if there are no weights but 0.
+/// The factor that most of some weights of gradients of `replicas` ranks have in common; none if there are
+/// no weights but 0.
 fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<f64> {
     for weight in &mut weights {
         *weight = weight.abs();

@@ -106,35 +106,25 @@ def sharpness():
         optimizer.zero_grad()
 
 
-def adversarial():
+def adversarial(attacks=1):
     """The first backward of a step is there for the gradient of its input."""
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(6):
         data, targets = batch()
-        data.requires_grad_()
-        F.cross_entropy(model(data), targets).backward()
-        attacked = (data + 0.1 * data.grad.sign()).detach()
-        optimizer.zero_grad(set_to_none=False)
-        F.cross_entropy(model(attacked), targets).backward()
+        for _ in range(attacks):
+            data = data.detach().requires_grad_()
+            F.cross_entropy(model(data), targets).backward()
+            data = data + 0.1 * data.grad.sign()
+            optimizer.zero_grad(set_to_none=attacks > 1)
+        F.cross_entropy(model(data.detach()), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
 def attacked():
-    """An adversarial example that takes several backwards, before the one that is trained with."""
-    model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(6):
-        data, targets = batch()
-        for _ in range(2):
-            data = data.detach().requires_grad_()
-            F.cross_entropy(model(data), targets).backward()
-            data = data + 0.1 * data.grad.sign()
-            optimizer.zero_grad()
-        F.cross_entropy(model(data.detach()), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    """The same, with several backwards for the input."""
+    adversarial(attacks=2)
 
 
 def skipped():
