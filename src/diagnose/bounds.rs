@@ -93,6 +93,10 @@ pub const FACTORS: usize = 4;
 /// two and not derived.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
+/// Probability that elements agree by chance with weights that they do not hold, as the number `n` in 2⁻ⁿ:
+/// two different sets of weights agree in every other element, at most.
+pub const DETERMINED_BITS: f64 = 8.0;
+
 /// Probability that a search for displaced pieces finds one by chance, as the number `n` in 2⁻ⁿ.
 pub const CHANCE_BITS: f64 = 16.0;
 

@@ -3,7 +3,7 @@
 use super::Case;
 use super::deviation::Pattern;
 use super::rules::{self, Rule};
-use super::scope::Scope;
+use super::scope::{Extent, Scope};
 use crate::report::words::{abridged, counted};
 use crate::report::{Consequence, Family, Finding};
 
@@ -96,6 +96,44 @@ fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }
 
+/// Elements in words.
+struct ElementsText {
+    /// For the message: the elements if they are few.
+    short: String,
+    /// All elements, if the message does not name them.
+    fact: Option<String>,
+}
+
+/// The elements of a scope in words; none if it is about whole parameters.
+fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
+    let Extent::Only(runs) = &scope.elements else { return None };
+    let text = |(param, [first, end]): &(usize, [usize; 2])| {
+        let name = case.observed.param_name(*param);
+        match (*first, end - first) {
+            (0, len) if len == case.plan.params()[*param].numel() => name,
+            (first, 1) => format!("{name}[{first}]"),
+            (first, _) => format!("{name}[{first}:{end}]"),
+        }
+    };
+    let mut joined: Vec<(usize, [usize; 2])> = Vec::new();
+    for &(param, [first, end]) in runs {
+        match joined.last_mut() {
+            Some((same, [_, last])) if *same == param && first <= *last => *last = end.max(*last),
+            _ => joined.push((param, [first, end])),
+        }
+    }
+    let all: Vec<String> = joined.iter().map(text).collect();
+    let count: usize = joined.iter().map(|(_, [first, end])| end - first).sum();
+    let noun = if count == 1 { "element" } else { "elements" };
+    Some(match all.as_slice() {
+        [only] => ElementsText { short: format!("{count} {noun}, {only}"), fact: None },
+        _ => ElementsText {
+            short: format!("{count} {noun} in {} places", all.len()),
+            fact: Some(format!("elements: {}", abridged(&all))),
+        },
+    })
+}
+
 impl Sighting {
     /// A sighting that is the same slip as no other.
     pub fn new(finding: Finding, scope: Scope) -> Self {
@@ -139,6 +177,7 @@ impl Sighting {
         finding.rank = finding.rank.or(scope.holders.only().copied());
         finding.param = finding.param.or(scope.params.only().map(name));
         let all_alike = matches!(slip, Slip::All);
+        let elements = elements_text(case, &scope);
         let steps: Vec<usize> = scope.steps.members().copied().collect();
         if matches!(finding.code.family(), Family::Weights | Family::Offload) {
             let holders: Vec<usize> = scope.holders.members().copied().collect();
@@ -153,6 +192,10 @@ impl Sighting {
                 if all_alike && finding.code.family() == Family::Weights {
                     finding.message = rules::nothing_arrived(&params);
                 }
+            }
+            if let Some(elements) = elements {
+                finding.message = format!("{}: {}", finding.message, elements.short);
+                facts.extend(elements.fact);
             }
             // After the first two facts: the weights, and where they first depart from the plan.
             let place = finding.evidence.len().min(2);

@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use crate::report::Contribution;
 use crate::report::words::matrix_text;
+use crate::report::{Contribution, Elements, Possible};
 use crate::spec::{Observation, RunSpec};
 use crate::trace::Point;
 
@@ -26,6 +26,8 @@ pub struct Deviation {
     pub point: Point,
     /// Parameters concerned; none for all.
     pub params: Option<Vec<String>>,
+    /// Elements concerned, if not all of the parameters.
+    pub elements: Vec<Elements>,
     /// Pattern of the weights.
     pub pattern: Pattern,
     /// Weights on the first owner, for the evidence.
@@ -59,6 +61,8 @@ pub enum Pattern {
     ByRank(Vec<f64>),
     /// Gradients of an earlier step are still there.
     Leftover,
+    /// Some elements are not as planned, and they are too few to tell how: the patterns that explain them.
+    Ambiguous(Vec<Pattern>),
     /// No weights explain the buffer, or weights of no known pattern.
     Unexplained,
 }
@@ -66,17 +70,46 @@ pub enum Pattern {
 impl Deviation {
     /// The evidence of a deviation, a fact a line.
     pub fn facts(&self) -> impl Iterator<Item = String> {
-        let Contribution { point, step, rank, weights, .. } = &self.example;
-        let weights = matrix_text(weights);
-        [
-            format!("weights in the {} of step {step} on rank {rank}: {weights}", point.describe()),
-            format!("first departure from the plan: {}", self.first),
-        ]
-        .into_iter()
+        let Contribution { point, step, rank, weights, possible, residual, tolerance, .. } =
+            &self.example;
+        let place = format!("the {} of step {step} on rank {rank}", point.describe());
+        let weights = match &self.pattern {
+            Pattern::Ambiguous(_) => format!("{} sets of weights explain {place}", possible.len()),
+            Pattern::Unexplained if residual > tolerance => format!("no weights explain {place}"),
+            _ => format!("weights in {place}: {}", matrix_text(weights)),
+        };
+        [weights, format!("first departure from the plan: {}", self.first)].into_iter()
+    }
+}
+
+impl Deviation {
+    /// Takes one of the possible patterns for the true one, and its weights as the example.
+    fn settle_on(&mut self, observed: &Observed<'_>, decoded: &Decoded, pattern: Pattern) {
+        let possible = std::mem::take(&mut self.example.possible);
+        let has_pattern = |example: &Contribution| {
+            certain_patterns(observed, decoded, example).iter().any(|it| it.is_like(&pattern))
+        };
+        let settled = possible
+            .into_iter()
+            .map(|Possible { weights, leftover }| Contribution {
+                weights,
+                leftover,
+                ..self.example.clone()
+            })
+            .find(has_pattern);
+        self.example = settled.unwrap_or_else(|| self.example.clone());
+        self.pattern = pattern;
     }
 }
 
 impl Pattern {
+    /// Number of bits by which one element tells this pattern from others: those of single gradients agree in
+    /// every other element, those of groups of gradients in every fourth.
+    fn bits(&self) -> f64 {
+        let (Pattern::Missing(sources) | Pattern::Repeated(sources)) = self else { return 2.0 };
+        if sources.len() == 1 { 1.0 } else { 2.0 }
+    }
+
     /// True if both patterns are the same slip: a scale is rounded a little differently in every
     /// sum.
     pub fn is_like(&self, other: &Self) -> bool {
@@ -124,7 +157,8 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
             for pattern in patterns(observed, decoded, entry) {
                 let known = found.iter_mut().find(|deviation| {
                     let same = deviation.step == step && deviation.params == entry.params;
-                    same && deviation.pattern.is_like(&pattern)
+                    same && deviation.elements == entry.elements
+                        && deviation.pattern.is_like(&pattern)
                 });
                 match known {
                     Some(deviation) => {
@@ -137,6 +171,7 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
                         owners: entry.ranks().collect(),
                         point: entry.point,
                         params: entry.params.clone(),
+                        elements: entry.elements.clone(),
                         pattern,
                         example: entry.clone(),
                         first: first_departure(decoded, step, entry),
@@ -145,9 +180,43 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
             }
         }
     }
+    settle(observed, decoded, &mut found);
     name_ambiguous_leaks(&mut found);
     name_lost_ranks(&mut found);
     found
+}
+
+/// Settles what is ambiguous: a pattern that is certain elsewhere in the run explains it, or only one pattern
+/// explains all that is ambiguous, and there are enough elements to tell.
+fn settle(observed: &Observed<'_>, decoded: &Decoded, found: &mut [Deviation]) {
+    let is_ambiguous = |it: &&Deviation| matches!(it.pattern, Pattern::Ambiguous(_));
+    let certain: Vec<Pattern> =
+        found.iter().filter(|it| !is_ambiguous(it)).map(|it| it.pattern.clone()).collect();
+    let mut common: Option<Vec<Pattern>> = None;
+    let mut elements = 0;
+    for deviation in found.iter_mut() {
+        let Pattern::Ambiguous(patterns) = &deviation.pattern else { continue };
+        let known = |pattern: &&Pattern| certain.iter().any(|it| it.is_like(pattern));
+        if let Some(pattern) = patterns.iter().find(known).cloned() {
+            deviation.settle_on(observed, decoded, pattern);
+            continue;
+        }
+        let count: usize = deviation.elements.iter().map(|it| it.end - it.first).sum();
+        elements += count * deviation.owners.len().max(1);
+        match &mut common {
+            Some(common) => common.retain(|it| patterns.iter().any(|other| it.is_like(other))),
+            None => common = Some(patterns.clone()),
+        }
+    }
+    let Some(common) = common.filter(|common| !common.is_empty()) else { return };
+    for deviation in found.iter_mut().filter(|it| is_ambiguous(&&**it)) {
+        match &common[..] {
+            [only] if elements as f64 * only.bits() >= bounds::DETERMINED_BITS => {
+                deviation.settle_on(observed, decoded, only.clone());
+            }
+            _ => deviation.pattern = Pattern::Ambiguous(common.clone()),
+        }
+    }
 }
 
 /// Names gradients of a lost rank as missing. Of two ranks, one whose gradients are lost everywhere
@@ -215,8 +284,30 @@ fn push_new(list: &mut Vec<usize>, value: usize) {
     }
 }
 
-/// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
+/// The patterns in one rank's weights, or the one that says which are possible.
 fn patterns(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
+    if entry.possible.is_empty() {
+        return certain_patterns(observed, decoded, entry);
+    }
+    let mut all: Vec<Pattern> = Vec::new();
+    for Possible { weights, leftover } in &entry.possible {
+        let (weights, leftover) = (weights.clone(), leftover.clone());
+        let one = Contribution { weights, leftover, possible: Vec::new(), ..entry.clone() };
+        for pattern in certain_patterns(observed, decoded, &one) {
+            if !all.iter().any(|known| known.is_like(&pattern)) {
+                all.push(pattern);
+            }
+        }
+    }
+    vec![Pattern::Ambiguous(all)]
+}
+
+/// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
+fn certain_patterns(
+    observed: &Observed<'_>,
+    decoded: &Decoded,
+    entry: &Contribution,
+) -> Vec<Pattern> {
     let mut patterns = Vec::new();
     if let Some(pattern) = pattern(observed, decoded, entry) {
         patterns.push(pattern);

@@ -72,6 +72,7 @@ impl<'a> Group<'a> {
             steps: self.backwards.iter().map(|(at, ..)| at.step).collect(),
             gradients: self.backwards.iter().map(|(at, ..)| (at.rank, at.microbatch)).collect(),
             params: self.params.iter().copied().collect(),
+            elements: Extent::All,
             holders: Extent::All,
         };
         Sighting::new(finding, scope)

@@ -77,6 +77,9 @@ pub struct Scope {
     pub gradients: Extent<(usize, usize)>,
     /// Parameters, by their place in the flat order.
     pub params: Extent<usize>,
+    /// Runs of elements, as a parameter with the first element and the one after the last, where the finding is
+    /// about some elements only.
+    pub elements: Extent<(usize, [usize; 2])>,
     /// Ranks whose buffers show it, which may be others than those that made the gradients.
     pub holders: Extent<usize>,
 }
@@ -113,6 +116,7 @@ impl Scope {
         self.steps.extend(other.steps);
         self.gradients.extend(other.gradients);
         self.params.extend(other.params);
+        self.elements.extend(other.elements);
         self.holders.extend(other.holders);
     }
 }

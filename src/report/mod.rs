@@ -338,6 +338,13 @@ pub struct Contribution {
     /// Weights of gradients of earlier steps, one row for each source rank like `weights`, oldest
     /// step first: `GA` columns a step. Expected 0.
     pub leftover: Vec<Vec<f64>>,
+    /// Runs of elements concerned, where it is about parts of parameters; none where it is about whole ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elements: Vec<Elements>,
+    /// All weights that explain the elements, those of this entry among them, where the elements are too few to
+    /// tell. Empty where the weights are certain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible: Vec<Possible>,
     /// Largest part of the buffer that no gradient explains, in units of a weight.
     pub residual: f64,
     /// Bound on the error of a weight; 0 where weights are exact.
@@ -364,6 +371,26 @@ impl Contribution {
     pub fn is_of(&self, rank: usize) -> bool {
         self.rank == rank || self.also.iter().any(|&[first, last]| (first..=last).contains(&rank))
     }
+}
+
+/// A run of consecutive elements of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Elements {
+    /// Name of the parameter.
+    pub param: String,
+    /// Index of the first element in the parameter.
+    pub first: usize,
+    /// Index after the last element.
+    pub end: usize,
+}
+
+/// Weights that explain some elements, among others that do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Possible {
+    /// As [`Contribution::weights`].
+    pub weights: Vec<Vec<f64>>,
+    /// As [`Contribution::leftover`].
+    pub leftover: Vec<Vec<f64>>,
 }
 
 /// Norm of one buffer on every rank.

@@ -57,6 +57,8 @@ mod tests {
             tolerance: 0.0,
             covered: 1.0,
             as_planned,
+            elements: Vec::new(),
+            possible: Vec::new(),
             also: Vec::new(),
         }
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod decisions;
+mod elements;
 mod hung;
 mod independent;
 mod journey;

@@ -2,10 +2,9 @@
 //!
 //! A buffer is cut where faults begin and end: at parameters, and wherever some rank's partition is
 //! cut. Every piece that is at least half a code long is decoded by itself, window by window, where
-//! the last window overlaps the one before. A shorter piece is compared, element by element, with
-//! the prediction of each set of weights found in the same buffer (and of the plan's own), with
-//! what the partitions of all ranks hold together, and finally with what each named slip would have
-//! made of the plan's weights.
+//! the last window overlaps the one before. Where that leaves something unexplained, [`super::cut`] looks
+//! for places at which the weights change. What is shorter is compared, element by element, with known
+//! weights ([`super::short`]).
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -20,14 +19,19 @@ use super::super::infinity;
 use super::super::norm::Clip;
 use super::super::observed::Buffer;
 use super::super::placement::Fragment;
+use super::cut::{Cut, cut, differing};
 use super::entries::Entries;
-use super::groups::Groups;
-use super::hypotheses::{Owner, Slip, slips};
+use super::groups::{Groups, Place, whole};
+use super::hypotheses::{Slip, slips};
 use super::scale::Scale;
+use super::short::{Explanation, Held};
 use super::together;
 use super::weights::{Expectations, Known, Weights};
-use super::windows::windows;
-use super::{Decoded, Reading, Scene, is_readable, largest};
+use super::windows::{Window, windows};
+use super::{Decoded, Reading, Scene, is_readable};
+
+/// Most different weights that are looked for inside one piece.
+const MOST_RUNS: usize = 8;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -106,12 +110,12 @@ impl Prepared<'_> {
 }
 
 /// Weights that the partitions of a moment hold together, computed on first use.
-struct Together<'a> {
+pub(super) struct Together<'a> {
     decoder: &'a Decoder<'a>,
     moment: &'a [Prepared<'a>],
     found: OnceCell<Vec<Rc<Weights>>>,
     /// Weights that the partitions held together at earlier moments of the step.
-    earlier: &'a [Rc<Weights>],
+    pub earlier: &'a [Rc<Weights>],
 }
 
 /// Weights that the partitions of a step hold together, from moment to moment: an update shows what
@@ -133,28 +137,31 @@ impl Consumed {
 }
 
 impl Together<'_> {
-    fn candidates(&self) -> &[Rc<Weights>] {
+    pub fn candidates(&self) -> &[Rc<Weights>] {
         let Decoder { spec, plan, code, .. } = self.decoder;
         self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
     }
 }
 
-/// The best explanation of a short piece.
-struct Best {
-    weights: Rc<Weights>,
-    slip: Option<Slip>,
-    residual: f64,
-}
-
-struct Decoder<'a> {
-    scene: &'a Scene<'a>,
-    spec: &'a RunSpec,
-    plan: &'a Plan,
-    code: Code,
-    expectations: Expectations<'a>,
-    slips: Vec<Slip>,
+/// The inputs of decoding, and what all buffers share.
+pub(super) struct Decoder<'a> {
+    pub scene: &'a Scene<'a>,
+    pub spec: &'a RunSpec,
+    pub plan: &'a Plan,
+    pub code: Code,
+    pub expectations: Expectations<'a>,
+    pub slips: Vec<Slip>,
     /// Bound on the rounding error of an element, in units of one contribution.
     tolerance: f64,
+}
+
+/// Weights, each with its bound on the error of an element.
+fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
+    let with_slack = |weights: Rc<Weights>| {
+        let slack = groups.slack(&weights);
+        (weights, slack)
+    };
+    weights.into_iter().map(with_slack).collect()
 }
 
 impl<'a> Decoder<'a> {
@@ -295,7 +302,7 @@ impl<'a> Decoder<'a> {
 
     /// Reads a buffer: parameters of ordinary usage together, each other one by itself.
     fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
-        let Prepared { buffer, pieces, values, tolerance, .. } = ready;
+        let Prepared { buffer, pieces, tolerance, .. } = ready;
         let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
         for piece in pieces {
             let kind = self.kind(piece);
@@ -305,26 +312,35 @@ impl<'a> Decoder<'a> {
                 Groups::new(usage, kind.is_some(), planned, *tolerance)
             });
         }
+        let shortest = self.code.shortest();
         let (long, short): (Vec<_>, Vec<_>) =
-            pieces.iter().partition(|piece| piece.flat.len() >= self.code.shortest());
+            pieces.iter().partition(|piece| piece.flat.len() >= shortest);
         let mut decoded = 0;
+        let mut odd: BTreeMap<Option<usize>, Vec<Fragment>> = BTreeMap::new();
+        let mut uncertain = Vec::new();
         for piece in long {
-            decoded += piece.flat.len();
-            let Some(groups) = kinds.get_mut(&self.kind(piece)) else { continue };
-            let planned = Rc::clone(groups.planned());
-            if planned.fit(&self.code, piece, values, 0.0) {
-                groups.add(planned, None, 0.0, piece.param);
-                continue;
-            }
-            let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
-            for window in windows(&self.code, self.spec.contributions(), held, *tolerance) {
-                groups.add(Weights::new(window.weights), None, window.residual, piece.param);
+            let kind = self.kind(piece);
+            let Some(groups) = kinds.get_mut(&kind) else { continue };
+            match self.read_long(ready, piece, groups) {
+                Some(fragments) => {
+                    decoded += piece.flat.len();
+                    odd.entry(kind).or_default().extend(fragments);
+                }
+                None => uncertain.push(piece),
             }
         }
-        for piece in short {
-            let best = self.best(&kinds, ready, piece, together);
-            if let (Some(best), Some(groups)) = (best, kinds.get_mut(&self.kind(piece))) {
-                groups.add(best.weights, best.slip, best.residual, piece.param);
+        for piece in short.into_iter().chain(uncertain) {
+            let kind = self.kind(piece);
+            let whole = std::slice::from_ref(piece);
+            let best = self.explain(&kinds, ready, Held::Whole, whole, together);
+            if let (Some(best), Some(groups)) = (best, kinds.get_mut(&kind)) {
+                odd.entry(kind).or_default().extend(self.read_short(ready, piece, best, groups));
+            }
+        }
+        for (kind, fragments) in odd.iter().filter(|(_, fragments)| !fragments.is_empty()) {
+            let best = self.explain(&kinds, ready, Held::Odd, fragments, together);
+            if let (Some(best), Some(groups)) = (best, kinds.get_mut(kind)) {
+                groups.add(best, fragments.iter().map(|it| self.elements(it)));
             }
         }
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
@@ -334,129 +350,104 @@ impl<'a> Decoder<'a> {
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }
 
+    /// Reads a piece that is long enough to decode by itself; returns the elements that hold something
+    /// else than those around them. None if the weights may be chance, because there are no spare rows.
+    fn read_long(
+        &self,
+        ready: &Prepared<'_>,
+        piece: &Fragment,
+        groups: &mut Groups,
+    ) -> Option<Vec<Fragment>> {
+        let Prepared { values, tolerance, .. } = ready;
+        let planned = Rc::clone(groups.planned());
+        if planned.fit(&self.code, piece, values, 0.0) {
+            groups.add(Explanation::exact(planned), [whole(piece)]);
+            return Some(Vec::new());
+        }
+        let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
+        let windows: Vec<Window> =
+            windows(&self.code, self.spec.contributions(), held, *tolerance).collect();
+        let mut known = vec![planned];
+        for window in windows.iter().filter(|window| window.is_certain(*tolerance)) {
+            let is_new = known.iter().all(|weights| weights.columns != window.weights);
+            if is_new && known.len() < MOST_RUNS {
+                known.push(Weights::new(window.weights.clone()));
+            }
+        }
+        let known = with_slack(known, groups);
+        if let Some(found) = cut(&self.code, piece, values, &known) {
+            return Some(self.add_runs(ready, found, &known[0].0, groups));
+        }
+        if !windows.iter().all(Window::is_checked) {
+            return None;
+        }
+        for Window { weights, residual, .. } in windows {
+            groups.add(Explanation::new(Weights::new(weights), residual), [whole(piece)]);
+        }
+        Some(Vec::new())
+    }
+
+    /// Reads a piece that is too short to decode by itself, with the best explanation of it as a whole;
+    /// returns the elements that hold something else than those around them.
+    fn read_short(
+        &self,
+        ready: &Prepared<'_>,
+        piece: &Fragment,
+        best: Explanation,
+        groups: &mut Groups,
+    ) -> Vec<Fragment> {
+        if !groups.explains(&best) {
+            let mut known = vec![Rc::clone(groups.planned())];
+            known.extend(groups.found().cloned());
+            let known = with_slack(known, groups);
+            let found = cut(&self.code, piece, &ready.values, &known);
+            let found = found.or_else(|| differing(&self.code, piece, &ready.values, &known[0]));
+            if let Some(found) = found {
+                return self.add_runs(ready, found, &known[0].0, groups);
+            }
+        }
+        if !best.possible.is_empty() {
+            groups.add(best, [self.elements(piece)]);
+            return Vec::new();
+        }
+        groups.add(best, [whole(piece)]);
+        Vec::new()
+    }
+
+    /// Adds a piece to the groups, run by run; returns the elements that hold something else than those
+    /// around them.
+    fn add_runs(
+        &self,
+        ready: &Prepared<'_>,
+        Cut { runs, odd }: Cut,
+        planned: &Rc<Weights>,
+        groups: &mut Groups,
+    ) -> Vec<Fragment> {
+        let is_whole = runs.len() == 1;
+        for (weights, run) in runs {
+            let residual = self.deviation(&weights, std::slice::from_ref(&run), &ready.values);
+            let is_plain = is_whole || Rc::ptr_eq(&weights, planned);
+            let place = if is_plain { whole(&run) } else { self.elements(&run) };
+            groups.add(Explanation::new(weights, residual), [place]);
+        }
+        odd
+    }
+
+    /// The place of a fragment inside its parameter.
+    fn elements(&self, fragment: &Fragment) -> Place {
+        let first = self.plan.params()[fragment.param].offset;
+        let Fragment { param, flat, .. } = fragment;
+        (*param, Some([flat.start - first, flat.end - first]))
+    }
+
     fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {
         let planned = self.expectations.of(Known::Planned, buffer, usage);
         planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
     }
 
     /// The parameter of a piece, if its usage is not the ordinary one.
-    fn kind(&self, piece: &Fragment) -> Option<usize> {
+    pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
         (self.plan.usage(piece.param) != self.plan.ordinary()).then_some(piece.param)
-    }
-
-    /// The first weights that explain a piece too short to decode: those found elsewhere in the
-    /// buffer, the plan's, those of a gradient that is left over, those that the partitions hold
-    /// together, or those of the only slip that fits. If none do, those that deviate least.
-    fn best(
-        &self,
-        kinds: &BTreeMap<Option<usize>, Groups>,
-        ready: &Prepared<'_>,
-        piece: &Fragment,
-        together: &Together<'_>,
-    ) -> Option<Best> {
-        let Prepared { buffer, values, tolerance, .. } = ready;
-        let own = kinds.get(&self.kind(piece))?;
-        // A piece may agree with several weights. If all decoded pieces hold the same weights,
-        // those come first; otherwise nothing is assumed to be wrong, and the plan's come first.
-        let mut found = own.found();
-        let mut candidates: Vec<Rc<Weights>> = match (found.next(), found.next()) {
-            (Some(only), None) => vec![Rc::clone(only)],
-            _ => Vec::new(),
-        };
-        candidates.push(Rc::clone(own.planned()));
-        let fits = |weights: &&Rc<Weights>| weights.fit(&self.code, piece, values, *tolerance);
-        let accept = |weights: &Rc<Weights>, slip| {
-            let residual = self.deviation(weights, piece, values);
-            Some(Best { weights: Rc::clone(weights), slip, residual })
-        };
-        if let Some(weights) = candidates.iter().find(fits) {
-            return accept(weights, None);
-        }
-        // Beside data that no gradient explains, a few elements may agree with something by chance,
-        // which says nothing.
-        let is_foreign = kinds.values().any(Groups::has_unexplained);
-        let usage = own.usage();
-        candidates.extend(own.found().cloned());
-        for groups in kinds.values().filter(|groups| groups.usage() != usage) {
-            candidates.extend(groups.found().map(|weights| self.as_used(weights, usage)));
-        }
-        if !is_foreign {
-            let known = [Known::Nothing, Known::Added, Known::Left];
-            let known = known.map(|known| self.expectations.of(known, buffer, usage));
-            candidates.extend(known.into_iter().flatten());
-            let whole = match buffer.layout {
-                LayoutName::Partition => together.candidates(),
-                LayoutName::Full if buffer.point == Point::Parameters => together.earlier,
-                LayoutName::Full => &[],
-            };
-            candidates.extend(whole.iter().map(|weights| self.as_used(weights, usage)));
-        }
-        if let Some(weights) = candidates.iter().find(fits) {
-            return accept(weights, None);
-        }
-        if !is_foreign && let Some((weights, slip)) = self.only_slip(own.planned(), ready, piece) {
-            return accept(&weights, Some(slip));
-        }
-        let best = candidates
-            .iter()
-            .map(|weights| (self.deviation(weights, piece, values), weights))
-            .min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(Best { weights: Rc::clone(best.1), slip: None, residual: best.0 })
-    }
-
-    /// The only slip that explains a piece; none if several different ones do, as a few elements
-    /// may agree with many.
-    fn only_slip(
-        &self,
-        planned: &Rc<Weights>,
-        ready: &Prepared<'_>,
-        piece: &Fragment,
-    ) -> Option<(Rc<Weights>, Slip)> {
-        let owner = Owner { step: ready.buffer.step?, rank: ready.buffer.rank };
-        let columns = &planned.columns;
-        let mut only: Option<&Slip> = None;
-        for slip in &self.slips {
-            let held = (piece, &ready.values[..]);
-            if !slip.fits(self.spec, &self.code, planned, owner, held, ready.tolerance)
-                || !slip.changes(self.spec, columns, owner.rank)
-            {
-                continue;
-            }
-            match only {
-                None => only = Some(slip),
-                Some(known) if known.is_same(slip, self.spec, columns, owner.rank) => {}
-                Some(_) => return None,
-            }
-        }
-        only.map(|slip| (Weights::new(slip.weights(self.spec, columns, owner.rank)), slip.clone()))
-    }
-
-    /// Largest difference between a piece and what weights predict for it.
-    fn deviation(&self, weights: &Weights, piece: &Fragment, values: &[f64]) -> f64 {
-        let sum = weights.sum(&self.code);
-        let elements = piece.flat.clone().zip(&values[piece.start..]);
-        largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
-    }
-
-    /// The weights with 0 for gradients that a parameter with this `usage` does not have.
-    fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
-        if usage.uses_all() {
-            return Rc::clone(weights);
-        }
-        let ga = self.spec.gradient_accumulation_steps;
-        let per_step = self.spec.contributions_per_step();
-        let steps = self.spec.code_steps();
-        let used = |k: usize| {
-            let (step, rank) = (k / per_step, k % per_step / ga);
-            let mut recorded = self.spec.recorded_steps().filter(|it| it % steps == step);
-            recorded.any(|step| self.plan.uses(usage, step, rank, k % ga))
-        };
-        let has_more = |(k, weight): (usize, &f64)| *weight != 0.0 && !used(k);
-        if !weights.columns.iter().enumerate().any(has_more) {
-            return Rc::clone(weights);
-        }
-        let columns = weights.columns.iter().enumerate();
-        Weights::new(columns.map(|(k, &weight)| if used(k) { weight } else { 0.0 }).collect())
     }
 
     /// Cuts a buffer at parameters and, where it holds them whole, at partitions.

@@ -300,7 +300,9 @@ impl System {
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
         let reading = Reading {
             weights: Weights::new(weights),
+            possible: Vec::new(),
             slip: None,
+            elements: Vec::new(),
             is_plain: false,
             residual,
             tolerance,

@@ -304,7 +304,9 @@ impl Fit {
         let left = self.error.norm() / factor * system.spread;
         Reading {
             weights: Weights::new(all),
+            possible: Vec::new(),
             slip: None,
+            elements: Vec::new(),
             is_plain: false,
             residual: if *explained { 0.0 } else { left.max(1.0) },
             tolerance,

@@ -4,10 +4,20 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::super::bounds;
-use super::hypotheses::Slip;
+use super::super::placement::Fragment;
+use super::short::Explanation;
 use super::weights::Weights;
 use super::{Reading, largest};
+use crate::report::Elements;
 use crate::spec::Usage;
+
+/// A parameter, and the first of its elements and the one after the last if it is about some of them only.
+pub(super) type Place = (usize, Option<[usize; 2]>);
+
+/// The place of a piece as a whole.
+pub(super) fn whole(piece: &Fragment) -> Place {
+    (piece.param, None)
+}
 
 /// Pieces of parameters that are used alike, grouped by the weights that they hold.
 pub(super) struct Groups {
@@ -19,13 +29,12 @@ pub(super) struct Groups {
 }
 
 struct Group {
-    weights: Rc<Weights>,
-    /// The slip that turns the plan's weights into these, if they were found by one.
-    slip: Option<Slip>,
+    /// The explanation of the first piece.
+    read: Explanation,
     /// True if the weights explain the pieces.
     explained: bool,
     residual: f64,
-    params: Vec<usize>,
+    places: Vec<Place>,
 }
 
 impl Groups {
@@ -45,9 +54,10 @@ impl Groups {
         &self.planned
     }
 
-    /// All different weights found so far that explain their pieces.
+    /// All different weights found so far that explain their pieces, and are no mere possibility.
     pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
-        self.groups.iter().filter(|group| group.explained).map(|group| &group.weights)
+        let is_definite = |group: &&Group| group.explained && group.read.possible.is_empty();
+        self.groups.iter().filter(is_definite).map(|group| &group.read.weights)
     }
 
     /// True if some piece is explained by no weights.
@@ -55,31 +65,40 @@ impl Groups {
         self.groups.iter().any(|group| !group.explained)
     }
 
-    /// Adds a piece of a parameter with its weights, and the slip by which these were found, if
-    /// any.
-    pub fn add(&mut self, weights: Rc<Weights>, slip: Option<Slip>, residual: f64, param: usize) {
+    /// True if weights explain what they were read from.
+    pub fn explains(&self, read: &Explanation) -> bool {
+        read.residual <= self.tolerance || read.residual <= self.slack(&read.weights)
+    }
+
+    /// Adds places with what they hold.
+    pub fn add(&mut self, read: Explanation, places: impl IntoIterator<Item = Place>) {
         // There may be tens of thousands of weights: they are compared only where that decides.
-        let explained = residual <= self.tolerance || residual <= self.slack(&weights);
+        let explained = self.explains(&read);
         let slack = OnceCell::new();
-        let alike = |other: &Rc<Weights>| {
-            Rc::ptr_eq(&weights, other) || {
-                let slack = slack.get_or_init(|| self.slack(&weights));
-                let mut pairs = weights.columns.iter().zip(&other.columns);
+        let alike = |other: &Explanation| {
+            if read.possible.len() != other.possible.len() {
+                return false;
+            }
+            Rc::ptr_eq(&read.weights, &other.weights) || {
+                let slack = slack.get_or_init(|| self.slack(&read.weights));
+                let mut pairs = read.weights.columns.iter().zip(&other.weights.columns);
                 pairs.all(|(a, b)| (a - b).abs() <= *slack)
             }
         };
         // Windows that no weights explain have nothing in common; one entry stands for all.
-        let same = self.groups.iter().position(|group| {
-            explained == group.explained && (!explained || alike(&group.weights))
-        });
+        let same = self
+            .groups
+            .iter()
+            .position(|group| explained == group.explained && (!explained || alike(&group.read)));
         match same {
-            Some(place) => {
-                let group = &mut self.groups[place];
-                group.residual = group.residual.max(residual);
-                group.params.push(param);
+            Some(index) => {
+                let group = &mut self.groups[index];
+                group.residual = group.residual.max(read.residual);
+                group.places.extend(places);
             }
             None => {
-                self.groups.push(Group { weights, slip, explained, residual, params: vec![param] })
+                let (residual, places) = (read.residual, places.into_iter().collect());
+                self.groups.push(Group { read, explained, residual, places });
             }
         }
     }
@@ -87,7 +106,7 @@ impl Groups {
     /// Largest residual that passes as noise beside these weights. A wrong scale (1/3, say) is
     /// rounded in the narrowest dtype on the way, which leaves noise far below the deviation
     /// itself.
-    fn slack(&self, weights: &Rc<Weights>) -> f64 {
+    pub fn slack(&self, weights: &Rc<Weights>) -> f64 {
         if Rc::ptr_eq(weights, &self.planned) {
             return self.tolerance;
         }
@@ -104,20 +123,27 @@ impl Groups {
         let planned = self.planned;
         self.groups
             .into_iter()
-            .map(|mut group| {
-                group.params.sort_unstable();
-                group.params.dedup();
-                let is_plain = ordinary && Rc::ptr_eq(&group.weights, &planned);
+            .map(|group| {
+                let mut params: Vec<usize> = group.places.iter().map(|(param, _)| *param).collect();
+                params.sort_unstable();
+                params.dedup();
+                let is_plain = ordinary && Rc::ptr_eq(&group.read.weights, &planned);
+                let elements = group.places.iter().filter_map(|(param, range)| {
+                    let [first, end] = (*range)?;
+                    Some(Elements { param: name(*param), first, end })
+                });
                 Reading {
-                    weights: group.weights,
-                    slip: group.slip,
+                    elements: elements.collect(),
+                    weights: group.read.weights,
+                    possible: group.read.possible,
+                    slip: group.read.slip,
                     is_plain,
                     residual: group.residual,
                     tolerance: self.tolerance,
                     covered,
                     usage: self.usage,
-                    params: (!ordinary || group.params.len() == 1)
-                        .then(|| group.params.iter().map(|&p| name(p)).collect()),
+                    params: (!ordinary || params.len() == 1)
+                        .then(|| params.iter().map(|&p| name(p)).collect()),
                 }
             })
             .collect()

@@ -58,16 +58,6 @@ impl Slip {
         }
     }
 
-    /// True if this slip and another one, which both change something, leave the same on `rank`.
-    pub fn is_same(&self, other: &Self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
-        match (self, other) {
-            (Slip::One { .. }, Slip::One { .. }) => self == other,
-            _ => planned.iter().enumerate().all(|(k, weight)| {
-                weight * self.factor(spec, rank, k) == weight * other.factor(spec, rank, k)
-            }),
-        }
-    }
-
     /// Factor for the weight of a column in a buffer of `owner`.
     fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
         let ga = spec.gradient_accumulation_steps;
@@ -143,6 +133,9 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
         made.push(not(&|m| m >= first));
         made.push(not(&|m| m == first));
     }
+    // Gradients that were divided by the number of ranks and not summed, and those of the last microbatch alone.
+    made.push(microbatches(&|_| 0.0, &|_| 1.0));
+    made.push(alike(&|m| if m + 1 == ga { 1.0 } else { 0.0 }));
     for factor in [world, ga, 2].map(|number| number as f64) {
         made.extend([alike(&|_| factor), alike(&|_| 1.0 / factor)]);
     }

@@ -4,6 +4,7 @@
 //! (`coded`), by least squares otherwise (`dense`).
 
 mod coded;
+mod cut;
 mod dense;
 mod entries;
 mod fitted;
@@ -11,6 +12,7 @@ mod groups;
 mod hypotheses;
 mod precision;
 mod scale;
+mod short;
 mod together;
 mod weights;
 mod windows;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::report::words::counted;
-use crate::report::{Contribution, Precision};
+use crate::report::{Contribution, Elements, Possible, Precision};
 use crate::spec::{Model, Plan, Usage};
 use crate::trace::Point;
 
@@ -166,6 +168,9 @@ impl Decoded {
 struct Reading {
     /// Weights by column of the run (see [`crate::spec::RunSpec::column`]).
     weights: Rc<Weights>,
+    /// All weights that explain the piece, where it is too short to tell; empty where the weights are
+    /// certain.
+    possible: Vec<Rc<Weights>>,
     /// The slip by which the weights were found, if any.
     slip: Option<Slip>,
     /// True if the weights are the plan's, of all parameters that no shape is about.
@@ -180,6 +185,8 @@ struct Reading {
     usage: Usage,
     /// Parameters; none for all that no other reading of the buffer names.
     params: Option<Vec<String>>,
+    /// Runs of elements, where the reading is about parts of parameters.
+    elements: Vec<Elements>,
 }
 
 /// Weights that the plan expects in a buffer like this after `step`, in parameters that are used
@@ -217,25 +224,32 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let of_ranks = |columns: &[f64]| -> Vec<Vec<f64>> {
         ranks.clone().map(|rank| of_step(columns, step, rank)).collect()
     };
-    let earlier = |rank| {
-        let steps = spec.steps_seen(step).filter(|earlier| *earlier < step);
-        steps.flat_map(|step| of_step(weights, step, rank)).collect()
-    };
-    let leftover: Vec<Vec<f64>> = ranks.clone().map(earlier).collect();
-    let has_leftover = leftover.iter().flatten().any(|weight| weight.abs() > reading.tolerance);
     // A step shares its codes with an older one. If gradients of the steps in between are left
     // over, the excess over the plan is attributed to the older step.
     let is_shared = step >= spec.code_steps();
-    let own = if has_leftover && is_shared { &expected } else { weights };
+    let tables = |weights: &[f64]| {
+        let earlier = |rank| {
+            let steps = spec.steps_seen(step).filter(|earlier| *earlier < step);
+            steps.flat_map(|step| of_step(weights, step, rank)).collect()
+        };
+        let leftover: Vec<Vec<f64>> = ranks.clone().map(earlier).collect();
+        let is_left = leftover.iter().flatten().any(|weight| weight.abs() > reading.tolerance);
+        let own = if is_left && is_shared { &expected[..] } else { weights };
+        Possible { weights: of_ranks(own), leftover }
+    };
+    let possible = reading.possible.iter().map(|weights| tables(&weights.columns)).collect();
+    let Possible { weights, leftover } = tables(weights);
     Contribution {
         point: buffer.point,
         step,
         microbatch: buffer.microbatch,
         rank: buffer.rank,
-        weights: of_ranks(own),
+        weights,
         expected: of_ranks(&expected),
         leftover,
         params: reading.params,
+        elements: reading.elements,
+        possible,
         residual: reading.residual,
         tolerance: reading.tolerance,
         covered: reading.covered,

@@ -44,7 +44,8 @@ pub fn candidates(
     // infinite.
     for param in plan.params().iter().filter(|param| param.numel() >= code.length()) {
         let held = (param.offset, &whole[param.range()]);
-        for Window { weights, residual } in windows(code, spec.contributions(), held, tolerance) {
+        for Window { weights, residual, .. } in windows(code, spec.contributions(), held, tolerance)
+        {
             if residual <= tolerance
                 && found.len() < MOST_CANDIDATES
                 && found.iter().all(|it| it.columns != weights)

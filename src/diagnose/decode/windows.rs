@@ -2,6 +2,7 @@
 
 use crate::spec::code::Code;
 
+use super::super::bounds::DETERMINED_BITS;
 use super::{largest, snap};
 
 /// Weights that were read from one window.
@@ -10,6 +11,24 @@ pub struct Window {
     pub weights: Vec<f64>,
     /// Largest coefficient of a spare row: data that no gradient explains.
     pub residual: f64,
+    /// Number of spare rows.
+    spare: usize,
+}
+
+impl Window {
+    /// True if the weights are no chance: enough spare rows are empty, or the weights are simple, whole or all
+    /// the same. A wrong element is spread over all rows.
+    pub fn is_certain(&self, tolerance: f64) -> bool {
+        let used = || self.weights.iter().filter(|weight| **weight != 0.0);
+        let is_simple = used().all(|weight| weight.fract() == 0.0)
+            || used().all(|weight| Some(weight) == used().next());
+        self.residual <= tolerance && (self.is_checked() || is_simple)
+    }
+
+    /// True if there are enough spare rows to show data that no gradient explains.
+    pub fn is_checked(&self) -> bool {
+        self.spare as f64 >= DETERMINED_BITS
+    }
 }
 
 /// Decodes `values`, at least [`Code::shortest`] of them, whose first element is flat element
@@ -32,6 +51,7 @@ pub fn windows(
         for weight in &mut weights {
             *weight = snap(*weight, tolerance);
         }
-        Window { weights, residual: largest(spare.into_iter().map(f64::abs)) }
+        let (count, residual) = (spare.len(), largest(spare.into_iter().map(f64::abs)));
+        Window { weights, residual, spare: count }
     })
 }

@@ -63,7 +63,7 @@ fn code(pattern: &Pattern) -> RuleCode {
         Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
         Pattern::Scaled(_) | Pattern::ByMicrobatch(_) | Pattern::ByRank(_) => "ZP105",
         Pattern::Leftover => "ZP106",
-        Pattern::Unexplained => "ZP107",
+        Pattern::Ambiguous(_) | Pattern::Unexplained => "ZP107",
     })
 }
 
@@ -111,9 +111,17 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
         names.iter().map(|name| case.observed.param_number(name)).collect()
     };
     let params = deviation.params.as_ref().and_then(numbers).unwrap_or_default();
+    let runs = deviation.elements.iter();
+    let runs: Vec<(usize, [usize; 2])> = runs
+        .filter_map(|it| Some((case.observed.param_number(&it.param)?, [it.first, it.end])))
+        .collect();
+    let elements = if runs.is_empty() { Extent::All } else { runs.into_iter().collect() };
     let holders = deviation.owners.iter().copied().collect();
-    Scope { steps: [deviation.step].into_iter().collect(), gradients, params, holders }
+    Scope { steps: [deviation.step].into_iter().collect(), gradients, params, elements, holders }
 }
+
+/// Most patterns that are listed where several are possible.
+const MOST_LISTED: usize = 6;
 
 /// Message about a pattern, and facts on what else its weights show.
 fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
@@ -176,6 +184,18 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 facts.push("they are there in place of gradients of this step".to_owned());
             }
             ("gradients of an earlier step reached the optimizer again".to_owned(), facts)
+        }
+        Pattern::Ambiguous(patterns) => {
+            let listed = patterns.iter().take(MOST_LISTED).map(|pattern| {
+                let deviation = Deviation { pattern: pattern.clone(), ..deviation.clone() };
+                format!("possible: {}", words(case, &deviation).0)
+            });
+            let more = patterns.len().saturating_sub(MOST_LISTED);
+            let more = (more > 0).then(|| format!("possible: {more} more"));
+            (
+                "what the optimizer consumed is wrong, in too few elements to tell how".to_owned(),
+                listed.chain(more).collect(),
+            )
         }
         Pattern::Unexplained if example.residual <= example.tolerance => (
             "the gradients that the optimizer consumed have weights of no known pattern".to_owned(),

@@ -92,12 +92,17 @@ impl Group<'_> {
             if entry.leftover.iter().flatten().any(|weight| *weight != 0.0) {
                 notes.push(format!("and of earlier steps {}", matrix_text(&entry.leftover)));
             }
+            if !entry.possible.is_empty() {
+                let count = entry.possible.len();
+                notes.push(format!("{count} sets of weights explain so few elements"));
+            }
             if entry.residual > entry.tolerance {
                 let residual = weight_text(entry.residual);
                 notes.push(format!("and a part that no gradient explains: {residual}"));
             }
         }
-        let table = (!entry.as_planned).then(|| table(entry));
+        let is_certain = entry.possible.is_empty();
+        let table = (!entry.as_planned && is_certain).then(|| table(entry));
         let words = table.iter().flat_map(in_words).collect();
         Matrix { place: self.place(), table, words, notes }
     }
@@ -108,6 +113,9 @@ impl Group<'_> {
             format!("{}, {}", counted("step", &self.steps), counted("rank", &self.ranks));
         if !self.params.is_empty() {
             let _ = write!(place, ": {}", self.params.join(", "));
+        }
+        if !self.entry.elements.is_empty() {
+            place.push_str(" (some elements)");
         }
         place
     }
@@ -123,6 +131,8 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
                 |entry: &Contribution| entry.leftover.iter().flatten().all(|w| *w == 0.0);
             (&known.weights, &known.expected) == (&entry.weights, &entry.expected)
                 && known.as_planned == entry.as_planned
+                && known.elements.is_empty() == entry.elements.is_empty()
+                && known.possible.is_empty() == entry.possible.is_empty()
                 && (known.leftover == entry.leftover || nothing_left(known) && nothing_left(entry))
         });
         let index = known.unwrap_or_else(|| {

@@ -11,6 +11,8 @@ use crate::report::Contribution;
 pub(super) struct Form {
     pub lines: Vec<(Who, Line)>,
     pub as_planned: bool,
+    /// Number of sets of weights that explain the elements, where these are too few to tell; else 0.
+    pub possible: usize,
 }
 
 /// Source ranks of a line.
@@ -66,7 +68,7 @@ impl Form {
                 }
             }
         }
-        Self { lines, as_planned: entry.as_planned }
+        Self { lines, as_planned: entry.as_planned, possible: entry.possible.len() }
     }
 
     /// The one rank whose line is unlike that of all others, and this form without its name.
@@ -82,7 +84,7 @@ impl Form {
         };
         let who = if odd == owner { Who::Itself } else { Who::One };
         let lines = vec![(who, line.clone()), (Who::Others, others.clone())];
-        Some((odd, Self { lines, as_planned: self.as_planned }))
+        Some((odd, Self { lines, as_planned: self.as_planned, possible: self.possible }))
     }
 }
 

@@ -220,6 +220,8 @@ mod tests {
             residual: 0.0,
             tolerance: 0.0,
             covered: 1.0,
+            elements: Vec::new(),
+            possible: Vec::new(),
             also: Vec::new(),
         }
     }

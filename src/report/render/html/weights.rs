@@ -63,6 +63,8 @@ pub(super) struct Matrix {
     pub places: Vec<String>,
     /// Largest part that no gradient explains, where that is too much.
     pub unexplained: Option<String>,
+    /// Number of sets of weights that explain the elements, of which this is one; else 0.
+    pub possible: usize,
     pub as_planned: bool,
     /// Point, step and rank of the buffers.
     holders: HashSet<(Point, usize, usize)>,
@@ -243,6 +245,7 @@ impl Matrix {
             picture: Picture::new(form, looked_back, tolerance),
             places: places(report, held),
             unexplained: (residual > tolerance).then(|| weight_text(residual)),
+            possible: form.possible,
             as_planned: form.as_planned,
             holders: held
                 .iter()
@@ -255,14 +258,15 @@ impl Matrix {
 /// Places of a matrix, `optimizer's input: steps 0 and 1, rank 0`, for each point and each part of
 /// the model.
 fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
-    type Moment<'a> = (Point, Option<usize>, Option<&'a [String]>);
+    type Moment<'a> = (Point, Option<usize>, Option<&'a [String]>, bool);
     let mut by_moment: BTreeMap<Moment<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
     for entry in held {
-        let key = (entry.point, entry.microbatch, entry.params.as_deref());
+        let is_part = !entry.elements.is_empty();
+        let key = (entry.point, entry.microbatch, entry.params.as_deref(), is_part);
         by_moment.entry(key).or_default().entry(entry.step).or_default().extend(entry.ranks());
     }
     let mut lines = Vec::new();
-    for ((point, microbatch, params), by_step) in by_moment {
+    for ((point, microbatch, params, is_part), by_step) in by_moment {
         let mut by_ranks: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for (step, mut holders) in by_step {
             holders.sort_unstable();
@@ -270,7 +274,9 @@ fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
             by_ranks.entry(holders).or_default().push(step);
         }
         for (holders, in_steps) in by_ranks {
-            let of = params.map_or(String::new(), |params| format!(" ({})", abridged(params)));
+            let some = if is_part { ", some elements" } else { "" };
+            let of =
+                params.map_or(String::new(), |params| format!(" ({}{some})", abridged(params)));
             lines.push(format!(
                 "{}{of}: {}, {}",
                 moment(report, point, microbatch),
