@@ -29,46 +29,99 @@ fn total(params: &[Param]) -> usize {
 
 /// Parameters of the coded model. They hold about two codes per rank, so that each partition is
 /// decoded by itself; where the trace has no room for as many, they hold a few codes in all, and
-/// partitions are decoded together. One parameter is larger than the default bucket, some cross
-/// partition boundaries, and some are too short to decode alone.
+/// partitions are decoded together. One parameter is larger than the default bucket, and some cross
+/// partition boundaries.
+///
+/// No parameter is too short to decode alone. Where each partition is decoded by itself, neither is any
+/// part of a parameter that a rank holds, if all parameters, in their order, are cut into equal partitions.
 fn coded(spec: &RunSpec) -> Vec<Param> {
-    let (code, world_size) = (Plan::code(spec).length(), spec.world_size);
+    let code = Plan::code(spec).length();
+    let bias = Plan::code(spec).shortest() + 5;
     // Hooks fire from the last parameter to the first: the large one must not be the very first, or
     // nothing would be left for the flush at the boundary.
-    let mut params = Vec::new();
-    if let (true, Some(name)) = (spec.has_shape(Shape::Experts), Shape::Experts.param()) {
-        // The expert comes before all others: an engine keeps experts in separate buffers, and
-        // pieces that are cut off are recognised by what follows them.
-        params.push(Param::new(name, vec![code]));
-    }
-    params.push(Param::new("position.weight", vec![code + 2]));
-    params.push(Param::new("embed.weight", vec![4, code + 3]));
-    if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
-        params.push(Param { trainable: false, ..Param::new(name, vec![code]) });
-    }
-    let mut numel = code + 2 + 4 * (code + 3);
-    let apart = 2 * code * world_size + code;
+    let mut params = vec![
+        Param::new("position.weight", vec![code + 2]),
+        Param::new("embed.weight", vec![4, code + 3]),
+    ];
+    let apart = 2 * code * spec.world_size + code;
     let enough = if spec.recording.has_room_for(spec, apart) { apart } else { 0 };
-    let mut layer = 0;
-    while layer == 0 || numel < enough {
+    for layer in 0.. {
         for (part, shape) in [
             ("attn.weight", vec![3, code / 2 + 1]),
             ("norm.weight", vec![code]),
             ("mlp.weight", vec![code + 1, 2]),
-            ("mlp.bias", vec![5]),
+            ("mlp.bias", vec![bias]),
         ] {
-            numel += shape.iter().product::<usize>();
             params.push(Param::new(format!("layers.{layer}.{part}"), shape));
         }
-        layer += 1;
+        if total(&params) >= enough {
+            break;
+        }
     }
-    // An odd total, so that even a single rank has padding.
-    let head = if numel.is_multiple_of(2) { 7 } else { 6 };
-    params.push(Param::new("head.bias", vec![head]));
+    params.push(Param::new("head.bias", vec![bias]));
+    lay_out(&mut params, spec.world_size, Plan::code(spec).shortest());
+    if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
+        params.insert(2, Param { trainable: false, ..Param::new(name, vec![code]) });
+    }
+    if let (true, Some(name)) = (spec.has_shape(Shape::Experts), Shape::Experts.param()) {
+        // The expert comes before all others: an engine keeps experts in separate buffers, and
+        // pieces that are cut off are recognised by what follows them.
+        params.insert(0, Param::new(name, vec![code]));
+    }
     params
 }
 
-/// True if a parameter grows with the model. Biases do not: they stay too short to decode alone.
+/// Most elements by which a parameter becomes longer at a time.
+const LARGEST_UNIT: usize = 4;
+
+/// Makes parameters longer, so that their total is odd, which leaves padding even on a single rank, and no
+/// boundary between equal partitions lies close to the end of one. Partitions that are not much longer than
+/// `shortest`, the fewest elements that are decoded by themselves, have no such place for their boundaries.
+fn lay_out(params: &mut [Param], world_size: usize, shortest: usize) {
+    let apart = shortest + 2;
+    let mut partition = (total(params) + 1).div_ceil(world_size).next_multiple_of(2);
+    if partition < 2 * (apart + LARGEST_UNIT) {
+        if let Some(last) = params.last_mut() {
+            last.shape[0] += 1;
+        }
+        return;
+    }
+    // The last parameter takes what is left over, which grows with the partitions.
+    loop {
+        let mut grown = params.to_vec();
+        if let Some((last, others)) = grown.split_last_mut() {
+            let end = keep_apart(others, world_size, partition, apart);
+            let rest = (world_size * partition - 1).saturating_sub(end);
+            last.shape[0] = rest;
+            if rest >= shortest {
+                params.clone_from_slice(&grown);
+                return;
+            }
+        }
+        partition += 2;
+    }
+}
+
+/// Makes parameters longer until none of them ends close to a boundary between partitions; returns the number
+/// of their elements.
+fn keep_apart(params: &mut [Param], world_size: usize, partition: usize, apart: usize) -> usize {
+    let is_close = |end: usize| {
+        let boundary = (end + partition / 2) / partition;
+        (1..world_size).contains(&boundary) && end.abs_diff(boundary * partition) < apart
+    };
+    let mut end = 0;
+    for param in params {
+        while is_close(end + param.numel()) {
+            if let Some(longest) = param.shape.iter_mut().max() {
+                *longest += 1;
+            }
+        }
+        end += param.numel();
+    }
+    end
+}
+
+/// True if a parameter grows with the model. Biases do not: they stay as short as they can be decoded alone.
 fn grows(param: &Param) -> bool {
     param.name.ends_with("weight")
 }

@@ -271,6 +271,34 @@ mod tests {
     }
 
     #[test]
+    fn partition_boundaries_leave_no_part_too_short_to_decode() {
+        for world_size in 1..=8 {
+            for ga in 1..=8 {
+                for steps in 1..=3 {
+                    let (spec, plan) = plan(world_size, ga, steps);
+                    let shortest = Plan::code(&spec).shortest();
+                    let partition = plan.numel().div_ceil(world_size);
+                    for param in plan.params() {
+                        let range = param.range();
+                        let cuts = (1..world_size).map(|rank| rank * partition);
+                        let inner = cuts.filter(|cut| range.contains(cut) && *cut > range.start);
+                        let ends = inner.chain([range.end]);
+                        let mut start = range.start;
+                        for end in ends {
+                            assert!(
+                                end - start >= shortest,
+                                "{world_size} ranks, {ga} microbatches: {} {start}..{end}",
+                                param.name
+                            );
+                            start = end;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_larger_model_has_the_same_parameters_and_at_least_the_elements_that_were_asked_for() {
         for model in [Model::Coded, Model::Mlp] {
             let request = |parameters| SpecRequest {
