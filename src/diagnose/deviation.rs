@@ -52,6 +52,9 @@ pub enum Pattern {
     Missing(Vec<(usize, usize)>),
     /// Some gradients, as (rank, microbatch), are there several times and the others are right.
     Repeated(Vec<(usize, usize)>),
+    /// Some gradients, as (rank, microbatch), have the world size or the number of microbatches as their weight,
+    /// and the others are right.
+    PartlyScaled(Vec<(usize, usize)>, f64),
     /// All gradients have the same wrong weight.
     Scaled(f64),
     /// All gradients of a microbatch have the same weight, and microbatches have different ones, by
@@ -106,7 +109,12 @@ impl Pattern {
     /// Number of bits by which one element tells this pattern from others: those of single gradients agree in
     /// every other element, those of groups of gradients in every fourth.
     fn bits(&self) -> f64 {
-        let (Pattern::Missing(sources) | Pattern::Repeated(sources)) = self else { return 2.0 };
+        let (Pattern::Missing(sources)
+        | Pattern::Repeated(sources)
+        | Pattern::PartlyScaled(sources, _)) = self
+        else {
+            return 2.0;
+        };
         if sources.len() == 1 { 1.0 } else { 2.0 }
     }
 
@@ -405,7 +413,17 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     }
     let repeated = |weight: f64| weight > 1.5 && is(weight, weight.round());
     if gradients.iter().all(|&(_, _, weight)| is(weight, 1.0) || repeated(weight)) {
-        return Some(Pattern::Repeated(sources(&repeated)));
+        let wrong = sources(&repeated);
+        // Nothing is counted so often by chance as there are ranks or microbatches.
+        let factor = largest(gradients.iter().map(|&(_, _, weight)| weight));
+        let all_alike = gradients.iter().all(|&(_, _, w)| is(w, 1.0) || is(w, factor));
+        let counts = [world, replicas, spec.gradient_accumulation_steps];
+        let is_count = counts.iter().any(|&count| count > 2 && is(factor, count as f64));
+        return Some(if all_alike && is_count {
+            Pattern::PartlyScaled(wrong, factor)
+        } else {
+            Pattern::Repeated(wrong)
+        });
     }
     // The weights of groups of gradients, where all of a group have the same, and it is not 0.
     let by = |count: usize, group: &dyn Fn(usize, usize) -> usize| -> Option<Vec<f64>> {

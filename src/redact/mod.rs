@@ -302,6 +302,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::Interrupted
         | Event::Layout { .. }
         | Event::LossScaled { .. }
+        | Event::OptimizerCalled { .. }
         | Event::GradientNorm { .. }
         | Event::PhaseEntered { .. }
         | Event::Loss { .. }

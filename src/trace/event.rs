@@ -120,6 +120,13 @@ pub enum Event {
         /// True if the engine saw an overflow, and skipped the step.
         overflow: bool,
     },
+    /// The microbatches of a step after whose backward the engine called an optimizer; none if it called none.
+    OptimizerCalled {
+        /// Optimizer step.
+        step: usize,
+        /// The microbatches, ascending.
+        microbatches: Vec<usize>,
+    },
     /// The global norm of the gradient as the engine computed it, before clipping.
     GradientNorm {
         /// Optimizer step.

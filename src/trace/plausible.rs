@@ -49,6 +49,7 @@ impl Event {
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
+            | Event::OptimizerCalled { step, .. }
             | Event::WindowGivenUp { step, .. }
             | Event::StepTimed { step, .. }
             | Event::GradientNorm { step, .. } => (Some(step), None),

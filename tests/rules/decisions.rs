@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
 use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{Event, Payload, Point, Trace};
+use zprobe::trace::{Event, Payload, Point, Record, Trace};
 
 use super::scenarios::{crash, edit, fp16, request, scenarios};
 use super::simulator::{Cut, LOSS_SCALE, Simulation};
@@ -224,4 +224,36 @@ fn a_failure_of_the_environment_is_not_called_one_of_gradients() {
     assert!(message.contains("cannot run this configuration here"), "{message}");
     let limit = report.limit().unwrap();
     assert!(limit.contains("cannot step on CPU ranks"), "{limit}");
+}
+
+#[test]
+fn a_step_before_the_boundary_is_the_root_of_what_is_lost_and_left_over() {
+    let mut simulation = Simulation::new(SpecRequest { steps: Some(2), ..request() }, Cut::Flat);
+    simulation.weight = Box::new(|at, right| match (at.source.0 == at.step, at.source.2) {
+        (true, 0) => right,
+        (true, _) => 0.0,
+        (false, m) => f64::from(u8::from(m > 0 && at.step == 1)),
+    });
+    let mut trace = simulation.trace();
+    let boundary = simulation.spec.gradient_accumulation_steps - 1;
+    let place = trace.records.iter().position(|record| record.rank == Some(1)).unwrap();
+    let some = trace.records[place].clone();
+    let mut called = |microbatches: Vec<usize>| {
+        trace.records.retain(|it| !matches!(it.event, Event::OptimizerCalled { .. }));
+        for step in 0..2 {
+            let event = Event::OptimizerCalled { step, microbatches: microbatches.clone() };
+            trace.records.insert(place + 1, Record { event, ..some.clone() });
+        }
+        diagnose(&trace)
+    };
+    let report = called(vec![0]);
+    let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code.as_str(), finding.step), ("ZP110", Some(0)));
+    assert!(finding.message.contains("stepped after microbatch 0 of step 0"), "{finding:#?}");
+    assert!(finding.consequences.iter().any(|it| it.code == "ZP102"), "{finding:#?}");
+
+    assert!(!codes(&called(vec![boundary])).contains(&"ZP110"));
+    let report = called(vec![]);
+    let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert!(finding.message.contains("took no step after microbatch"), "{finding:#?}");
 }

@@ -20,6 +20,8 @@ class OptimizerTap:
         self.index = {}
         self.announced = 0
         self.consumed = {}
+        self.microbatch = 0  # The one that went backward last.
+        self.called = set()  # Microbatches after which the engine called the optimizer.
         self.active = False
         optimizer.register_step_pre_hook(self._before_step)
 
@@ -32,6 +34,8 @@ class OptimizerTap:
     def record(self, step):
         """Records the gradients consumed since the last call; no input if no step was taken."""
         self._announce()
+        self.channel.emit("optimizer-called", step=step, microbatches=sorted(self.called))
+        self.called = set()
         if self.consumed:
             fragments = range(len(self.fragments))
             gradients = [self.consumed.get(index) or self.held[index].nothing() for index in fragments]
@@ -44,6 +48,7 @@ class OptimizerTap:
     def _before_step(self, optimizer, args, kwargs):
         if not self.active:
             return
+        self.called.add(self.microbatch)
         self._meet()
         for group in optimizer.param_groups:
             for fragment in group["params"]:

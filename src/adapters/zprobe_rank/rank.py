@@ -173,6 +173,7 @@ class Observer:
         if self.tap is None:
             return
         at = self.at = dict(step=step, microbatch=microbatch)
+        self.tap.microbatch = microbatch
         self.channel.emit("loss", value=finite(loss.item()), **at)
         nodes, reached = graph.walk(loss, self.engine.graph_index())
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)

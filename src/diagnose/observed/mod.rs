@@ -57,6 +57,8 @@ pub struct Observed<'a> {
     pub not_observed: BTreeSet<(&'a str, &'a str)>,
     /// Loss scales, by (step, rank).
     pub scaled: BTreeMap<(usize, usize), Scaled>,
+    /// Microbatches after which the engine called an optimizer, by (step, rank).
+    pub called: BTreeMap<(usize, usize), &'a [usize]>,
     /// Global norms of the gradient as the engine computed them, by (step, rank).
     pub norms: BTreeMap<(usize, usize), Norm>,
     /// Digests as gathered in band.
@@ -99,6 +101,7 @@ impl<'a> Observed<'a> {
             remarks: BTreeMap::new(),
             not_observed: BTreeSet::new(),
             scaled: BTreeMap::new(),
+            called: BTreeMap::new(),
             norms: BTreeMap::new(),
             gathered: Vec::new(),
             digests: BTreeMap::new(),
@@ -428,6 +431,9 @@ impl<'a> Observed<'a> {
             Event::LossScaled { step, scale, overflow } => {
                 let scaled = Scaled { scale: *scale, overflow: *overflow };
                 self.scaled.insert((*step, rank), scaled);
+            }
+            Event::OptimizerCalled { step, microbatches } => {
+                self.called.insert((*step, rank), microbatches);
             }
             Event::GradientNorm { step, norm, limit } => {
                 self.norms.insert((*step, rank), Norm { norm: *norm, limit: *limit });

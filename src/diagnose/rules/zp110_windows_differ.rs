@@ -1,9 +1,10 @@
-//! ZP110: a trainer accumulates over another number of microbatches than the optimizer steps after.
+//! ZP110: the optimizer steps after other microbatches than it should, or a trainer accumulates over another
+//! number of them than the optimizer steps after.
 
 use super::super::Case;
 use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::Rule;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, by_rank, counted};
 use crate::report::words::amount;
 use crate::report::{Finding, RuleCode};
 
@@ -18,6 +19,54 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_some() {
+        of_script(case, rule)
+    } else {
+        of_engine(case, rule).into_iter().collect()
+    }
+}
+
+/// The steps that an engine took elsewhere than at the gradient accumulation boundary.
+fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let observed = &case.observed;
+    let ga = observed.spec.gradient_accumulation_steps;
+    let is_wrong = |step: usize, rank: usize, called: &[usize]| {
+        let took_none = called.is_empty();
+        called != [ga - 1]
+            && !observed.skipped(step, rank)
+            && !observed.failed_in(step, rank)
+            && (!took_none || case.placement.is_due(&case.plan, step, rank, ga))
+    };
+    let all = observed.called.iter();
+    let wrong: Vec<(usize, usize, &[usize])> = all
+        .map(|(&(step, rank), called)| (step, rank, *called))
+        .filter(|&(step, rank, called)| is_wrong(step, rank, called))
+        .collect();
+    let &(step, _, first) = wrong.first()?;
+    let boundary = ga - 1;
+    let mut finding = rule.finding(if first.is_empty() {
+        format!(
+            "the optimizer took no step after microbatch {boundary}, the boundary of step {step}"
+        )
+    } else {
+        format!(
+            "the optimizer stepped after {} of step {step}; its boundary is microbatch {boundary}",
+            counted("microbatch", first),
+        )
+    });
+    let of_step = wrong.iter().filter(|it| it.0 == step);
+    let words = |called: &[usize]| match called {
+        [] => "no step".to_owned(),
+        called => format!("a step after {}", counted("microbatch", called)),
+    };
+    finding.evidence.extend(by_rank(of_step.map(|&(_, rank, called)| (rank, words(called)))));
+    let steps = wrong.iter().map(|it| it.0).collect();
+    let holders = Extent::of(wrong.iter().map(|it| it.1), observed.spec.world_size);
+    Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
+}
+
+/// The trainers of a script that are set to another number of microbatches than optimizers stepped after.
+fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let taken = observed.spec.gradient_accumulation_steps;
     let of_all = observed.remarks.iter().flat_map(|(rank, it)| {

@@ -6,7 +6,7 @@ use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Pattern, missing};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
-use crate::report::{Finding, RuleCode};
+use crate::report::{Contribution, Finding, RuleCode};
 
 /// The rules of this family: each has a name, its page, and the rules that explain its findings.
 pub(super) const RULES: [Rule; 7] = [
@@ -15,32 +15,32 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP102",
         "microbatch-missing",
         include_str!("../../../docs/rules/ZP102.md"),
-        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801"]),
     ),
     of("ZP103", "microbatch-repeated", include_str!("../../../docs/rules/ZP103.md"), &[]),
     of(
         "ZP104",
         "not-averaged",
         include_str!("../../../docs/rules/ZP104.md"),
-        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP801"]),
     ),
     of(
         "ZP105",
         "wrongly-scaled",
         include_str!("../../../docs/rules/ZP105.md"),
-        &RuleCode::all(["ZP202", "ZP401", "ZP402", "ZP605"]),
+        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605"]),
     ),
     of(
         "ZP106",
         "leftover-gradient",
         include_str!("../../../docs/rules/ZP106.md"),
-        &RuleCode::all(["ZP402", "ZP701"]),
+        &RuleCode::all(["ZP110", "ZP402", "ZP701"]),
     ),
     of(
         "ZP107",
         "unexplained-gradient",
         include_str!("../../../docs/rules/ZP107.md"),
-        &RuleCode::all(["ZP201", "ZP401", "ZP402", "ZP501", "ZP605", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP605", "ZP801"]),
     ),
 ];
 
@@ -61,7 +61,10 @@ fn code(pattern: &Pattern) -> RuleCode {
         Pattern::Missing(_) => "ZP102",
         Pattern::Repeated(_) => "ZP103",
         Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
-        Pattern::Scaled(_) | Pattern::ByMicrobatch(_) | Pattern::ByRank(_) => "ZP105",
+        Pattern::PartlyScaled(..)
+        | Pattern::Scaled(_)
+        | Pattern::ByMicrobatch(_)
+        | Pattern::ByRank(_) => "ZP105",
         Pattern::Leftover => "ZP106",
         Pattern::Ambiguous(_) | Pattern::Unexplained => "ZP107",
     })
@@ -104,7 +107,9 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     let gradients = match &deviation.pattern {
         Pattern::BoundaryLeak => of_every_rank(&[spec.gradient_accumulation_steps - 1]),
         Pattern::PartlyAveraged(microbatches) => of_every_rank(microbatches),
-        Pattern::Missing(sources) | Pattern::Repeated(sources) => sources.iter().copied().collect(),
+        Pattern::Missing(sources)
+        | Pattern::Repeated(sources)
+        | Pattern::PartlyScaled(sources, _) => sources.iter().copied().collect(),
         _ => Extent::All,
     };
     let numbers = |names: &Vec<String>| -> Option<Extent<usize>> {
@@ -155,7 +160,21 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         ),
         Pattern::Repeated(sources) => {
             let repeated = sources_text(sources, world);
-            (format!("the gradient of {repeated} was counted more than once"), vec![])
+            let counts = [(world, "of ranks"), (spec.gradient_accumulation_steps, "of microbatches")];
+            let twice = counts.into_iter().find(|(count, _)| *count == 2 && has_weight(example, 2.0));
+            let facts = twice.map(|(_, what)| {
+                format!("2 is also the number {what}: a division by it that is missing looks the same")
+            });
+            (
+                format!("the gradient of {repeated} was counted more than once"),
+                facts.into_iter().collect(),
+            )
+        }
+        Pattern::PartlyScaled(sources, factor) => {
+            let slips = likely(case, deviation.step, *factor);
+            let of = sources_text(sources, world);
+            let weight = weight_text(*factor);
+            (format!("the gradient of {of} has weight {weight} instead of 1{slips}"), vec![])
         }
         Pattern::NotAveraged => (not_averaged(""), vec![]),
         Pattern::PartlyAveraged(microbatches) => {
@@ -211,6 +230,13 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             )],
         ),
     }
+}
+
+/// True if every wrong weight of an entry is this one.
+fn has_weight(entry: &Contribution, wrong: f64) -> bool {
+    let pairs = entry.weights.iter().flatten().zip(entry.expected.iter().flatten());
+    let is = |weight: f64, other: f64| (weight - other).abs() <= entry.tolerance;
+    pairs.into_iter().all(|(weight, expected)| is(*weight, *expected) || is(*weight, wrong))
 }
 
 /// The message about groups of gradients that are scaled differently.

@@ -33,7 +33,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             .collect();
         let mut finding = if !skipped.is_empty() && !taken.is_empty() {
             rule.finding(format!(
-                "{} skipped step {step} because of an overflow and {} took it",
+                "the overflow flag was not shared: {} skipped step {step} because of an overflow and {} took \
+                 it",
                 counted("rank", &skipped),
                 counted("rank", &taken),
             ))

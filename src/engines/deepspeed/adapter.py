@@ -68,6 +68,8 @@ class Engine(BaseEngine):
             self._watch_reduction()
 
     def begin(self, step, microbatch):
+        if microbatch == 0:
+            self.skipped = self.engine.skipped_steps
         if self.buckets is not None:
             self.buckets.begin(step, microbatch)
 
@@ -115,7 +117,7 @@ class Engine(BaseEngine):
         overflow = getattr(self.wrapper, "overflow", None)
         if overflow is None and self.scale is None:
             return None
-        return self.scale or 1.0, bool(overflow) or not self.engine.was_step_applied()
+        return self.scale or 1.0, self.engine.skipped_steps > self.skipped
 
     def gradient_norm(self):
         norm = self.engine.get_global_grad_norm()
