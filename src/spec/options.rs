@@ -6,6 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::deepspeed::Member;
 use super::{
     Dataflow, Dtype, Engine, EngineSettings, Fault, RunSpec, ScriptOptions, Shape, SpecRequest,
     named_enum,
@@ -59,6 +60,8 @@ pub struct DeepSpeedOptions {
     pub reduce_scatter: Option<bool>,
     /// `bf16.immediate_grad_update`
     pub immediate_grad_update: Option<bool>,
+    /// Keys of the configuration that have no flag of their own.
+    pub set: Vec<Member>,
 }
 
 impl NativeOptions {
@@ -105,6 +108,7 @@ impl DeepSpeedOptions {
             contiguous_gradients: request.contiguous_gradients,
             reduce_scatter: request.reduce_scatter,
             immediate_grad_update: request.immediate_grad_update,
+            set: request.deepspeed_set.clone(),
         }
     }
 }
@@ -178,6 +182,11 @@ impl RunSpec {
         let buckets =
             self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.reduce_scatter);
         buckets.or_else(|| self.deepspeed()?.reduce_scatter)
+    }
+
+    /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
+    pub fn deepspeed_set(&self) -> Vec<Member> {
+        self.deepspeed().map(|deepspeed| deepspeed.set.clone()).unwrap_or_default()
     }
 
     /// True if `BF16_Optimizer` fills its accumulator from hooks.
@@ -342,6 +351,9 @@ pub(super) struct Written {
     /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
     /// `bf16.immediate_grad_update`).
     immediate_grad_update: Option<bool>,
+    /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    deepspeed_set: Vec<Member>,
     /// Settings of DDP; none for other engines.
     ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
@@ -391,6 +403,7 @@ impl From<EngineSettings> for Written {
                 contiguous_gradients: deepspeed.contiguous_gradients,
                 reduce_scatter: deepspeed.reduce_scatter,
                 immediate_grad_update: deepspeed.immediate_grad_update,
+                deepspeed_set: deepspeed.set,
                 ..none
             },
             EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
@@ -413,6 +426,7 @@ impl TryFrom<Written> for EngineSettings {
             contiguous_gradients: written.contiguous_gradients,
             reduce_scatter: written.reduce_scatter,
             immediate_grad_update: written.immediate_grad_update,
+            deepspeed_set: written.deepspeed_set,
             allgather_bucket_size: written.allgather_bucket_size,
             parameter_groups: written.parameter_groups,
             inject: written.inject,

@@ -9,7 +9,7 @@ use super::document::number;
 
 /// Sections that the probe replaces: it brings an optimizer of its own, whose settings are those
 /// of the file, and has no schedule.
-const REPLACED: &[&str] = &["optimizer", "scheduler"];
+pub(super) const REPLACED: &[&str] = &["optimizer", "scheduler"];
 
 /// The configuration for `spec`: a file over which [`overrule`] has put the flags, or else what
 /// follows from the flags. Settings that neither gives are left to DeepSpeed.

@@ -15,6 +15,7 @@ mod complete;
 mod document;
 mod hjson;
 mod key;
+mod member;
 mod message;
 mod native;
 mod optimizer;
@@ -35,6 +36,7 @@ use batch::{Asked, Batch, BatchError};
 use check::Checked;
 pub(super) use complete::{complete, put, write_dtype, write_loss_scale};
 pub(super) use document::number;
+pub use member::Member;
 pub use message::{ConfigError, Note, Problem};
 use message::{Kind, MOST_SHOWN, Remark, Spot};
 #[cfg(test)]

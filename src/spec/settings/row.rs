@@ -69,6 +69,8 @@ pub(super) enum Key<T> {
     /// At this dotted path of every file that DeepSpeed is given, whether or not a flag asked for
     /// it.
     AlwaysAt(&'static str),
+    /// At the dotted path that the value itself names.
+    Anywhere(Write<T>),
     /// At several dotted paths, with their names and the function that sets them.
     Written(&'static str, Write<T>),
 }
@@ -259,7 +261,7 @@ impl<S: Slot> Setting for Row<S> {
             default: self.default_in_words(),
             engines: self.engines,
             key: match self.key {
-                Key::None => None,
+                Key::None | Key::Anywhere(_) => None,
                 Key::At(path) | Key::AskedAt(path) | Key::AlwaysAt(path) => Some(path),
                 Key::Written(keys, _) => Some(keys),
             },
@@ -337,7 +339,7 @@ impl<S: Slot> Setting for Row<S> {
     fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest) {
         let by_flag = match self.key {
             Key::None | Key::AlwaysAt(_) => true,
-            Key::AskedAt(_) => !(self.said)(spec).values().is_empty(),
+            Key::AskedAt(_) | Key::Anywhere(_) => !(self.said)(spec).values().is_empty(),
             Key::At(_) | Key::Written(..) => false,
         };
         if by_flag {
@@ -350,7 +352,7 @@ impl<S: Slot> Setting for Row<S> {
             match self.key {
                 Key::None | Key::AlwaysAt(_) => {}
                 Key::At(path) | Key::AskedAt(path) => put(file, path, value.json()),
-                Key::Written(_, write) => write(file, value),
+                Key::Anywhere(write) | Key::Written(_, write) => write(file, value),
             }
         }
     }

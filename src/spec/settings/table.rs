@@ -11,7 +11,7 @@ use super::row::Reduction::{Keep, KeepAlways};
 use super::row::{Key, Row, Setting, configured, is_passed_on};
 use super::value::Slot;
 use crate::spec::checks::MIB;
-use crate::spec::deepspeed::{write_dtype, write_loss_scale};
+use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, Gpus, Invalid,
@@ -201,6 +201,13 @@ settings! {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
         key: Key::AskedAt("bf16.immediate_grad_update"),
         said: |spec| spec.immediate_grad_update(),
+    }
+
+    /// Key of DeepSpeed's configuration, as KEY=VALUE, for what has no flag; may be repeated
+    "--deepspeed-set" deepspeed_set: Vec<Member>, {
+        heading: "DeepSpeed", placeholder: "KEY=VALUE", engines: DEEPSPEED,
+        key: Key::Anywhere(Member::write),
+        said: |spec| spec.deepspeed_set(),
     }
 
     /// Most elements that one all-gather of parameters returns

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::Value as Json;
 
-use crate::spec::deepspeed::number;
+use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
     BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, LossScale, Model,
     Observation, Offload, Optimizer, Shape,
@@ -69,7 +69,7 @@ displayed!(
     Offload,
     CommHook
 );
-displayed!(Observation, Model, Shape, Fault);
+displayed!(Observation, Model, Shape, Fault, Member);
 
 fn displayed(value: &impl Display) -> Option<String> {
     Some(value.to_string())
