@@ -316,10 +316,10 @@ fn certain_patterns(
     decoded: &Decoded,
     entry: &Contribution,
 ) -> Vec<Pattern> {
-    let mut patterns = Vec::new();
-    if let Some(pattern) = pattern(observed, decoded, entry) {
-        patterns.push(pattern);
-    }
+    let mut patterns = match (pattern(observed, decoded, entry), lost_and_repeated(entry)) {
+        (Some(Pattern::Unexplained), Some(both)) => both.into(),
+        (pattern, _) => Vec::from_iter(pattern),
+    };
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
@@ -439,6 +439,29 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let by_microbatch = || by(boundary + 1, &|_, m| m).map(Pattern::ByMicrobatch);
     let by_rank = || by(world, &|rank, _| rank).map(Pattern::ByRank);
     by_microbatch().or_else(by_rank).or(Some(Pattern::Unexplained))
+}
+
+/// The gradients that are missing and those that are there several times, if each gradient is there a whole number of
+/// times and there are some of both.
+fn lost_and_repeated(entry: &Contribution) -> Option<[Pattern; 2]> {
+    if entry.residual > entry.tolerance {
+        return None;
+    }
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    let (mut lost, mut repeated) = (Vec::new(), Vec::new());
+    for (rank, (weights, expected)) in entry.weights.iter().zip(&entry.expected).enumerate() {
+        for (m, (&weight, &expected)) in weights.iter().zip(expected).enumerate() {
+            match (expected != 0.0, weight.round()) {
+                (_, count) if count < 0.0 || !is(weight, count) => return None,
+                (true, 0.0) => lost.push((rank, m)),
+                (true, count) if count > 1.0 => repeated.push((rank, m)),
+                (false, count) if count != 0.0 => return None,
+                _ => {}
+            }
+        }
+    }
+    let has_both = !lost.is_empty() && !repeated.is_empty();
+    has_both.then_some([Pattern::Missing(lost), Pattern::Repeated(repeated)])
 }
 
 /// True if the boundary microbatch is the only one that uses the parameters.

@@ -304,19 +304,26 @@ impl DdpOptions {
     }
 }
 
-/// Settings of `fully_shard`, by the names of its arguments.
+/// Settings of FSDP2: arguments of `fully_shard` by their names, and the use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp2Options {
     /// True if parameters are freed between forward and backward.
     pub reshard_after_forward: bool,
+    /// True if gradients are reduced in every microbatch, and not at the boundary alone
+    /// (`set_requires_gradient_sync`).
+    #[serde(default)]
+    pub reduce_every_microbatch: bool,
 }
 
 impl Fsdp2Options {
     /// The settings that a request asks for.
     pub(super) fn new(request: &SpecRequest) -> Self {
         let asked = request.or_default(Engine::Fsdp2);
-        Self { reshard_after_forward: asked.reshard_after_forward() }
+        Self {
+            reshard_after_forward: asked.reshard_after_forward(),
+            reduce_every_microbatch: asked.reduce_every_microbatch(),
+        }
     }
 }
 

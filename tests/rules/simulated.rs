@@ -316,3 +316,12 @@ fn a_frozen_parameter_that_changes_is_found() {
     assert_eq!(finding.param.as_deref(), Some(name));
     assert_eq!(finding.consequences[0].code, "ZP601");
 }
+
+#[test]
+fn gradients_that_are_lost_and_others_in_their_place_are_two_findings() {
+    let mut simulation = Simulation::new(request(2, 4, &[]), Cut::Flat);
+    simulation.weight = Box::new(|at, right| if at.source.2 == 3 { 2.0 * right } else { 0.0 });
+    let report = simulation.report();
+    assert_eq!(codes(&report), ["ZP102", "ZP103"]);
+    assert_eq!(report.findings[1].microbatch, Some(3));
+}

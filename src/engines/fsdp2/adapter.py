@@ -35,8 +35,9 @@ class Engine(LoopEngine):
         options = dict(
             mesh=init_device_mesh("cpu", (spec["world_size"],)),
             mp_policy=self.policy,
-            **spec["fsdp2"],
+            reshard_after_forward=spec["fsdp2"]["reshard_after_forward"],
         )
+        self.every_microbatch = spec["fsdp2"]["reduce_every_microbatch"]
         # One group of parameters for each block, and one for the rest.
         blocks = getattr(self.model, "layers", self.model)
         for block in blocks.children():
@@ -63,7 +64,7 @@ class Engine(LoopEngine):
             self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
 
     def accumulation(self, final):
-        self.model.set_requires_gradient_sync(final)
+        self.model.set_requires_gradient_sync(final or self.every_microbatch)
         return super().accumulation(final)
 
     def forward(self, *data):
@@ -89,8 +90,9 @@ class Engine(LoopEngine):
 
     def accumulated(self, microbatch):
         """numel elements, the unsharded gradients that wait for the boundary: in the dtype that is reduced in,
-        or in the run's where nothing has been added up yet."""
-        if self.shards is None or microbatch + 1 == self.spec["gradient_accumulation_steps"]:
+        or in the run's where nothing has been added up yet. None wait where every microbatch is reduced."""
+        boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
+        if self.shards is None or boundary or self.every_microbatch:
             return None
         return Pieces([waiting(shard) for shard in self.shards])
 

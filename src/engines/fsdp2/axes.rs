@@ -16,13 +16,14 @@ pub(super) fn axes() -> Axes {
     .collect();
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
     let keep = ("no reshard-after-forward", "--reshard-after-forward false");
+    let every = ("reduced in every microbatch", "--reduce-every-microbatch true");
     let clips = ("clipping always", "--gradient-clipping 0.125");
     Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..1].to_vec(),
         bases,
-        factors: vec![choices(&counts), choices(&[keep]), clipping()],
-        partners: choices(&[counts[0], counts[1], counts[2], keep, clips]),
+        factors: vec![choices(&counts), choices(&[keep]), choices(&[every]), clipping()],
+        partners: choices(&[counts[0], counts[1], counts[2], keep, every, clips]),
         shapes: shapes_without(&[Shape::LateNoSync, Shape::Experts]),
         grid: vec![choices(&counts), choices(&[keep])],
     }

@@ -2,7 +2,7 @@
 
 mod axes;
 
-use super::source::{arguments, torch};
+use super::source::{arguments, torch, truth};
 use super::{Project, Python, Room};
 use crate::spec::{Dtype, Point, RunSpec};
 
@@ -36,5 +36,6 @@ fn standalone(spec: &RunSpec) -> Result<String, String> {
     Ok(include_str!("standalone.py")
         .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
         .replace("torch.float32  #: reduce_dtype", reduce)
-        .replace("{}  #: options", &arguments(&fsdp2, &[])))
+        .replace("False  #: every_microbatch", truth(fsdp2.reduce_every_microbatch))
+        .replace("{}  #: options", &arguments(&fsdp2, &["reduce_every_microbatch"])))
 }

@@ -5,6 +5,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 COMPUTE_DTYPE = torch.bfloat16  #: compute_dtype
 REDUCE_DTYPE = torch.float32  #: reduce_dtype
+EVERY_MICROBATCH = False  #: every_microbatch
 OPTIONS = {}  #: options
 
 
@@ -26,7 +27,7 @@ class Engine:
         return "fully_shard"
 
     def accumulation(self, final):
-        self.model.set_requires_gradient_sync(final)
+        self.model.set_requires_gradient_sync(final or EVERY_MICROBATCH)
         return contextlib.nullcontext()
 
     def forward(self, *pieces):

@@ -294,6 +294,12 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
     }
 
+    /// Reduce gradients in every microbatch, and not at the boundary alone
+    "--reduce-every-microbatch" reduce_every_microbatch: Option<bool> = |_| false, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.reduce_every_microbatch),
+    }
+
     /// Part of the engine that is observed: everything, or only the parameters after each step
     "--observe" observe: Option<Observation> = |_| Observation::Full, {
         said: |spec| Some(spec.observe),

@@ -31,6 +31,7 @@ probes! {
     "fsdp2-bf16-reduce-bf16",
     "fsdp2-clipping",
     "fsdp2-dense",
+    "fsdp2-every-microbatch",
     "fsdp2-fp16",
     "fsdp2-fp32",
     "fsdp2-ga1",
