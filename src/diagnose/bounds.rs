@@ -93,6 +93,11 @@ pub const FACTORS: usize = 4;
 /// two and not derived.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
+/// Largest distance of a buffer from a sum in fewer bits than were asked for, as a share of its distance from
+/// every sum that was asked for, with which the narrower sum is what it holds. Chosen: a sum that is computed
+/// as the engine did leaves nothing, and noise of another origin is as far from one sum as from the other.
+pub const NEARER: f64 = 0.5;
+
 /// Probability that elements agree by chance with weights that they do not hold, as the number `n` in 2⁻ⁿ:
 /// two different sets of weights agree in every other element, at most.
 pub const DETERMINED_BITS: f64 = 8.0;

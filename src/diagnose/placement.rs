@@ -125,9 +125,11 @@ impl Placement {
         self.partition(rank).is_none_or(|held| held.iter().any(|fragment| used(fragment.param)))
     }
 
-    /// True if every rank's optimizer holds the same.
-    pub fn is_replicated(&self) -> bool {
-        self.is_complete() && self.partitions.windows(2).all(|pair| pair[0] == pair[1])
+    /// The first rank whose optimizer holds the same as this rank's; none if this rank never described
+    /// what it holds.
+    pub fn first_replica(&self, rank: usize) -> Option<usize> {
+        let held = self.partitions.get(rank)?.as_ref()?;
+        self.partitions.iter().position(|other| other.as_ref() == Some(held))
     }
 
     /// Cuts a run of elements wherever some rank's partition is cut.

@@ -2,7 +2,7 @@
 
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
-use crate::engines::{self, Limit, Package};
+use crate::engines::{self, Features, Limit, Package};
 use crate::spec::RunSpec;
 
 /// A line for each kind of run that some machines cannot make, if the interpreter was asked about
@@ -15,16 +15,48 @@ pub fn limits(python: &Python) -> Vec<Check> {
 /// Names, in [`Python::about_engines`], of the facts that say whether a run can be made; none where
 /// nothing has to be asked.
 pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
-    concerning(spec)
-        .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken])
+    let of_dtype = concerning(spec)
+        .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken]);
+    let of_features = features(spec).map_or_else(Vec::new, |(package, features)| {
+        if (features.needed)(spec).is_empty() {
+            Vec::new()
+        } else {
+            vec![package.module, features.fact]
+        }
+    });
+    of_dtype.into_iter().chain(of_features).collect()
 }
 
 /// Reason why a run cannot be made here, with advice; none where nothing is known against it.
 pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
-    let (package, limit) = concerning(spec)?;
-    let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
-    let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
-    Some(format!("{}{advice}", check.detail))
+    let of_dtype = || {
+        let (package, limit) = concerning(spec)?;
+        let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
+        let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
+        Some(format!("{}{advice}", check.detail))
+    };
+    of_dtype().or_else(|| lacking(python, spec))
+}
+
+/// The first feature that a run needs and the installed engine does not have.
+fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
+    let (package, features) = features(spec)?;
+    let has = python.fact(features.fact).value()?.as_array()?;
+    let needed = (features.needed)(spec);
+    let (feature, flag) =
+        needed.into_iter().find(|(feature, _)| !has.iter().any(|it| it == feature))?;
+    let version = python.version(&package);
+    let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
+    Some(format!(
+        "{}{release} has no {feature}; leave out {flag}, or use a release that has it",
+        package.title
+    ))
+}
+
+/// The features of a run's engine, and the package whose releases have them.
+fn features(spec: &RunSpec) -> Option<(Package, &'static Features)> {
+    let engine = engines::of(spec.engine()).python.as_ref()?;
+    Some((engine.packages().last()?, engine.features.as_ref()?))
 }
 
 /// The limit of a run's engine, if it concerns the run's dtype.

@@ -53,6 +53,8 @@ pub struct Python {
     pub advice: &'static str,
     /// A dtype in which the engine does not run on every machine.
     pub limit: Option<Limit>,
+    /// Features that only some releases of the engine have; none where all are in every release.
+    pub features: Option<Features>,
     /// Files of the engine's adapter, a Python package, by name. `adapter.py` has the class
     /// `Engine`.
     pub adapter: &'static [(&'static str, &'static str)],
@@ -87,6 +89,14 @@ pub struct Limit {
     pub other_cpu: &'static str,
     /// Advice where the engine refuses the dtype though the CPU has it.
     pub other_release: &'static str,
+}
+
+/// Features that only some releases of an engine have. The engine is asked before a run that needs one.
+pub struct Features {
+    /// Name of the fact that lists the features of the installed engine.
+    pub fact: &'static str,
+    /// The features that a run needs, each with the flag that asks for it.
+    pub needed: fn(&RunSpec) -> Vec<(String, String)>,
 }
 
 named_enum! {

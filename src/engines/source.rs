@@ -36,6 +36,7 @@ pub(crate) fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
     if let Ok(Value::Object(options)) = serde_json::to_value(options) {
         for (name, value) in options.iter().filter(|(name, _)| !beside.contains(&name.as_str())) {
             let value = match value {
+                Value::Null => "None".to_owned(),
                 Value::Bool(value) => truth(*value).to_owned(),
                 Value::String(text) => literal(text),
                 number => number.to_string(),

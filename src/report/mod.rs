@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use self::contribution::{Contribution, Elements, Possible};
 pub use self::exit::Exit;
 pub use self::form::Form;
-pub use self::precision::Precision;
+pub use self::precision::{Over, Precision};
 pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
 use crate::trace::{FlushReason, Outcome, Point};

@@ -92,3 +92,57 @@ pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
     }
     problems
 }
+
+/// Refuses a loss scale that the optimizer of a run of DeepSpeed does not take.
+pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(scale) = spec.override_loss_scale() else { return Vec::new() };
+    let offload = Some(spec.offload);
+    let dataflow = Dataflow::of_deepspeed(spec.stage, spec.dtype, spec.grad_accum_dtype, offload);
+    if spec.stage > 0 && dataflow != Dataflow::Accumulator {
+        return Vec::new();
+    }
+    vec![Invalid::contradiction(
+        format!("--override-loss-scale {scale}"),
+        "DeepSpeed's optimizers of these settings take none; use --stage 2 or 3, or --stage 1 with \
+         --grad-accum-dtype bf16",
+    )]
+}
+
+/// Refuses settings of FSDP2 that contradict each other, or that CPU ranks cannot have.
+pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
+    let replicas = fsdp2.replicas;
+    let at_boundary = fsdp2.all_reduce_at_boundary;
+    let over_average = fsdp2.gradient_divide_factor.map(|divisor| divisor / spec.world_size as f64);
+    let divisor =
+        || format!("--gradient-divide-factor {}", fsdp2.gradient_divide_factor.unwrap_or_default());
+    let rows = [
+        (
+            replicas > 1 && !spec.world_size.is_multiple_of(replicas),
+            format!("--replicas {replicas} with {} ranks", spec.world_size),
+            "each replica has equally many ranks; use a number that divides --nproc-per-node",
+        ),
+        (
+            at_boundary && replicas == 1,
+            "--all-reduce-at-boundary".to_owned(),
+            "a single replica has no others to be summed with; add --replicas 2",
+        ),
+        (
+            at_boundary && !fsdp2.reduce_every_microbatch,
+            "--all-reduce-at-boundary".to_owned(),
+            "nothing is reduced before the boundary; add --reduce-every-microbatch true",
+        ),
+        (
+            over_average.is_some_and(|ratio| !(ratio > 0.0 && ratio.log2().fract() == 0.0)),
+            divisor(),
+            "codes stay exact only if it is the number of ranks times a power of two",
+        ),
+        (
+            over_average.is_some() && !fsdp2.force_sum_reduction,
+            divisor(),
+            "Gloo cannot multiply before it sums, as FSDP2 asks of NCCL; add --force-sum-reduction true",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
+}

@@ -182,6 +182,10 @@ impl RunSpec {
 /// the engine.
 const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 
+/// Reason why some engines do not have the shape `different-start`.
+const NOTHING_BROADCAST: &str =
+    "it sends no rank's parameters to the others; use --engine ddp or --engine deepspeed";
+
 /// Reason why only some engines have the shape `penalty-backward`.
 const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only what their own forward \
      prepared, and stage 3's parameters are empty outside of it; use --engine deepspeed with --stage 0, 1 or 2";
@@ -226,6 +230,7 @@ static NATIVE: Traits = Traits {
         Shape::TupleOutput | Shape::DictOutput => {
             Some("the native engine is handed the loss itself; choose another with --engine")
         }
+        Shape::DifferentStart => Some(NOTHING_BROADCAST),
         _ => None,
     },
 };
@@ -269,6 +274,9 @@ static DEEPSPEED: Traits = Traits {
             Some("outside of forward, stage 3's parameters are empty; use --stage 2")
         }
         Shape::PenaltyBackward if spec.stage == 3 => Some(NOTHING_BESIDE_FORWARD),
+        Shape::LossBackward if spec.stage == 0 && spec.dtype != Dtype::Fp32 => Some(
+            "DeepSpeed's optimizers of stage 0 want its own backward; use --stage 1, 2 or 3, or --dtype fp32",
+        ),
         Shape::Experts if spec.stage == 3 => {
             Some("DeepSpeed has no experts in stage 3; use --stage 0, 1 or 2")
         }
@@ -332,6 +340,7 @@ static FSDP2: Traits = Traits {
              ddp",
         ),
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
+        Shape::DifferentStart => Some(NOTHING_BROADCAST),
         _ => None,
     },
 };

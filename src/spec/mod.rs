@@ -258,6 +258,11 @@ impl Dtype {
         }
     }
 
+    /// True if fewer integers are exact in this dtype than in `other`.
+    pub const fn is_narrower_than(self, other: Dtype) -> bool {
+        self.exact_integers() < other.exact_integers()
+    }
+
     /// Largest `n` such that every integer in `-n..=n` is exact in this dtype.
     pub const fn exact_integers(self) -> usize {
         match self {

@@ -60,6 +60,11 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     }
     params.push(Param::new("head.bias", vec![bias]));
     lay_out(&mut params, spec.world_size, Plan::code(spec).shortest());
+    if let (true, Some(name)) = (spec.has_shape(Shape::Scalars), Shape::Scalars.param()) {
+        // Two, which keeps the total odd; the second one is the first to go backward.
+        params.insert(2, Param::new(name, vec![1]));
+        params.push(Param::new("shift.weight", vec![1]));
+    }
     if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
         params.insert(2, Param { trainable: false, ..Param::new(name, vec![code]) });
     }

@@ -60,6 +60,8 @@ pub struct DeepSpeedOptions {
     pub reduce_scatter: Option<bool>,
     /// `bf16.immediate_grad_update`
     pub immediate_grad_update: Option<bool>,
+    /// Loss scale that the training loop sets by itself (the optimizer's `override_loss_scale`).
+    pub override_loss_scale: Option<f64>,
     /// Keys of the configuration that have no flag of their own.
     pub set: Vec<Member>,
 }
@@ -108,6 +110,7 @@ impl DeepSpeedOptions {
             contiguous_gradients: request.contiguous_gradients,
             reduce_scatter: request.reduce_scatter,
             immediate_grad_update: request.immediate_grad_update,
+            override_loss_scale: request.override_loss_scale,
             set: request.deepspeed_set.clone(),
         }
     }
@@ -193,6 +196,11 @@ impl RunSpec {
     pub fn immediate_grad_update(&self) -> Option<bool> {
         self.deepspeed()?.immediate_grad_update
     }
+
+    /// Loss scale that the training loop sets by itself.
+    pub fn override_loss_scale(&self) -> Option<f64> {
+        self.deepspeed()?.override_loss_scale
+    }
 }
 
 named_enum! {
@@ -216,8 +224,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// DDP's communication hooks that come with PyTorch
-    /// (`torch.distributed.algorithms.ddp_comm_hooks.default_hooks`).
+    /// DDP's communication hooks that come with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
     pub enum CommHook {
         /// No hook: the reducer's own all-reduce.
         None = "none",
@@ -225,6 +232,13 @@ named_enum! {
         Fp16Compress = "fp16-compress",
         /// `bf16_compress_hook`
         Bf16Compress = "bf16-compress",
+        /// `allreduce_hook`
+        AllReduce = "all-reduce",
+        /// `powerSGD_hook`, asked to compress nothing: the hook's own way with tensors that it leaves as they
+        /// are, from the third step on
+        PowerSgd = "power-sgd",
+        /// `post_localSGD_hook`, whose local steps begin after the last step of the run
+        PostLocalSgd = "post-local-sgd",
     }
 }
 
@@ -232,7 +246,9 @@ impl CommHook {
     /// Dtype in which gradients of a model in `dtype` cross the ranks.
     pub const fn dtype(self, dtype: Dtype) -> Dtype {
         match self {
-            CommHook::None => dtype,
+            CommHook::None | CommHook::AllReduce | CommHook::PowerSgd | CommHook::PostLocalSgd => {
+                dtype
+            }
             CommHook::Fp16Compress => Dtype::Fp16,
             CommHook::Bf16Compress => Dtype::Bf16,
         }
@@ -305,7 +321,7 @@ impl DdpOptions {
 }
 
 /// Settings of FSDP2: arguments of `fully_shard` by their names, and the use of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp2Options {
     /// True if parameters are freed between forward and backward.
@@ -314,6 +330,36 @@ pub struct Fsdp2Options {
     /// (`set_requires_gradient_sync`).
     #[serde(default)]
     pub reduce_every_microbatch: bool,
+    /// True if parameters are freed after the backward of every microbatch, and not at the boundary alone
+    /// (`set_reshard_after_backward`).
+    #[serde(default = "yes")]
+    pub reshard_after_backward: bool,
+    /// Number of groups of ranks that each hold the whole model, sharded among them (HSDP); 1 for a mesh of one
+    /// dimension.
+    #[serde(default = "one")]
+    pub replicas: usize,
+    /// True if gradients are summed over the replicas at the boundary alone, and within a replica in every
+    /// microbatch (`set_requires_all_reduce`).
+    #[serde(default)]
+    pub all_reduce_at_boundary: bool,
+    /// Divisor of the sum over the ranks (`set_gradient_divide_factor`); none for the world size.
+    #[serde(default)]
+    pub gradient_divide_factor: Option<f64>,
+    /// True if collectives only sum, and FSDP2 divides by itself (`set_force_sum_reduction_for_comms`).
+    #[serde(default)]
+    pub force_sum_reduction: bool,
+    /// True if the parameters are replaced by those of a state dict before the first step
+    /// (`load_state_dict(assign=True)`).
+    #[serde(default)]
+    pub assign_state_dict: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Fsdp2Options {
@@ -323,6 +369,12 @@ impl Fsdp2Options {
         Self {
             reshard_after_forward: asked.reshard_after_forward(),
             reduce_every_microbatch: asked.reduce_every_microbatch(),
+            reshard_after_backward: asked.reshard_after_backward(),
+            replicas: asked.replicas(),
+            all_reduce_at_boundary: asked.all_reduce_at_boundary(),
+            gradient_divide_factor: request.gradient_divide_factor,
+            force_sum_reduction: asked.force_sum_reduction(),
+            assign_state_dict: asked.assign_state_dict(),
         }
     }
 }
@@ -358,6 +410,9 @@ pub(super) struct Written {
     /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
     /// `bf16.immediate_grad_update`).
     immediate_grad_update: Option<bool>,
+    /// Loss scale that the training loop sets by itself (DeepSpeed's `override_loss_scale`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    override_loss_scale: Option<f64>,
     /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deepspeed_set: Vec<Member>,
@@ -410,6 +465,7 @@ impl From<EngineSettings> for Written {
                 contiguous_gradients: deepspeed.contiguous_gradients,
                 reduce_scatter: deepspeed.reduce_scatter,
                 immediate_grad_update: deepspeed.immediate_grad_update,
+                override_loss_scale: deepspeed.override_loss_scale,
                 deepspeed_set: deepspeed.set,
                 ..none
             },
@@ -433,6 +489,7 @@ impl TryFrom<Written> for EngineSettings {
             contiguous_gradients: written.contiguous_gradients,
             reduce_scatter: written.reduce_scatter,
             immediate_grad_update: written.immediate_grad_update,
+            override_loss_scale: written.override_loss_scale,
             deepspeed_set: written.deepspeed_set,
             allgather_bucket_size: written.allgather_bucket_size,
             parameter_groups: written.parameter_groups,

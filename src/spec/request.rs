@@ -8,8 +8,8 @@ use super::recording::CODE_STEPS;
 use super::settings;
 use super::validate::{check_exactness, check_shapes};
 use super::{
-    Backend, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan, Recording,
-    Refusal, RunSpec, SpecRequest, deepspeed,
+    Backend, CommHook, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan,
+    Recording, Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
 /// Default number of ranks: the fewest that can disagree.
@@ -95,7 +95,12 @@ impl SpecRequest {
         match &mut spec.settings {
             EngineSettings::DeepSpeed(options) => options.config = config,
             EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
-                options.bucket_cap_mb = default_bucket as f64 * 4.0 / MIB;
+                options.bucket_cap_mb = match options.comm_hook {
+                    // Its collectives follow one another in callbacks: over Gloo, those of several buckets
+                    // come in any order.
+                    CommHook::PowerSgd => 25.0,
+                    _ => default_bucket as f64 * 4.0 / MIB,
+                };
             }
             _ => {}
         }
@@ -103,6 +108,8 @@ impl SpecRequest {
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));
         refusal.extend(checks::check_ddp(&spec));
+        refusal.extend(checks::check_fsdp2(&spec));
+        refusal.extend(checks::check_deepspeed(&spec));
         refusal.unless(check_fault(&spec));
         refusal.into_result()?;
         spec.recording = Recording::plan(&spec)?;

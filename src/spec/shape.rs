@@ -41,6 +41,12 @@ named_enum! {
         /// Each rank holds an expert of its own, to which all ranks send data: expert parallelism
         /// over all ranks. All experts are sent the same data, so that they stay alike.
         Experts = "experts",
+        /// Two parameters have one element each.
+        Scalars = "scalars",
+        /// The ranks start with different parameters, which the engine makes equal.
+        DifferentStart = "different-start",
+        /// The loss goes backward by itself (`loss.backward()`), and not through DeepSpeed's engine.
+        LossBackward = "loss-backward",
     }
 }
 
@@ -138,6 +144,17 @@ impl Shape {
                 Engine::DeepSpeed,
                 "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
             ),
+            Shape::Scalars => {
+                Row::new("two parameters have one element each", Some("gain.weight")).in_scripts()
+            }
+            Shape::DifferentStart => Row::new("the ranks start with different parameters", None),
+            Shape::LossBackward => {
+                Row::new("the loss goes backward by itself, and not through the engine", None)
+                    .only_on(
+                        Engine::DeepSpeed,
+                        "the other engines have no backward of their own; use --engine deepspeed",
+                    )
+            }
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Workload {
     pub expert: Option<usize>,
     /// The infinite element, if there is one.
     pub infinite: Option<Infinite>,
+    /// True if the ranks but the first start with zeros in place of the model's parameters.
+    pub starts_differently: bool,
     /// Return value of the model's forward.
     pub output: Output,
 }
@@ -112,6 +114,7 @@ impl Workload {
                 rank,
                 param,
             }),
+            starts_differently: spec.has_shape(Shape::DifferentStart),
             output: if spec.has_shape(Shape::TupleOutput) {
                 Output::Tuple
             } else if spec.has_shape(Shape::DictOutput) {

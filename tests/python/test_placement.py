@@ -59,6 +59,13 @@ class PlacementTest(unittest.TestCase):
         parts = [(index, 0, SIZES[index]) for index in (4, 6, 0, 5, 2)]
         self.assertEqual(self.locate(*parts), parts)
 
+    def test_a_short_end_is_found_before_a_parameter_of_another_order(self):
+        for length in range(4, 16):
+            for index, following in ((1, 4), (4, 0), (2, 1)):
+                end = (index, SIZES[index] - length, length)
+                parts = [end, (following, 0, SIZES[following]), (3, 0, 5)]
+                self.assertEqual(self.locate(*parts), parts, length)
+
     def test_a_partition_may_begin_and_end_inside_of_parameters(self):
         for cut in range(1, SIZES[1]):
             first, second = [(0, 0, 66), (1, 0, cut)], [(1, cut, SIZES[1] - cut), (2, 0, 99)]
@@ -109,6 +116,10 @@ class PlacementTest(unittest.TestCase):
         self.assertEqual(pieces(self.placement.locate(short)), [(None, 0, 2)])
         self.assertEqual(pieces(self.placement.locate(short, (5, 2))), [(5, 2, 2)])
         self.assertEqual(pieces(self.placement.locate(short, (5, 1))), [(None, 0, 2)])
+        dealt = torch.cat([self.tensors[1][-1:], self.tensors[4], self.tensors[0][:5]])
+        wanted = [(1, 267, 1), (4, 0, 130), (0, 0, 5)]
+        self.assertEqual(pieces(self.placement.locate(dealt, (1, 267))), wanted)
+        self.assertNotEqual(pieces(self.placement.locate(dealt, (2, 98))), wanted)
 
     def test_what_is_not_the_models_stays_unknown(self):
         self.assertEqual(self.locate((None, 0, 40)), [(None, 0, 40)])

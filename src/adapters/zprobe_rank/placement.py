@@ -35,14 +35,13 @@ class Placement:
     def locate(self, tensor, hint=None):
         """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised.
 
-        A fragment that is too short to be recognised may be given a hint, (param, offset): it is
-        followed if that is what the fragment holds.
+        A fragment that begins with too few elements to be recognised may be given a hint, (param, offset):
+        it is followed if the fragment holds the parameter from there on.
         """
         words = _words(tensor)
-        if hint is not None:
-            index, offset = hint
-            if index in self.params and torch.equal(self.params[index][offset : offset + len(words)], words):
-                return [dict(param=index, offset=offset, len=len(words))]
+        hinted = self._hinted(words, hint)
+        if hinted is not None and hinted["len"] == len(words):
+            return [hinted]
         whole = self._whole(words)
         if whole is not None:
             return [whole]
@@ -50,6 +49,8 @@ class Placement:
         if segments is not None:
             return segments
         segments, at, before, strange = [], 0, None, 0
+        if hinted is not None:
+            segments, at, before = [hinted], hinted["len"], hinted["param"]
         while at < len(words):
             padding = self._padding(words, at)
             piece = None if padding else self._unmistakable(words, at) or self._neighbour(words, at, before)
@@ -63,6 +64,15 @@ class Placement:
             _append_unknown(segments, length)
             at += length
         return segments
+
+    def _hinted(self, words, hint):
+        """The rest of a parameter that a fragment should begin with, if it does."""
+        index, offset = (None, 0) if hint is None else hint
+        if index not in self.params:
+            return None
+        piece = self._piece(words, 0, index, offset)
+        is_rest = piece["len"] > 0 and piece["len"] == min(len(self.params[index]) - offset, len(words))
+        return piece if is_rest else None
 
     def _whole(self, words):
         """The fragment as one parameter, which is more than a shard of a few elements can be.
@@ -147,7 +157,8 @@ class Placement:
         following = [index for index in self.order if before is None or index > before]
         order = following + [index for index in self.order if index not in following]
         if before is None and at == 0:
-            endings = (self._ending(words, index) for index in order)
+            endings = [self._ending(words, index) for index in order]
+            endings += [self._ending_out_of_order(words, index) for index in order]
             ending = next((piece for piece in endings if piece is not None), None)
             if ending is not None:
                 return ending
@@ -178,6 +189,18 @@ class Placement:
             agrees = torch.equal(rest[:common], following[:common]) and not bool(rest[common:].any())
             is_enough = length + common >= CHANCE or length == len(words)
             if agrees and is_enough and torch.equal(param[-length:], words[:length]):
+                return dict(param=index, offset=len(param) - length, len=length)
+        return None
+
+    def _ending_out_of_order(self, words, index):
+        """The last elements of a parameter, if the fragment begins with them and then goes on with any other
+        parameter: engines may deal the parameters out to the ranks in turn."""
+        param = self.params[index]
+        others = [other for number, other in self.params.items() if number != index]
+        for length in range(min(UNMISTAKABLE, len(param)), CHANCE - 1, -1):
+            rest = words[length : length + UNMISTAKABLE]
+            begins = len(rest) == UNMISTAKABLE and any(torch.equal(it[:UNMISTAKABLE], rest) for it in others)
+            if begins and torch.equal(param[-length:], words[:length]):
                 return dict(param=index, offset=len(param) - length, len=length)
         return None
 

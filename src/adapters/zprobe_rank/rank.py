@@ -60,6 +60,9 @@ def run(spec, rank, channel, listener):
     channel.emit("layout", layout="full", segments=segments)
     trainable = {i: p for i, (_, p) in enumerate(named) if p.requires_grad}
     placement = Placement(trainable, rank, spec["world_size"])
+    if workload.starts_differently and rank > 0:
+        for parameter in probe.model.parameters():
+            parameter.data.zero_()
     make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
     sampler = Sampler(spec["recording"]["sampled"], probe.code_length, spec["seed"])
     channel.selection = Selection(spec, rank)

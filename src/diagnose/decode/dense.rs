@@ -20,6 +20,7 @@ use super::super::norm::Clip;
 use super::super::observed::Buffer;
 use super::super::placement::fragments;
 use super::precision::{self, Remainder, is_of_one_rank};
+use super::sums::Sums;
 use super::weights::Weights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 
@@ -62,7 +63,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         let outcome = match system {
             Ok(system) => {
                 let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
-                let seen = system.solve(spec, buffer.point, &values, clipping, covered);
+                let held_in = buffer.payload.dtype;
+                let seen = system.solve(spec, buffer.point, held_in, &values, clipping, covered);
                 // The first microbatch is added to nothing.
                 let is_sum = buffer.microbatch != Some(0) || !is_of_one_rank(buffer.point);
                 if let (Some(precision), true) = (seen.precision, is_sum) {
@@ -256,6 +258,7 @@ impl System {
         &self,
         spec: &RunSpec,
         point: Point,
+        held_in: Dtype,
         values: &[f64],
         clipping: f64,
         covered: f64,
@@ -269,8 +272,9 @@ impl System {
         let error = &b - &self.matrix * &w;
         let as_asked = error.norm() <= self.allowed_error(spec, point, &w, clipping);
         let remainder = self.remainder(spec, point, values, &w);
-        let asked = precision::asked(spec, point);
-        let too_narrow = !as_asked && clipping == 0.0 && remainder.is_rounding_in_less_than(asked);
+        let sums = self.sums(spec, point, held_in, &w);
+        let narrower = sums.and_then(|sums| sums.narrower(spec, values));
+        let too_narrow = narrower.is_some();
         let explained = as_asked || too_narrow;
         // A rounded factor is off by the same share in all elements, which their scatter does not
         // show.
@@ -280,7 +284,7 @@ impl System {
         // A sum with a wrong scale is off by more than its additions.
         let is_whole = w.iter().all(|weight| (weight - weight.round()).abs() <= tolerance);
         let precision = (explained && is_whole && remainder.is_known())
-            .then(|| remainder.precision(spec, point, too_narrow));
+            .then(|| remainder.precision(spec, point, narrower));
         if explained && tolerance > 0.5 {
             let refusal = format!(
                 "rounding alone may move a weight by {tolerance:.2}; use fp32, a larger micro \
@@ -321,11 +325,32 @@ impl System {
         values: &[f64],
         w: &DVector<f64>,
     ) -> Remainder {
-        let whole = w.map(f64::round);
-        let due = &self.matrix * &whole;
-        let size = self.matrix.abs() * whole.abs();
-        let elements = values.iter().zip(due.iter()).zip(size.iter());
-        Remainder::new(spec, point, elements.map(|((held, due), size)| (*held, *due, *size)))
+        let due = &self.matrix * &w.map(f64::round);
+        let elements = values.iter().copied().zip(due.iter().copied());
+        Remainder::new(spec, point, elements)
+    }
+
+    /// The gradients that a buffer holds the sum of; none where it holds one of them more than once, or one of
+    /// an earlier step.
+    fn sums(&self, spec: &RunSpec, point: Point, held_in: Dtype, w: &DVector<f64>) -> Option<Sums> {
+        // Columns are divided by the ranks, as their average is.
+        let ranks = spec.world_size as f64;
+        let once = if is_of_one_rank(point) { ranks } else { 1.0 };
+        let mut held: BTreeMap<usize, usize> = BTreeMap::new();
+        for (place, (&column, weight)) in self.present.iter().zip(w.iter()).enumerate() {
+            let weight = weight.round();
+            if weight == 0.0 {
+                continue;
+            }
+            if weight != once {
+                return None;
+            }
+            held.insert(column.checked_sub(self.current)?, place);
+        }
+        Sums::new(spec, point, held_in, |rank, microbatch| {
+            let place = held.get(&spec.column(0, rank, microbatch))?;
+            Some(self.matrix.column(*place).iter().map(|value| value * ranks).collect())
+        })
     }
 
     /// Norm of the rigorous elementwise bound on rounding.

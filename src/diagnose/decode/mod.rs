@@ -13,6 +13,7 @@ mod hypotheses;
 mod precision;
 mod scale;
 mod short;
+mod sums;
 mod together;
 mod weights;
 mod windows;

@@ -10,35 +10,26 @@ use crate::spec::{Dtype, RunSpec};
 use crate::trace::Point;
 
 use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
+use super::sums::Narrower;
 
-/// Difference between a buffer and what it should hold, element by element.
+/// Difference between a buffer and what it should hold.
 pub(super) struct Remainder {
-    /// Difference of each element, and the sum of the absolute values of its addends.
-    elements: Vec<(f64, f64)>,
     /// Norm of the difference, as a share of the norm of the sum.
     share: f64,
     operations: usize,
 }
 
 impl Remainder {
-    /// Compares a buffer at `point`. `elements` are what it holds, what it should hold, and the sum
-    /// of the addends' absolute values.
-    pub fn new(
-        spec: &RunSpec,
-        point: Point,
-        elements: impl Iterator<Item = (f64, f64, f64)>,
-    ) -> Self {
+    /// Compares a buffer at `point`. `elements` are what it holds, and what it should hold.
+    pub fn new(spec: &RunSpec, point: Point, elements: impl Iterator<Item = (f64, f64)>) -> Self {
         let (mut left, mut sum) = (0.0, 0.0);
-        let elements = elements
-            .map(|(held, due, size)| {
-                left += (held - due).powi(2);
-                sum += due.powi(2);
-                (held - due, size)
-            })
-            .collect();
+        for (held, due) in elements {
+            left += f64::powi(held - due, 2);
+            sum += due.powi(2);
+        }
         let share = if left == 0.0 { 0.0 } else { (left / sum).sqrt() };
         let across = if is_of_one_rank(point) { 0 } else { spec.world_size + 2 };
-        Self { elements, share, operations: spec.gradient_accumulation_steps + across + FACTORS }
+        Self { share, operations: spec.gradient_accumulation_steps + across + FACTORS }
     }
 
     /// True if there is a sum to compare with.
@@ -57,33 +48,22 @@ impl Remainder {
         }
     }
 
-    /// True if this is the difference that rounding in a dtype narrower than `asked` leaves: no
-    /// element is off by more than the bound of bf16, and most are off by more than that of
-    /// `asked`. Foreign data is in some elements only, or is as large as they are.
-    pub fn is_rounding_in_less_than(&self, asked: Dtype) -> bool {
-        let seen = self.seen();
-        let most = gamma(self.operations, Dtype::Bf16);
-        let least = gamma(self.operations, asked);
-        let beyond = self.elements.iter().filter(|(left, size)| left.abs() > least * size).count();
-        seen.exact_integers() < asked.exact_integers()
-            && self.elements.iter().all(|(left, size)| left.abs() <= most * size)
-            && 2 * beyond > self.elements.len()
-    }
-
-    /// The report's entry. `is_wrong` tells that the sum was found to be in a narrower dtype than
-    /// was asked for.
-    pub fn precision(&self, spec: &RunSpec, point: Point, is_wrong: bool) -> Precision {
-        let asked = asked(spec, point);
-        let seen = self.seen();
-        // The bounds decide whether a dtype is too narrow; the share of the norm only gives it a
-        // name.
-        let as_asked = !is_wrong && seen.exact_integers() < asked.exact_integers();
-        Precision {
-            point,
-            asked,
-            as_exact_as: if as_asked { asked } else { seen },
-            relative_error: self.share,
+    /// The report's entry. `narrower` is the sum that was found to be in a narrower dtype than was asked for.
+    pub fn precision(&self, spec: &RunSpec, point: Point, narrower: Option<Narrower>) -> Precision {
+        let relative_error = self.share;
+        if let Some(Narrower { over, asked, seen }) = narrower {
+            return Precision {
+                point,
+                asked,
+                as_exact_as: seen,
+                relative_error,
+                narrower: Some(over),
+            };
         }
+        // The share of the norm only gives the dtype a name.
+        let (asked, seen) = (asked(spec, point), self.seen());
+        let as_exact_as = if seen.is_narrower_than(asked) { asked } else { seen };
+        Precision { point, asked, as_exact_as, relative_error, narrower: None }
     }
 }
 
@@ -92,10 +72,13 @@ impl Remainder {
 pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     match all.iter_mut().find(|known| known.point == seen.point) {
         Some(known) => {
-            if seen.as_exact_as.exact_integers() < known.as_exact_as.exact_integers() {
-                known.as_exact_as = seen.as_exact_as;
+            let relative_error = known.relative_error.max(seen.relative_error);
+            let is_worse = seen.as_exact_as.is_narrower_than(known.as_exact_as);
+            let (was_named, is_named) = (known.narrower.is_some(), seen.narrower.is_some());
+            if is_named && !was_named || is_named == was_named && is_worse {
+                *known = seen;
             }
-            known.relative_error = known.relative_error.max(seen.relative_error);
+            known.relative_error = relative_error;
         }
         None => {
             let place = all.partition_point(|known| known.point < seen.point);
@@ -124,57 +107,40 @@ mod tests {
     use super::*;
     use crate::spec::SpecRequest;
 
-    /// Three addends for each of many elements, and how `add` sums them.
-    fn sums(add: impl Fn(f64, f64) -> f64) -> Vec<(f64, f64, f64)> {
-        let bf16 = |value: f64| half::bf16::from_f64(value).to_f64();
-        (0..500)
-            .map(|element| {
-                let addends = [0.3, 0.7, 1.1].map(|phase| {
-                    let angle = f64::from(element) * phase;
-                    bf16(angle.sin())
-                });
-                let held = addends.into_iter().reduce(&add).expect("there are three");
-                let size = addends.iter().map(|addend| addend.abs()).sum();
-                (held, addends.iter().sum(), size)
-            })
-            .collect()
+    /// Sums of three addends in each of many elements, as `add` computes them, and what they should be.
+    fn remainder(add: impl Fn(f64, f64) -> f64) -> Remainder {
+        let elements = (0..500).map(|element| {
+            let addends = [0.3, 0.7, 1.1].map(|phase| {
+                let angle = f64::from(element) * phase;
+                half::bf16::from_f64(angle.sin()).to_f64()
+            });
+            let held = addends.into_iter().reduce(&add).expect("there are three");
+            (held, addends.iter().sum())
+        });
+        Remainder::new(&spec(), Point::OptimizerInput, elements)
     }
 
-    fn remainder(elements: Vec<(f64, f64, f64)>) -> Remainder {
-        let spec = SpecRequest::default().resolve().expect("defaults are valid");
-        Remainder::new(&spec, Point::OptimizerInput, elements.into_iter())
+    fn spec() -> RunSpec {
+        SpecRequest::default().resolve().expect("defaults are valid")
     }
 
     #[test]
     fn the_dtype_of_a_sum_shows_in_what_it_lost() {
-        let bf16 = remainder(sums(|a, b| half::bf16::from_f64(a + b).to_f64()));
-        let fp16 = remainder(sums(|a, b| half::f16::from_f64(a + b).to_f64()));
-        let fp32 = remainder(sums(|a, b| f64::from((a + b) as f32)));
+        let bf16 = remainder(|a, b| half::bf16::from_f64(a + b).to_f64());
+        let fp16 = remainder(|a, b| half::f16::from_f64(a + b).to_f64());
+        let fp32 = remainder(|a, b| f64::from((a + b) as f32));
         assert_eq!(
             [bf16.seen(), fp16.seen(), fp32.seen()],
             [Dtype::Bf16, Dtype::Fp16, Dtype::Fp32]
         );
-        assert!(bf16.is_rounding_in_less_than(Dtype::Fp32));
-        assert!(!fp32.is_rounding_in_less_than(Dtype::Fp32));
-        assert!(!bf16.is_rounding_in_less_than(Dtype::Bf16));
     }
 
     #[test]
     fn beside_no_sum_nothing_is_known() {
-        assert!(!remainder(vec![(1.0, 0.0, 0.0)]).is_known());
-        assert!(remainder(vec![(0.0, 0.0, 0.0)]).is_known());
-    }
-
-    #[test]
-    fn foreign_data_is_no_rounding() {
-        let in_few = |element: usize| if element < 9 { 1.003 } else { 1.0 };
-        let in_all = |_| 1.5;
-        for factor in [&in_few as &dyn Fn(usize) -> f64, &in_all] {
-            let mut elements = sums(|a, b| f64::from((a + b) as f32));
-            for (element, (held, ..)) in elements.iter_mut().enumerate() {
-                *held *= factor(element);
-            }
-            assert!(!remainder(elements).is_rounding_in_less_than(Dtype::Fp32));
-        }
+        let is_known = |held, due| {
+            Remainder::new(&spec(), Point::OptimizerInput, [(held, due)].into_iter()).is_known()
+        };
+        assert!(!is_known(1.0, 0.0));
+        assert!(is_known(0.0, 0.0));
     }
 }

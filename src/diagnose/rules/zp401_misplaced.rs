@@ -23,12 +23,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if !case.placement.is_complete() || case.observed.holds_unknown() {
         return Vec::new();
     }
-    let world = case.observed.spec.world_size;
+    let spec = case.observed.spec;
     let spans = case.placement.spans(&case.plan);
     let (lost, held): (Vec<Span>, Vec<Span>) =
         spans.into_iter().partition(|span| span.owners.is_empty());
-    let is_script = case.observed.spec.script().is_some();
-    let is_right = |span: &Span| if is_script { is_once(span) } else { is_right(span, world) };
+    let is_script = spec.script().is_some();
+    let counts = [1, spec.world_size, spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas)];
+    // A script may have groups of ranks that hold the same.
+    let is_right =
+        |span: &Span| is_once(span) && (is_script || counts.contains(&span.owners.len()));
     let shared: Vec<Span> = held.into_iter().filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),
@@ -56,14 +59,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .collect()
 }
 
-/// True if no rank holds a span twice. A script may have groups of ranks that hold the same.
+/// True if no rank holds a span twice.
 fn is_once(span: &Span) -> bool {
     span.owners.windows(2).all(|pair| pair[0] < pair[1])
-}
-
-/// True if one rank holds a span, or all do: once each.
-fn is_right(span: &Span, world: usize) -> bool {
-    span.owners.len() == 1 || span.owners.iter().copied().eq(0..world)
 }
 
 fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {

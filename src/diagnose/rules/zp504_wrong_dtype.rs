@@ -6,7 +6,7 @@ use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::scope::Scope;
 use super::Rule;
-use crate::report::{Finding, Precision, RuleCode};
+use crate::report::{Finding, Over, Precision, RuleCode};
 use crate::spec::{Dtype, Point};
 use crate::trace::CollectiveOp;
 
@@ -36,16 +36,18 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.map(|finding| Sighting::new(finding, Scope::default())).collect()
 }
 
-/// The first sum that has fewer bits than any dtype that was asked for on the way to it.
+/// The first sum that has fewer bits than were asked for.
 fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
-    let first = case.decoded.precision.iter().find(|it| is_narrower(it.as_exact_as, it.asked))?;
-    let Precision { point, asked, as_exact_as, relative_error } = first;
-    let what = if *point == Point::Accumulator { "microbatches are" } else { "gradients are" };
-    let mut finding =
-        rule.finding(format!("{what} added up as in {as_exact_as} instead of {asked}"));
+    let (first, over) = case.decoded.precision.iter().find_map(|it| Some((it, it.narrower?)))?;
+    let Precision { point, asked, as_exact_as, relative_error, .. } = first;
+    let what = match over {
+        Over::Microbatches => "microbatches are added up",
+        Over::Ranks => "gradients of the ranks are added up",
+    };
+    let mut finding = rule.finding(format!("{what} as in {as_exact_as} instead of {asked}"));
     finding.evidence.push(format!(
-        "the {} is off by 2^{:.1} of its norm from the sum in fp64; all weights are whole, and no \
-         element is off by more than rounding in {as_exact_as} allows",
+        "the {} is off by 2^{:.1} of its norm from the sum in fp64; all weights are whole, and a sum in \
+         {as_exact_as} is off in the same elements by the same amounts",
         point.describe(),
         relative_error.log2(),
     ));
@@ -57,7 +59,7 @@ fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for collective in case.observed.processes.iter().flat_map(|process| &process.collectives) {
         let is_narrow = |name: &str| {
-            Dtype::ALL.iter().any(|dtype| dtype.name() == name && is_narrower(*dtype, asked))
+            Dtype::ALL.iter().any(|dtype| dtype.name() == name && dtype.is_narrower_than(asked))
         };
         if REDUCTIONS.contains(&collective.op)
             && collective.numel > 1
@@ -77,7 +79,7 @@ fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let asked = case.observed.spec.grad_accum_dtype;
     let buffer = case.observed.buffers.iter().find(|buffer| {
         matches!(buffer.point, Point::Accumulator | Point::Reduced)
-            && is_narrower(buffer.payload.dtype, asked)
+            && buffer.payload.dtype.is_narrower_than(asked)
     })?;
     let dtype = buffer.payload.dtype;
     let mut finding =
@@ -87,9 +89,4 @@ fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
         .evidence
         .push(format!("the buffer at {} is {dtype}; --grad-accum-dtype is {asked}", buffer.point));
     Some(finding)
-}
-
-/// True if fewer integers are exact in `dtype` than in `asked`.
-fn is_narrower(dtype: Dtype, asked: Dtype) -> bool {
-    dtype.exact_integers() < asked.exact_integers()
 }

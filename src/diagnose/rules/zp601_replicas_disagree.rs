@@ -70,16 +70,20 @@ fn disagreement<'a>(
     point: Point,
     step: usize,
 ) -> Option<(&'a Buffer<'a>, &'a Buffer<'a>)> {
-    let replicated = case.placement.is_replicated();
-    // By microbatch, and by number where a rank recorded several.
-    let mut first_of: BTreeMap<(Option<usize>, usize), &Buffer<'_>> = BTreeMap::new();
+    // By the ranks that hold the same, by microbatch, and by number where a rank recorded several.
+    let mut first_of: BTreeMap<(Option<usize>, Option<usize>, usize), &Buffer<'_>> =
+        BTreeMap::new();
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
     for buffer in case.observed.at(point, step) {
-        if buffer.layout != LayoutName::Full && !replicated {
-            continue;
-        }
+        let replica = match buffer.layout {
+            LayoutName::Full => None,
+            LayoutName::Partition => match case.placement.first_replica(buffer.rank) {
+                None => continue,
+                first => first,
+            },
+        };
         let number = seen.entry((buffer.microbatch, buffer.rank)).or_default();
-        let first = *first_of.entry((buffer.microbatch, *number)).or_insert(buffer);
+        let first = *first_of.entry((replica, buffer.microbatch, *number)).or_insert(buffer);
         *number += 1;
         // The norm is of all elements, those too that were not recorded.
         let norm = |buffer: &Buffer<'_>| buffer.payload.norm.map(f64::to_bits);

@@ -3,7 +3,11 @@
 import contextlib
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from zprobe_rank.engines.base import LoopEngine, gradients_of
@@ -11,7 +15,13 @@ from zprobe_rank.engines.base import LoopEngine, gradients_of
 COMM_HOOKS = {
     "fp16-compress": default_hooks.fp16_compress_hook,
     "bf16-compress": default_hooks.bf16_compress_hook,
+    "all-reduce": default_hooks.allreduce_hook,
+    "power-sgd": powerSGD_hook.powerSGD_hook,
+    "post-local-sgd": post_localSGD_hook.post_localSGD_hook,
 }
+
+# Rate of compression that no tensor reaches.
+NEVER_COMPRESSED = 1 << 40
 
 MIB = 1024 * 1024
 
@@ -49,7 +59,7 @@ class Engine(LoopEngine):
         with first_bucket_like_the_others(arguments["bucket_cap_mb"]):
             self.ddp = DistributedDataParallel(self.model, **arguments)
         if comm_hook != "none":
-            self.ddp.register_comm_hook(None, COMM_HOOKS[comm_hook])
+            self.ddp.register_comm_hook(hook_state(comm_hook, self.spec), COMM_HOOKS[comm_hook])
         self.optimizer = self.make_optimizer(self.trainable())
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True
@@ -87,6 +97,21 @@ class Engine(LoopEngine):
     def _logged(self, names):
         logged = self.ddp._get_ddp_logging_data()
         return {name: str(logged[name]) for name in names if name in logged}
+
+
+def hook_state(comm_hook, spec):
+    """The state with which a hook averages over all ranks in every step, whatever it does otherwise."""
+    if comm_hook == "power-sgd":
+        # The earliest step that keeps the errors of compression, as it does by default.
+        return powerSGD_hook.PowerSGDState(
+            None, start_powerSGD_iter=2, min_compression_rate=NEVER_COMPRESSED
+        )
+    if comm_hook == "post-local-sgd":
+        alone = [dist.new_group([rank]) for rank in range(spec["world_size"])][dist.get_rank()]
+        return post_localSGD_hook.PostLocalSGDState(
+            None, alone, start_localSGD_iter=spec["steps"]
+        )
+    return None
 
 
 @contextlib.contextmanager

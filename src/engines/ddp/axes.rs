@@ -20,7 +20,13 @@ pub(super) fn axes() -> Axes {
             choices(&[find, ("no find-unused-parameters", "--find-unused-parameters false")]),
             choices(&[graph]),
             choices(&[view]),
-            choices(&[narrow, ("fp16-compress", "--comm-hook fp16-compress")]),
+            choices(&[
+                narrow,
+                ("fp16-compress", "--comm-hook fp16-compress"),
+                ("all-reduce hook", "--comm-hook all-reduce"),
+                ("power-sgd", "--comm-hook power-sgd"),
+                ("post-local-sgd", "--comm-hook post-local-sgd"),
+            ]),
             choices(&[
                 ("tiny buckets", "--bucket-cap-mb 0.0001"),
                 ("one bucket", "--bucket-cap-mb 1000"),
@@ -28,7 +34,7 @@ pub(super) fn axes() -> Axes {
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),
-        shapes: shapes_without(&[Shape::Experts]),
+        shapes: shapes_without(&[Shape::Experts, Shape::LossBackward]),
         grid: vec![
             choices(&counts),
             choices(&[find]),

@@ -14,6 +14,7 @@ pub(super) static ROOM: Room = Room {
         trial: include_str!("trial.py"),
         advice: "install another torch, or name another interpreter with --python",
         limit: None,
+        features: None,
         adapter: &[("adapter.py", include_str!("adapter.py"))],
     }),
     unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
@@ -30,12 +31,15 @@ pub(super) static ROOM: Room = Room {
 };
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
+    const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
     let options = arguments(&ddp, &["comm_hook"]);
     let hook = match ddp.comm_hook {
         CommHook::None => "None",
         CommHook::Fp16Compress => "'fp16_compress_hook'",
         CommHook::Bf16Compress => "'bf16_compress_hook'",
+        CommHook::AllReduce => "'allreduce_hook'",
+        CommHook::PowerSgd | CommHook::PostLocalSgd => return Err(WITH_STATE.to_owned()),
     };
     Ok(include_str!("standalone.py")
         .replace("{}  #: options", &options)

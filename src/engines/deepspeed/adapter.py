@@ -46,6 +46,9 @@ class Engine(BaseEngine):
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.spec["deepspeed_config"]
         )
+        override = self.spec.get("override_loss_scale")
+        if override is not None:
+            self.wrapper.override_loss_scale(override)
         self.hooks, self.buckets, self.scale = None, None, None
         self.several_backwards = self.workload.goes_backward_again()
         self.index = {id(parameter): i for i, parameter in enumerate(self.model.parameters())}
@@ -84,7 +87,12 @@ class Engine(BaseEngine):
 
     def backward(self, loss):
         self.scale = loss_scale(self.wrapper)
-        self.engine.backward(loss)
+        if "loss-backward" in self.spec["shapes"]:
+            # A loss without a scale may go backward as it is, also where a release has no such method.
+            scaled = self.engine.scale(loss) if hasattr(self.engine, "scale") else loss
+            scaled.backward()
+        else:
+            self.engine.backward(loss)
 
     def step(self, boundary):
         self.engine.step()
@@ -96,6 +104,16 @@ class Engine(BaseEngine):
             return [parameter.detach() for parameter in parameters]
         with deepspeed.zero.GatheredParameters(parameters):
             return [parameter.detach().clone() for parameter in parameters]
+
+    def hint(self, fragment):
+        """`DeepSpeedZeroOptimizer` knows the first parameter of each partition, and where it is cut."""
+        wrapper = self.wrapper
+        partitions = getattr(wrapper, "single_partition_of_fp32_groups", [])
+        for group, partition in enumerate(partitions):
+            if partition is fragment and hasattr(wrapper, "first_offset"):
+                held = wrapper.params_in_partition[group]
+                return (self.index[id(held[0])], wrapper.first_offset[group]) if held else None
+        return super().hint(fragment)
 
     def fired(self):
         return None if self.hooks is None else self.hooks.take()

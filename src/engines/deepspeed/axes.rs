@@ -42,6 +42,8 @@ pub(super) fn axes() -> Axes {
             choices(&[
                 ("reduce-scatter", "--reduce-scatter true"),
                 ("no reduce-scatter", "--reduce-scatter false"),
+                ("predivide", "--reduce-scatter false --deepspeed-set gradient_predivide_factor=2"),
+                ("prescale", "--reduce-scatter false --deepspeed-set prescale_gradients=true"),
             ]),
             choices(&[
                 ("tiny buckets", "--reduce-bucket-size 64"),
@@ -54,6 +56,20 @@ pub(super) fn axes() -> Axes {
                 ("comm bf16", "--comm-dtype bf16"),
                 ("comm fp16", "--comm-dtype fp16"),
             ]),
+            choices(&[("loss scale of the loop", "--override-loss-scale 1024")]),
+            choices(&[(
+                "round robin",
+                "--deepspeed-set zero_optimization.round_robin_gradients=true",
+            )]),
+            choices(&[(
+                "single-rank buckets",
+                "--deepspeed-set zero_optimization.use_multi_rank_bucket_allreduce=false",
+            )]),
+            choices(&[("alignment", "--deepspeed-set zero_optimization.parameter_alignment=true")]),
+            choices(&[(
+                "small sub-groups",
+                "--deepspeed-set zero_optimization.sub_group_size=100",
+            )]),
         ],
         // Stage 1 has two optimizers, which these dtypes choose.
         pair_bases: vec![

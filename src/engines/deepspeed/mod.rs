@@ -6,7 +6,7 @@ mod functions;
 use serde_json::Value;
 
 use super::source::loaded;
-use super::{Limit, Package, Project, Python, Room};
+use super::{Features, Limit, Package, Project, Python, Room};
 use crate::spec::Dtype;
 
 pub(super) static ROOM: Room = Room {
@@ -26,6 +26,15 @@ pub(super) static ROOM: Room = Room {
             other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
             other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
         }),
+        features: Some(Features {
+            fact: "deepspeed_zero_keys",
+            needed: |spec| {
+                let set = spec.deepspeed_set();
+                let zero =
+                    set.iter().filter(|member| member.path().starts_with("zero_optimization."));
+                zero.map(|it| (it.path().to_owned(), format!("--deepspeed-set {it}"))).collect()
+            },
+        }),
         adapter: &[
             ("adapter.py", include_str!("adapter.py")),
             ("buckets.py", include_str!("buckets.py")),
@@ -40,6 +49,10 @@ pub(super) static ROOM: Room = Room {
     standalone: |spec| {
         let config = spec.deepspeed_config().unwrap_or(&Value::Null);
         let config = format!("CONFIG = {}", loaded(config));
-        Ok(include_str!("standalone.py").replace("CONFIG = {}  #: config", &config))
+        let scale = spec.override_loss_scale();
+        let scale = scale.map_or_else(|| "None".to_owned(), |scale| scale.to_string());
+        Ok(include_str!("standalone.py")
+            .replace("CONFIG = {}  #: config", &config)
+            .replace("None  #: override_loss_scale", &scale))
     },
 };

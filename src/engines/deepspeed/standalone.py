@@ -6,6 +6,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 
 CONFIG = {}  #: config
+OVERRIDE_LOSS_SCALE = None  #: override_loss_scale
 
 
 class Engine:
@@ -23,6 +24,8 @@ class Engine:
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
             model=model, optimizer=self.optimizer, config=CONFIG
         )
+        if OVERRIDE_LOSS_SCALE is not None:
+            self.wrapper.override_loss_scale(OVERRIDE_LOSS_SCALE)
 
     def describe(self):
         return "DeepSpeed %s, %s" % (deepspeed.__version__, type(self.wrapper).__name__)

@@ -16,3 +16,15 @@ def deepspeed_fp16():
     from deepspeed.accelerator import get_accelerator
 
     return bool(get_accelerator().is_fp16_supported())
+
+
+@fact_without_torch
+def deepspeed_zero_keys():
+    """Keys of the section `zero_optimization` of DeepSpeed's configuration, which refuses others."""
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    keys = set()
+    fields = getattr(DeepSpeedZeroConfig, "model_fields", None) or DeepSpeedZeroConfig.__fields__
+    for name, field in fields.items():
+        keys.update((name, getattr(field, "alias", None) or name))
+    return sorted("zero_optimization." + key for key in keys)

@@ -32,18 +32,24 @@ class Engine(LoopEngine):
         self.policy = MixedPrecisionPolicy(
             param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]
         )
+        self.settings = spec["fsdp2"]
+        self.shards_per_replica = spec["world_size"] // self.settings["replicas"]
         options = dict(
-            mesh=init_device_mesh("cpu", (spec["world_size"],)),
+            mesh=self._mesh(),
             mp_policy=self.policy,
-            reshard_after_forward=spec["fsdp2"]["reshard_after_forward"],
+            reshard_after_forward=self.settings["reshard_after_forward"],
         )
-        self.every_microbatch = spec["fsdp2"]["reduce_every_microbatch"]
+        self.every_microbatch = self.settings["reduce_every_microbatch"]
         # One group of parameters for each block, and one for the rest.
         blocks = getattr(self.model, "layers", self.model)
         for block in blocks.children():
             if any(True for _ in block.parameters()):
                 fully_shard(block, **options)
         fully_shard(self.model, **options)
+        self._choose_divisor()
+        if self.settings["assign_state_dict"]:
+            state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            self.model.load_state_dict(state, assign=True)
         # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
         self.owned = self.trainable()
         self.optimizer = self.make_optimizer(self.owned)
@@ -65,10 +71,17 @@ class Engine(LoopEngine):
 
     def accumulation(self, final):
         self.model.set_requires_gradient_sync(final or self.every_microbatch)
+        if self.settings["all_reduce_at_boundary"]:
+            self.model.set_requires_all_reduce(final)
+        if not self.settings["reshard_after_backward"]:
+            self.model.set_reshard_after_backward(final)
         return super().accumulation(final)
 
     def forward(self, *data):
         return self.model(*data)
+
+    def backward(self, loss):
+        super().backward(loss * self.over_average)
 
     def parameters(self):
         """Every parameter whole, fp32, gathered from the ranks' shards."""
@@ -84,7 +97,8 @@ class Engine(LoopEngine):
         for index, parameter in enumerate(self.model.parameters()):
             if parameter is fragment:
                 rows = fragment.shape[0]
-                first = min(-(-rows // self.spec["world_size"]) * dist.get_rank(), rows)
+                shard = dist.get_rank() % self.shards_per_replica
+                first = min(-(-rows // self.shards_per_replica) * shard, rows)
                 return index, first * (fragment.numel() // rows)
         return None
 
@@ -94,11 +108,30 @@ class Engine(LoopEngine):
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
         if self.shards is None or boundary or self.every_microbatch:
             return None
-        return Pieces([waiting(shard) for shard in self.shards])
+        # A custom divisor makes the local gradients larger or smaller by a power of two.
+        return Pieces([waiting(shard) for shard in self.shards], lambda flat: flat / self.over_average)
 
     def before_step(self):
         """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""
         return Pieces([flat(g) for g in map(gradient, self.owned) if flat(g).numel() > 0])
+
+    def _mesh(self):
+        """The ranks one after the other, or in rows that each hold the whole model."""
+        if self.settings["replicas"] == 1:
+            return init_device_mesh("cpu", (self.spec["world_size"],))
+        shape = (self.settings["replicas"], self.shards_per_replica)
+        return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+
+    def _choose_divisor(self):
+        """Sets the divisor of the sum over the ranks; the loss makes up for one that is not their number."""
+        factor = self.settings["gradient_divide_factor"]
+        self.over_average = 1.0 if factor is None else factor / self.spec["world_size"]
+        for module in self.model.modules():
+            if hasattr(module, "_get_fsdp_state"):
+                if factor is not None:
+                    module.set_gradient_divide_factor(factor)
+                if self.settings["force_sum_reduction"]:
+                    module.set_force_sum_reduction_for_comms(True)
 
     def _shards(self):
         """FSDP2's own record of each parameter, in the model's order."""

@@ -17,14 +17,36 @@ pub(super) fn axes() -> Axes {
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
     let keep = ("no reshard-after-forward", "--reshard-after-forward false");
     let every = ("reduced in every microbatch", "--reduce-every-microbatch true");
+    let replicas = ("two replicas", "--replicas 2");
+    let at_boundary = (
+        "all-reduced at the boundary",
+        "--replicas 2 --reduce-every-microbatch true --all-reduce-at-boundary true",
+    );
+    let sum = ("forced sum", "--force-sum-reduction true");
+    let divisor = ("sum over the ranks", "--force-sum-reduction true --gradient-divide-factor 1");
+    let kept = ("no reshard-after-backward", "--reshard-after-backward false");
+    let state = ("state dict", "--assign-state-dict true");
     let clips = ("clipping always", "--gradient-clipping 0.125");
     Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..1].to_vec(),
         bases,
-        factors: vec![choices(&counts), choices(&[keep]), choices(&[every]), clipping()],
-        partners: choices(&[counts[0], counts[1], counts[2], keep, every, clips]),
-        shapes: shapes_without(&[Shape::LateNoSync, Shape::Experts]),
+        factors: vec![
+            choices(&counts),
+            choices(&[keep]),
+            choices(&[kept]),
+            choices(&[every, replicas, at_boundary]),
+            choices(&[sum, divisor]),
+            choices(&[state]),
+            clipping(),
+        ],
+        partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, clips]),
+        shapes: shapes_without(&[
+            Shape::LateNoSync,
+            Shape::Experts,
+            Shape::DifferentStart,
+            Shape::LossBackward,
+        ]),
         grid: vec![choices(&counts), choices(&[keep])],
     }
 }

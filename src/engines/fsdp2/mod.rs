@@ -2,8 +2,8 @@
 
 mod axes;
 
-use super::source::{arguments, torch, truth};
-use super::{Project, Python, Room};
+use super::source::{arguments, torch};
+use super::{Features, Project, Python, Room};
 use crate::spec::{Dtype, Point, RunSpec};
 
 pub(super) static ROOM: Room = Room {
@@ -14,6 +14,7 @@ pub(super) static ROOM: Room = Room {
         trial: include_str!("trial.py"),
         advice: "upgrade torch: fully_shard on the CPU works with 2.11, and not with 2.6 or older",
         limit: None,
+        features: Some(Features { fact: "fsdp2_methods", needed: methods }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
     }),
     unwatched: Some("not every collective of this engine is watched"),
@@ -30,12 +31,28 @@ pub(super) static ROOM: Room = Room {
     standalone,
 };
 
+/// Methods of FSDP2's modules that a run calls and that not every release has.
+fn methods(spec: &RunSpec) -> Vec<(String, String)> {
+    let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
+    let rows = [
+        (!fsdp2.reshard_after_backward, "set_reshard_after_backward", "--reshard-after-backward"),
+        (fsdp2.all_reduce_at_boundary, "set_requires_all_reduce", "--all-reduce-at-boundary"),
+        (
+            fsdp2.gradient_divide_factor.is_some(),
+            "set_gradient_divide_factor",
+            "--gradient-divide-factor",
+        ),
+        (fsdp2.force_sum_reduction, "set_force_sum_reduction_for_comms", "--force-sum-reduction"),
+    ];
+    let needed = rows.into_iter().filter(|(is_needed, _, _)| *is_needed);
+    needed.map(|(_, method, flag)| (method.to_owned(), flag.to_owned())).collect()
+}
+
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
     let reduce = torch(spec.narrowest_comm_dtype());
     Ok(include_str!("standalone.py")
         .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
         .replace("torch.float32  #: reduce_dtype", reduce)
-        .replace("False  #: every_microbatch", truth(fsdp2.reduce_every_microbatch))
-        .replace("{}  #: options", &arguments(&fsdp2, &["reduce_every_microbatch"])))
+        .replace("{}  #: settings", &arguments(&fsdp2, &[])))
 }

@@ -5,36 +5,51 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 COMPUTE_DTYPE = torch.bfloat16  #: compute_dtype
 REDUCE_DTYPE = torch.float32  #: reduce_dtype
-EVERY_MICROBATCH = False  #: every_microbatch
-OPTIONS = {}  #: options
+SETTINGS = {}  #: settings
+SHARDS = WORLD_SIZE // SETTINGS["replicas"]
+DIVISOR = SETTINGS["gradient_divide_factor"]
+OVER_AVERAGE = 1.0 if DIVISOR is None else DIVISOR / WORLD_SIZE
 
 
 class Engine:
     def __init__(self, model):
         dist.init_process_group("gloo")
         self.model = model
+        shape = (WORLD_SIZE,) if SETTINGS["replicas"] == 1 else (SETTINGS["replicas"], SHARDS)
         options = dict(
-            mesh=init_device_mesh("cpu", (WORLD_SIZE,)),
+            mesh=init_device_mesh("cpu", shape),
             mp_policy=MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE, reduce_dtype=REDUCE_DTYPE),
-            **OPTIONS,
+            reshard_after_forward=SETTINGS["reshard_after_forward"],
         )
         for block in model.blocks:
             fully_shard(block, **options)
         fully_shard(model, **options)
+        for module in [*model.blocks, model]:
+            if DIVISOR is not None:
+                module.set_gradient_divide_factor(DIVISOR)
+            if SETTINGS["force_sum_reduction"]:
+                module.set_force_sum_reduction_for_comms(True)
+        if SETTINGS["assign_state_dict"]:
+            state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            model.load_state_dict(state, assign=True)
         self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
 
     def describe(self):
         return "fully_shard"
 
     def accumulation(self, final):
-        self.model.set_requires_gradient_sync(final or EVERY_MICROBATCH)
+        self.model.set_requires_gradient_sync(final or SETTINGS["reduce_every_microbatch"])
+        if SETTINGS["all_reduce_at_boundary"]:
+            self.model.set_requires_all_reduce(final)
+        if not SETTINGS["reshard_after_backward"]:
+            self.model.set_reshard_after_backward(final)
         return contextlib.nullcontext()
 
     def forward(self, *pieces):
         return self.model(*pieces)
 
     def backward(self, loss):
-        (loss / GA).backward()
+        (loss * OVER_AVERAGE / GA).backward()
 
     def step(self, boundary):
         if boundary:
@@ -56,7 +71,7 @@ class Engine:
             if not layout.trainable:
                 continue
             rows = layout.shape[0]
-            each = -(-rows // WORLD_SIZE) * (layout.numel // rows)
-            first = min(each * dist.get_rank(), layout.numel)
+            each = -(-rows // SHARDS) * (layout.numel // rows)
+            first = min(each * (dist.get_rank() % SHARDS), layout.numel)
             length = flat(parameter).numel()
             yield parameter, [(layout.start + first, 0, length)] if length else []

@@ -12,3 +12,11 @@ def fsdp2():
         return True
 
     return alone(step)
+
+
+@fact
+def fsdp2_methods():
+    """Names of the methods that a module has under fully_shard."""
+    from torch.distributed import fsdp
+
+    return sorted(name for name in dir(fsdp.FSDPModule) if not name.startswith("_"))

@@ -45,6 +45,8 @@ pub(super) fn axes() -> Axes {
             Shape::DictOutput,
             Shape::LateNoSync,
             Shape::Experts,
+            Shape::DifferentStart,
+            Shape::LossBackward,
         ]),
         grid: vec![
             choices(&counts),

@@ -20,6 +20,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Dotted path of the key.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Puts the value at its path.
     pub fn write(config: &mut Map<String, Value>, member: &Self) {
         put(config, &member.path, member.value.clone());

@@ -168,7 +168,7 @@ settings! {
     /// Elements in an IPG bucket
     "--reduce-bucket-size" reduce_bucket_size: Option<usize>, {
         heading: "Engine", placeholder: "N", engines: ZERO,
-        default_words: "small enough that buckets fill",
+        default_words: "small enough that buckets fill; 25 with power-sgd",
         check: up_to::<ANY, _>,
         key: Key::At("zero_optimization.reduce_bucket_size"),
         // The accumulator has no bucket.
@@ -201,6 +201,13 @@ settings! {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
         key: Key::AskedAt("bf16.immediate_grad_update"),
         said: |spec| spec.immediate_grad_update(),
+    }
+
+    /// Loss scale that the training loop sets by itself, in any dtype
+    "--override-loss-scale" override_loss_scale: Option<f64>, {
+        heading: "DeepSpeed", placeholder: "SCALE", engines: DEEPSPEED, default_words: "none",
+        check: power_of_two,
+        said: |spec| spec.override_loss_scale(),
     }
 
     /// Key of DeepSpeed's configuration, as KEY=VALUE, for what has no flag; may be repeated
@@ -259,7 +266,7 @@ settings! {
     /// Capacity of a bucket in MiB
     "--bucket-cap-mb" bucket_cap_mb: Option<f64>, {
         heading: "DDP", placeholder: "MIB", engines: DDP,
-        default_words: "small enough that buckets fill",
+        default_words: "small enough that buckets fill; 25 with power-sgd",
         check: capacity,
         said: |spec| Some(spec.ddp()?.bucket_cap_mb),
     }
@@ -298,6 +305,43 @@ settings! {
     "--reduce-every-microbatch" reduce_every_microbatch: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.reduce_every_microbatch),
+    }
+
+    /// Free parameters after the backward of every microbatch, and not at the boundary alone
+    "--reshard-after-backward" reshard_after_backward: Option<bool> = |_| true, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.reshard_after_backward),
+    }
+
+    /// Groups of ranks that each hold the whole model, sharded among them (HSDP)
+    "--replicas" replicas: Option<usize> = |_| 1, {
+        heading: "FSDP2", placeholder: "N", engines: FSDP2,
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.fsdp2()?.replicas),
+    }
+
+    /// Sum gradients over the replicas at the boundary alone, and within a replica in every microbatch
+    "--all-reduce-at-boundary" all_reduce_at_boundary: Option<bool> = |_| false, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.all_reduce_at_boundary),
+    }
+
+    /// Divisor of the sum over the ranks, for which the loss makes up
+    "--gradient-divide-factor" gradient_divide_factor: Option<f64>, {
+        heading: "FSDP2", placeholder: "DIVISOR", engines: FSDP2, default_words: "the world size",
+        said: |spec| spec.fsdp2()?.gradient_divide_factor,
+    }
+
+    /// Only sum in collectives, and divide outside of them
+    "--force-sum-reduction" force_sum_reduction: Option<bool> = |_| false, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.force_sum_reduction),
+    }
+
+    /// Replace the parameters by those of a state dict before the first step
+    "--assign-state-dict" assign_state_dict: Option<bool> = |_| false, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.assign_state_dict),
     }
 
     /// Part of the engine that is observed: everything, or only the parameters after each step
@@ -401,6 +445,15 @@ fn norm(flag: &'static str, norm: &f64) -> Result<(), Invalid> {
     }
     let reason = "a norm is a positive number; 0 does not clip";
     Err(Invalid::contradiction(format!("{flag} {norm}"), reason))
+}
+
+/// Refuses scales with which codes are not exact.
+fn power_of_two(flag: &'static str, scale: &f64) -> Result<(), Invalid> {
+    if *scale > 0.0 && scale.is_finite() && scale.log2().fract() == 0.0 {
+        return Ok(());
+    }
+    let reason = "codes stay exact only under powers of two; use one of them";
+    Err(Invalid::contradiction(format!("{flag} {scale}"), reason))
 }
 
 /// Refuses buckets of less than a byte.

@@ -1,0 +1,353 @@
+//! Sums of dense gradients, added up as an engine may have added them up: the dtypes in which they ran.
+//!
+//! The local gradients of every rank and microbatch are known bit for bit, and additions in a dtype are
+//! reproducible. So a sum is computed in each pair of dtypes, over the microbatches and over the ranks, and in
+//! each order in which engines compute it. A sum ran in fewer bits than asked for if such a computation leaves
+//! much less of what was observed than every computation that was asked for. Noise of another origin is near to
+//! none of them.
+
+use crate::report::Over;
+use crate::spec::{Dtype, RunSpec};
+use crate::trace::Point;
+
+use super::super::bounds::{FACTORS, NEARER, gamma};
+use super::precision::is_of_one_rank;
+
+/// Most elements of a buffer that are compared, times the number of ranks.
+const ELEMENTS: usize = 4096;
+
+/// The local gradients of a step that a buffer should hold the sum of.
+pub(super) struct Sums {
+    /// Elements of each gradient, by rank and by microbatch; each as it was recorded, divided by `GA`.
+    addends: Vec<Vec<Vec<f64>>>,
+    /// True if the gradients of several ranks are in the buffer.
+    is_across: bool,
+    /// Dtype in which the buffer was recorded.
+    held_in: Dtype,
+}
+
+/// Dtypes in which a sum runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arithmetic {
+    /// Dtype of the sum over the microbatches.
+    accum: Dtype,
+    /// Dtype of the sum over the ranks.
+    wire: Dtype,
+}
+
+/// A sum that ran in fewer bits than the run asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Narrower {
+    /// The sum.
+    pub over: Over,
+    /// The dtype that was asked for.
+    pub asked: Dtype,
+    /// The dtype in which it ran.
+    pub seen: Dtype,
+}
+
+/// The order in which an engine computes.
+#[derive(Clone, Copy)]
+struct Order {
+    /// True if every microbatch is reduced by itself, as in ZeRO-2; false if a rank adds up its own first.
+    reduces_first: bool,
+    /// Place of the division by the ranks.
+    division: Division,
+}
+
+/// Place of the division by the ranks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Division {
+    /// Before gradients are cast to the dtype in which they cross the ranks.
+    BeforeCast,
+    /// After that, and before the sum.
+    BeforeSum,
+    /// After that and before the sum, as a product with the reciprocal.
+    ReciprocalBeforeSum,
+    /// After the sum.
+    AfterSum,
+    /// After the sum, as a product with the reciprocal.
+    ReciprocalAfterSum,
+    /// After the sum was cast back.
+    AfterCast,
+}
+
+impl Division {
+    const ALL: [Self; 6] = [
+        Self::BeforeCast,
+        Self::BeforeSum,
+        Self::ReciprocalBeforeSum,
+        Self::AfterSum,
+        Self::ReciprocalAfterSum,
+        Self::AfterCast,
+    ];
+}
+
+/// The order of the ranks in a sum over them. Rings begin with another rank in each part of a buffer.
+#[derive(Clone, Copy)]
+struct Ring {
+    /// The rank that the sum begins with.
+    first: usize,
+    /// True if the ranks before it come next.
+    is_reversed: bool,
+}
+
+impl Sums {
+    /// The addends of a buffer. `gradient(rank, microbatch)` gives a local gradient as it was recorded, for each
+    /// that the buffer holds once; none where the point is none of a sum that can be reproduced.
+    pub fn new(
+        spec: &RunSpec,
+        point: Point,
+        held_in: Dtype,
+        gradient: impl Fn(usize, usize) -> Option<Vec<f64>>,
+    ) -> Option<Self> {
+        let is_sum = matches!(
+            point,
+            Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput
+        );
+        if !is_sum {
+            return None;
+        }
+        let compared = ELEMENTS / spec.world_size;
+        let addends: Vec<Vec<Vec<f64>>> = (0..spec.world_size)
+            .map(|rank| {
+                let of_rank =
+                    (0..spec.gradient_accumulation_steps).filter_map(|m| gradient(rank, m));
+                of_rank.map(|gradient| gradient.into_iter().take(compared).collect()).collect()
+            })
+            .filter(|of_rank: &Vec<_>| !of_rank.is_empty())
+            .collect();
+        Some(Self { addends, is_across: !is_of_one_rank(point), held_in })
+    }
+
+    /// The sum that ran in fewer bits than was asked for; none if what is held is as near to a sum that was
+    /// asked for.
+    pub fn narrower(&self, spec: &RunSpec, held: &[f64]) -> Option<Narrower> {
+        let asked = Arithmetic { accum: spec.grad_accum_dtype, wire: spec.narrowest_comm_dtype() };
+        let all = Dtype::ALL.iter().flat_map(|&accum| {
+            let wires = if self.is_across { Dtype::ALL } else { &[Dtype::Fp32] };
+            wires.iter().map(move |&wire| Arithmetic { accum, wire })
+        });
+        let (as_asked, narrower): (Vec<_>, Vec<_>) = all.partition(|it| {
+            !it.accum.is_narrower_than(asked.accum) && !it.wire.is_narrower_than(asked.wire)
+        });
+        let operations = spec.gradient_accumulation_steps + spec.world_size + FACTORS;
+        let compared = self.addends.first()?.first()?.len();
+        let norm = held.iter().take(compared).map(|value| value * value).sum::<f64>().sqrt();
+        let nothing = gamma(operations, Dtype::Fp32) * norm;
+        let mut least = f64::INFINITY;
+        for candidate in as_asked {
+            least = least.min(self.distance(candidate, held));
+            if least <= nothing {
+                return None;
+            }
+        }
+        // Of equally near ones the widest is meant.
+        let distances = narrower.into_iter().rev().map(|it| (self.distance(it, held), it));
+        let (distance, seen) = distances.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+        if distance.is_nan() || distance >= NEARER * least {
+            return None;
+        }
+        let of = |over, asked, seen: Dtype| {
+            seen.is_narrower_than(asked).then_some(Narrower { over, asked, seen })
+        };
+        of(Over::Microbatches, asked.accum, seen.accum)
+            .or_else(|| of(Over::Ranks, asked.wire, seen.wire))
+    }
+
+    /// Norm of the difference between what is held and the nearest sum in these dtypes.
+    fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
+        let distances = self.orders().map(|order| {
+            let sums: Vec<Vec<f64>> =
+                self.rings().map(|ring| self.computed(arithmetic, order, ring)).collect();
+            let length = sums.first().map_or(0, Vec::len);
+            let squares = held.iter().take(length).enumerate().map(|(element, held)| {
+                let differences = sums.iter().map(|sum| (sum[element] - held).powi(2));
+                differences.fold(f64::INFINITY, f64::min)
+            });
+            squares.sum::<f64>().sqrt()
+        });
+        distances.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The orders in which engines compute. A division by a power of two is exact wherever it is made.
+    fn orders(&self) -> impl Iterator<Item = Order> + use<> {
+        let places = if self.addends.len().is_power_of_two() { 1 } else { Division::ALL.len() };
+        let flows: &[bool] = if self.is_across { &[false, true] } else { &[false] };
+        flows.iter().flat_map(move |&reduces_first| {
+            let divisions = Division::ALL.into_iter().take(places);
+            divisions.map(move |division| Order { reduces_first, division })
+        })
+    }
+
+    /// The orders of the ranks: one is enough for two addends.
+    fn rings(&self) -> impl Iterator<Item = Ring> {
+        let world = self.addends.len();
+        let firsts = if self.is_across && world > 2 { world } else { 1 };
+        let directions: &[bool] = if firsts > 1 { &[false, true] } else { &[false] };
+        (0..firsts).flat_map(move |first| {
+            directions.iter().map(move |&is_reversed| Ring { first, is_reversed })
+        })
+    }
+
+    /// The sum in these dtypes and this order.
+    fn computed(&self, arithmetic: Arithmetic, order: Order, ring: Ring) -> Vec<f64> {
+        let accum = arithmetic.accum;
+        let sum = if !self.is_across {
+            self.addends.first().map_or_else(Vec::new, |own| added(own, accum))
+        } else if order.reduces_first {
+            let most = self.addends.iter().map(Vec::len).max().unwrap_or(0);
+            let reduced = (0..most).map(|microbatch| {
+                let of_ranks = self.addends.iter().filter_map(|own| own.get(microbatch));
+                self.reduced(of_ranks.cloned().collect(), arithmetic, order, ring)
+            });
+            added(&reduced.collect::<Vec<_>>(), accum)
+        } else {
+            let of_ranks = self.addends.iter().map(|own| added(own, accum));
+            self.reduced(of_ranks.collect(), arithmetic, order, ring)
+        };
+        sum.into_iter().map(|value| rounded(value, self.held_in)).collect()
+    }
+
+    /// The average over the ranks.
+    fn reduced(
+        &self,
+        mut of_ranks: Vec<Vec<f64>>,
+        Arithmetic { accum, wire }: Arithmetic,
+        Order { division, .. }: Order,
+        ring: Ring,
+    ) -> Vec<f64> {
+        let world = self.addends.len() as f64;
+        let first = ring.first % of_ranks.len().max(1);
+        of_ranks.rotate_left(first);
+        if ring.is_reversed {
+            of_ranks.reverse();
+        }
+        let cast = |values: &mut Vec<f64>, dtype: Dtype, place: Division| {
+            let divisor = if place == division { world } else { 1.0 };
+            for value in values {
+                *value = rounded(*value / divisor, dtype);
+            }
+        };
+        let multiply = |values: &mut Vec<f64>, place: Division| {
+            if place == division {
+                let factor = rounded(1.0 / world, wire);
+                values.iter_mut().for_each(|value| *value = rounded(*value * factor, wire));
+            }
+        };
+        for values in &mut of_ranks {
+            cast(values, accum, Division::BeforeCast);
+            cast(values, wire, Division::BeforeSum);
+            multiply(values, Division::ReciprocalBeforeSum);
+        }
+        let mut sum = added(&of_ranks, wire);
+        cast(&mut sum, wire, Division::AfterSum);
+        multiply(&mut sum, Division::ReciprocalAfterSum);
+        cast(&mut sum, accum, Division::AfterCast);
+        sum
+    }
+}
+
+/// Addends one after the other, rounded after each addition.
+fn added(addends: &[Vec<f64>], dtype: Dtype) -> Vec<f64> {
+    let Some((first, others)) = addends.split_first() else { return Vec::new() };
+    let mut sum: Vec<f64> = first.iter().map(|value| rounded(*value, dtype)).collect();
+    for addend in others {
+        for (sum, value) in sum.iter_mut().zip(addend) {
+            *sum = rounded(*sum + value, dtype);
+        }
+    }
+    sum
+}
+
+/// The number of a dtype that is nearest to a value.
+fn rounded(value: f64, dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::Bf16 => half::bf16::from_f64(value).to_f64(),
+        Dtype::Fp16 => half::f16::from_f64(value).to_f64(),
+        Dtype::Fp32 => f64::from(value as f32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    const BF16: Dtype = Dtype::Bf16;
+    const FP32: Dtype = Dtype::Fp32;
+
+    /// A run of `ranks` ranks and three microbatches of a bf16 model, with these dtypes asked for.
+    fn spec(ranks: usize, accum: Dtype, wire: Dtype) -> RunSpec {
+        let request = SpecRequest {
+            world_size: Some(ranks),
+            gradient_accumulation_steps: Some(3),
+            dtype: Some(BF16),
+            grad_accum_dtype: Some(accum),
+            comm_dtype: Some(wire),
+            ..SpecRequest::default()
+        };
+        request.resolve().expect("a valid request")
+    }
+
+    fn sums(spec: &RunSpec) -> Sums {
+        let gradient = |rank: usize, microbatch: usize| {
+            let phase = 0.3 + 0.7 * rank as f64 + 0.11 * microbatch as f64;
+            let elements = (0..128).map(|it| rounded((f64::from(it) * phase).sin(), BF16));
+            Some(elements.collect())
+        };
+        Sums::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
+    }
+
+    /// Findings in a sum in these dtypes, for every order; rings begin with the last rank.
+    fn found(spec: &RunSpec, accum: Dtype, wire: Dtype) -> Vec<Option<Narrower>> {
+        let sums = sums(spec);
+        let ring = Ring { first: spec.world_size - 1, is_reversed: false };
+        let held = sums.orders().map(|it| sums.computed(Arithmetic { accum, wire }, it, ring));
+        held.map(|held| sums.narrower(spec, &held)).collect()
+    }
+
+    #[test]
+    fn a_sum_in_dtypes_that_were_asked_for_is_none_that_is_narrower() {
+        for ranks in [1, 2, 3] {
+            for (accum, wire) in [(FP32, FP32), (FP32, BF16), (BF16, BF16)] {
+                let spec = spec(ranks, accum, wire);
+                for (accum, wire) in [(accum, wire), (accum, FP32), (FP32, FP32)] {
+                    assert!(
+                        found(&spec, accum, wire).iter().all(Option::is_none),
+                        "{accum} {wire}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_narrower_sum_is_found_behind_a_narrow_wire_that_was_asked_for() {
+        for ranks in [2, 3] {
+            for (wire, accum_seen, wire_seen, over) in [
+                (FP32, BF16, FP32, Over::Microbatches),
+                (BF16, BF16, BF16, Over::Microbatches),
+                (FP32, FP32, BF16, Over::Ranks),
+            ] {
+                let narrower = Narrower { over, asked: FP32, seen: BF16 };
+                let found = found(&spec(ranks, FP32, wire), accum_seen, wire_seen);
+                assert!(found.iter().all(|it| *it == Some(narrower)), "{ranks} ranks: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn noise_of_another_origin_is_no_narrower_sum() {
+        let spec = spec(2, FP32, FP32);
+        let sums = sums(&spec);
+        let order = Order { reduces_first: false, division: Division::BeforeCast };
+        let ring = Ring { first: 0, is_reversed: false };
+        let exact = sums.computed(Arithmetic { accum: FP32, wire: FP32 }, order, ring);
+        for size in [1e-5, 1e-3, 1e-2, 1.0] {
+            let noisy =
+                exact.iter().zip(0..).map(|(value, it)| value * (1.0 + size * f64::from(it).cos()));
+            assert_eq!(sums.narrower(&spec, &noisy.collect::<Vec<_>>()), None, "{size}");
+        }
+    }
+}
