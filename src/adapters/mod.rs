@@ -25,6 +25,7 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
     ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
+    ("zprobe_rank/forward.py", include_str!("zprobe_rank/forward.py")),
     ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
     ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
     ("zprobe_rank/model.py", include_str!("zprobe_rank/model.py")),

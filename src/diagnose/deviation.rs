@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::report::words::matrix_text;
 use crate::report::{Contribution, Elements, Possible};
-use crate::spec::{Observation, RunSpec};
+use crate::spec::{Observation, RunSpec, Shape};
 use crate::trace::Point;
 
 use super::bounds;
@@ -57,6 +57,8 @@ pub enum Pattern {
     PartlyScaled(Vec<(usize, usize)>, f64),
     /// All gradients have the same wrong weight.
     Scaled(f64),
+    /// A part of every gradient is missing, which goes backward in two places in this shape.
+    PartLost(Part),
     /// All gradients of a microbatch have the same weight, and microbatches have different ones, by
     /// microbatch.
     ByMicrobatch(Vec<f64>),
@@ -68,6 +70,51 @@ pub enum Pattern {
     Ambiguous(Vec<Pattern>),
     /// No weights explain the buffer, or weights of no known pattern.
     Unexplained,
+}
+
+/// A part of a gradient that goes backward in two places: twice the gradient in the first, and minus the gradient
+/// in the second (see [`crate::spec::Workload`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The part in the engine's forward.
+    Forward,
+    /// The part beside the engine's forward.
+    Beside,
+    /// The part of the first of two backwards.
+    FirstBackward,
+}
+
+impl Part {
+    /// Weight of a gradient without its first part.
+    const WITHOUT_FIRST: f64 = -1.0;
+    /// Weight of a gradient without its second part.
+    const WITHOUT_SECOND: f64 = 2.0;
+
+    /// The part without which gradients of these parameters have this weight; none where another slip leads to
+    /// the same one.
+    fn lost(
+        observed: &Observed<'_>,
+        params: Option<&[String]>,
+        weight: impl Fn(f64) -> bool,
+    ) -> Option<Self> {
+        let spec = observed.spec;
+        if spec.has_shape(Shape::SeveralBackwards) {
+            return weight(Self::WITHOUT_FIRST).then_some(Self::FirstBackward);
+        }
+        let is_about = |shape: &Shape| {
+            spec.has_shape(*shape)
+                && params.is_some_and(|it| it.iter().all(|it| shape.param() == Some(it)))
+        };
+        let shape =
+            [Shape::Tied, Shape::Bypass, Shape::PenaltyBackward].into_iter().find(is_about)?;
+        if weight(Self::WITHOUT_FIRST) {
+            Some(Self::Forward)
+        } else {
+            // A gradient that is reduced twice, as a tied one may be, has this weight too.
+            let is_second = shape != Shape::Tied && weight(Self::WITHOUT_SECOND);
+            is_second.then_some(Self::Beside)
+        }
+    }
 }
 
 impl Deviation {
@@ -405,6 +452,10 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
     let slack = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation);
     let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
+    if uniform && let Some(part) = Part::lost(observed, entry.params.as_deref(), |it| is(first, it))
+    {
+        return Some(Pattern::PartLost(part));
+    }
     if uniform && !is(first, 0.0) {
         return Some(Pattern::Scaled(first));
     }

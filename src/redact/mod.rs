@@ -303,6 +303,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::Layout { .. }
         | Event::LossScaled { .. }
         | Event::OptimizerCalled { .. }
+        | Event::ForwardUsed { .. }
         | Event::GradientNorm { .. }
         | Event::PhaseEntered { .. }
         | Event::Loss { .. }

@@ -47,6 +47,8 @@ named_enum! {
         BucketNotAveraged = "bucket-not-averaged",
         /// Every microbatch's backward ends with a flush of the IPG bucket, filled or not.
         EmptyBucketFlush = "empty-bucket-flush",
+        /// A bucket takes gradients up to twice its capacity.
+        BucketOverfilled = "bucket-overfilled",
         /// A bucket is flushed before its last gradient was copied into it.
         BucketFlushedEarly = "bucket-flushed-early",
         /// The gradients left in the bucket at the boundary are never flushed.
@@ -175,6 +177,7 @@ impl Fault {
             Self::NotAveraged => ("ZP104", &[], Anywhere),
             Self::BucketNotAveraged => ("ZP104", &[], Anywhere),
             Self::EmptyBucketFlush => ("ZP301", &[], Anywhere),
+            Self::BucketOverfilled => ("ZP302", &[], Anywhere),
             Self::BucketFlushedEarly => ("ZP102", &[], Anywhere),
             Self::BucketNeverFlushed => ("ZP102", &["ZP301"], Anywhere),
             Self::StaleParameterList => ("ZP402", &["ZP107", "ZP102"], Anywhere),
@@ -249,6 +252,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         | Fault::HookFiresTwice
         | Fault::BucketNotAveraged
         | Fault::BucketFlushedEarly
+        | Fault::BucketOverfilled
         | Fault::BucketNeverFlushed
         | Fault::StaleParameterList
         | Fault::CollectivesSwapped => (

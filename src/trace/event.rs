@@ -127,6 +127,16 @@ pub enum Event {
         /// The microbatches, ascending.
         microbatches: Vec<usize>,
     },
+    /// The parameters that the forward of a microbatch used, compared with those that the step before it left.
+    /// Only of engines that gather parameters for forward.
+    ForwardUsed {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Parameters with elements that differ.
+        differing: Vec<Differing>,
+    },
     /// The global norm of the gradient as the engine computed it, before clipping.
     GradientNorm {
         /// Optimizer step.
@@ -337,6 +347,17 @@ pub enum Outcome {
     Reaped,
     /// The process ended and zprobe, which did not start it, does not know how.
     Unseen,
+}
+
+/// The elements of a parameter that are not what they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Differing {
+    /// Index of the parameter.
+    pub param: usize,
+    /// Number of these elements.
+    pub elements: usize,
+    /// Index of the first of them in the parameter.
+    pub first: usize,
 }
 
 named_enum! {

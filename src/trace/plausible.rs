@@ -45,6 +45,7 @@ impl Event {
             | Event::MicrobatchSetAside { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
+            | Event::ForwardUsed { step, microbatch, .. }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
             Event::DigestsGathered { step, .. }

@@ -30,8 +30,8 @@ pub struct Known {
     #[serde(default)]
     pub optimizer_class: Option<String>,
     /// Values that fields of the [`RunSpec`](crate::spec::RunSpec) may have, by the dotted paths of
-    /// the fields in `report.json`. A field that is a list must hold one of the values; `"unset"`
-    /// stands for null.
+    /// the fields in `report.json`. A field that is a list must hold one of the values, or all of
+    /// those of a value that is a list; `"unset"` stands for null.
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Value>>,
     /// Codes of other findings that the bug leads to, for example in later steps: they are this bug
@@ -128,11 +128,14 @@ fn at<'s>(spec: &'s Value, path: &str) -> &'s Value {
     path.split('.').fold(spec, |value, field| &value[field])
 }
 
-/// Returns true if a field has one of these values, or is a list that holds one.
+/// Returns true if a field has one of these values, or is a list that holds one, or all of one that is a list.
 fn is_one_of(field: &Value, values: &[Value]) -> bool {
     match field {
         Value::Null => values.iter().any(|value| value == UNSET),
-        Value::Array(held) => held.iter().any(|held| values.contains(held)),
+        Value::Array(held) => values.iter().any(|value| match value {
+            Value::Array(all) => all.iter().all(|value| held.contains(value)),
+            value => held.contains(value),
+        }),
         field => values.contains(field),
     }
 }

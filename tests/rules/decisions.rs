@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
+use zprobe::spec::plan::Param;
 use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{Event, Payload, Point, Record, Trace};
+use zprobe::trace::{Differing, Event, FlushReason, Payload, Point, Record, Trace};
 
 use super::scenarios::{crash, edit, fp16, request, scenarios};
 use super::simulator::{Cut, LOSS_SCALE, Simulation};
@@ -256,4 +257,77 @@ fn a_step_before_the_boundary_is_the_root_of_what_is_lost_and_left_over() {
     let report = called(vec![]);
     let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
     assert!(finding.message.contains("took no step after microbatch"), "{finding:#?}");
+}
+
+#[test]
+fn parameters_that_forward_uses_are_those_that_the_step_before_left() {
+    let simulation =
+        Simulation::new(SpecRequest { steps: Some(2), ..request() }, Cut::EachParameter);
+    let name = simulation.plan.params()[1].name.clone();
+    let mut trace = simulation.trace();
+    let place = trace.records.iter().position(|record| record.rank == Some(1)).unwrap();
+    let some = trace.records[place].clone();
+    let mut used = |differing: Vec<Differing>| {
+        trace.records.retain(|it| !matches!(it.event, Event::ForwardUsed { .. }));
+        for (microbatch, differing) in [(0, Vec::new()), (1, differing)] {
+            let event = Event::ForwardUsed { step: 1, microbatch, differing };
+            trace.records.insert(place + 1, Record { event, ..some.clone() });
+        }
+        diagnose(&trace)
+    };
+    let report = used(vec![Differing { param: 1, elements: 7, first: 3 }]);
+    let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code.as_str(), finding.step, finding.rank), ("ZP602", Some(1), Some(1)));
+    assert!(finding.message.contains("step 1, microbatch 1, on rank 1"), "{finding:#?}");
+    assert_eq!(finding.evidence, [format!("rank 1: {name} from 3 on (7 elements)")]);
+    assert_eq!(used(Vec::new()).verdict, Verdict::Clean);
+}
+
+#[test]
+fn a_bucket_is_what_it_says_it_is() {
+    let simulation = Simulation::new(request(), Cut::EachParameter);
+    let sizes: Vec<usize> = simulation.plan.params().iter().map(Param::numel).collect();
+    let (both, many) = (sizes[0] + sizes[1], sizes.len());
+    let mut trace = simulation.trace();
+    let place = trace.records.iter().position(|record| record.rank == Some(1)).unwrap();
+    let some = trace.records[place].clone();
+    let mut flushed = |flushes: &[(usize, usize, Vec<usize>)]| {
+        trace.records.retain(|it| !matches!(it.event, Event::BucketFlushed { .. }));
+        for (flush, (elements, capacity, params)) in flushes.iter().cloned().enumerate() {
+            let (step, microbatch, reason) = (0, 0, FlushReason::Full);
+            let event = Event::BucketFlushed {
+                step,
+                microbatch,
+                flush,
+                reason,
+                elements,
+                capacity,
+                params,
+            };
+            trace.records.insert(place + 1 + flush, Record { event, ..some.clone() });
+        }
+        let report = diagnose(&trace);
+        report.findings.iter().map(|it| format!("{} {}", it.code, it.message)).collect::<Vec<_>>()
+    };
+    let alone: Vec<_> = (0..many).map(|param| (sizes[param], 1 << 20, vec![param])).collect();
+    assert!(many > 5);
+    for (flushes, message) in [
+        (vec![(both, both - 1, vec![0, 1])], "held more elements than its capacity"),
+        (vec![(both + 1, 1 << 20, vec![0, 1])], "counts other elements than its parameters have"),
+        (vec![(both, 1 << 20, vec![])], "elements of no parameter"),
+        (alone.clone(), "times in a backward whose gradients fill 1"),
+    ] {
+        let found = flushed(&flushes);
+        let [finding] = &found[..] else { panic!("{found:#?}") };
+        assert!(finding.starts_with("ZP302") && finding.contains(message), "{finding}");
+    }
+    let narrow =
+        |(elements, _, params): &(usize, usize, Vec<usize>)| (*elements, 1, params.clone());
+    for right in [
+        vec![(both, both, vec![0, 1])],
+        vec![(sizes[0], 1, vec![0])],
+        alone.iter().map(narrow).collect(),
+    ] {
+        assert_eq!(flushed(&right), Vec::<String>::new());
+    }
 }

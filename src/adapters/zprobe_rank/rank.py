@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from zprobe_rank import collectives, graph, model, rendezvous
 from zprobe_rank.channel import DTYPES, Channel, finite
+from zprobe_rank.forward import ForwardWatch
 from zprobe_rank.host import load
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
@@ -169,7 +170,15 @@ class Observer:
         self.at = {}
         if tap is not None:
             engine.on_reduced = lambda gradient: self._record("reduced", "full", gradient, **self.at)
-        self.held = None
+        self.held, self.forward = None, None
+        if tap is not None and engine.gathers_for_forward():
+            self._watch_forward()
+
+    def _watch_forward(self):
+        if self.sampler.active:
+            self.channel.emit("not-observed", what="parameters that forward uses", why="the model is large")
+        else:
+            self.forward = ForwardWatch(self.engine.model)
 
     def before_backward(self, step, microbatch, loss, data):
         """Records the loss, its graph, and for dense data the local gradient."""
@@ -178,6 +187,8 @@ class Observer:
         at = self.at = dict(step=step, microbatch=microbatch)
         self.tap.microbatch = microbatch
         self.channel.emit("loss", value=finite(loss.item()), **at)
+        if self.forward is not None:
+            self.channel.emit("forward-used", differing=self.forward.take(), **at)
         nodes, reached = graph.walk(loss, self.engine.graph_index())
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
@@ -228,8 +239,10 @@ class Observer:
     def parameters(self, step):
         """Records the model's parameters on this rank."""
         parameters = self.engine.parameters()
-        if isinstance(self.probe, model.DenseProbe):
+        if isinstance(self.probe, model.DenseProbe) or self.forward is not None:
             self.held = [parameter.clone() for parameter in parameters]
+        if self.forward is not None:
+            self.forward.left = self.held
         self._record("parameters", "full", Pieces(parameters), step=step)
 
     def _record(self, point, layout, pieces, **at):

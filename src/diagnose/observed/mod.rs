@@ -8,8 +8,8 @@ use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
-    Aside, Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace, UNSET_MEMORY,
-    Waiting, combined_digest,
+    Aside, Differing, Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace,
+    UNSET_MEMORY, Waiting, combined_digest,
 };
 
 pub use self::parts::{
@@ -59,6 +59,8 @@ pub struct Observed<'a> {
     pub scaled: BTreeMap<(usize, usize), Scaled>,
     /// Microbatches after which the engine called an optimizer, by (step, rank).
     pub called: BTreeMap<(usize, usize), &'a [usize]>,
+    /// Parameters that forward used and that were not what the step before left, by (step, microbatch, rank).
+    pub forward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
     /// Global norms of the gradient as the engine computed them, by (step, rank).
     pub norms: BTreeMap<(usize, usize), Norm>,
     /// Digests as gathered in band.
@@ -102,6 +104,7 @@ impl<'a> Observed<'a> {
             not_observed: BTreeSet::new(),
             scaled: BTreeMap::new(),
             called: BTreeMap::new(),
+            forward: BTreeMap::new(),
             norms: BTreeMap::new(),
             gathered: Vec::new(),
             digests: BTreeMap::new(),
@@ -434,6 +437,13 @@ impl<'a> Observed<'a> {
             }
             Event::OptimizerCalled { step, microbatches } => {
                 self.called.insert((*step, rank), microbatches);
+            }
+            Event::ForwardUsed { step, microbatch, differing } => {
+                // A microbatch may go forward in several parts.
+                let known = self.forward.entry((*step, *microbatch, rank)).or_insert(differing);
+                if known.is_empty() {
+                    *known = differing;
+                }
             }
             Event::GradientNorm { step, norm, limit } => {
                 self.norms.insert((*step, rank), Norm { norm: *norm, limit: *limit });

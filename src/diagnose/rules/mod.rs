@@ -10,6 +10,7 @@ mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
 mod zp301_empty_bucket;
+mod zp302_bucket_misfilled;
 mod zp401_misplaced;
 mod zp402_slice_displaced;
 mod zp501_not_finite;
@@ -72,6 +73,7 @@ pub const RULES: &[Rule] = &{
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp301_empty_bucket::RULE,
+        zp302_bucket_misfilled::RULE,
         zp401_misplaced::RULE,
         zp402_slice_displaced::RULE,
         zp501_not_finite::RULE,

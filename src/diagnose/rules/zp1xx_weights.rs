@@ -3,10 +3,11 @@
 use super::super::Case;
 use super::super::bounds;
 use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Pattern, missing};
+use super::super::deviation::{Deviation, Part, Pattern, missing};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Contribution, Finding, RuleCode};
+use crate::spec::Shape;
 
 /// The rules of this family: each has a name, its page, and the rules that explain its findings.
 pub(super) const RULES: [Rule; 7] = [
@@ -40,7 +41,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP107",
         "unexplained-gradient",
         include_str!("../../../docs/rules/ZP107.md"),
-        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP605", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP801"]),
     ),
 ];
 
@@ -58,7 +59,7 @@ const fn of(
 fn code(pattern: &Pattern) -> RuleCode {
     RuleCode::new(match pattern {
         Pattern::BoundaryLeak => "ZP101",
-        Pattern::Missing(_) => "ZP102",
+        Pattern::Missing(_) | Pattern::PartLost(_) => "ZP102",
         Pattern::Repeated(_) => "ZP103",
         Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
         Pattern::PartlyScaled(..)
@@ -171,7 +172,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             )
         }
         Pattern::PartlyScaled(sources, factor) => {
-            let slips = likely(case, deviation.step, *factor);
+            let slips = likely(case, deviation, *factor);
             let of = sources_text(sources, world);
             let weight = weight_text(*factor);
             (format!("the gradient of {of} has weight {weight} instead of 1{slips}"), vec![])
@@ -187,10 +188,21 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             vec![],
         ),
         Pattern::Scaled(factor) => {
-            let slips = likely(case, deviation.step, *factor);
+            let slips = likely(case, deviation, *factor);
             let message =
                 format!("every gradient has weight {} instead of 1{slips}", weight_text(*factor));
             (message, vec![])
+        }
+        Pattern::PartLost(part) => {
+            let (which, other) = match part {
+                Part::Forward => ("part that goes through the engine's forward", "other part"),
+                Part::FirstBackward => ("part of the first of two backwards", "second part"),
+                Part::Beside => {
+                    ("part beside the engine's forward", "part of the engine's forward")
+                }
+            };
+            let fact = format!("every gradient has the weight of its {other} alone");
+            (format!("the {which} of every gradient never reached the optimizer"), vec![fact])
         }
         Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
         Pattern::ByRank(weights) => (unlike("rank", "ranks", weights), vec![]),
@@ -250,18 +262,36 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
 }
 
 /// The slips that lead to a factor, in words; empty if none is known.
-fn likely(case: &Case<'_>, step: usize, factor: f64) -> String {
-    let spec = case.observed.spec;
+fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
+    let (spec, step) = (case.observed.spec, deviation.step);
     let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = spec.world_size as f64;
     let ga = spec.gradient_accumulation_steps as f64;
+    let fsdp2 = spec.fsdp2();
+    let replicas = fsdp2.map_or(1.0, |fsdp2| fsdp2.replicas as f64);
+    let shards = if replicas > 1.0 { world / replicas } else { 1.0 };
+    let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor).unwrap_or(world);
+    // Twice the gradient in forward, and minus the gradient beside it.
+    let is_beside = |shape: Shape| {
+        let is_it = |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(it));
+        spec.has_shape(shape) && deviation.params.as_ref().is_some_and(is_it)
+    };
+    let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);
+    let beside = if has_beside { 2.0 - ga } else { 1.0 };
     let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
     let slips: Vec<&str> = [
         (1.0 / ga, "divided by the accumulation steps twice"),
         (ga, "not divided by the accumulation steps"),
         (1.0 / world, "divided by the world size twice"),
         (world, "summed over the ranks but not divided by their number"),
+        (replicas, "not divided by the number of replicas"),
+        (shards, "not divided by the number of shards"),
+        (
+            divisor / world,
+            "divided by the number of ranks and not by the divisor that was asked for",
+        ),
+        (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
         (-1.0, "of the wrong sign"),
         (scale, "multiplied by the loss scale, which was not taken out"),
         (1.0 / scale, "divided by the loss scale twice"),

@@ -1,4 +1,4 @@
-//! ZP602: after the step a model's parameters are not their owner's master weights.
+//! ZP602: after the step a model's parameters are not their owner's master weights, or forward uses others.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
 use crate::report::RuleCode;
 use crate::spec::Dtype;
-use crate::trace::{LayoutName, Point};
+use crate::trace::{Differing, LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP602"),
@@ -26,12 +26,42 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // A later step inherits what is stale, and says nothing new.
-    case.observed
-        .spec
-        .recorded_steps()
-        .find_map(|step| in_step(case, rule, step))
-        .into_iter()
-        .collect()
+    let after_step = case.observed.spec.recorded_steps().find_map(|step| in_step(case, rule, step));
+    after_step.or_else(|| in_forward(case, rule)).into_iter().collect()
+}
+
+/// The first forward that used other parameters than the step before left.
+fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let mut wrong = case.observed.forward.iter().filter(|(_, differing)| !differing.is_empty());
+    let (&(step, microbatch, first_rank), &differing) = wrong.next()?;
+    let in_same = wrong.take_while(|((s, m, _), _)| (*s, *m) == (step, microbatch));
+    let mut of_ranks = vec![(first_rank, differing)];
+    of_ranks.extend(in_same.map(|((_, _, rank), differing)| (*rank, *differing)));
+    let ranks: Vec<usize> = of_ranks.iter().map(|(rank, _)| *rank).collect();
+    let mut finding = rule.finding(format!(
+        "the forward of step {step}, microbatch {microbatch}, on {} used other parameters than {}",
+        counted("rank", &ranks),
+        match step.checked_sub(1) {
+            Some(before) => format!("step {before} left"),
+            None => "the run began with".to_owned(),
+        },
+    ));
+    finding.microbatch = Some(microbatch);
+    if let [rank] = ranks[..] {
+        finding.rank = Some(rank);
+    }
+    let params: BTreeSet<usize> =
+        of_ranks.iter().flat_map(|(_, differing)| differing.iter().map(|it| it.param)).collect();
+    let of_rank = |&(rank, differing): &(usize, &[Differing])| {
+        let elements = differing.iter().map(|it| {
+            let name = case.observed.param_name(it.param);
+            format!("{name} from {} on ({} elements)", it.first, it.elements)
+        });
+        format!("rank {rank}: {}", abridged(&elements.collect::<Vec<_>>()))
+    };
+    finding.evidence.extend(of_ranks.iter().map(of_rank));
+    let params = params.into_iter().collect();
+    Some(Sighting::new(finding, Scope { params, ..Scope::step(step) }))
 }
 
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {

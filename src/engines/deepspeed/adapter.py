@@ -70,6 +70,9 @@ class Engine(BaseEngine):
         if hasattr(self.wrapper, "fp32_groups_gradients"):
             self._watch_reduction()
 
+    def gathers_for_forward(self):
+        return self.spec["stage"] == 3
+
     def begin(self, step, microbatch):
         if microbatch == 0:
             self.skipped = self.engine.skipped_steps

@@ -69,6 +69,9 @@ class Engine(LoopEngine):
         except AttributeError as error:
             self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
 
+    def gathers_for_forward(self):
+        return True
+
     def accumulation(self, final):
         self.model.set_requires_gradient_sync(final or self.every_microbatch)
         if self.settings["all_reduce_at_boundary"]:

@@ -52,6 +52,11 @@ class BaseEngine:
     def observe(self):
         """Attaches the observers of the engine; not called when only the outcome is recorded."""
 
+    def gathers_for_forward(self):
+        """True if the parameters that forward uses are gathered for it, so that they may differ from those that
+        `parameters` gives."""
+        return False
+
     def begin(self, step, microbatch):
         """Called at the beginning of a microbatch."""
 

@@ -10,7 +10,7 @@ use super::flat::narrow;
 /// A bucket of one rank.
 pub struct Bucket {
     capacity: usize,
-    /// Capacity in elements, at most the number that the model has.
+    /// Elements that fit, at most the number that the model has.
     room: usize,
     kind: Kind,
     device: Device,
@@ -33,15 +33,15 @@ pub struct Contents {
 }
 
 impl Bucket {
-    /// An empty bucket of `capacity` elements, of this kind and on this device, of which no more than
-    /// `most` are ever needed.
+    /// An empty bucket of `capacity` elements that takes gradients up to `room` elements, of this kind and on
+    /// this device; no more than `most` are ever needed.
     pub fn new(
-        capacity: usize,
+        (capacity, room): (usize, usize),
         most: usize,
         (kind, device): (Kind, Device),
         buffers: usize,
     ) -> Result<Self> {
-        let room = capacity.min(most);
+        let room = room.min(most);
         let len = i64::try_from(room)?;
         let buffers = (0..buffers)
             .map(|_| Ok(Tensor::f_empty([len], (kind, device))?))

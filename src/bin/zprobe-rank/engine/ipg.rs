@@ -52,7 +52,7 @@ impl IpgBuckets {
             .then(|| context.gradient_buffer(partitioning.numel()))
             .transpose()?;
         let bucket = Bucket::new(
-            spec.reduce_bucket_size,
+            (spec.reduce_bucket_size, settings.bucket_room),
             context.plan.numel(),
             (kind_of(settings.wire_dtype), context.device),
             settings.bucket_buffers,

@@ -18,6 +18,8 @@ pub struct Settings {
     /// Number of buffers that an IPG bucket fills in turn: two where one is reduced while the other
     /// is filled; zero where gradients stay in place until they are reduced.
     pub bucket_buffers: usize,
+    /// Number of elements from which on a bucket takes no further gradient.
+    pub bucket_room: usize,
 }
 
 impl Settings {
@@ -29,6 +31,7 @@ impl Settings {
             average_divisor: spec.world_size as f64,
             accumulation_dtype: spec.grad_accum_dtype,
             wire_dtype: spec.narrowest_comm_dtype(),
+            bucket_room: spec.reduce_bucket_size,
             bucket_buffers: match (spec.contiguous_gradients(), spec.overlap_comm()) {
                 (Some(false), _) => 0,
                 (_, Some(true)) => 2,

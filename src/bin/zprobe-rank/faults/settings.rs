@@ -16,6 +16,7 @@ pub fn settings(fault: Injected, mut sound: Settings) -> Settings {
             sound.average_divisor = 1.0;
         }
         Some(Fault::PartitionOwnedTwice) => sound.owner = 0,
+        Some(Fault::BucketOverfilled) => sound.bucket_room = sound.bucket_room.saturating_mul(2),
         // With a single buffer, the buffer that is being reduced is also filled.
         Some(Fault::BufferOverwritten) => sound.bucket_buffers = 1,
         _ => {}
