@@ -90,7 +90,13 @@ impl Row {
     /// The command that shows the bug, for people.
     pub fn command(&self) -> String {
         match &self.script {
-            None => format!("zprobe run {}", self.run.join(" ")),
+            None => {
+                // What a release needs beside the row's own flags, it needs to show the bug.
+                let shows = self.releases.iter().find(|it| it.expect != Expectation::Clean);
+                let extra = shows.iter().flat_map(|release| &release.extra);
+                let words: Vec<_> = self.run.iter().chain(extra).map(String::as_str).collect();
+                format!("zprobe run {}", words.join(" "))
+            }
             Some(script) => {
                 let options = script.exec_options();
                 let words = ["zprobe", "exec"].map(str::to_owned).into_iter().chain(options);

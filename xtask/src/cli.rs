@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{accuracy, bench, chaos, lattice, tasks};
+use crate::{accuracy, bench, chaos, lattice, planted, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -77,6 +77,13 @@ pub enum Task {
     /// page is made from all that are there, and from docs/faults.md and docs/zoo.md.
     Accuracy(accuracy::Options),
 
+    /// Plant bugs in real engines, one at a time, and count what the standard suite finds
+    ///
+    /// Makes an environment for DeepSpeed and torch, and runs `zprobe check` on every change of
+    /// fixtures/planted/planted.toml, which takes from an hour up. The results stay in the target
+    /// directory; docs/planted.md is made from all that are there.
+    Planted(planted::Options),
+
     /// Test zprobe under attacks and on failing machines, from a seed
     ///
     /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces,
@@ -108,6 +115,7 @@ impl Task {
             Self::Bench(options) => tasks::bench(&options),
             Self::Lattice(options) => tasks::lattice(&options),
             Self::Accuracy(options) => tasks::accuracy(&options),
+            Self::Planted(options) => tasks::planted(&options),
             Self::Chaos(options) => tasks::chaos(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),

@@ -12,6 +12,7 @@ mod host;
 mod lattice;
 mod libtorch;
 mod page;
+mod planted;
 mod provision;
 mod steps;
 mod sweeps;

@@ -39,7 +39,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accuracy, bench, chaos, lattice};
+    use crate::{accuracy, bench, chaos, lattice, planted};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -55,6 +55,7 @@ mod tests {
     fn every_page_has_a_place_for_its_part() {
         let pages = [
             bench::PAGE,
+            planted::PAGE,
             bench::ENGINES_PAGE,
             bench::SCALE_PAGE,
             bench::NATIVE_PAGE,

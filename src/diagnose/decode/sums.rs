@@ -157,7 +157,7 @@ impl Sums {
 
     /// Norm of the difference between what is held and the nearest sum in these dtypes.
     fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
-        let distances = self.orders().map(|order| {
+        let distances = self.orders(arithmetic).map(|order| {
             let sums: Vec<Vec<f64>> =
                 self.rings().map(|ring| self.computed(arithmetic, order, ring)).collect();
             let length = sums.first().map_or(0, Vec::len);
@@ -170,9 +170,15 @@ impl Sums {
         distances.fold(f64::INFINITY, f64::min)
     }
 
-    /// The orders in which engines compute. A division by a power of two is exact wherever it is made.
-    fn orders(&self) -> impl Iterator<Item = Order> + use<> {
-        let places = if self.addends.len().is_power_of_two() { 1 } else { Division::ALL.len() };
+    /// The orders in which engines compute in these dtypes. A division by a power of two is exact wherever it is
+    /// made, but for the small numbers of fp16.
+    fn orders(
+        &self,
+        Arithmetic { accum, wire }: Arithmetic,
+    ) -> impl Iterator<Item = Order> + use<> {
+        let is_exact =
+            self.addends.len().is_power_of_two() && ![accum, wire].contains(&Dtype::Fp16);
+        let places = if is_exact { 1 } else { Division::ALL.len() };
         let flows: &[bool] = if self.is_across { &[false, true] } else { &[false] };
         flows.iter().flat_map(move |&reduces_first| {
             let divisions = Division::ALL.into_iter().take(places);
@@ -293,8 +299,10 @@ mod tests {
     fn sums(spec: &RunSpec) -> Sums {
         let gradient = |rank: usize, microbatch: usize| {
             let phase = 0.3 + 0.7 * rank as f64 + 0.11 * microbatch as f64;
-            let elements = (0..128).map(|it| rounded((f64::from(it) * phase).sin(), BF16));
-            Some(elements.collect())
+            // Some of them are as small as the smallest numbers of fp16.
+            let size = |it: i32| if it % 2 == 0 { 1.0 } else { 1e-6 };
+            let element = |it: i32| rounded(size(it) * (f64::from(it) * phase).sin(), spec.dtype);
+            Some((0..128).map(element).collect())
         };
         Sums::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
     }
@@ -303,14 +311,15 @@ mod tests {
     fn found(spec: &RunSpec, accum: Dtype, wire: Dtype) -> Vec<Option<Narrower>> {
         let sums = sums(spec);
         let ring = Ring { first: spec.world_size - 1, is_reversed: false };
-        let held = sums.orders().map(|it| sums.computed(Arithmetic { accum, wire }, it, ring));
+        let arithmetic = Arithmetic { accum, wire };
+        let held = sums.orders(arithmetic).map(|it| sums.computed(arithmetic, it, ring));
         held.map(|held| sums.narrower(spec, &held)).collect()
     }
 
     #[test]
     fn a_sum_in_dtypes_that_were_asked_for_is_none_that_is_narrower() {
         for ranks in [1, 2, 3] {
-            for (accum, wire) in [(FP32, FP32), (FP32, BF16), (BF16, BF16)] {
+            for (accum, wire) in [(FP32, FP32), (FP32, BF16), (BF16, BF16), (FP32, Dtype::Fp16)] {
                 let spec = spec(ranks, accum, wire);
                 for (accum, wire) in [(accum, wire), (accum, FP32), (FP32, FP32)] {
                     assert!(

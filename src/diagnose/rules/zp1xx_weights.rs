@@ -8,6 +8,7 @@ use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Contribution, Finding, RuleCode};
 use crate::spec::Shape;
+use crate::trace::Point;
 
 /// The rules of this family: each has a name, its page, and the rules that explain its findings.
 pub(super) const RULES: [Rule; 7] = [
@@ -264,6 +265,12 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
 /// The slips that lead to a factor, in words; empty if none is known.
 fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let (spec, step) = (case.observed.spec, deviation.step);
+    let clipped = clipped_by_another_norm(case, deviation, factor);
+    if was_right_before_step(case, deviation)
+        && let Some(clipped) = &clipped
+    {
+        return clipped.clone();
+    }
     let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = spec.world_size as f64;
@@ -271,6 +278,9 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let fsdp2 = spec.fsdp2();
     let replicas = fsdp2.map_or(1.0, |fsdp2| fsdp2.replicas as f64);
     let shards = if replicas > 1.0 { world / replicas } else { 1.0 };
+    let predivide =
+        spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
+    let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
     let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor).unwrap_or(world);
     // Twice the gradient in forward, and minus the gradient beside it.
     let is_beside = |shape: Shape| {
@@ -291,6 +301,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
             divisor / world,
             "divided by the number of ranks and not by the divisor that was asked for",
         ),
+        (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
         (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
         (-1.0, "of the wrong sign"),
         (scale, "multiplied by the loss scale, which was not taken out"),
@@ -300,5 +311,35 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     .into_iter()
     .filter_map(|(candidate, slip)| (candidate != 1.0 && close(candidate)).then_some(slip))
     .collect();
-    if slips.is_empty() { String::new() } else { format!(": {}", slips.join(", or ")) }
+    if slips.is_empty() {
+        return clipped.unwrap_or_default();
+    }
+    format!(": {}", slips.join(", or "))
+}
+
+/// The norm by which a gradient was clipped if that led to the factor, in words; none where nothing is clipped.
+fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) -> Option<String> {
+    let limit = case.observed.spec.gradient_clipping;
+    let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
+    // Weights are those before clipping to the right norm.
+    let applied = factor * (limit / norm).min(1.0);
+    let text = |norm: f64| format!("{norm:.3}");
+    if (limit / applied / norm - 1.0).abs() < bounds::SAME_SCALE {
+        return Some(format!(": scaled up to a norm of {limit}, which clipping only limits"));
+    }
+    (applied > 0.0).then(|| {
+        let (used, right) = (text(limit / applied), text(norm));
+        format!(": as if clipped to {limit} by a norm of {used} instead of {right}")
+    })
+}
+
+/// True if the gradient of this rank was as planned just before the step, so that the step itself changed it.
+fn was_right_before_step(case: &Case<'_>, deviation: &Deviation) -> bool {
+    let wrong = &deviation.example;
+    let before = case.decoded.contributions.iter().filter(|entry| {
+        matches!(entry.point, Point::Reduced | Point::BeforeStep)
+            && (entry.step, entry.rank) == (wrong.step, wrong.rank)
+    });
+    let mut before = before.peekable();
+    before.peek().is_some() && before.all(|entry| entry.as_planned)
 }

@@ -26,6 +26,9 @@ const FAR_MORE: usize = 3;
 /// Number of flushes that a backward may have beyond those of its full buckets, however few these are.
 const A_FEW: usize = 4;
 
+/// Judgement of a flush.
+type IsWrong<'a> = &'a dyn Fn(&BucketFlush<'_>) -> bool;
+
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let size = |flush: &BucketFlush<'_>| {
         let numels = flush.params.iter().map(|&param| Some(case.plan.params().get(param)?.numel()));
@@ -38,7 +41,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     };
     let overfull =
         |flush: &BucketFlush<'_>| flush.params.len() > 1 && flush.elements > flush.capacity;
-    let rows: [(&str, &dyn Fn(&BucketFlush<'_>) -> bool); 3] = [
+    let rows: [(&str, IsWrong<'_>); 3] = [
         ("was flushed with elements of no parameter", &unnamed),
         ("counts other elements than its parameters have", &miscounted),
         ("of several parameters held more elements than its capacity", &overfull),

@@ -1,0 +1,12 @@
+//! `cargo xtask planted`
+
+use anyhow::Result;
+
+use crate::planted::{self, Options};
+use crate::tasks;
+
+/// Builds everything, and plants bugs in real engines.
+pub fn planted(options: &Options) -> Result<()> {
+    tasks::build()?;
+    planted::run(options)
+}
