@@ -98,11 +98,13 @@ pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 /// as the engine did leaves nothing, and noise of another origin is as far from one sum as from the other.
 pub const NEARER: f64 = 0.5;
 
-/// Probability that elements agree by chance with weights that they do not hold, as the number `n` in 2⁻ⁿ:
-/// two different sets of weights agree in every other element, at most.
+/// Probability that elements agree by chance with weights that they do not hold, or with elements of another
+/// place, as the number `n` in 2⁻ⁿ: two different sets of weights agree in every other element, at most, and
+/// the signs of elements are those of chance.
 pub const DETERMINED_BITS: f64 = 8.0;
 
-/// Probability that a search for displaced pieces finds one by chance, as the number `n` in 2⁻ⁿ.
+/// The same for a displaced piece that leaves most around it unexplained, so that it was looked for in many
+/// places.
 pub const CHANCE_BITS: f64 = 16.0;
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub enum Pattern {
     PartlyAveraged(Vec<usize>),
     /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
     NotSummed,
+    /// Every gradient is there on the ranks of its own replica, with this weight, and on no other's.
+    WithinReplica(f64),
     /// Some gradients, as (rank, microbatch), are missing and the others are right.
     Missing(Vec<(usize, usize)>),
     /// Some gradients, as (rank, microbatch), are there several times and the others are right.
@@ -432,6 +434,18 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let alone = |owner: usize| all(&|rank, _| if rank == owner { 1.0 } else { 0.0 });
     if replicas > 1 && owners.clone().any(alone) {
         return Some(Pattern::NotSummed);
+    }
+    // An average within the replica, a sum, or one that was divided by all ranks.
+    let within = |owner: usize| {
+        let replicas = spec.fsdp2().filter(|it| it.replicas > 1)?.replicas;
+        let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
+        let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
+        let mut fitting =
+            weights.filter(|weight| all(&|rank, _| if is_beside(rank) { *weight } else { 0.0 }));
+        fitting.next()
+    };
+    if let Some(weight) = owners.clone().find_map(within) {
+        return Some(Pattern::WithinReplica(weight));
     }
     // Whole microbatches only: one rank's gradient that is wrong by itself is something else.
     let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {

@@ -2,9 +2,12 @@
 //!
 //! In a coded run the expected value of every element is known, and the signs of the code make it
 //! different from place to place: a piece that is not what it should be is looked for everywhere
-//! else.
+//! else, in several steps at once, which have different codes. It may be a piece of the sum over the ranks,
+//! or of the rank's own gradients, which never were summed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Range;
 
 use crate::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
@@ -12,10 +15,24 @@ use super::Case;
 use super::bounds;
 use super::infinity;
 use super::norm::Clip;
-use super::observed::Buffer;
+use super::placement::Fragment;
 
-/// Number of elements by which a place is looked up.
-const HEAD: usize = 16;
+/// Most steps that are looked at together: codes repeat, so that more say nothing new.
+pub const MOST_STEPS: usize = 4;
+
+/// Fewest elements by which a place is looked up.
+const SHORTEST_HEAD: usize = 8;
+
+/// Gradients that a displaced piece holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// The sum over the ranks, as planned for the elements where it belongs.
+    Sum,
+    /// The rank's own gradients, as they are before a reduction.
+    Own,
+    /// The rank's own gradients, divided by the number of ranks.
+    OwnDivided,
+}
 
 /// A piece of what an optimizer consumed that belongs somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +45,8 @@ pub struct Displaced {
     pub content: usize,
     /// Number of elements in the piece.
     pub elements: usize,
+    /// The gradients that it holds.
+    pub held: Held,
 }
 
 impl Displaced {
@@ -38,133 +57,318 @@ impl Displaced {
     }
 }
 
-/// The displaced pieces in what the optimizers consumed in `step`.
-pub fn find(case: &Case<'_>, step: usize) -> Vec<Displaced> {
+/// The pieces in what the optimizers consumed that are displaced in the same way in all of `steps`.
+///
+/// A piece that is too short to be certain counts together with the others that lie at the same distance.
+pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
     }
-    let places = Places::new(expected(case, step));
-    let mut displaced = Vec::new();
-    for (buffer, values) in consumed(case, step) {
-        let shortest = places.shortest(values.len());
-        for piece in infinity::parts(&case.observed, &case.plan, buffer) {
-            let values = &values[piece.start..][..piece.flat.len()];
-            let mut at = 0;
-            while values.len() - at >= shortest {
-                let place = piece.flat.start + at;
-                let right = alike(&values[at..], &places.expected[place..]);
-                if right >= shortest {
-                    at += right;
-                } else if let Some((content, elements)) = places.longest(&values[at..], shortest) {
-                    displaced.push(Displaced { rank: buffer.rank, place, content, elements });
-                    at += elements;
-                } else {
-                    at += 1;
-                }
+    let sums = Places::new(Elements::planned(case, steps, None));
+    // An index of what each rank alone has takes as much as that of the sums.
+    let has_own = case.observed.replicas() > 1
+        && case.plan.numel().saturating_mul(case.observed.spec.world_size) <= LARGEST_WHOLE;
+    let mut candidates = Vec::new();
+    for (rank, pieces) in consumed(case, steps) {
+        let mut own = None;
+        for Part { flat, held } in pieces {
+            if sums.elements.alike(flat.start, &held, 0) == flat.len() {
+                continue;
             }
+            let mut places = vec![(Held::Sum, &sums)];
+            if has_own {
+                let [own, divided] = own.get_or_insert_with(|| of_rank(case, steps, rank));
+                places.extend([(Held::Own, &*own), (Held::OwnDivided, &*divided)]);
+            }
+            candidates.extend(in_piece(rank, &flat, &held, &places));
         }
     }
+    let certain = certain(&candidates);
+    // At its own place a piece is not displaced, whatever it holds.
+    let displaced = candidates.iter().map(|it| &it.piece);
     displaced
+        .filter(|it| it.distance() != 0 && certain.contains(&(it.held, it.distance())))
+        .cloned()
+        .collect()
+}
+
+/// A piece that may be displaced.
+struct Candidate {
+    piece: Displaced,
+    /// Probability 2⁻ᵇⁱᵗˢ that it agrees by chance: what agrees are the signs of elements.
+    bits: f64,
+    /// Number of places at which the elements are as large as here, whatever their signs.
+    alternatives: usize,
+    /// Number of places at which it could have begun in its part of the flat order.
+    places: usize,
+    /// True if most of the part of the flat order in which it lies is explained with it.
+    covers: bool,
+}
+
+/// The distances of pieces that do not agree by chance, with what the pieces hold.
+///
+/// A displaced slice explains the parts of parameters in it. A piece in the middle of a part that stays
+/// unexplained has to be longer: many places were tried for it. Ranks that hold the same say nothing new.
+fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
+    let mut groups: HashMap<(Held, i64), Vec<&Candidate>> = HashMap::new();
+    for candidate in candidates {
+        let group = groups.entry((candidate.piece.held, candidate.piece.distance())).or_default();
+        if group.iter().all(|known| known.piece.place != candidate.piece.place) {
+            group.push(candidate);
+        }
+    }
+    let tried = groups.len();
+    let is_certain = |group: &[&Candidate]| {
+        let alternatives = group.iter().map(|it| it.alternatives).min().unwrap_or(1).max(1);
+        let covering: f64 = group.iter().filter(|it| it.covers).map(|it| it.bits).sum();
+        let surplus = |it: &&Candidate| (it.bits - (it.places as f64).log2()).max(0.0);
+        let anywhere: f64 = group.iter().map(surplus).sum();
+        covering >= bounds::DETERMINED_BITS + (alternatives as f64).log2()
+            || anywhere >= bounds::CHANCE_BITS + (alternatives.max(tried) as f64).log2()
+    };
+    groups.into_iter().filter(|(_, group)| is_certain(group)).map(|(key, _)| key).collect()
+}
+
+/// Pieces of a part of the flat order that lie at other places, one behind the other; of those that are not
+/// certain by themselves, one for each distance.
+fn in_piece(
+    rank: usize,
+    flat: &Range<usize>,
+    held: &Elements,
+    places: &[(Held, &Places)],
+) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    let mut ends: HashMap<(Held, i64), usize> = HashMap::new();
+    let (mut at, mut behind, mut explained) = (0, 0_usize, 0);
+    while at < flat.len() {
+        let place = flat.start + at;
+        let right = places[0].1.elements.alike(place, held, at);
+        if held.signs(at..at + right) as f64 >= bounds::DETERMINED_BITS {
+            explained += right;
+            (at, behind) = (at + right, 0);
+            continue;
+        }
+        let alternatives = places.iter().map(|(_, places)| places.alternatives(held, at)).sum();
+        let searched = (1.0 + behind as f64).log2();
+        let here = places.iter().flat_map(|(kind, places)| {
+            places.starts(held, at).iter().map(move |&content| {
+                let elements = places.elements.alike(content, held, at);
+                let bits = held.signs(at..at + elements) as f64 - searched;
+                let piece = Displaced { rank, place, content, elements, held: *kind };
+                Candidate { piece, bits, alternatives, places: flat.len(), covers: false }
+            })
+        });
+        let mut here: Vec<Candidate> = here.filter(|it| it.bits > 0.0).collect();
+        here.sort_by_key(|it| std::cmp::Reverse(it.piece.elements));
+        let needed = bounds::DETERMINED_BITS + (alternatives.max(1) as f64).log2();
+        if here.first().is_some_and(|it| it.bits >= needed) {
+            let only = here.swap_remove(0);
+            explained += only.piece.elements;
+            (at, behind) = (at + only.piece.elements, 0);
+            // What was found on the way to it overlaps it.
+            found.retain(|it| it.piece.place + it.piece.elements <= only.piece.place);
+            found.push(Candidate { covers: true, ..only });
+            continue;
+        }
+        for new in here {
+            let key = (new.piece.held, new.piece.distance());
+            if ends.get(&key).is_none_or(|end| *end <= new.piece.place) {
+                ends.insert(key, new.piece.place + new.piece.elements);
+                found.push(new);
+            }
+        }
+        (at, behind) = (at + 1, behind + 1);
+    }
+    for candidate in &mut found {
+        let own = if candidate.covers { 0 } else { candidate.piece.elements };
+        candidate.covers = (explained + own) * 4 >= flat.len() * 3;
+    }
+    found
 }
 
 /// True if these pieces are displaced in the same way in what the optimizers consumed in `step`.
 /// It takes no search.
 pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
-    let expected = expected(case, step);
-    let consumed: Vec<_> = consumed(case, step).collect();
+    let sums = Elements::planned(case, &[step], None);
+    let consumed = consumed(case, &[step]);
     let is_there = |piece: &Displaced| {
-        let mut of_rank = consumed.iter().filter(|(buffer, _)| buffer.rank == piece.rank);
-        of_rank.any(|(buffer, values)| {
-            infinity::parts(&case.observed, &case.plan, buffer).into_iter().any(|part| {
-                let held = &values[part.start..][..part.flat.len()];
-                let held = piece.place.checked_sub(part.flat.start).and_then(|at| held.get(at..));
-                held.is_some_and(|held| alike(held, &expected[piece.content..]) >= piece.elements)
-            })
+        consumed.get(&piece.rank).into_iter().flatten().any(|Part { flat, held }| {
+            let Some(at) = piece.place.checked_sub(flat.start) else { return false };
+            at < flat.len()
+                && match piece.held {
+                    Held::Sum => sums.alike(piece.content, held, at) >= piece.elements,
+                    Held::Own | Held::OwnDivided => {
+                        let own = Elements::planned(case, &[step], Some(piece.rank));
+                        let own = if piece.held == Held::Own { own.times_ranks(case) } else { own };
+                        own.alike(piece.content, held, at) >= piece.elements
+                    }
+                }
         })
     };
     displaced.iter().all(is_there)
 }
 
-/// Buffers that the optimizers consumed in `step` and their values, where these were not clipped.
-fn consumed<'a>(
-    case: &'a Case<'_>,
-    step: usize,
-) -> impl Iterator<Item = (&'a Buffer<'a>, Vec<f64>)> {
-    case.observed.at(Point::OptimizerInput, step).filter_map(move |buffer| {
+/// Elements in several steps.
+#[derive(Clone)]
+struct Elements {
+    /// Values by step.
+    values: Vec<Vec<f64>>,
+}
+
+impl Elements {
+    /// The values that all elements of the flat order should hold in these steps: those that an optimizer
+    /// reads, or what one rank's own gradients add to them.
+    fn planned(case: &Case<'_>, steps: &[usize], own: Option<usize>) -> Self {
+        let (spec, plan) = (case.observed.spec, &case.plan);
+        let code = Plan::code(spec);
+        let boundary = spec.gradient_accumulation_steps - 1;
+        let of = |step: usize, param: usize| {
+            let usage = plan.usage(param);
+            let mut weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
+            if let Some(rank) = own {
+                let columns = spec.column(step, rank, 0)..=spec.column(step, rank, boundary);
+                for (column, weight) in weights.iter_mut().enumerate() {
+                    if !columns.contains(&column) {
+                        *weight = 0.0;
+                    }
+                }
+            }
+            code.encode(&weights, plan.params()[param].range())
+        };
+        let whole = |step: &usize| {
+            (0..plan.params().len()).flat_map(|param| of(*step, param)).collect::<Vec<f64>>()
+        };
+        Self { values: steps.iter().map(whole).collect() }
+    }
+
+    /// The values of a rank before they are divided by the number of ranks.
+    fn times_ranks(mut self, case: &Case<'_>) -> Self {
+        let ranks = case.observed.replicas() as f64;
+        self.values.iter_mut().flatten().for_each(|value| *value *= ranks);
+        self
+    }
+
+    fn len(&self) -> usize {
+        self.values[0].len()
+    }
+
+    /// Hashes of the integers closest to the values of some elements, and of their sizes; none where no sign
+    /// shows, so that nothing tells them from others, and beyond the end.
+    fn hashes(&self, elements: Range<usize>) -> Option<[u64; 2]> {
+        if elements.end > self.len() || self.signs(elements.clone()) == 0 {
+            return None;
+        }
+        let (mut values, mut sizes) = (DefaultHasher::new(), DefaultHasher::new());
+        for value in self.values.iter().flat_map(|values| &values[elements.clone()]) {
+            let value = value.round() as i64;
+            value.hash(&mut values);
+            value.unsigned_abs().hash(&mut sizes);
+        }
+        Some([values.finish(), sizes.finish()])
+    }
+
+    /// Number of elements whose sign shows: those that are not 0 in some step.
+    fn signs(&self, elements: Range<usize>) -> usize {
+        let shows = |element: &usize| {
+            self.values.iter().any(|values| values[*element].abs() >= bounds::SAME_ELEMENT)
+        };
+        elements.filter(shows).count()
+    }
+
+    /// Number of elements from `start` on that are like those of `held` from `at` on.
+    fn alike(&self, start: usize, held: &Self, at: usize) -> usize {
+        let of_step = |(expected, held): (&Vec<f64>, &Vec<f64>)| {
+            let pairs = expected[start..].iter().zip(&held[at..]);
+            pairs.take_while(|(e, value)| (**value - **e).abs() < bounds::SAME_ELEMENT).count()
+        };
+        self.values.iter().zip(&held.values).map(of_step).min().unwrap_or(0)
+    }
+}
+
+/// A part of the flat order, and what an optimizer consumed of it.
+struct Part {
+    flat: Range<usize>,
+    held: Elements,
+}
+
+/// The gradients that the optimizer of each rank consumed in all of `steps`, by parts of the flat order; nothing
+/// of a rank of which some step was not recorded in the same parts, or was clipped.
+fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
+    let mut steps = steps.iter().map(|step| consumed_in(case, *step));
+    let mut by_rank = steps.next().unwrap_or_default();
+    for mut here in steps {
+        by_rank.retain(|rank, parts| {
+            let Some(more) = here.remove(rank) else { return false };
+            let is_same = parts.len() == more.len()
+                && parts.iter().zip(&more).all(|(part, other)| part.flat == other.flat);
+            for (part, other) in parts.iter_mut().zip(more) {
+                part.held.values.extend(other.held.values);
+            }
+            is_same
+        });
+    }
+    by_rank
+}
+
+/// The gradients that the optimizer of each rank consumed in a step, where they were not clipped.
+fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
+    let mut by_rank: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
+    for buffer in case.observed.at(Point::OptimizerInput, step) {
         let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
-        let values = buffer.payload.values().ok()?;
-        (clip == Clip::No).then_some((buffer, values))
-    })
+        let Some(values) = buffer.payload.values().ok().filter(|_| clip == Clip::No) else {
+            continue;
+        };
+        let part = |it: Fragment| {
+            let values = vec![values[it.start..][..it.flat.len()].to_vec()];
+            Part { flat: it.flat, held: Elements { values } }
+        };
+        let parts = infinity::parts(&case.observed, &case.plan, buffer);
+        by_rank.entry(buffer.rank).or_default().extend(parts.into_iter().map(part));
+    }
+    by_rank
+}
+
+/// A rank's own gradients, as they are before a reduction and divided by the number of ranks.
+fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [Places; 2] {
+    let divided = Elements::planned(case, steps, Some(rank));
+    [Places::new(divided.clone().times_ranks(case)), Places::new(divided)]
 }
 
 /// Expected values of all elements, to be looked up by content.
 struct Places {
-    expected: Vec<f64>,
-    by_head: HashMap<Vec<i64>, Vec<usize>>,
-    /// Probability that two elements are alike.
-    collision: f64,
+    elements: Elements,
+    /// Number of elements by which a place is looked up.
+    head: usize,
+    /// Places by the hash of what begins there.
+    by_head: HashMap<u64, Vec<usize>>,
+    /// Numbers of places by the hash of the sizes of what begins there.
+    by_size: HashMap<u64, usize>,
 }
 
 impl Places {
-    fn new(expected: Vec<f64>) -> Self {
-        let mut by_head: HashMap<Vec<i64>, Vec<usize>> = HashMap::new();
-        for (start, head) in expected.windows(HEAD).enumerate() {
-            by_head.entry(rounded(head)).or_default().push(start);
+    fn new(elements: Elements) -> Self {
+        let head = SHORTEST_HEAD.max(elements.len().max(1).ilog2() as usize);
+        let mut by_head: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut by_size: HashMap<u64, usize> = HashMap::new();
+        for start in 0..elements.len() {
+            if let Some([values, sizes]) = elements.hashes(start..start + head) {
+                *by_size.entry(sizes).or_default() += 1;
+                by_head.entry(values).or_default().push(start);
+            }
         }
-        let mut counts: HashMap<i64, usize> = HashMap::new();
-        for value in rounded(&expected) {
-            *counts.entry(value).or_default() += 1;
-        }
-        let share = |count: &usize| *count as f64 / expected.len() as f64;
-        let collision = counts.values().map(|count| share(count).powi(2)).sum();
-        Self { expected, by_head, collision }
+        Self { elements, head, by_head, by_size }
     }
 
-    /// The shortest length at which a piece is not found by chance, with `tried` elements at every
-    /// place: but for one search in 2¹⁶ ([`bounds::CHANCE_BITS`]).
-    fn shortest(&self, tried: usize) -> usize {
-        let pairs = self.expected.len() as f64 * tried as f64;
-        let bits = -self.collision.log2();
-        HEAD.max(((bounds::CHANCE_BITS + pairs.log2()) / bits).ceil() as usize)
+    /// Places at which the elements that `held` has from `at` on may be found.
+    fn starts(&self, held: &Elements, at: usize) -> &[usize] {
+        let hashes = held.hashes(at..at + self.head);
+        hashes.and_then(|[values, _]| self.by_head.get(&values)).map_or(&[], Vec::as_slice)
     }
 
-    /// Place at which the beginning of `values` is found, and the number of elements that agree
-    /// there; none if there is no such place, or if all of the beginning is the same value, which
-    /// means nothing.
-    fn longest(&self, values: &[f64], shortest: usize) -> Option<(usize, usize)> {
-        let head = values.get(..HEAD)?;
-        if head.iter().all(|value| value == &head[0]) {
-            return None;
-        }
-        let starts = self.by_head.get(&rounded(head))?;
-        let found = starts.iter().map(|&start| (start, alike(values, &self.expected[start..])));
-        found.filter(|(_, elements)| *elements >= shortest).max_by_key(|(_, elements)| *elements)
+    /// Number of places at which the elements that `held` has from `at` on could be found if their signs
+    /// did not matter. Codes repeat in size, and never in their signs.
+    fn alternatives(&self, held: &Elements, at: usize) -> usize {
+        let hashes = held.hashes(at..at + self.head);
+        hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)
     }
-}
-
-/// The integers closest to some values.
-fn rounded(values: &[f64]) -> Vec<i64> {
-    values.iter().map(|value| value.round() as i64).collect()
-}
-
-/// Values that all elements of the flat order should hold when the optimizer reads them.
-fn expected(case: &Case<'_>, step: usize) -> Vec<f64> {
-    let (spec, plan) = (case.observed.spec, &case.plan);
-    let code = Plan::code(spec);
-    let boundary = spec.gradient_accumulation_steps - 1;
-    let of = |param: usize| {
-        let usage = plan.usage(param);
-        let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
-        code.encode(&weights, plan.params()[param].range())
-    };
-    (0..plan.params().len()).flat_map(of).collect()
-}
-
-/// Number of elements that are alike from the beginning.
-fn alike(values: &[f64], expected: &[f64]) -> usize {
-    values
-        .iter()
-        .zip(expected)
-        .take_while(|(value, e)| (**value - **e).abs() < bounds::SAME_ELEMENT)
-        .count()
 }

@@ -93,8 +93,14 @@ pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
     problems
 }
 
-/// Refuses a loss scale that the optimizer of a run of DeepSpeed does not take.
+/// Refuses settings of DeepSpeed that its optimizer does not take.
 pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
+    if spec.parameter_groups == Some(2) && spec.has_shape(Shape::Experts) {
+        return vec![Invalid::contradiction(
+            "--parameter-groups 2 with --shape experts",
+            "the experts are a parameter group of their own already; drop one of the two",
+        )];
+    }
     let Some(scale) = spec.override_loss_scale() else { return Vec::new() };
     let offload = Some(spec.offload);
     let dataflow = Dataflow::of_deepspeed(spec.stage, spec.dtype, spec.grad_accum_dtype, offload);
@@ -128,6 +134,17 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
             "a single replica has no others to be summed with; add --replicas 2",
         ),
         (
+            fsdp2.all_reduce_hook && replicas == 1,
+            "--all-reduce-hook".to_owned(),
+            "a single replica has no others to be averaged with; add --replicas 2",
+        ),
+        (
+            fsdp2.all_reduce_hook && (at_boundary || over_average.is_some()),
+            "--all-reduce-hook with --all-reduce-at-boundary or --gradient-divide-factor"
+                .to_owned(),
+            "fully_shard does not sum over these replicas; drop one of the two",
+        ),
+        (
             at_boundary && !fsdp2.reduce_every_microbatch,
             "--all-reduce-at-boundary".to_owned(),
             "nothing is reduced before the boundary; add --reduce-every-microbatch true",
@@ -138,7 +155,7 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
             "codes stay exact only if it is the number of ranks times a power of two",
         ),
         (
-            over_average.is_some() && !fsdp2.force_sum_reduction,
+            over_average.is_some() && !fsdp2.force_sum_reduction && replicas < spec.world_size,
             divisor(),
             "Gloo cannot multiply before it sums, as FSDP2 asks of NCCL; add --force-sum-reduction true",
         ),

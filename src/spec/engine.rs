@@ -277,6 +277,20 @@ static DEEPSPEED: Traits = Traits {
         Shape::LossBackward if spec.stage == 0 && spec.dtype != Dtype::Fp32 => Some(
             "DeepSpeed's optimizers of stage 0 want its own backward; use --stage 1, 2 or 3, or --dtype fp32",
         ),
+        Shape::CoalescedReduction
+            if spec.stage == 0
+                || Dataflow::of_deepspeed(
+                    spec.stage,
+                    spec.dtype,
+                    spec.grad_accum_dtype,
+                    Some(spec.offload),
+                ) == Dataflow::Accumulator =>
+        {
+            Some(
+                "DeepSpeed's coalesce_grad_reduction refuses these optimizers; use --stage 2 or 3, or --stage 1 \
+                 with --grad-accum-dtype bf16",
+            )
+        }
         Shape::Experts if spec.stage == 3 => {
             Some("DeepSpeed has no experts in stage 3; use --stage 0, 1 or 2")
         }

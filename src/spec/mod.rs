@@ -107,6 +107,10 @@ pub struct RunSpec {
     pub micro_batch_size: usize,
     /// The inner optimizer, on fp32 master weights.
     pub optimizer: Optimizer,
+    /// Number of the optimizer's parameter groups: 1, or 2 to separate parameters that are decayed from those
+    /// that are not; none for a training script, and in traces of engines that always had one.
+    #[serde(default)]
+    pub parameter_groups: Option<usize>,
     /// Seed of all synthetic data.
     pub seed: u64,
     /// Seconds without an event after which a rank counts as hung.

@@ -19,9 +19,6 @@ pub struct NativeOptions {
     pub flow: Flow,
     /// Most elements that one all-gather of parameters returns.
     pub allgather_bucket_size: usize,
-    /// Number of parameter groups: 1, or 2 to separate parameters that are decayed from those that
-    /// are not.
-    pub parameter_groups: usize,
     /// A deliberate fault, if any.
     pub inject: Option<Fault>,
 }
@@ -81,7 +78,6 @@ impl NativeOptions {
                 _ => Flow::Accumulator,
             },
             allgather_bucket_size: asked.allgather_bucket_size(),
-            parameter_groups: asked.parameter_groups(),
             inject: request.inject,
         }
     }
@@ -137,6 +133,13 @@ impl RunSpec {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
+    /// The replica of the model that a rank holds a part of, where FSDP2 shards several: each is held by ranks that
+    /// follow one another. None where there is one.
+    pub fn replica(&self, rank: usize) -> Option<usize> {
+        let replicas = self.fsdp2()?.replicas;
+        (replicas > 1).then(|| rank / (self.world_size / replicas))
+    }
+
     /// Configuration of the real DeepSpeed; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
@@ -151,11 +154,6 @@ impl RunSpec {
     /// Most elements that one all-gather of parameters returns; none where that is left to the engine.
     pub fn allgather_bucket_size(&self) -> Option<usize> {
         Some(self.native()?.allgather_bucket_size)
-    }
-
-    /// Number of parameter groups; none for engines that always have one.
-    pub fn parameter_groups(&self) -> Option<usize> {
-        Some(self.native()?.parameter_groups)
     }
 
     /// A deliberate fault of the native engine, if any.
@@ -348,6 +346,10 @@ pub struct Fsdp2Options {
     /// True if collectives only sum, and FSDP2 divides by itself (`set_force_sum_reduction_for_comms`).
     #[serde(default)]
     pub force_sum_reduction: bool,
+    /// True if a hook of the user's averages over the replicas (`set_all_reduce_hook`), of which `fully_shard`
+    /// does not know.
+    #[serde(default)]
+    pub all_reduce_hook: bool,
     /// True if the parameters are replaced by those of a state dict before the first step
     /// (`load_state_dict(assign=True)`).
     #[serde(default)]
@@ -374,6 +376,7 @@ impl Fsdp2Options {
             all_reduce_at_boundary: asked.all_reduce_at_boundary(),
             gradient_divide_factor: request.gradient_divide_factor,
             force_sum_reduction: asked.force_sum_reduction(),
+            all_reduce_hook: asked.all_reduce_hook(),
             assign_state_dict: asked.assign_state_dict(),
         }
     }
@@ -394,10 +397,6 @@ pub(super) struct Written {
     /// none where that is left to the engine.
     #[serde(default)]
     allgather_bucket_size: Option<usize>,
-    /// Number of parameter groups: 1, or 2 to separate parameters that are decayed from those that
-    /// are not; none for engines that always have one.
-    #[serde(default)]
-    parameter_groups: Option<usize>,
     /// True if reduction overlaps backward (DeepSpeed's `overlap_comm`). This and the next three
     /// are none where they are left to the engine.
     overlap_comm: Option<bool>,
@@ -454,7 +453,6 @@ impl From<EngineSettings> for Written {
                     contiguous_gradients: buckets.map(|it| it.contiguous_gradients),
                     reduce_scatter: buckets.map(|it| it.reduce_scatter),
                     allgather_bucket_size: Some(native.allgather_bucket_size),
-                    parameter_groups: Some(native.parameter_groups),
                     inject: native.inject,
                     ..none
                 }
@@ -492,7 +490,6 @@ impl TryFrom<Written> for EngineSettings {
             override_loss_scale: written.override_loss_scale,
             deepspeed_set: written.deepspeed_set,
             allgather_bucket_size: written.allgather_bucket_size,
-            parameter_groups: written.parameter_groups,
             inject: written.inject,
             ..SpecRequest::default()
         };

@@ -71,6 +71,7 @@ impl SpecRequest {
             loss_scale: asked.loss_scale(),
             observe: asked.observe(),
             poison_memory: asked.poison_memory(),
+            parameter_groups: Some(asked.parameter_groups()),
             model,
             parameters: self.parameters,
             shapes,

@@ -140,6 +140,7 @@ impl RunSpec {
             loss_scale: LossScale::Static { scale: 1.0 },
             observe: Observation::Full,
             poison_memory: false,
+            parameter_groups: None,
             model,
             parameters: None,
             shapes: Vec::new(),

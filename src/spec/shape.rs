@@ -47,6 +47,9 @@ named_enum! {
         DifferentStart = "different-start",
         /// The loss goes backward by itself (`loss.backward()`), and not through DeepSpeed's engine.
         LossBackward = "loss-backward",
+        /// All gradients of a step are reduced at its end, in a context of DeepSpeed's
+        /// (`coalesce_grad_reduction`).
+        CoalescedReduction = "coalesced-reduction",
     }
 }
 
@@ -153,6 +156,13 @@ impl Shape {
                     .only_on(
                         Engine::DeepSpeed,
                         "the other engines have no backward of their own; use --engine deepspeed",
+                    )
+            }
+            Shape::CoalescedReduction => {
+                Row::new("the gradients of a step are reduced in coalesce_grad_reduction()", None)
+                    .only_on(
+                        Engine::DeepSpeed,
+                        "only DeepSpeed has this context; use --engine deepspeed",
                     )
             }
         }

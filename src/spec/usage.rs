@@ -94,6 +94,7 @@ mod tests {
             let only_ddp = shape == Shape::LateNoSync;
             let request = SpecRequest {
                 engine: Some(if only_ddp { Engine::Ddp } else { Engine::DeepSpeed }),
+                stage: (!only_ddp).then_some(2),
                 shapes: vec![shape],
                 ..SpecRequest::default()
             };

@@ -40,6 +40,7 @@ rows! {
     "expert-gradients-doubled",
     "flag-set-after-forward",
     "fp16-never-scaled",
+    "fsdp2-forward-keeps-parameters",
     "fsdp2-partial-sums-by-position",
     "fsdp2-unmanaged-boundary",
     "lightning-last-window-of-an-epoch",

@@ -25,6 +25,13 @@ fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
     }
 }
 
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
+    let run = unusual(&[], "few");
+    assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());
+}
+
 /// Number of gradients that reached the optimizer, from the first line of the report.
 fn arrived(run: &Run) -> &str {
     let line = run.stdout.lines().find(|line| line.starts_with("clean:")).expect("a verdict");

@@ -140,7 +140,7 @@ fn words(spec: &RunSpec) -> String {
         spec.reduce_scatter(),
         spec.reduce_bucket_size,
         spec.allgather_bucket_size(),
-        spec.parameter_groups(),
+        spec.parameter_groups,
         spec.gradient_clipping,
         spec.poison_memory,
         spec.shapes,

@@ -114,12 +114,22 @@ class PlacementTest(unittest.TestCase):
     def test_a_hint_is_followed_where_the_content_bears_it_out(self):
         short = self.tensors[5][2:4]
         self.assertEqual(pieces(self.placement.locate(short)), [(None, 0, 2)])
-        self.assertEqual(pieces(self.placement.locate(short, (5, 2))), [(5, 2, 2)])
-        self.assertEqual(pieces(self.placement.locate(short, (5, 1))), [(None, 0, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, 2, []))), [(5, 2, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, 1, []))), [(None, 0, 2)])
         dealt = torch.cat([self.tensors[1][-1:], self.tensors[4], self.tensors[0][:5]])
         wanted = [(1, 267, 1), (4, 0, 130), (0, 0, 5)]
-        self.assertEqual(pieces(self.placement.locate(dealt, (1, 267))), wanted)
-        self.assertNotEqual(pieces(self.placement.locate(dealt, (2, 98))), wanted)
+        self.assertEqual(pieces(self.placement.locate(dealt, (1, 267, []))), wanted)
+        self.assertNotEqual(pieces(self.placement.locate(dealt, (2, 98, []))), wanted)
+
+    def test_a_single_element_belongs_to_the_parameter_that_the_hint_puts_there(self):
+        tensors = dict(self.tensors)
+        tensors[6] = torch.cat([tensors[5][:1], tensors[6][1:]])
+        placement = Placement(tensors, rank=0, world_size=2)
+        dealt = torch.cat([tensors[4], tensors[6][:1]])
+        self.assertEqual(pieces(placement.locate(dealt))[1], (5, 0, 1))
+        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [6])))[1], (6, 0, 1))
+        # What the content contradicts is not followed.
+        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [0])))[1], (5, 0, 1))
 
     def test_what_is_not_the_models_stays_unknown(self):
         self.assertEqual(self.locate((None, 0, 40)), [(None, 0, 40)])

@@ -1,7 +1,8 @@
 //! Two bugs in one run: each is named, with its own consequences and none of the other's.
 
 use zprobe::diagnose::diagnose;
-use zprobe::report::{Finding, Report};
+use zprobe::report::{Finding, Report, Verdict};
+use zprobe::spec::SpecRequest;
 use zprobe::trace::{Event, Payload, Point, Trace};
 
 use super::scenarios::{edit, request};
@@ -163,4 +164,96 @@ fn foreign_data_in_a_later_step_is_no_consequence_of_slices_that_were_displaced_
     // Another one in the later step is a finding of its own.
     let report = diagnose(&changed(&[(0, shifted), (1, |values| values.rotate_left(3))]));
     assert_eq!(consumed(&report), [("ZP402", Some(0)), ("ZP402", Some(1))]);
+}
+
+/// Number of elements in a displaced piece that says too little by itself.
+const SHORT: usize = 12;
+
+/// Puts what lies five elements further on at the beginning of these parts of the flat order.
+fn displace(values: &mut [f32], starts: &[usize]) {
+    for &start in starts {
+        values.copy_within(start + 5..start + 5 + SHORT, start);
+    }
+}
+
+#[test]
+fn short_pieces_that_are_displaced_alike_are_found_together() {
+    let plan = Simulation::new(request(), Cut::Replicated).plan;
+    let [.., bias, head] = plan.params() else { panic!("a model of two parameters and more") };
+    assert_eq!([bias.offset, head.offset], [323, 344]);
+    let report = diagnose(&changed(&[(0, |values| displace(values, &[323, 344]))]));
+    assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
+    let message = &report.findings[0].message;
+    assert!(message.contains("5 elements too far to the front"), "{message}");
+    // One of them says too little.
+    let report = diagnose(&changed(&[(0, |values| displace(values, &[344]))]));
+    assert!(consumed(&report).iter().all(|(code, _)| *code == "ZP107"), "{report:#?}");
+}
+
+#[test]
+fn own_gradients_at_another_place_are_found_as_such() {
+    let mut simulation = Simulation::new(request(), Cut::Replicated);
+    let alone = |at: Place<'_>, right: f64| if at.source.1 == 1 { right } else { 0.0 };
+    simulation.weight = Box::new(alone);
+    let trace = simulation.trace();
+    let own = trace.records.iter().find_map(|record| match &record.event {
+        Event::Buffer { step: Some(0), point: Point::OptimizerInput, payload, .. } => {
+            Some(payload.values().unwrap())
+        }
+        _ => None,
+    });
+    let own: Vec<f32> = own.unwrap().into_iter().map(|value| value as f32).collect();
+    let mut trace = Simulation::new(request(), Cut::Replicated).trace();
+    edit(&mut trace, 1, |event| {
+        if let Event::Buffer { step: Some(0), point: Point::OptimizerInput, payload, .. } = event {
+            let mut values: Vec<f32> =
+                payload.values().unwrap().into_iter().map(|value| value as f32).collect();
+            // The last of the model's parameters, from the beginning of the second.
+            values[344..].copy_from_slice(&own[34..][..39]);
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            *payload = Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
+        }
+    });
+    let report = diagnose(&trace);
+    assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
+    let evidence = &report.findings[0].evidence[0];
+    assert!(evidence.contains("as rank 1 alone has them, divided"), "{evidence}");
+}
+
+#[test]
+fn memory_that_nobody_wrote_is_looked_for_elsewhere_in_vain() {
+    for rubbish in [f32::MIN, f32::MAX, -3e30, 1e-40] {
+        let mut trace = Simulation::new(request(), Cut::Replicated).trace();
+        edit(&mut trace, 1, |event| {
+            if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
+                let bytes = rubbish.to_le_bytes().repeat(payload.numel);
+                *payload = Payload::new(payload.dtype, &bytes, 1.0);
+            }
+        });
+        let report = diagnose(&trace);
+        assert!(consumed(&report).iter().all(|(code, _)| *code == "ZP107"), "{report:#?}");
+        assert_ne!(report.verdict, Verdict::Clean);
+    }
+}
+
+#[test]
+fn elements_in_reverse_order_are_not_said_to_lie_at_some_distance() {
+    for seed in 0..6 {
+        let request = SpecRequest { steps: Some(1), seed: Some(seed), ..request() };
+        let mut trace = Simulation::new(request, Cut::Replicated).trace();
+        for rank in 0..2 {
+            edit(&mut trace, rank, |event| {
+                if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
+                    let values = payload.values().unwrap().into_iter().rev();
+                    let bytes: Vec<u8> =
+                        values.flat_map(|value| (value as f32).to_le_bytes()).collect();
+                    *payload =
+                        Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
+                }
+            });
+        }
+        let report = diagnose(&trace);
+        assert!(consumed(&report).iter().all(|(code, _)| *code == "ZP107"), "{seed}: {report:#?}");
+        assert_ne!(report.verdict, Verdict::Clean);
+    }
 }

@@ -325,3 +325,17 @@ fn gradients_that_are_lost_and_others_in_their_place_are_two_findings() {
     assert_eq!(codes(&report), ["ZP102", "ZP103"]);
     assert_eq!(report.findings[1].microbatch, Some(3));
 }
+
+#[test]
+fn gradients_of_ones_own_replica_alone_are_not_averaged_over_the_replicas() {
+    for (weight, text) in [(2.0, "weight 2,"), (4.0, "weight 4,"), (1.0, "weight 1,")] {
+        let replicated =
+            SpecRequest { engine: Some(Engine::Fsdp2), replicas: Some(2), ..request(4, 3, &[]) };
+        let mut simulation = Simulation::new(replicated, Cut::Replicated);
+        let is_own = |at: &Place<'_>| at.owner / 2 == at.source.1 / 2 && at.source.0 == at.step;
+        simulation.weight = Box::new(move |at, _| if is_own(&at) { weight } else { 0.0 });
+        let report = simulation.report();
+        assert_eq!(codes(&report), ["ZP104"], "{:#?}", report.findings);
+        assert!(report.findings[0].message.contains(text), "{}", report.findings[0].message);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -84,9 +85,7 @@ fn try_suite(environments: &Environments, python: &Path, row: &Row, results: &Pa
     eprintln!("{}", row.name);
     let part = results.with_extension("part");
     let runs = results.with_extension("runs");
-    if runs.exists() {
-        fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
-    }
+    remove(&runs)?;
     let mut check = environments.zprobe()?;
     check.args([
         "check",
@@ -106,8 +105,18 @@ fn try_suite(environments: &Environments, python: &Path, row: &Row, results: &Pa
     let status = check.status().context("cannot start zprobe")?;
     let ran = status.code().is_some_and(|code| code != 2);
     ensure!(ran, "the suite on {} ended with {status}; see the messages above", row.name);
-    fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
+    remove(&runs)?;
     fs::rename(&part, results).with_context(|| format!("cannot write {}", results.display()))
+}
+
+/// Removes a directory, if it is there.
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn rows() -> Result<Vec<Row>> {

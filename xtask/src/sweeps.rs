@@ -10,6 +10,8 @@ use crate::workspace;
 
 /// The options of sweeps.
 #[derive(clap::Args)]
+// The commands that take these have options of their own, whose group has the same name.
+#[group(skip)]
 pub struct Options {
     /// Run nothing: only make the page of what is there
     #[arg(long)]

@@ -35,11 +35,13 @@ class Placement:
     def locate(self, tensor, hint=None):
         """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised.
 
-        A fragment that begins with too few elements to be recognised may be given a hint, (param, offset):
-        it is followed if the fragment holds the parameter from there on.
+        A fragment that begins with too few elements to be recognised may be given a hint, (param, offset, behind):
+        it is followed if the fragment holds the parameter from there on. `behind` are the parameters that the
+        engine puts behind it, which are preferred where a piece fits several.
         """
         words = _words(tensor)
         hinted = self._hinted(words, hint)
+        held = [] if hint is None else [hint[0], *hint[2]]
         if hinted is not None and hinted["len"] == len(words):
             return [hinted]
         whole = self._whole(words)
@@ -53,7 +55,7 @@ class Placement:
             segments, at, before = [hinted], hinted["len"], hinted["param"]
         while at < len(words):
             padding = self._padding(words, at)
-            piece = None if padding else self._unmistakable(words, at) or self._neighbour(words, at, before)
+            piece = None if padding else self._unmistakable(words, at) or self._neighbour(words, at, before, held)
             if piece is not None:
                 segments.append(piece)
                 before, strange = piece["param"], 0
@@ -67,7 +69,7 @@ class Placement:
 
     def _hinted(self, words, hint):
         """The rest of a parameter that a fragment should begin with, if it does."""
-        index, offset = (None, 0) if hint is None else hint
+        index, offset = (None, 0) if hint is None else hint[:2]
         if index not in self.params:
             return None
         piece = self._piece(words, 0, index, offset)
@@ -148,13 +150,16 @@ class Placement:
                     return dict(piece, len=length)
         return piece
 
-    def _neighbour(self, words, at, before):
-        """A short piece: all that there can be of a parameter, the next in order where several fit.
+    def _neighbour(self, words, at, before, held=()):
+        """A short piece: all that there can be of a parameter, the next in order where several fit; the order is
+        that of `held`, where the piece before is in it, or the model's.
 
         That is a whole parameter, a shard, what a fragment's end cuts off, or what its beginning
         leaves of a parameter that the next one follows.
         """
         following = [index for index in self.order if before is None or index > before]
+        if before in held:
+            following = [index for index in held[held.index(before) + 1 :] if index in self.params]
         order = following + [index for index in self.order if index not in following]
         if before is None and at == 0:
             endings = [self._ending(words, index) for index in order]

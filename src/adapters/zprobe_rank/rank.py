@@ -64,7 +64,7 @@ def run(spec, rank, channel, listener):
     if workload.starts_differently and rank > 0:
         for parameter in probe.model.parameters():
             parameter.data.zero_()
-    make_optimizer = functools.partial(inner_optimizer, spec["optimizer"])
+    make_optimizer = functools.partial(inner_optimizer, spec["optimizer"], spec["parameter_groups"])
     sampler = Sampler(spec["recording"]["sampled"], probe.code_length, spec["seed"])
     channel.selection = Selection(spec, rank)
     full = spec["observe"] == "full"
@@ -249,8 +249,14 @@ class Observer:
         self.sampler.record(self.channel, point, layout, pieces, **at)
 
 
-def inner_optimizer(settings, parameters):
-    """torch's own optimizer, with the settings of the spec."""
+def inner_optimizer(settings, groups, parameters):
+    """torch's own optimizer, with the settings of the spec, for parameters in one group or in two: those that are
+    usually decayed, and those of one dimension."""
+    if groups == 2:
+        parameters = list(parameters)
+        decayed = [parameter for parameter in parameters if parameter.dim() > 1]
+        others = [parameter for parameter in parameters if parameter.dim() <= 1]
+        parameters = [dict(params=params) for params in (decayed, others) if params]
     settings = dict(settings)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[settings.pop("type")]
     return kind(parameters, **settings)

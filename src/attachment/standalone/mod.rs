@@ -142,6 +142,12 @@ fn head(report: &Report, spec: &RunSpec) -> String {
     )
 }
 
+/// Lines that part what is usually decayed from what is not.
+const TWO_GROUPS: &str = "    decayed = [p for p in parameters if p.dim() > 1]
+    others = [p for p in parameters if p.dim() <= 1]
+    parameters = [dict(params=group) for group in (decayed, others) if group]
+";
+
 fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
     let mut text = format!(
         "WORLD_SIZE, GA, STEPS, STAGE, SEED = {}, {}, {}, {}, {}\nPARAMETER_DTYPE = {}\n",
@@ -187,10 +193,11 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
          TOLERANCE, UPDATE_TOLERANCE = {:?}, {update}\n\n\
          # What the parameters are multiples of: the learning rate, so that an update is an integer too.\n\
          UNIT = {:?}\n\n\n\
-         def make_optimizer(parameters):\n    return {}\n",
+         def make_optimizer(parameters):\n{}    return {}\n",
         literal(output),
         tolerance.input,
         spec.optimizer.readable_lr().unwrap_or(UNIT),
+        if spec.parameter_groups == Some(2) { TWO_GROUPS } else { "" },
         optimizer(spec.optimizer),
     );
     text

@@ -155,6 +155,11 @@ pub(super) struct Decoder<'a> {
     tolerance: f64,
 }
 
+/// The elements of the pieces of a buffer.
+fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
+    pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]).copied()
+}
+
 /// Weights, each with its bound on the error of an element.
 fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
     let with_slack = |weights: Rc<Weights>| {
@@ -216,23 +221,16 @@ impl<'a> Decoder<'a> {
         }
         let planned = infinity::planned(self.scene.observed, self.plan, buffer);
         let (pieces, infinite) = infinity::without_planned(self.pieces(buffer), &values, planned);
-        let mut in_pieces =
-            pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]);
-        if in_pieces.any(|value| !value.is_finite()) {
+        if in_pieces(&pieces, &values).any(|value| !value.is_finite()) {
             return refuse("not finite");
         }
         let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
             (Some(_), Some(step)) => {
-                let scale = Scale::read(
-                    self.spec,
-                    self.scene.observed.replicas(),
-                    self.plan,
-                    &self.code,
-                    step,
-                    &pieces,
-                    &values,
-                );
+                let scale = self.scale(buffer, step, &pieces, &values);
+                if scale.is_none() && in_pieces(&pieces, &values).any(|value| value != 0.0) {
+                    return refuse("too few elements to tell a common factor from a slip");
+                }
                 factor = scale.map(|scale| scale.factor);
                 values.iter_mut().for_each(|value| *value /= UNIT * factor.unwrap_or(1.0));
                 scale.map_or(self.tolerance, |scale| scale.tolerance)
@@ -252,6 +250,30 @@ impl<'a> Decoder<'a> {
             ));
         }
         Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
+    }
+
+    /// The common factor of a buffer of a user's script; none where all of it is 0, or where it is too
+    /// short to tell.
+    fn scale(
+        &self,
+        buffer: &Buffer<'_>,
+        step: usize,
+        pieces: &[Fragment],
+        values: &[f64],
+    ) -> Option<Scale> {
+        let replicas = self.scene.observed.replicas();
+        let is_long = |piece: &Fragment| piece.flat.len() >= self.code.length();
+        if pieces.iter().any(is_long) {
+            return Scale::read(self.spec, replicas, self.plan, &self.code, step, pieces, values);
+        }
+        let mut planned = Vec::new();
+        for piece in pieces {
+            let weights = self.planned(buffer, self.plan.usage(piece.param));
+            let sum = weights.sum(&self.code);
+            planned.extend(piece.flat.clone().map(|element| sum.value(element)));
+        }
+        let values: Vec<f64> = in_pieces(pieces, values).collect();
+        Scale::of_few(self.spec, replicas, &planned, &values)
     }
 
     /// Reason why the update of a buffer cannot be read: weights and parameters hold the sum of all

@@ -46,10 +46,42 @@ impl Scale {
             let first = spec.columns(step).start;
             weights.extend(of_step.map(|number| columns[first + number] / UNIT));
         }
-        let factor = common_factor(replicas, weights)?;
+        Some(Self::new(spec, common_factor(replicas, weights)?, values))
+    }
+
+    /// The common factor of elements that are too few to be decoded, of which the plan expects such sums
+    /// of codes: the one with which all of them are as planned, else that of an average over so many
+    /// replicas. None where the elements are also too few to show that they are as planned.
+    pub fn of_few(
+        spec: &RunSpec,
+        replicas: usize,
+        planned: &[f64],
+        values: &[f64],
+    ) -> Option<Self> {
+        let square: f64 = planned.iter().map(|sum| sum * sum).sum();
+        let product: f64 = planned.iter().zip(values).map(|(sum, value)| sum * value).sum();
+        let average = Self::new(spec, 1.0 / replicas as f64, values);
+        let nearest = Self::new(spec, product / (square * UNIT), values);
+        let is_as_planned = |scale: &Self| {
+            let mut pairs = planned.iter().zip(values);
+            pairs.all(|(sum, value)| (value / (UNIT * scale.factor) - sum).abs() <= scale.tolerance)
+        };
+        let due = planned.iter().filter(|sum| **sum != 0.0).count();
+        // What is due nowhere is a slip by any factor.
+        let is_enough = due == 0 || due as f64 >= bounds::DETERMINED_BITS;
+        if is_as_planned(&average) {
+            Some(average)
+        } else if is_enough {
+            Some(if nearest.factor > 0.0 && is_as_planned(&nearest) { nearest } else { average })
+        } else {
+            None
+        }
+    }
+
+    fn new(spec: &RunSpec, factor: f64, values: &[f64]) -> Self {
         let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
         let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;
-        Some(Self { factor, tolerance })
+        Self { factor, tolerance }
     }
 }
 

@@ -243,6 +243,7 @@ impl Sums {
         };
         for values in &mut of_ranks {
             cast(values, accum, Division::BeforeCast);
+            values.iter_mut().for_each(|value| *value = rounded(*value, wire));
             cast(values, wire, Division::BeforeSum);
             multiply(values, Division::ReciprocalBeforeSum);
         }
@@ -328,6 +329,25 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_cast_before_the_division_is_no_narrower_sum_over_microbatches() {
+        for ranks in [3, 5, 6, 7] {
+            let spec = spec(ranks, FP32, BF16);
+            let sums = sums(&spec);
+            // As DeepSpeed's `average_tensor` has it: cast to the dtype of the wire, divided in it, and summed.
+            let of_rank = |own: &Vec<Vec<f64>>| -> Vec<f64> {
+                let sum = added(&own[..2], FP32).into_iter();
+                sum.map(|it| rounded(rounded(it, BF16) / ranks as f64, BF16)).collect()
+            };
+            let of_ranks: Vec<Vec<f64>> = sums.addends.iter().map(of_rank).collect();
+            let two = Sums {
+                addends: sums.addends.iter().map(|own| own[..2].to_vec()).collect(),
+                ..sums
+            };
+            assert_eq!(two.narrower(&spec, &added(&of_ranks, BF16)), None, "{ranks} ranks");
         }
     }
 

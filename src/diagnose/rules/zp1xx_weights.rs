@@ -62,7 +62,10 @@ fn code(pattern: &Pattern) -> RuleCode {
         Pattern::BoundaryLeak => "ZP101",
         Pattern::Missing(_) | Pattern::PartLost(_) => "ZP102",
         Pattern::Repeated(_) => "ZP103",
-        Pattern::NotAveraged | Pattern::PartlyAveraged(_) | Pattern::NotSummed => "ZP104",
+        Pattern::NotAveraged
+        | Pattern::PartlyAveraged(_)
+        | Pattern::NotSummed
+        | Pattern::WithinReplica(_) => "ZP104",
         Pattern::PartlyScaled(..)
         | Pattern::Scaled(_)
         | Pattern::ByMicrobatch(_)
@@ -188,6 +191,14 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 .to_owned(),
             vec![],
         ),
+        Pattern::WithinReplica(weight) => (
+            format!(
+                "gradients were not averaged over the replicas: each optimizer got those of its own replica, with weight {}, \
+                 and nobody else's",
+                weight_text(*weight),
+            ),
+            vec![],
+        ),
         Pattern::Scaled(factor) => {
             let slips = likely(case, deviation, *factor);
             let message =
@@ -281,7 +292,6 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let predivide =
         spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
-    let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor).unwrap_or(world);
     // Twice the gradient in forward, and minus the gradient beside it.
     let is_beside = |shape: Shape| {
         let is_it = |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(it));
@@ -290,7 +300,22 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);
     let beside = if has_beside { 2.0 - ga } else { 1.0 };
     let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
+    // Gradients that were divided twice before they were clipped would have been clipped less.
+    let unscaled = if clip > 0.0 && clip < 1.0 {
+        "clipped by a norm that still had the loss scale, or divided by the loss scale once more afterwards"
+    } else {
+        "divided by the loss scale twice"
+    };
+    let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor);
     let slips: Vec<&str> = [
+        (
+            divisor.filter(|it| *it != world).unwrap_or(1.0),
+            "not divided by the divisor that was asked for",
+        ),
+        (
+            1.0 / divisor.filter(|it| *it != world).unwrap_or(1.0),
+            "divided by the divisor that was asked for twice",
+        ),
         (1.0 / ga, "divided by the accumulation steps twice"),
         (ga, "not divided by the accumulation steps"),
         (1.0 / world, "divided by the world size twice"),
@@ -298,14 +323,14 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
         (replicas, "not divided by the number of replicas"),
         (shards, "not divided by the number of shards"),
         (
-            divisor / world,
+            divisor.unwrap_or(world) / world,
             "divided by the number of ranks and not by the divisor that was asked for",
         ),
         (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
         (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
         (-1.0, "of the wrong sign"),
         (scale, "multiplied by the loss scale, which was not taken out"),
-        (1.0 / scale, "divided by the loss scale twice"),
+        (1.0 / scale, unscaled),
         (if clip > 0.0 { clip.min(1.0) } else { 1.0 }, "clipped twice"),
     ]
     .into_iter()

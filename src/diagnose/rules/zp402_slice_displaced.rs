@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::Case;
 use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Pattern};
-use super::super::displacement::{Displaced, find, is_again};
+use super::super::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted};
 use crate::report::RuleCode;
@@ -29,13 +29,23 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let (of_these, others): (Vec<_>, _) =
             left.iter().partition(|it| here.contains(&&it.params));
         left = others;
-        let displaced = find(case, step);
+        // Several steps together show shorter pieces. Where they hold no piece in common, the first is
+        // looked at by itself.
+        let mut steps: Vec<usize> = of_these.iter().map(|it| it.step).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        steps.truncate(MOST_STEPS);
+        let mut displaced = find(case, &steps);
+        if displaced.is_empty() && steps.len() > 1 {
+            steps.truncate(1);
+            displaced = find(case, &steps);
+        }
         // A search is expensive. Where it found nothing, the same parameters are not searched again;
         // where it found something, the same pieces are looked at in the other steps.
         if displaced.is_empty() {
             continue;
         }
-        let mut again: BTreeMap<usize, bool> = BTreeMap::from([(step, true)]);
+        let mut again: BTreeMap<usize, bool> = steps.iter().map(|step| (*step, true)).collect();
         let mut is_again = |it: &&Deviation| {
             *again.entry(it.step).or_insert_with(|| is_again(case, it.step, &displaced))
         };
@@ -94,8 +104,15 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
             },
         )
     };
+    let held = match piece.held {
+        Held::Sum => String::new(),
+        Held::Own => format!(", as rank {} alone has them", piece.rank),
+        Held::OwnDivided => {
+            format!(", as rank {} alone has them, divided by the number of ranks", piece.rank)
+        }
+    };
     format!(
-        "rank {}: {} elements from {} on are those from {} on",
+        "rank {}: {} elements from {} on are those from {} on{held}",
         piece.rank,
         piece.elements,
         name(piece.place),

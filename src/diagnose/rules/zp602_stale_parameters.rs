@@ -132,8 +132,8 @@ impl Updated {
 
     /// Owners and parameters whose update is not what this rank's model holds.
     ///
-    /// An element that the rank updates itself is not compared with the weights of others; what
-    /// these made of it is for ZP601.
+    /// An element that the rank updates itself is not compared with the weights of others, and a replica of
+    /// the model not with those of another; what these made of it is for ZP601.
     fn lost_by(&self, case: &Case<'_>, parameters: &Buffer<'_>) -> BTreeSet<(usize, usize)> {
         let mut lost = BTreeSet::new();
         let Ok(values) = parameters.payload.values() else { return lost };
@@ -161,6 +161,10 @@ impl Updated {
                 }
                 let Some(common) = overlap(&part.flat, &piece.flat) else { continue };
                 let (rank, weights) = &self.owners[*owner];
+                let spec = case.observed.spec;
+                if spec.replica(*rank) != spec.replica(parameters.rank) {
+                    continue;
+                }
                 let is_own = |element: usize| {
                     parameters.rank != *rank
                         && own.iter().any(|fragment| fragment.flat.contains(&element))

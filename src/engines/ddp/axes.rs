@@ -31,10 +31,11 @@ pub(super) fn axes() -> Axes {
                 ("tiny buckets", "--bucket-cap-mb 0.0001"),
                 ("one bucket", "--bucket-cap-mb 1000"),
             ]),
+            choices(&[("2 parameter groups", "--parameter-groups 2")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),
-        shapes: shapes_without(&[Shape::Experts, Shape::LossBackward]),
+        shapes: shapes_without(&[Shape::Experts, Shape::LossBackward, Shape::CoalescedReduction]),
         grid: vec![
             choices(&counts),
             choices(&[find]),

@@ -10,6 +10,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
 import torch
+import torch.distributed as dist
 
 from zprobe_rank.engines.base import BaseEngine, or_zeros
 from zprobe_rank.engines.deepspeed.buckets import watch_buckets
@@ -49,6 +50,7 @@ class Engine(BaseEngine):
         override = self.spec.get("override_loss_scale")
         if override is not None:
             self.wrapper.override_loss_scale(override)
+        self.coalesces, self.coalescing = "coalesced-reduction" in self.spec["shapes"], contextlib.ExitStack()
         self.hooks, self.buckets, self.scale = None, None, None
         self.several_backwards = self.workload.goes_backward_again()
         self.index = {id(parameter): i for i, parameter in enumerate(self.model.parameters())}
@@ -76,6 +78,8 @@ class Engine(BaseEngine):
     def begin(self, step, microbatch):
         if microbatch == 0:
             self.skipped = self.engine.skipped_steps
+            if self.coalesces:
+                self.coalescing.enter_context(self.engine.coalesce_grad_reduction())
         if self.buckets is not None:
             self.buckets.begin(step, microbatch)
 
@@ -98,6 +102,12 @@ class Engine(BaseEngine):
             self.engine.backward(loss)
 
     def step(self, boundary):
+        if self.coalesces:
+            # One such context for each optimizer step, and within it no call of `step`.
+            if not boundary:
+                return
+            self.coalescing.close()
+            self.engine.set_gradient_accumulation_boundary(True)
         self.engine.step()
 
     def parameters(self):
@@ -109,13 +119,18 @@ class Engine(BaseEngine):
             return [parameter.detach().clone() for parameter in parameters]
 
     def hint(self, fragment):
-        """`DeepSpeedZeroOptimizer` knows the first parameter of each partition, and where it is cut."""
+        """`DeepSpeedZeroOptimizer` knows the parameters of each partition, and where the first is cut. Those of
+        `BF16_Optimizer` are equal parts of its parameters, one behind the other."""
         wrapper = self.wrapper
+        for group, partition in enumerate(getattr(wrapper, "fp32_groups_flat_partition", [])):
+            if partition is fragment:
+                rank = dist.get_rank(wrapper.real_dp_process_group[group])
+                return self._at(wrapper.bf16_groups[group], rank * partition.numel())
         partitions = getattr(wrapper, "single_partition_of_fp32_groups", [])
         for group, partition in enumerate(partitions):
             if partition is fragment and hasattr(wrapper, "first_offset"):
-                held = wrapper.params_in_partition[group]
-                return (self.index[id(held[0])], wrapper.first_offset[group]) if held else None
+                held = [self.index[id(parameter)] for parameter in wrapper.params_in_partition[group]]
+                return (held[0], wrapper.first_offset[group], held[1:]) if held else None
         return super().hint(fragment)
 
     def fired(self):
@@ -143,6 +158,15 @@ class Engine(BaseEngine):
     def gradient_norm(self):
         norm = self.engine.get_global_grad_norm()
         return None if norm is None else (float(norm), float(self.engine.gradient_clipping()))
+
+    def _at(self, parameters, place):
+        """The parameter at a place of some that lie one behind the other, the offset in it, and those behind it."""
+        indices = [self.index[id(parameter)] for parameter in parameters]
+        for number, parameter in enumerate(parameters):
+            if place < parameter.numel():
+                return indices[number], place, indices[number + 1 :]
+            place -= parameter.numel()
+        return None
 
     def _watch_reduction(self):
         """Looks at BF16_Optimizer's accumulator between the reduction and the step."""

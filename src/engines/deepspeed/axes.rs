@@ -66,6 +66,7 @@ pub(super) fn axes() -> Axes {
                 "--deepspeed-set zero_optimization.use_multi_rank_bucket_allreduce=false",
             )]),
             choices(&[("alignment", "--deepspeed-set zero_optimization.parameter_alignment=true")]),
+            choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[(
                 "small sub-groups",
                 "--deepspeed-set zero_optimization.sub_group_size=100",

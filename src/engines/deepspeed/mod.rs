@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::source::loaded;
 use super::{Features, Limit, Package, Project, Python, Room};
-use crate::spec::Dtype;
+use crate::spec::{Dtype, RunSpec, Shape};
 
 pub(super) static ROOM: Room = Room {
     title: "DeepSpeed",
@@ -26,15 +26,7 @@ pub(super) static ROOM: Room = Room {
             other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
             other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
         }),
-        features: Some(Features {
-            fact: "deepspeed_zero_keys",
-            needed: |spec| {
-                let set = spec.deepspeed_set();
-                let zero =
-                    set.iter().filter(|member| member.path().starts_with("zero_optimization."));
-                zero.map(|it| (it.path().to_owned(), format!("--deepspeed-set {it}"))).collect()
-            },
-        }),
+        features: Some(Features { fact: "deepspeed_features", needed: features }),
         adapter: &[
             ("adapter.py", include_str!("adapter.py")),
             ("buckets.py", include_str!("buckets.py")),
@@ -56,3 +48,16 @@ pub(super) static ROOM: Room = Room {
             .replace("None  #: override_loss_scale", &scale))
     },
 };
+
+/// Keys of the configuration's section `zero_optimization`, and methods of the engine, that a run needs and that
+/// not every release has.
+fn features(spec: &RunSpec) -> Vec<(String, String)> {
+    let set = spec.deepspeed_set();
+    let zero = set.iter().filter(|member| member.path().starts_with("zero_optimization."));
+    let keys = zero.map(|it| (it.path().to_owned(), format!("--deepspeed-set {it}")));
+    let coalesced = Shape::CoalescedReduction;
+    let method = spec
+        .has_shape(coalesced)
+        .then(|| ("coalesce_grad_reduction".to_owned(), format!("--shape {coalesced}")));
+    keys.chain(method).collect()
+}

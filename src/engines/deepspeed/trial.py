@@ -19,12 +19,15 @@ def deepspeed_fp16():
 
 
 @fact_without_torch
-def deepspeed_zero_keys():
-    """Keys of the section `zero_optimization` of DeepSpeed's configuration, which refuses others."""
+def deepspeed_features():
+    """Keys of the section `zero_optimization` of DeepSpeed's configuration, which refuses others, and methods of
+    the engine that not every release has."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     keys = set()
     fields = getattr(DeepSpeedZeroConfig, "model_fields", None) or DeepSpeedZeroConfig.__fields__
     for name, field in fields.items():
         keys.update((name, getattr(field, "alias", None) or name))
-    return sorted("zero_optimization." + key for key in keys)
+    methods = [name for name in ("coalesce_grad_reduction",) if hasattr(DeepSpeedEngine, name)]
+    return sorted("zero_optimization." + key for key in keys) + methods

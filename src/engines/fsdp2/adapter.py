@@ -34,8 +34,10 @@ class Engine(LoopEngine):
         )
         self.settings = spec["fsdp2"]
         self.shards_per_replica = spec["world_size"] // self.settings["replicas"]
+        self.mesh = self._mesh()
         options = dict(
-            mesh=self._mesh(),
+            # Replicas that a hook averages over are none to `fully_shard`.
+            mesh=self.mesh["shard"] if self.settings["all_reduce_hook"] else self.mesh,
             mp_policy=self.policy,
             reshard_after_forward=self.settings["reshard_after_forward"],
         )
@@ -47,12 +49,14 @@ class Engine(LoopEngine):
                 fully_shard(block, **options)
         fully_shard(self.model, **options)
         self._choose_divisor()
+        if self.settings["all_reduce_hook"]:
+            self._average_in_hooks()
         if self.settings["assign_state_dict"]:
             state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
             self.model.load_state_dict(state, assign=True)
         # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
-        self.owned = self.trainable()
-        self.optimizer = self.make_optimizer(self.owned)
+        self.optimizer = self.make_optimizer(self.trainable())
+        self.owned = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.shards = None
 
     def describe(self):
@@ -102,7 +106,7 @@ class Engine(LoopEngine):
                 rows = fragment.shape[0]
                 shard = dist.get_rank() % self.shards_per_replica
                 first = min(-(-rows // self.shards_per_replica) * shard, rows)
-                return index, first * (fragment.numel() // rows)
+                return index, first * (fragment.numel() // rows), []
         return None
 
     def accumulated(self, microbatch):
@@ -124,6 +128,18 @@ class Engine(LoopEngine):
             return init_device_mesh("cpu", (self.spec["world_size"],))
         shape = (self.settings["replicas"], self.shards_per_replica)
         return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+
+    def _average_in_hooks(self):
+        """Averages over the replicas what `fully_shard` has reduced within each."""
+        replicas = self.mesh.get_group("replicate")
+
+        def average(reduced):
+            dist.all_reduce(reduced, group=replicas)
+            reduced.div_(replicas.size())
+
+        for module in self.model.modules():
+            if hasattr(module, "_get_fsdp_state"):
+                module.set_all_reduce_hook(average)
 
     def _choose_divisor(self):
         """Sets the divisor of the sum over the ranks; the loss makes up for one that is not their number."""

@@ -18,12 +18,14 @@ pub(super) fn axes() -> Axes {
     let keep = ("no reshard-after-forward", "--reshard-after-forward false");
     let every = ("reduced in every microbatch", "--reduce-every-microbatch true");
     let replicas = ("two replicas", "--replicas 2");
+    let hook = ("replicas by a hook", "--replicas 2 --all-reduce-hook true");
     let at_boundary = (
         "all-reduced at the boundary",
         "--replicas 2 --reduce-every-microbatch true --all-reduce-at-boundary true",
     );
     let sum = ("forced sum", "--force-sum-reduction true");
     let divisor = ("sum over the ranks", "--force-sum-reduction true --gradient-divide-factor 1");
+    let one_shard = ("one shard, own divisor", "--replicas 2 --gradient-divide-factor 8");
     let kept = ("no reshard-after-backward", "--reshard-after-backward false");
     let state = ("state dict", "--assign-state-dict true");
     let clips = ("clipping always", "--gradient-clipping 0.125");
@@ -35,9 +37,10 @@ pub(super) fn axes() -> Axes {
             choices(&counts),
             choices(&[keep]),
             choices(&[kept]),
-            choices(&[every, replicas, at_boundary]),
-            choices(&[sum, divisor]),
+            choices(&[every, replicas, at_boundary, hook]),
+            choices(&[sum, divisor, one_shard]),
             choices(&[state]),
+            choices(&[("2 parameter groups", "--parameter-groups 2")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, clips]),
@@ -46,6 +49,7 @@ pub(super) fn axes() -> Axes {
             Shape::Experts,
             Shape::DifferentStart,
             Shape::LossBackward,
+            Shape::CoalescedReduction,
         ]),
         grid: vec![choices(&counts), choices(&[keep])],
     }

@@ -42,6 +42,7 @@ fn methods(spec: &RunSpec) -> Vec<(String, String)> {
             "set_gradient_divide_factor",
             "--gradient-divide-factor",
         ),
+        (fsdp2.all_reduce_hook, "set_all_reduce_hook", "--all-reduce-hook"),
         (fsdp2.force_sum_reduction, "set_force_sum_reduction_for_comms", "--force-sum-reduction"),
     ];
     let needed = rows.into_iter().filter(|(is_needed, _, _)| *is_needed);

@@ -16,8 +16,10 @@ class Engine:
         dist.init_process_group("gloo")
         self.model = model
         shape = (WORLD_SIZE,) if SETTINGS["replicas"] == 1 else (SETTINGS["replicas"], SHARDS)
+        names = ("replicate", "shard")[-len(shape):]
+        self.mesh = mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         options = dict(
-            mesh=init_device_mesh("cpu", shape),
+            mesh=mesh["shard"] if SETTINGS["all_reduce_hook"] else mesh,
             mp_policy=MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE, reduce_dtype=REDUCE_DTYPE),
             reshard_after_forward=SETTINGS["reshard_after_forward"],
         )
@@ -29,10 +31,16 @@ class Engine:
                 module.set_gradient_divide_factor(DIVISOR)
             if SETTINGS["force_sum_reduction"]:
                 module.set_force_sum_reduction_for_comms(True)
+            if SETTINGS["all_reduce_hook"]:
+                module.set_all_reduce_hook(self.average)
         if SETTINGS["assign_state_dict"]:
             state = {name: value.detach().clone() for name, value in model.state_dict().items()}
             model.load_state_dict(state, assign=True)
         self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+
+    def average(self, reduced):
+        dist.all_reduce(reduced, group=self.mesh.get_group("replicate"))
+        reduced.div_(SETTINGS["replicas"])
 
     def describe(self):
         return "fully_shard"

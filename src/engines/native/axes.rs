@@ -47,6 +47,7 @@ pub(super) fn axes() -> Axes {
             Shape::Experts,
             Shape::DifferentStart,
             Shape::LossBackward,
+            Shape::CoalescedReduction,
         ]),
         grid: vec![
             choices(&counts),

@@ -122,6 +122,11 @@ pub(super) enum Kind {
         /// Flag that overrides the key on the command line.
         unless: Option<&'static str>,
     },
+    /// The file is right, and asks for something that zprobe replaces under every engine by what it has itself.
+    Replaced {
+        /// Flag that chooses what takes its place.
+        by: &'static str,
+    },
 }
 
 impl Problem {
@@ -146,6 +151,10 @@ impl Problem {
         Problem { remark: Remark { spots, text: text.into() }, kind: Kind::NotYet { unless } }
     }
 
+    pub(super) fn replaced(spots: Vec<Spot>, by: &'static str, text: impl Into<String>) -> Problem {
+        Problem { remark: Remark { spots, text: text.into() }, kind: Kind::Replaced { by } }
+    }
+
     /// True if the problem is about one of the three batch sizes.
     pub(super) fn is_about_batch(&self) -> bool {
         const KEYS: [&str; 3] =
@@ -160,6 +169,7 @@ impl Problem {
         match self.kind {
             Kind::Mistake => false,
             Kind::Unknown { .. } => use_of_it == DeepSpeedFile::PassedOn,
+            Kind::Replaced { by } => settings::is_asked(by, request),
             Kind::NotYet { unless } => {
                 use_of_it != DeepSpeedFile::Followed
                     || unless.is_some_and(|flag| settings::is_asked(flag, request))
@@ -217,7 +227,8 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::Unusable { file, problems } => (file, problems),
         };
-        let lacking = problems.iter().filter(|p| matches!(p.kind, Kind::NotYet { .. })).count();
+        let is_lacking = |kind: &Kind| matches!(kind, Kind::NotYet { .. } | Kind::Replaced { .. });
+        let lacking = problems.iter().filter(|problem| is_lacking(&problem.kind)).count();
         let mistakes = problems.len() - lacking;
         let counted = |count: usize, thing: &str| {
             format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
@@ -229,7 +240,9 @@ impl fmt::Display for ConfigError {
         if lacking > 0 {
             let separator = if mistakes > 0 { ", and " } else { "" };
             let wish = counted(lacking, "setting");
-            write!(f, "{separator}{wish} that zprobe's native engine does not have yet")?;
+            let is_native = problems.iter().any(|it| matches!(it.kind, Kind::NotYet { .. }));
+            let who = if is_native { "zprobe's native engine" } else { "zprobe" };
+            write!(f, "{separator}{wish} that {who} does not have yet")?;
         }
         for problem in problems.iter().take(MOST_SHOWN) {
             f.write_str("\n  ")?;

@@ -136,8 +136,20 @@ impl DeepSpeedConfig {
     fn leave_to_the_engine(&mut self) {
         self.remarks.clear();
         for Problem { remark, kind } in &self.problems {
-            if let Kind::Unknown { note } = kind {
-                Remark::add(&mut self.remarks, remark.spots.clone(), note);
+            match kind {
+                Kind::Unknown { note } => {
+                    Remark::add(&mut self.remarks, remark.spots.clone(), note);
+                }
+                Kind::NotYet { unless } if *unless == Some(TABLE.optimizer.flag()) => {
+                    let text =
+                        "not used: zprobe runs an optimizer of its own in place of the file's";
+                    Remark::add(&mut self.remarks, remark.spots.clone(), text);
+                }
+                Kind::Replaced { by } => {
+                    let text = format!("not used: {by} takes its place, and it stays unchecked");
+                    Remark::add(&mut self.remarks, remark.spots.clone(), &text);
+                }
+                _ => {}
             }
         }
     }

@@ -89,12 +89,12 @@ pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimize
         _ => {
             let source = if ANY_CASE.contains(&lowercase.as_str()) { "" } else { "torch.optim's " };
             let text = format!(
-                "{source}{} is not there yet: the native engine has SGD and AdamW; pass --optimizer to \
-                 run with one of them",
+                "{source}{} is not there yet: in place of a file's optimizer zprobe runs one of its own, \
+                 SGD or AdamW; pass --optimizer to check with one of them all that comes before the optimizer",
                 short(name)
             );
-            let flag = Some(TABLE.optimizer.flag());
-            params.problems.push(Problem::not_yet(vec![kind.spot.clone()], flag, text));
+            let flag = TABLE.optimizer.flag();
+            params.problems.push(Problem::replaced(vec![kind.spot.clone()], flag, text));
             None
         }
     }

@@ -415,7 +415,12 @@ fn flags_settle_what_the_file_asks_for_in_vain() {
 
 #[test]
 fn another_engine_may_have_what_the_native_one_lacks() {
-    let request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
+    let request = SpecRequest {
+        engine: Some(Engine::DeepSpeed),
+        // No engine runs the file's own.
+        optimizer: Some(Optimizer::EXACT_SGD),
+        ..SpecRequest::default()
+    };
     let request = applied(&fixture("broken/not_there_yet.json"), request);
     assert_eq!(request.stage, Some(3));
     // 32 samples in one microbatch over 2 ranks.
@@ -477,6 +482,28 @@ fn defaults_are_deepspeeds_where_the_file_is_silent() {
 
     let spec = resolved(r#"{ "train_batch_size": 8, "zero_optimization": { "stage": 1 } }"#);
     assert_eq!(spec.dtype, Dtype::Fp32);
+}
+
+#[test]
+fn an_optimizer_that_zprobe_replaces_is_refused_under_every_engine() {
+    for engine in [Engine::Native, Engine::DeepSpeed, Engine::Ddp] {
+        for kind in ["Muon", "Lamb", "OneBitAdam", "RMSprop"] {
+            let text = format!(
+                r#"{{ "train_batch_size": 8, "zero_optimization": {{ "stage": 0 }},
+                      "optimizer": {{ "type": "{kind}" }} }}"#
+            );
+            let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+            let error = told(&text, request.clone());
+            assert!(
+                error.contains("optimizer.type") && error.contains("pass --optimizer"),
+                "{error}"
+            );
+            assert!(!error.contains("no optimizer section"), "{error}");
+            let optimizer = Some(Optimizer::EXACT_SGD);
+            let request = applied(&text, SpecRequest { optimizer, ..request });
+            assert_eq!(request.optimizer, optimizer);
+        }
+    }
 }
 
 #[test]

@@ -224,13 +224,6 @@ settings! {
         said: |spec| spec.allgather_bucket_size(),
     }
 
-    /// Parameter groups: 1, or 2 to part what is decayed from what is not
-    "--parameter-groups" parameter_groups: Option<usize> = |_| 1, {
-        heading: "Native", placeholder: "N", engines: NATIVE,
-        check: up_to::<2, _>,
-        said: |spec| spec.parameter_groups(),
-    }
-
     /// Place of the optimizer states
     "--offload" offload: Option<Offload> = |_| Offload::None, {
         heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
@@ -326,6 +319,12 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.all_reduce_at_boundary),
     }
 
+    /// Average over the replicas in a hook of the user's, of which `fully_shard` does not know
+    "--all-reduce-hook" all_reduce_hook: Option<bool> = |_| false, {
+        heading: "FSDP2", engines: FSDP2,
+        said: |spec| Some(spec.fsdp2()?.all_reduce_hook),
+    }
+
     /// Divisor of the sum over the ranks, for which the loss makes up
     "--gradient-divide-factor" gradient_divide_factor: Option<f64>, {
         heading: "FSDP2", placeholder: "DIVISOR", engines: FSDP2, default_words: "the world size",
@@ -358,6 +357,13 @@ settings! {
     "--optimizer" optimizer: Option<Optimizer>, {
         heading: "Engine", default_words: "sgd for the coded model, adamw otherwise",
         said: |spec| Some(spec.optimizer),
+    }
+
+    /// Parameter groups of the optimizer: 1, or 2 to part what is decayed from what is not
+    "--parameter-groups" parameter_groups: Option<usize> = |_| 1, {
+        heading: "Engine", placeholder: "N",
+        check: up_to::<2, _>,
+        said: |spec| spec.parameter_groups,
     }
 
     /// Synthetic model

@@ -36,6 +36,18 @@ def loose():
         optimizer.step()
 
 
+def few():
+    """Elements that are fewer than a code, with gradients that are averaged before the step."""
+    weight = nn.Parameter(torch.randn(12))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for _ in range(6):
+        for _ in range(4):
+            (weight * torch.randn(12)).sum().backward()
+        weight.grad /= 4
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def sparse():
     embedding, head = nn.Embedding(64, 32, sparse=True), nn.Linear(32, 8)
     optimizers = [torch.optim.SparseAdam(embedding.parameters()), torch.optim.Adam(head.parameters())]

@@ -91,12 +91,13 @@ class BaseEngine:
         return {id(parameter): index for index, parameter in enumerate(self.model.parameters())}
 
     def hint(self, fragment):
-        """The parameter and the offset in it at which a fragment of the optimizer's should begin, or
-        None. It is checked: content too short to be recognised is told apart by it. An optimizer that
-        was given the model's own parameters holds them whole."""
+        """The parameter and the offset in it at which a fragment of the optimizer's should begin, and a list of
+        the parameters that should follow it, as far as they are known; or None. It is checked: content too short
+        to be recognised is told apart by it. An optimizer that was given the model's own parameters holds them
+        whole."""
         for index, parameter in enumerate(self.model.parameters()):
             if parameter is fragment:
-                return index, 0
+                return index, 0, []
         return None
 
     def fired(self):

@@ -195,7 +195,7 @@ impl Partitioning {
 /// decayed and one of the parameters of one dimension, which usually are not decayed.
 fn parameter_groups(spec: &RunSpec, plan: &Plan) -> Vec<Vec<usize>> {
     let trainable = (0..plan.params().len()).filter(|&param| plan.params()[param].trainable);
-    if spec.parameter_groups().unwrap_or(1) < 2 {
+    if spec.parameter_groups.unwrap_or(1) < 2 {
         return vec![trainable.collect()];
     }
     let (decayed, others) = trainable.partition(|&param| plan.params()[param].shape.len() > 1);
