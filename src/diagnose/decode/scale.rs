@@ -66,9 +66,9 @@ impl Scale {
             let mut pairs = planned.iter().zip(values);
             pairs.all(|(sum, value)| (value / (UNIT * scale.factor) - sum).abs() <= scale.tolerance)
         };
-        let due = planned.iter().filter(|sum| **sum != 0.0).count();
-        // What is due nowhere is a slip by any factor.
-        let is_enough = due == 0 || due as f64 >= bounds::DETERMINED_BITS;
+        // What is due nowhere is a slip by any factor. Where something is, a slip shows in the elements that
+        // are due to be 0 as much as in the others.
+        let is_enough = square == 0.0 || planned.len() as f64 >= bounds::DETERMINED_BITS;
         if is_as_planned(&average) {
             Some(average)
         } else if is_enough {
@@ -118,4 +118,45 @@ fn most_common(numbers: &mut [f64], expected: f64) -> Option<f64> {
     let best = groups
         .max_by(|a, b| a.len().cmp(&b.len()).then_with(|| distance(b).total_cmp(&distance(a))))?;
     Some(best[best.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SpecRequest;
+
+    #[test]
+    fn a_common_factor_of_a_few_elements_is_told_from_a_lost_gradient() {
+        let request = SpecRequest {
+            world_size: Some(1),
+            gradient_accumulation_steps: Some(4),
+            steps: Some(4),
+            ..SpecRequest::default()
+        };
+        let spec = request.resolve().expect("a valid request");
+        let code = Code::new(16, 0);
+        let scale_of = |first: usize, lost: Option<usize>, elements: usize| {
+            let sum = |element| -> f64 {
+                let columns = (first..first + 4).filter(|column| Some(*column) != lost);
+                columns.map(|column| f64::from(code.value(column, element))).sum()
+            };
+            let planned: Vec<f64> = (0..elements)
+                .map(|element| {
+                    (first..first + 4).map(|it| f64::from(code.value(it, element))).sum()
+                })
+                .collect();
+            let values: Vec<f64> = (0..elements).map(|element| UNIT * sum(element) / 4.0).collect();
+            Scale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor)
+        };
+        for first in [0, 4, 8, 12] {
+            for elements in 8..16 {
+                assert_eq!(scale_of(first, None, elements), Some(0.25), "{first}, {elements}");
+                for lost in first..first + 4 {
+                    let factor = scale_of(first, Some(lost), elements);
+                    assert_eq!(factor, Some(1.0), "{first}, {elements}, {lost}");
+                }
+            }
+            assert_eq!(scale_of(first, None, 7), None, "{first}");
+        }
+    }
 }
