@@ -128,8 +128,31 @@ class PlacementTest(unittest.TestCase):
         dealt = torch.cat([tensors[4], tensors[6][:1]])
         self.assertEqual(pieces(placement.locate(dealt))[1], (5, 0, 1))
         self.assertEqual(pieces(placement.locate(dealt, (4, 0, [6])))[1], (6, 0, 1))
-        # What the content contradicts is not followed.
-        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [0])))[1], (5, 0, 1))
+        # What the content contradicts is not followed, and an element that is due nowhere may be padding.
+        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [0])))[1], (None, 0, 1))
+
+    def test_padding_that_is_no_zero_is_no_piece_of_a_parameter(self):
+        ranks, held = 2, [1, 4, 0, 2, 5, 6]
+        for rank in range(ranks):
+            placement = Placement(self.tensors, rank, ranks)
+            for garbage in range(len(SIZES)):
+                content, expected = [], []
+                for index in held:
+                    size = -(-SIZES[index] // ranks)
+                    start, end = rank * size, min((rank + 1) * size, SIZES[index])
+                    padding = self.tensors[garbage][: size - (end - start)]
+                    content += [self.tensors[index][start:end], padding]
+                    expected += [(index, start, end - start)]
+                    expected += [(None, 0, len(padding))] if len(padding) else []
+                hint = (held[0], rank * -(-SIZES[held[0]] // ranks), held[1:])
+                found = pieces(placement.locate(torch.cat(content), hint))
+                self.assertEqual(found, expected, (rank, garbage))
+
+    def test_the_first_element_of_a_parameter_that_is_not_due_is_none_of_it(self):
+        for index in range(len(SIZES) - 2):
+            content = torch.cat([self.tensors[len(SIZES) - 2], self.tensors[index][:1]])
+            parts = [(len(SIZES) - 2, 0, SIZES[-2]), (None, 0, 1)]
+            self.assertEqual(pieces(self.placement.locate(content)), parts, index)
 
     def test_what_is_not_the_models_stays_unknown(self):
         self.assertEqual(self.locate((None, 0, 40)), [(None, 0, 40)])

@@ -47,7 +47,9 @@ class Placement:
         whole = self._whole(words)
         if whole is not None:
             return [whole]
-        segments = self._slots(words)
+        orders = [[index for index in held if index in self.params]]
+        orders += [self.order[first:] for first in range(len(self.order))]
+        segments = next((it for it in (self._slots(words, order) for order in orders) if it is not None), None)
         if segments is not None:
             return segments
         segments, at, before, strange = [], 0, None, 0
@@ -88,24 +90,24 @@ class Placement:
                 return dict(param=index, offset=0, len=len(words))
         return None
 
-    def _slots(self, words):
-        """The fragment as this rank's shards of consecutive parameters, each padded to the size that
-        it has on the first rank; None if it is not that."""
-        for first in range(len(self.order)):
-            segments, at = [], 0
-            for index in self.order[first:]:
-                start, end = self.shards[index][-1]
-                size = -(-len(self.params[index]) // self.world_size)
-                if not torch.equal(self.params[index][start:end], words[at : at + end - start]):
-                    break
-                if end > start:
-                    segments.append(dict(param=index, offset=start, len=end - start))
-                if size > end - start:
-                    _append_unknown(segments, size - (end - start))
-                at += size
-                # Slots that hold nothing would fit anywhere.
-                if at == len(words) and any(segment["param"] is not None for segment in segments):
-                    return segments
+    def _slots(self, words, order):
+        """The fragment as this rank's shards of the first parameters of `order`, each padded to the size that
+        it has on the first rank; None if it is not that. Nothing is looked for in the padding, which need not
+        be 0."""
+        segments, at = [], 0
+        for index in order:
+            start, end = self.shards[index][-1]
+            size = -(-len(self.params[index]) // self.world_size)
+            if not torch.equal(self.params[index][start:end], words[at : at + end - start]):
+                return None
+            if end > start:
+                segments.append(dict(param=index, offset=start, len=end - start))
+            if size > end - start:
+                _append_unknown(segments, size - (end - start))
+            at += size
+            # Slots that hold nothing would fit anywhere.
+            if at == len(words) and any(segment["param"] is not None for segment in segments):
+                return segments
         return None
 
     def _padding(self, words, at):
@@ -171,6 +173,8 @@ class Placement:
         for index in order:
             whole = self._piece(words, at, index, 0)
             ends = before is not None and at + whole["len"] == len(words)
+            # What begins with so few elements may be padding, unless it is due there.
+            ends = ends and (whole["len"] >= CHANCE or following[:1] == [index])
             if whole["len"] > 0 and (whole["len"] == len(self.params[index]) or ends):
                 return whole
             for offset, end in self.shards[index]:

@@ -120,8 +120,14 @@ class Engine(BaseEngine):
 
     def hint(self, fragment):
         """`DeepSpeedZeroOptimizer` knows the parameters of each partition, and where the first is cut. Those of
-        `BF16_Optimizer` are equal parts of its parameters, one behind the other."""
+        `BF16_Optimizer` are equal parts of its parameters, one behind the other, and those of
+        `DeepSpeedZeroOptimizer_Stage3` the rank's shards of a sub-group's parameters."""
         wrapper = self.wrapper
+        for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
+            if partition is fragment:
+                parameters = wrapper.fp16_groups[group]
+                held = [self.index[id(parameter)] for parameter in parameters]
+                return held[0], dist.get_rank() * parameters[0].ds_tensor.ds_numel, held[1:]
         for group, partition in enumerate(getattr(wrapper, "fp32_groups_flat_partition", [])):
             if partition is fragment:
                 rank = dist.get_rank(wrapper.real_dp_process_group[group])

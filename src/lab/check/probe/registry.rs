@@ -138,6 +138,7 @@ probes! {
     "stage3-poisoned-memory",
     "stage3-small-groups",
     "stage3-three-ranks",
+    "stage3-two-groups",
 }
 
 /// All probes of the standard suite.
