@@ -1,6 +1,9 @@
 //! Checks for settings and shapes that an engine cannot have.
 
-use super::{Dataflow, Dtype, Engine, Invalid, Offload, RunSpec, Shape, SpecRequest};
+use super::{
+    CommHook, Dataflow, DdpOptions, DelayedParameters, Dtype, Engine, Invalid, Offload, RunSpec,
+    Shape, SpecRequest,
+};
 
 /// Bytes in a MiB.
 pub(super) const MIB: f64 = 1_048_576.0;
@@ -70,8 +73,12 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
 
 /// Refuses settings of DDP that contradict the accumulation or the shapes of the run.
 pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
-    let mut problems = Vec::new();
-    if !spec.ddp().is_some_and(|ddp| ddp.static_graph) {
+    let Some(ddp) = spec.ddp() else { return Vec::new() };
+    let mut problems = match ddp.delayed_parameters {
+        DelayedParameters::None => Vec::new(),
+        DelayedParameters::Unawaited | DelayedParameters::Awaited => check_delayed(spec, ddp),
+    };
+    if !ddp.static_graph {
         return problems;
     }
     if spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards) {
@@ -91,6 +98,39 @@ pub(super) fn check_ddp(spec: &RunSpec) -> Vec<Invalid> {
         ));
     }
     problems
+}
+
+/// Refuses what DDP's delayed parameters cannot have: their gradients lie in an fp32 buffer, which is reduced in
+/// each backward, in `no_sync` too, as soon as one parameter has its gradient (`_delayed_all_reduce_hook` in
+/// `nn/parallel/distributed.py`).
+fn check_delayed(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
+    let several = spec.gradient_accumulation_steps > 1;
+    let rows = [
+        (spec.dtype != Dtype::Fp32, "--dtype", "their gradients are fp32; use --dtype fp32"),
+        (
+            ddp.bucket_cap_mb.fract() != 0.0,
+            "--bucket-cap-mb",
+            "DDP takes whole numbers alone there; use --bucket-cap-mb 1",
+        ),
+        (several, "--ga", "they are reduced in every microbatch; use --ga 1"),
+        (
+            ddp.comm_hook != CommHook::None,
+            "--comm-hook",
+            "they are not reduced by the hook; use --comm-hook none",
+        ),
+    ];
+    let settings = rows.into_iter().filter(|(refused, _, _)| *refused);
+    let settings = settings.map(|(_, flag, reason)| (flag.to_owned(), reason));
+    let shapes = spec.shapes.iter().filter(|shape| !shape.allows_delayed_parameters());
+    let shapes = shapes.map(|shape| {
+        let reason =
+            "they are reduced once in a backward, when the first parameter has its gradient";
+        (format!("--shape {shape}"), reason)
+    });
+    let refused = settings.chain(shapes);
+    let flag = format!("--delayed-parameters {}", ddp.delayed_parameters);
+    let asked = |(other, reason)| Invalid::contradiction(format!("{flag} with {other}"), reason);
+    refused.map(asked).collect()
 }
 
 /// Refuses settings of DeepSpeed that its optimizer does not take.

@@ -38,8 +38,8 @@ pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    Buckets, CommHook, DdpOptions, DeepSpeedOptions, Flow, Fsdp2Options, LossScale, NativeOptions,
-    Observation, Offload,
+    Buckets, CommHook, DdpOptions, DeepSpeedOptions, DelayedParameters, Flow, Fsdp2Options,
+    LossScale, NativeOptions, Observation, Offload,
 };
 pub(crate) use options::{any_engine, any_engine_schema};
 pub use plan::Plan;

@@ -222,6 +222,19 @@ named_enum! {
 }
 
 named_enum! {
+    /// Parameters that DDP leaves out of its buckets, and reduces together in one buffer when the gradient of
+    /// another is ready (`delay_all_reduce_named_params`, `param_to_hook_all_reduce`).
+    pub enum DelayedParameters {
+        /// No parameter.
+        None = "none",
+        /// The last half, as DDP has it: the optimizer steps whether or not the reduction has ended.
+        Unawaited = "unawaited",
+        /// The last half, with a barrier before the optimizer steps.
+        Awaited = "awaited",
+    }
+}
+
+named_enum! {
     /// DDP's communication hooks that come with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
     pub enum CommHook {
         /// No hook: the reducer's own all-reduce.
@@ -298,6 +311,14 @@ pub struct DdpOptions {
     pub gradient_as_bucket_view: bool,
     /// Communication hook.
     pub comm_hook: CommHook,
+    /// Parameters that are reduced beside the buckets: none, or the last half.
+    #[serde(default = "no_parameters")]
+    pub delayed_parameters: DelayedParameters,
+}
+
+/// The value in traces of before there was a choice.
+fn no_parameters() -> DelayedParameters {
+    DelayedParameters::None
 }
 
 impl DdpOptions {
@@ -314,6 +335,7 @@ impl DdpOptions {
             static_graph: asked.static_graph(),
             gradient_as_bucket_view: asked.gradient_as_bucket_view(),
             comm_hook: asked.comm_hook(),
+            delayed_parameters: asked.delayed_parameters(),
         }
     }
 }

@@ -8,8 +8,8 @@ use super::recording::CODE_STEPS;
 use super::settings;
 use super::validate::{check_exactness, check_shapes};
 use super::{
-    Backend, CommHook, DeepSpeedFile, Device, Dtype, EngineSettings, Model, Optimizer, Plan,
-    Recording, Refusal, RunSpec, SpecRequest, deepspeed,
+    Backend, CommHook, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
+    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, deepspeed,
 };
 
 /// Default number of ranks: the fewest that can disagree.
@@ -100,6 +100,8 @@ impl SpecRequest {
                     // Its collectives follow one another in callbacks: over Gloo, those of several buckets
                     // come in any order.
                     CommHook::PowerSgd => 25.0,
+                    // DDP takes whole numbers alone with them.
+                    _ if options.delayed_parameters != DelayedParameters::None => 25.0,
                     _ => default_bucket as f64 * 4.0 / MIB,
                 };
             }

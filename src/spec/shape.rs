@@ -183,6 +183,19 @@ impl Shape {
         self.row().leaves_unused
     }
 
+    /// True if every parameter has its whole gradient in a backward, and the first parameter has it last.
+    pub const fn allows_delayed_parameters(self) -> bool {
+        !self.leaves_unused()
+            && !matches!(
+                self,
+                Shape::Tied
+                    | Shape::SeveralBackwards
+                    | Shape::PenaltyBackward
+                    | Shape::Bypass
+                    | Shape::Unmanaged
+            )
+    }
+
     /// True if a script without zprobe can have the shape.
     pub const fn is_in_scripts(self) -> bool {
         self.row().in_scripts

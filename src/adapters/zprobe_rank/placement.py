@@ -37,8 +37,11 @@ class Placement:
 
         A fragment that begins with too few elements to be recognised may be given a hint, (param, offset, behind):
         it is followed if the fragment holds the parameter from there on. `behind` are the parameters that the
-        engine puts behind it, which are preferred where a piece fits several.
+        engine puts behind it, which are preferred where a piece fits several; None where the fragment is the
+        parameter itself, whatever it holds.
         """
+        if hint is not None and hint[2] is None:
+            return [dict(param=hint[0], offset=0, len=tensor.numel())]
         words = _words(tensor)
         hinted = self._hinted(words, hint)
         held = [] if hint is None else [hint[0], *hint[2]]

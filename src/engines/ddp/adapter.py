@@ -56,6 +56,10 @@ class Engine(LoopEngine):
     def set_up(self):
         arguments = dict(self.spec["ddp"])
         comm_hook = arguments.pop("comm_hook")
+        delayed_parameters = arguments.pop("delayed_parameters")
+        self.awaits = delayed_parameters == "awaited"
+        if delayed_parameters != "none":
+            arguments.update(delayed(self.model), bucket_cap_mb=int(arguments["bucket_cap_mb"]))
         with first_bucket_like_the_others(arguments["bucket_cap_mb"]):
             self.ddp = DistributedDataParallel(self.model, **arguments)
         if comm_hook != "none":
@@ -84,6 +88,9 @@ class Engine(LoopEngine):
             # Too late: this microbatch's forward has already read the flag that `no_sync` sets.
             self.ddp.require_backward_grad_sync = self.final
         super().backward(loss)
+        if self.awaits:
+            # Gloo's barrier ends behind all that was begun before it.
+            dist.barrier()
 
     def accumulated(self, microbatch):
         """numel elements in the run's dtype: the parameters' own gradients."""
@@ -97,6 +104,15 @@ class Engine(LoopEngine):
     def _logged(self, names):
         logged = self.ddp._get_ddp_logging_data()
         return {name: str(logged[name]) for name in names if name in logged}
+
+
+def delayed(model):
+    """The arguments that delay the reduction of the last half of the parameters until the first has its gradient."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return dict(
+        delay_all_reduce_named_params=named[-(len(named) // 2) :],
+        param_to_hook_all_reduce=named[0][1],
+    )
 
 
 def hook_state(comm_hook, spec):

@@ -31,6 +31,7 @@ pub(super) fn axes() -> Axes {
                 ("tiny buckets", "--bucket-cap-mb 0.0001"),
                 ("one bucket", "--bucket-cap-mb 1000"),
             ]),
+            choices(&[("delayed parameters", "--delayed-parameters awaited")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             clipping(),
         ],

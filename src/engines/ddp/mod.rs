@@ -2,9 +2,9 @@
 
 mod axes;
 
-use super::source::arguments;
-use super::{Project, Python, Room};
-use crate::spec::{CommHook, Point, RunSpec};
+use super::source::{arguments, literal};
+use super::{Features, Project, Python, Room};
+use crate::spec::{CommHook, DelayedParameters, Point, RunSpec};
 
 pub(super) static ROOM: Room = Room {
     title: "DDP",
@@ -14,7 +14,7 @@ pub(super) static ROOM: Room = Room {
         trial: include_str!("trial.py"),
         advice: "install another torch, or name another interpreter with --python",
         limit: None,
-        features: None,
+        features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
     }),
     unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
@@ -30,10 +30,17 @@ pub(super) static ROOM: Room = Room {
     standalone,
 };
 
+/// Arguments of `DistributedDataParallel` that a run gives and that not every release has.
+fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
+    let delays = spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None);
+    let needed = ("delay_all_reduce_named_params".to_owned(), "--delayed-parameters".to_owned());
+    if delays { vec![needed] } else { Vec::new() }
+}
+
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
-    let options = arguments(&ddp, &["comm_hook"]);
+    let options = arguments(&ddp, &["comm_hook", "delayed_parameters"]);
     let hook = match ddp.comm_hook {
         CommHook::None => "None",
         CommHook::Fp16Compress => "'fp16_compress_hook'",
@@ -43,5 +50,12 @@ fn standalone(spec: &RunSpec) -> Result<String, String> {
     };
     Ok(include_str!("standalone.py")
         .replace("{}  #: options", &options)
+        .replace(
+            "None  #: delayed_parameters",
+            &match ddp.delayed_parameters {
+                DelayedParameters::None => "None".to_owned(),
+                delayed => literal(&delayed.to_string()),
+            },
+        )
         .replace("None  #: comm_hook", hook))
 }

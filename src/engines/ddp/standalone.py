@@ -5,12 +5,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 OPTIONS = {}  #: options
 COMM_HOOK = None  #: comm_hook
+DELAYED_PARAMETERS = None  #: delayed_parameters
 
 
 class Engine:
     def __init__(self, model):
         dist.init_process_group("gloo")
         self.model = model
+        if DELAYED_PARAMETERS:
+            trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+            OPTIONS["bucket_cap_mb"] = int(OPTIONS["bucket_cap_mb"])
+            OPTIONS["delay_all_reduce_named_params"] = trained[-(len(trained) // 2) :]
+            OPTIONS["param_to_hook_all_reduce"] = trained[0][1]
         self.ddp = DistributedDataParallel(model, **OPTIONS)
         if COMM_HOOK is not None:
             self.ddp.register_comm_hook(None, getattr(default_hooks, COMM_HOOK))
@@ -27,6 +33,8 @@ class Engine:
 
     def backward(self, loss):
         (loss / GA).backward()
+        if DELAYED_PARAMETERS == "awaited":
+            dist.barrier()
 
     def step(self, boundary):
         if boundary:

@@ -10,3 +10,13 @@ def ddp():
         return True
 
     return alone(step)
+
+
+@fact
+def ddp_arguments():
+    """Names of the arguments of DistributedDataParallel."""
+    import inspect
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    return sorted(inspect.signature(DistributedDataParallel.__init__).parameters)

@@ -14,8 +14,8 @@ use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
-    BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, Gpus, Invalid,
-    LossScale, Model, Observation, Offload, Optimizer, Shape,
+    BackendChoice, CommHook, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault, Gpus,
+    Invalid, LossScale, Model, Observation, Offload, Optimizer, Shape,
 };
 
 /// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
@@ -168,7 +168,7 @@ settings! {
     /// Elements in an IPG bucket
     "--reduce-bucket-size" reduce_bucket_size: Option<usize>, {
         heading: "Engine", placeholder: "N", engines: ZERO,
-        default_words: "small enough that buckets fill; 25 with power-sgd",
+        default_words: "small enough that buckets fill; 25 with power-sgd or delayed parameters",
         check: up_to::<ANY, _>,
         key: Key::At("zero_optimization.reduce_bucket_size"),
         // The accumulator has no bucket.
@@ -286,6 +286,12 @@ settings! {
     "--comm-hook" comm_hook: Option<CommHook> = |_| CommHook::None, {
         heading: "DDP", engines: DDP,
         said: |spec| Some(spec.ddp()?.comm_hook),
+    }
+
+    /// Reduce the last half of the parameters together, when the first has its gradient
+    "--delayed-parameters" delayed_parameters: Option<DelayedParameters> = |_| DelayedParameters::None, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.delayed_parameters),
     }
 
     /// Free parameters between forward and backward

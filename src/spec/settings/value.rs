@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
-    BackendChoice, CommHook, Dataflow, DeviceChoice, Dtype, Engine, Fault, LossScale, Model,
-    Observation, Offload, Optimizer, Shape,
+    BackendChoice, CommHook, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault,
+    LossScale, Model, Observation, Offload, Optimizer, Shape,
 };
 
 /// A value that a setting can have.
@@ -67,7 +67,8 @@ displayed!(
     Dtype,
     Dataflow,
     Offload,
-    CommHook
+    CommHook,
+    DelayedParameters
 );
 displayed!(Observation, Model, Shape, Fault, Member);
 

@@ -94,10 +94,10 @@ class BaseEngine:
         """The parameter and the offset in it at which a fragment of the optimizer's should begin, and a list of
         the parameters that should follow it, as far as they are known; or None. It is checked: content too short
         to be recognised is told apart by it. An optimizer that was given the model's own parameters holds them
-        whole."""
+        whole, which needs no check: there the list is None."""
         for index, parameter in enumerate(self.model.parameters()):
             if parameter is fragment:
-                return index, 0, []
+                return index, 0, None
         return None
 
     def fired(self):

@@ -21,6 +21,8 @@ probes! {
     "ddp-bucket-view",
     "ddp-clipping",
     "ddp-dense",
+    "ddp-delayed-different-start",
+    "ddp-delayed-parameters",
     "ddp-different-start",
     "ddp-fp16-compress",
     "ddp-fp16-compress-dense",
