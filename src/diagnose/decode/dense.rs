@@ -356,11 +356,11 @@ impl System {
     /// Norm of the rigorous elementwise bound on rounding.
     fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
-        // Casts to and from the wire, the division by W, and the sum over ranks.
+        // Casts to and from the wire, the division by W, which may come before them, and the sum over ranks.
         let communication = if is_of_one_rank(point) {
             0.0
         } else {
-            gamma(spec.world_size + 2, spec.narrowest_comm_dtype())
+            gamma(spec.world_size + 2, spec.narrowest_comm_dtype()) + gamma(1, spec.dtype)
         };
         // Gradients that an engine multiplies with a loss scale are rounded differently from the
         // recorded ones.

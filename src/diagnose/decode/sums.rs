@@ -14,7 +14,14 @@ use super::super::bounds::{FACTORS, NEARER, gamma};
 use super::precision::is_of_one_rank;
 
 /// Most elements of a buffer that are compared, times the number of ranks.
-const ELEMENTS: usize = 4096;
+const ELEMENTS: usize = 2048;
+
+/// One element of so many may be rounded to the other side: where additions in another order come to another
+/// fp32 number, and that is a tie in a narrower dtype.
+const TIES: usize = 16;
+
+/// Distance of the subnormal numbers of fp16.
+const FP16_SPACING: f64 = 1.0 / (1 << 24) as f64;
 
 /// The local gradients of a step that a buffer should hold the sum of.
 pub(super) struct Sums {
@@ -22,6 +29,8 @@ pub(super) struct Sums {
     addends: Vec<Vec<Vec<f64>>>,
     /// True if the gradients of several ranks are in the buffer.
     is_across: bool,
+    /// Dtype of the gradients that autograd computes.
+    computed_in: Dtype,
     /// Dtype in which the buffer was recorded.
     held_in: Dtype,
 }
@@ -53,11 +62,17 @@ struct Order {
     reduces_first: bool,
     /// Place of the division by the ranks.
     division: Division,
+    /// Dtype in which the average over the ranks is added to those before: that of the wire, if only the sum is
+    /// cast, or that of the sum.
+    returned_in: Dtype,
 }
 
 /// Place of the division by the ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Division {
+    /// In the dtype of the gradients, before anything else, as in the part of DeepSpeed's `average_tensor` that
+    /// scatters.
+    InGradients,
     /// Before gradients are cast to the dtype in which they cross the ranks.
     BeforeCast,
     /// After that, and before the sum.
@@ -73,8 +88,9 @@ enum Division {
 }
 
 impl Division {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::BeforeCast,
+        Self::InGradients,
         Self::BeforeSum,
         Self::ReciprocalBeforeSum,
         Self::AfterSum,
@@ -117,7 +133,7 @@ impl Sums {
             })
             .filter(|of_rank: &Vec<_>| !of_rank.is_empty())
             .collect();
-        Some(Self { addends, is_across: !is_of_one_rank(point), held_in })
+        Some(Self { addends, is_across: !is_of_one_rank(point), computed_in: spec.dtype, held_in })
     }
 
     /// The sum that ran in fewer bits than was asked for; none if what is held is as near to a sum that was
@@ -134,7 +150,12 @@ impl Sums {
         let operations = spec.gradient_accumulation_steps + spec.world_size + FACTORS;
         let compared = self.addends.first()?.first()?.len();
         let norm = held.iter().take(compared).map(|value| value * value).sum::<f64>().sqrt();
-        let nothing = gamma(operations, Dtype::Fp32) * norm;
+        // Small numbers of fp16 are rounded by up to half the distance of its subnormal numbers, and otherwise
+        // where a loss scale or the division by `GA` came before the cast.
+        let is_fp16 = [self.computed_in, asked.accum, asked.wire].contains(&Dtype::Fp16);
+        let smallest = if is_fp16 { FP16_SPACING / 2.0 } else { 0.0 };
+        let subnormal = operations as f64 * smallest * (compared as f64).sqrt();
+        let nothing = gamma(operations, Dtype::Fp32) * norm + subnormal;
         let mut least = f64::INFINITY;
         for candidate in as_asked {
             least = least.min(self.distance(candidate, held));
@@ -155,7 +176,8 @@ impl Sums {
             .or_else(|| of(Over::Ranks, asked.wire, seen.wire))
     }
 
-    /// Norm of the difference between what is held and the nearest sum in these dtypes.
+    /// Norm of the difference between what is held and the nearest sum in these dtypes, without the elements that
+    /// differ most: those that another order of the additions rounds to the other side.
     fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
         let distances = self.orders(arithmetic).map(|order| {
             let sums: Vec<Vec<f64>> =
@@ -165,7 +187,9 @@ impl Sums {
                 let differences = sums.iter().map(|sum| (sum[element] - held).powi(2));
                 differences.fold(f64::INFINITY, f64::min)
             });
-            squares.sum::<f64>().sqrt()
+            let mut squares: Vec<f64> = squares.collect();
+            squares.sort_unstable_by(f64::total_cmp);
+            squares.iter().take(length - length / TIES).sum::<f64>().sqrt()
         });
         distances.fold(f64::INFINITY, f64::min)
     }
@@ -176,13 +200,18 @@ impl Sums {
         &self,
         Arithmetic { accum, wire }: Arithmetic,
     ) -> impl Iterator<Item = Order> + use<> {
+        let is_cast = self.is_across && accum != wire;
+        let returned_in = [Some(accum), is_cast.then_some(wire)];
         let is_exact =
             self.addends.len().is_power_of_two() && ![accum, wire].contains(&Dtype::Fp16);
         let places = if is_exact { 1 } else { Division::ALL.len() };
         let flows: &[bool] = if self.is_across { &[false, true] } else { &[false] };
         flows.iter().flat_map(move |&reduces_first| {
             let divisions = Division::ALL.into_iter().take(places);
-            divisions.map(move |division| Order { reduces_first, division })
+            divisions.flat_map(move |division| {
+                let order = move |returned_in| Order { reduces_first, division, returned_in };
+                returned_in.into_iter().flatten().map(order)
+            })
         })
     }
 
@@ -220,7 +249,7 @@ impl Sums {
         &self,
         mut of_ranks: Vec<Vec<f64>>,
         Arithmetic { accum, wire }: Arithmetic,
-        Order { division, .. }: Order,
+        Order { division, returned_in, .. }: Order,
         ring: Ring,
     ) -> Vec<f64> {
         let world = self.addends.len() as f64;
@@ -242,6 +271,9 @@ impl Sums {
             }
         };
         for values in &mut of_ranks {
+            if division == Division::InGradients {
+                cast(values, self.computed_in, Division::InGradients);
+            }
             cast(values, accum, Division::BeforeCast);
             values.iter_mut().for_each(|value| *value = rounded(*value, wire));
             cast(values, wire, Division::BeforeSum);
@@ -250,7 +282,7 @@ impl Sums {
         let mut sum = added(&of_ranks, wire);
         cast(&mut sum, wire, Division::AfterSum);
         multiply(&mut sum, Division::ReciprocalAfterSum);
-        cast(&mut sum, accum, Division::AfterCast);
+        cast(&mut sum, returned_in, Division::AfterCast);
         sum
     }
 }
@@ -303,7 +335,7 @@ mod tests {
             // Some of them are as small as the smallest numbers of fp16.
             let size = |it: i32| if it % 2 == 0 { 1.0 } else { 1e-6 };
             let element = |it: i32| rounded(size(it) * (f64::from(it) * phase).sin(), spec.dtype);
-            Some((0..128).map(element).collect())
+            Some((0..64).map(element).collect())
         };
         Sums::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
     }
@@ -367,10 +399,40 @@ mod tests {
     }
 
     #[test]
+    fn small_numbers_of_fp16_that_were_rounded_before_a_division_are_no_narrower_sum() {
+        let fp16 = Dtype::Fp16;
+        let spec = RunSpec { dtype: fp16, grad_accum_dtype: fp16, ..spec(1, FP32, FP32) };
+        let whole = |it: i32| rounded(f64::from(it) * 1.7e-7, fp16);
+        let of_one = |_: usize, _: usize| Some((1..128).map(|it| whole(it) / 2.0).collect());
+        let sums = Sums::new(&spec, Point::Reduced, FP32, of_one).expect("a sum");
+        // The engine adds whole numbers up, and divides the sum.
+        let held: Vec<f64> = (1..128).map(|it| rounded(whole(it) * 1.5, fp16)).collect();
+        assert_eq!(sums.narrower(&spec, &held), None);
+    }
+
+    #[test]
+    fn a_few_elements_rounded_to_the_other_side_are_no_narrower_sum() {
+        let spec = spec(3, BF16, FP32);
+        let sums = sums(&spec);
+        let (asked, narrower) = (FP32, Dtype::Fp16);
+        for order in sums.orders(Arithmetic { accum: BF16, wire: asked }) {
+            let ring = Ring { first: 1, is_reversed: true };
+            let in_dtype = |wire| sums.computed(Arithmetic { accum: BF16, wire }, order, ring);
+            let (mut held, others) = (in_dtype(asked), in_dtype(narrower));
+            let other = (0..held.len()).filter(|it| held[*it] != others[*it]);
+            for element in other.take(3).collect::<Vec<_>>() {
+                held[element] = others[element];
+            }
+            assert_eq!(sums.narrower(&spec, &held), None);
+        }
+    }
+
+    #[test]
     fn noise_of_another_origin_is_no_narrower_sum() {
         let spec = spec(2, FP32, FP32);
         let sums = sums(&spec);
-        let order = Order { reduces_first: false, division: Division::BeforeCast };
+        let order =
+            Order { reduces_first: false, division: Division::BeforeCast, returned_in: FP32 };
         let ring = Ring { first: 0, is_reversed: false };
         let exact = sums.computed(Arithmetic { accum: FP32, wire: FP32 }, order, ring);
         for size in [1e-5, 1e-3, 1e-2, 1.0] {
