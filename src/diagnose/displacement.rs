@@ -32,6 +32,8 @@ pub enum Held {
     Own,
     /// The rank's own gradients, divided by the number of ranks.
     OwnDivided,
+    /// The sum over the ranks that is planned there, and that of other elements added to it.
+    Added,
 }
 
 /// A piece of what an optimizer consumed that belongs somewhere else.
@@ -65,6 +67,12 @@ pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
         return Vec::new();
     }
     let sums = Places::new(Elements::planned(case, steps, None));
+    let instead = in_place_of_others(case, steps, &sums);
+    if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
+}
+
+/// Displaced pieces that lie where others belong.
+fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
     // An index of what each rank alone has takes as much as that of the sums.
     let has_own = case.observed.replicas() > 1
         && case.plan.numel().saturating_mul(case.observed.spec.world_size) <= LARGEST_WHOLE;
@@ -75,15 +83,42 @@ pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
             if sums.elements.alike(flat.start, &held, 0) == flat.len() {
                 continue;
             }
-            let mut places = vec![(Held::Sum, &sums)];
+            let mut places = vec![(Held::Sum, sums)];
             if has_own {
                 let [own, divided] = own.get_or_insert_with(|| of_rank(case, steps, rank));
                 places.extend([(Held::Own, &*own), (Held::OwnDivided, &*divided)]);
             }
-            candidates.extend(in_piece(rank, &flat, &held, &places));
+            let is_right = |at| {
+                let right = sums.elements.alike(flat.start + at, &held, at);
+                let shown = held.signs(at..at + right) as f64;
+                if shown >= bounds::DETERMINED_BITS { right } else { 0 }
+            };
+            candidates.extend(in_piece(rank, &flat, &held, is_right, &places));
         }
     }
-    let certain = certain(&candidates);
+    displaced(&candidates)
+}
+
+/// Displaced pieces that were added to what belongs there, as where the views of two gradients overlap.
+fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
+    let mut candidates = Vec::new();
+    for (rank, pieces) in consumed(case, steps) {
+        for Part { flat, held } in pieces {
+            let left = held.without(&sums.elements, flat.start);
+            if left.signs(0..flat.len()) == 0 {
+                continue;
+            }
+            let is_right =
+                |at| (at..flat.len()).take_while(|it| left.signs(*it..it + 1) == 0).count();
+            candidates.extend(in_piece(rank, &flat, &left, is_right, &[(Held::Added, sums)]));
+        }
+    }
+    displaced(&candidates)
+}
+
+/// The pieces among these that do not agree by chance.
+fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
+    let certain = certain(candidates);
     // At its own place a piece is not displaced, whatever it holds.
     let displaced = candidates.iter().map(|it| &it.piece);
     displaced
@@ -130,11 +165,13 @@ fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
 }
 
 /// Pieces of a part of the flat order that lie at other places, one behind the other; of those that are not
-/// certain by themselves, one for each distance.
+/// certain by themselves, one for each distance. `is_right` gives the number of elements from one on that hold
+/// what they should.
 fn in_piece(
     rank: usize,
     flat: &Range<usize>,
     held: &Elements,
+    is_right: impl Fn(usize) -> usize,
     places: &[(Held, &Places)],
 ) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
@@ -142,8 +179,8 @@ fn in_piece(
     let (mut at, mut behind, mut explained) = (0, 0_usize, 0);
     while at < flat.len() {
         let place = flat.start + at;
-        let right = places[0].1.elements.alike(place, held, at);
-        if held.signs(at..at + right) as f64 >= bounds::DETERMINED_BITS {
+        let right = is_right(at);
+        if right > 0 {
             explained += right;
             (at, behind) = (at + right, 0);
             continue;
@@ -197,6 +234,10 @@ pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
             at < flat.len()
                 && match piece.held {
                     Held::Sum => sums.alike(piece.content, held, at) >= piece.elements,
+                    Held::Added => {
+                        let left = held.without(&sums, flat.start);
+                        sums.alike(piece.content, &left, at) >= piece.elements
+                    }
                     Held::Own | Held::OwnDivided => {
                         let own = Elements::planned(case, &[step], Some(piece.rank));
                         let own = if piece.held == Held::Own { own.times_ranks(case) } else { own };
@@ -246,6 +287,14 @@ impl Elements {
         let ranks = case.observed.replicas() as f64;
         self.values.iter_mut().flatten().for_each(|value| *value *= ranks);
         self
+    }
+
+    /// What is left of these values without those of `planned` from `start` on.
+    fn without(&self, planned: &Self, start: usize) -> Self {
+        let of_step = |(held, planned): (&Vec<f64>, &Vec<f64>)| {
+            held.iter().zip(&planned[start..]).map(|(held, planned)| held - planned).collect()
+        };
+        Self { values: self.values.iter().zip(&planned.values).map(of_step).collect() }
     }
 
     fn len(&self) -> usize {

@@ -199,6 +199,12 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
             divisor(),
             "Gloo cannot multiply before it sums, as FSDP2 asks of NCCL; add --force-sum-reduction true",
         ),
+        (
+            fsdp2.assign_state_dict && spec.has_shape(Shape::Tied),
+            "--assign-state-dict with --shape tied".to_owned(),
+            "load_state_dict(assign=True) makes a parameter for each name and so unties them; drop one of \
+             the two",
+        ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
     refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()

@@ -172,6 +172,8 @@ mod tests {
 
     #[test]
     fn shapes_that_an_engine_has_no_room_for_are_refused_with_the_reason() {
+        let mut untied = shaped(Engine::Fsdp2, &[Shape::Tied]);
+        untied.assign_state_dict = Some(true);
         insta::assert_snapshot!(
             [
                 shaped(Engine::Fsdp2, &[Shape::Bypass]),
@@ -183,6 +185,7 @@ mod tests {
                 shaped(Engine::Ddp, &[Shape::TupleOutput, Shape::DictOutput]),
                 shaped(Engine::Ddp, &[Shape::UnusedAlways, Shape::InfinityOnOneRank]),
                 SpecRequest { model: Some(Model::Mlp), ..shaped(Engine::Ddp, &[Shape::Tied]) },
+                untied,
             ]
             .map(refusal)
             .join("\n")

@@ -221,6 +221,25 @@ fn own_gradients_at_another_place_are_found_as_such() {
 }
 
 #[test]
+fn gradients_that_were_added_to_those_of_other_elements_are_found_as_such() {
+    let overlapping = |values: &mut [f32]| {
+        let others = values[344..][..30].to_vec();
+        for (value, other) in values[40..].iter_mut().zip(others) {
+            *value += other;
+        }
+    };
+    let report = diagnose(&changed(&[(0, overlapping), (1, overlapping)]));
+    assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
+    let finding = &report.findings[0];
+    assert!(finding.message.contains("slices overlap"), "{}", finding.message);
+    assert!(finding.evidence[0].contains("30 elements from"), "{}", finding.evidence[0]);
+    assert!(finding.evidence.iter().any(|it| it == "seen in steps 0 and 1"));
+    // Added where they belong themselves, they are gradients that count twice.
+    let report = diagnose(&changed(&[(0, |values| values.iter_mut().for_each(|it| *it *= 2.0))]));
+    assert!(consumed(&report).is_empty(), "{report:#?}");
+}
+
+#[test]
 fn memory_that_nobody_wrote_is_looked_for_elsewhere_in_vain() {
     for rubbish in [f32::MIN, f32::MAX, -3e30, 1e-40] {
         let mut trace = Simulation::new(request(), Cut::Replicated).trace();

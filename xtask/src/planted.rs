@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Run nothing: only make the page of what is there
+    /// Run nothing: only make the page, or print what is there of it
     #[arg(long)]
     page: bool,
 
@@ -51,7 +51,8 @@ enum Outcome {
     Found { code: String, message: String, probe: String },
 }
 
-/// Runs the standard suite on every change, and writes the page of all results that are there.
+/// Runs the standard suite on the changes that were asked for. Writes the page if all changes have results, and
+/// prints those that are there if not.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("planted")?;
     let rows = rows()?;
@@ -73,7 +74,18 @@ pub fn run(options: &Options) -> Result<()> {
         .into_iter()
         .map(|(row, results)| Ok((row, Outcome::read(&results)?)))
         .collect::<Result<_>>()?;
-    PAGE.write(&table(&outcomes))
+    let table = table(&outcomes);
+    if outcomes.len() < rows.len() {
+        println!("{table}");
+        eprintln!(
+            "{} of {} changes have results: {} stays as it is",
+            outcomes.len(),
+            rows.len(),
+            PAGE.path
+        );
+        return Ok(());
+    }
+    PAGE.write(&table)
 }
 
 fn results(dir: &Path, row: &Row) -> PathBuf {

@@ -67,7 +67,9 @@ fn sighting(
 ) -> Sighting {
     let distance: Extent<i64> = displaced.iter().map(Displaced::distance).collect();
     let distance = distance.only().copied();
-    let message = if let Some(distance) = distance {
+    let message = if displaced.iter().all(|piece| piece.held == Held::Added) {
+        "gradients of other elements are added to the optimizer's: slices overlap".into()
+    } else if let Some(distance) = distance {
         format!(
             "the optimizer's gradients lie {} too far {}",
             counted_elements(distance.unsigned_abs()),
@@ -105,19 +107,18 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
         )
     };
     let held = match piece.held {
-        Held::Sum => String::new(),
+        Held::Sum | Held::Added => String::new(),
         Held::Own => format!(", as rank {} alone has them", piece.rank),
         Held::OwnDivided => {
             format!(", as rank {} alone has them, divided by the number of ranks", piece.rank)
         }
     };
-    format!(
-        "rank {}: {} elements from {} on are those from {} on{held}",
-        piece.rank,
-        piece.elements,
-        name(piece.place),
-        name(piece.content),
-    )
+    let (place, content) = (name(piece.place), name(piece.content));
+    let elements = format!("rank {}: {} elements from {place} on", piece.rank, piece.elements);
+    if piece.held == Held::Added {
+        return format!("{elements} have those from {content} on added to them");
+    }
+    format!("{elements} are those from {content} on{held}")
 }
 
 fn counted_elements(count: u64) -> String {

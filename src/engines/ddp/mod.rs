@@ -19,8 +19,12 @@ pub(super) static ROOM: Room = Room {
     }),
     unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
     axes: axes::axes,
-    function: |_, _, point| match point {
+    function: |spec, _, point| match point {
         Point::Accumulator => Some("AccumulateGrad, under DistributedDataParallel.no_sync"),
+        Point::BeforeStep | Point::OptimizerInput if delays_parameters(spec) => Some(
+            "Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp), or of delayed \
+             parameters _delayed_all_reduce_hook (torch/nn/parallel/distributed.py)",
+        ),
         Point::Reduced | Point::BeforeStep | Point::OptimizerInput => {
             Some("Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp)")
         }
@@ -30,11 +34,15 @@ pub(super) static ROOM: Room = Room {
     standalone,
 };
 
+/// True if DDP leaves some parameters to a hook of their own.
+fn delays_parameters(spec: &RunSpec) -> bool {
+    spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None)
+}
+
 /// Arguments of `DistributedDataParallel` that a run gives and that not every release has.
 fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
-    let delays = spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None);
     let needed = ("delay_all_reduce_named_params".to_owned(), "--delayed-parameters".to_owned());
-    if delays { vec![needed] } else { Vec::new() }
+    if delays_parameters(spec) { vec![needed] } else { Vec::new() }
 }
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
