@@ -289,7 +289,7 @@ impl Elements {
         self
     }
 
-    /// What is left of these values without those of `planned` from `start` on.
+    /// The rest of these values without those of `planned` from `start` on.
     fn without(&self, planned: &Self, start: usize) -> Self {
         let of_step = |(held, planned): (&Vec<f64>, &Vec<f64>)| {
             held.iter().zip(&planned[start..]).map(|(held, planned)| held - planned).collect()

@@ -231,6 +231,10 @@ static NATIVE: Traits = Traits {
             Some("the native engine is handed the loss itself; choose another with --engine")
         }
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
+        Shape::UnusedOnOddRanks => Some(
+            "the native ranks fill their buckets as gradients come, so that they would not reduce the same \
+             ones; choose another with --engine",
+        ),
         _ => None,
     },
 };

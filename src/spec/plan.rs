@@ -171,7 +171,7 @@ impl Plan {
     pub fn uses(&self, usage: Usage, step: usize, rank: usize, microbatch: usize) -> bool {
         match usage.seen {
             Some(number) => self.seen[number].contains(&(step, rank, microbatch)),
-            None => usage.uses(step, microbatch, self.gradient_accumulation_steps),
+            None => usage.uses(step, rank, microbatch, self.gradient_accumulation_steps),
         }
     }
 
@@ -359,6 +359,7 @@ mod tests {
         assert_eq!(of(Shape::UnusedLast, 0), [1., 1., 0., 1., 1., 0.]);
         assert_eq!(of(Shape::UnusedAlternating, 0), [1.; 6]);
         assert_eq!(of(Shape::UnusedAlternating, 1), [0.; 6]);
+        assert_eq!(of(Shape::UnusedOnOddRanks, 0), [1., 1., 1., 0., 0., 0.]);
         assert_eq!(of(Shape::UnusedAlways, 0), [0.; 6]);
         assert_eq!(of(Shape::Tied, 0), [1.; 6]);
         let both = [Shape::UnusedFirst, Shape::Unmanaged];

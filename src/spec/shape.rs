@@ -16,6 +16,8 @@ named_enum! {
         UnusedAlways = "unused-always",
         /// A parameter is used in every other step, beginning with the first.
         UnusedAlternating = "unused-alternating",
+        /// A parameter is used on the ranks with an even number alone.
+        UnusedOnOddRanks = "unused-on-odd-ranks",
         /// A parameter is used twice in each microbatch.
         Tied = "tied",
         /// A parameter is frozen: it requires no gradient.
@@ -105,6 +107,13 @@ impl Shape {
                 "a parameter is used in one step and unused in the next",
                 "embed.weight",
             ),
+            Shape::UnusedOnOddRanks => Row {
+                leaves_unused: true,
+                ..Row::new(
+                    "a parameter is used on the ranks with an even number alone",
+                    Some("layers.0.mlp.bias"),
+                )
+            },
             Shape::Tied => {
                 Row::new("a parameter is used twice in each microbatch", Some("position.weight"))
             }

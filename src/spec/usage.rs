@@ -14,6 +14,8 @@ pub struct Usage {
     last: bool,
     /// True if microbatches of every other step, beginning with the second, use the parameter.
     odd_steps: bool,
+    /// True if the ranks with an odd number use the parameter.
+    odd_ranks: bool,
     /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
     /// expert's does.
     from_all: bool,
@@ -24,8 +26,15 @@ pub struct Usage {
 
 impl Usage {
     /// Usage of a parameter that every microbatch uses.
-    pub const ALWAYS: Usage =
-        Usage { ever: true, first: true, last: true, odd_steps: true, from_all: false, seen: None };
+    pub const ALWAYS: Usage = Usage {
+        ever: true,
+        first: true,
+        last: true,
+        odd_steps: true,
+        odd_ranks: true,
+        from_all: false,
+        seen: None,
+    };
 
     /// Usage of a parameter that the microbatches of a pattern in the plan use.
     pub(super) fn of_pattern(number: usize) -> Self {
@@ -53,6 +62,7 @@ impl Usage {
             first: !about(Shape::UnusedFirst),
             last: !about(Shape::UnusedLast),
             odd_steps: !about(Shape::UnusedAlternating),
+            odd_ranks: !about(Shape::UnusedOnOddRanks),
             from_all: about(Shape::Experts),
             seen: None,
         }
@@ -71,12 +81,13 @@ impl Usage {
 
     /// True if every microbatch of every step uses the parameter.
     pub fn uses_all(self) -> bool {
-        self.ever && self.first && self.last && self.odd_steps && self.seen.is_none()
+        self == Self { from_all: self.from_all, ..Self::ALWAYS }
     }
 
-    /// True if this microbatch of `step` uses the parameter, where a step has `ga` microbatches.
-    pub fn uses(self, step: usize, microbatch: usize, ga: usize) -> bool {
+    /// True if this microbatch of a rank uses the parameter in `step`, where a step has `ga` microbatches.
+    pub fn uses(self, step: usize, rank: usize, microbatch: usize, ga: usize) -> bool {
         self.ever
+            && (self.odd_ranks || rank.is_multiple_of(2))
             && (self.first || microbatch > 0)
             && (self.last || microbatch + 1 < ga)
             && (self.odd_steps || step.is_multiple_of(2))

@@ -16,11 +16,13 @@ type Term = (usize, f64);
 /// The use that a run makes of its model, microbatch by microbatch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Losses of the first steps, which all others repeat; each step is a list of stretches of
+    /// Losses of rank 0 in the first steps, which all others repeat; each step is a list of stretches of
     /// equal microbatches.
     steps: Vec<Vec<Stretch>>,
     /// The parameter that a second module uses too.
     pub second_use: Option<usize>,
+    /// The parameter that the forward of ranks with an odd number does not use.
+    pub unused_on_odd_ranks: Option<usize>,
     /// The parameter of which each rank has one of its own.
     pub expert: Option<usize>,
     /// The infinite element, if there is one.
@@ -107,6 +109,7 @@ impl Workload {
         Self {
             steps: steps.collect(),
             second_use: about(Shape::Tied),
+            unused_on_odd_ranks: about(Shape::UnusedOnOddRanks),
             expert: about(Shape::Experts),
             infinite: about(Shape::InfinityOnOneRank).map(|param| Infinite {
                 step: 0,
@@ -170,7 +173,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     let (mut again, mut beside, mut penalty) = (None, None, None);
     for (index, param) in plan.params().iter().enumerate() {
         let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
-        if !Usage::in_forward(spec, param).uses(step, microbatch, ga) {
+        if !Usage::in_forward(spec, param).uses(step, 0, microbatch, ga) {
             factors.push(0.0);
             continue;
         }

@@ -20,6 +20,7 @@ rows! {
     "bf16-asserts-on-infinity",
     "bf16-never-cleared",
     "bf16-never-scaled",
+    "bf16-norm-of-used-parameters",
     "boundary-leak",
     "clipping-spreads-infinity",
     "comm-dtype-key-error",
@@ -42,6 +43,7 @@ rows! {
     "fp16-never-scaled",
     "fsdp2-forward-keeps-parameters",
     "fsdp2-partial-sums-by-position",
+    "fsdp2-ranks-use-different-parameters",
     "fsdp2-unmanaged-boundary",
     "lightning-last-window-of-an-epoch",
     "lightning-static-graph-never-reduced",
@@ -66,6 +68,7 @@ rows! {
     "transformers-window-over-the-epoch",
     "unmanaged-counts-again",
     "wrong-optimizer",
+    "zero-ranks-use-different-parameters",
 }
 
 /// All rows of the zoo.

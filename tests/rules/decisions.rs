@@ -154,8 +154,7 @@ fn a_norm_that_is_off_or_not_the_same_everywhere_is_found() {
 #[test]
 fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
     let asked = SpecRequest { gradient_clipping: Some(0.5), ..request() };
-    let mut simulation = Simulation::new(asked, Cut::Flat);
-    let mut trace = simulation.trace();
+    let mut trace = Simulation::new(asked, Cut::Flat).trace();
     let doubled = |event: &mut Event| {
         if let Event::GradientNorm { norm: Some(norm), .. } = event {
             *norm *= 2.0;
@@ -165,23 +164,44 @@ fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
         edit(&mut trace, rank, doubled);
     }
     // The norm is twice too large, and the optimizer gets half of what it should get.
-    simulation.weight = Box::new(|_, right| right);
-    let halved = |event: &mut Event| {
-        if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
-            let halves: Vec<u8> = payload
-                .values()
-                .unwrap()
-                .into_iter()
-                .flat_map(|value| ((value / 2.0) as f32).to_le_bytes())
-                .collect();
-            *payload = Payload::new(payload.dtype, &halves, 0.0);
-        }
-    };
     for rank in 0..2 {
-        edit(&mut trace, rank, halved);
+        scale_optimizer_input(&mut trace, rank, 0.5);
     }
     assert!(codes(&diagnose(&trace)).contains(&"ZP604"));
     assert!(!codes(&diagnose(&trace)).contains(&"ZP105"));
+}
+
+#[test]
+fn a_gradient_that_one_rank_did_not_clip_is_told_from_one_of_another_scale() {
+    let asked = SpecRequest { gradient_clipping: Some(0.5), steps: Some(1), ..request() };
+    let mut trace = Simulation::new(asked, Cut::Flat).trace();
+    let mut norm = 0.0;
+    edit(&mut trace, 1, |event| {
+        if let Event::GradientNorm { norm: Some(computed), .. } = event {
+            norm = *computed;
+        }
+    });
+    scale_optimizer_input(&mut trace, 1, norm / 0.5);
+    let report = diagnose(&trace);
+    assert_eq!(codes(&report), ["ZP105"]);
+    let message = &report.findings[0].message;
+    let said = format!("not clipped to 0.5, though the norm is {norm:.3}");
+    assert!(message.contains(&said), "{message}");
+}
+
+/// Multiplies all gradients that the optimizer of a rank consumes.
+fn scale_optimizer_input(trace: &mut Trace, rank: usize, factor: f64) {
+    edit(trace, rank, |event| {
+        if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
+            let scaled: Vec<u8> = payload
+                .values()
+                .unwrap()
+                .into_iter()
+                .flat_map(|value| ((value * factor) as f32).to_le_bytes())
+                .collect();
+            *payload = Payload::new(payload.dtype, &scaled, 0.0);
+        }
+    });
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub fn fp16() -> SpecRequest {
 }
 
 /// Changes events of one rank.
-pub fn edit(trace: &mut Trace, rank: usize, change: impl Fn(&mut Event)) {
+pub fn edit(trace: &mut Trace, rank: usize, mut change: impl FnMut(&mut Event)) {
     for record in trace.records.iter_mut().filter(|record| record.rank == Some(rank)) {
         change(&mut record.event);
     }

@@ -39,12 +39,13 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
             Shape::UnusedLast,
             Shape::UnusedAlways,
             Shape::UnusedAlternating,
+            Shape::UnusedOnOddRanks,
             Shape::Frozen,
             Shape::Tied,
             Shape::SeveralBackwards,
             Shape::Unmanaged,
         ],
-        0..=8,
+        0..=9,
     )
 }
 
@@ -179,6 +180,25 @@ fn a_slip_is_found_beside_what_is_not_used_in_each_special_parameter() {
             assert_eq!((finding.param.as_deref(), finding.microbatch), (Some(param), Some(2)));
             assert!(finding.message.contains("microbatch 2 of rank 1"), "{}", finding.message);
         }
+    }
+}
+
+#[test]
+fn a_gradient_lost_in_a_parameter_that_even_ranks_alone_use_is_named_by_its_rank() {
+    for cut in [Cut::Replicated, Cut::Flat, Cut::EachParameter] {
+        let param = Shape::UnusedOnOddRanks.param().unwrap();
+        let mut simulation = Simulation::new(request(5, 1, &[Shape::UnusedOnOddRanks]), cut);
+        simulation.weight =
+            Box::new(
+                move |at, right| {
+                    if at.param == param && at.source.1 == 2 { 0.0 } else { right }
+                },
+            );
+        let report = simulation.report();
+        assert_eq!(codes(&report), ["ZP102"]);
+        let finding = &report.findings[0];
+        assert_eq!(finding.param.as_deref(), Some(param));
+        assert!(finding.message.contains("rank 2"), "{}", finding.message);
     }
 }
 

@@ -97,7 +97,7 @@ impl Simulation {
                 let mut weights = vec![0.0; spec.contributions()];
                 for rank in 0..spec.world_size {
                     for m in 0..spec.gradient_accumulation_steps {
-                        let arrives = simulation.is_used(&param.name, step, m)
+                        let arrives = simulation.is_used(&param.name, step, rank, m)
                             && !lost.contains(&(step, rank, m));
                         weights[spec.column(step, rank, m)] = if arrives { 1.0 } else { 0.0 };
                     }
@@ -243,24 +243,25 @@ impl Simulation {
         params.find(|param| param.range().contains(&element)).expect("an element of the model")
     }
 
-    /// True if the loss of a microbatch depends on a parameter.
-    fn is_used(&self, param: &str, step: usize, microbatch: usize) -> bool {
+    /// True if a rank's loss of a microbatch depends on a parameter.
+    fn is_used(&self, param: &str, step: usize, rank: usize, microbatch: usize) -> bool {
         let last = self.spec.gradient_accumulation_steps - 1;
         let about = |shape: &&Shape| shape.param().is_none_or(|about| about == param);
         self.spec.shapes.iter().filter(about).all(|shape| match shape {
             Shape::UnusedFirst => microbatch != 0,
             Shape::UnusedLast | Shape::Unmanaged => microbatch != last,
             Shape::UnusedAlternating => step.is_multiple_of(2),
+            Shape::UnusedOnOddRanks => rank.is_multiple_of(2),
             Shape::UnusedAlways | Shape::Frozen => false,
             _ => true,
         })
     }
 
     fn backwards(&self, step: usize, ranks: &mut [Vec<Event>]) {
-        for events in ranks {
+        for (rank, events) in ranks.iter_mut().enumerate() {
             for microbatch in 0..self.spec.gradient_accumulation_steps {
                 let params: Vec<usize> = (0..self.plan.params().len())
-                    .filter(|&p| self.is_used(&self.plan.params()[p].name, step, microbatch))
+                    .filter(|&p| self.is_used(&self.plan.params()[p].name, step, rank, microbatch))
                     .collect();
                 let mut fired = vec![0; self.plan.params().len()];
                 for &param in &params {
@@ -290,7 +291,7 @@ impl Simulation {
             let mut accumulated = 0.0;
             for source_step in 0..=step {
                 for m in 0..ga {
-                    let used = source_step == step && self.is_used(param, step, m);
+                    let used = source_step == step && self.is_used(param, step, rank, m);
                     let source = (source_step, rank, m);
                     let place = Place { step, owner, param, element, source };
                     let weight = (self.weight)(place, if used { 1.0 } else { 0.0 }) as f32;

@@ -11,16 +11,19 @@ import torch.distributed as dist
 
 from zprobe_rank.channel import DTYPE_NAMES
 
-# Function of `torch.distributed`: operation, and position and name of the input tensor.
+# Function of `torch.distributed`: operation, and position and name of the input tensor. A collective has a name for
+# each of torch's releases; FSDP2 uses the newest.
 WATCHED = {
     "all_reduce": ("all-reduce", 0, "tensor"),
     "reduce": ("reduce", 0, "tensor"),
     "broadcast": ("broadcast", 0, "tensor"),
     "all_gather": ("all-gather", 1, "tensor"),
     "all_gather_into_tensor": ("all-gather", 1, "input_tensor"),
+    "all_gather_single": ("all-gather", 1, "input_tensor"),
     "_all_gather_base": ("all-gather", 1, "input_tensor"),
     "reduce_scatter": ("reduce-scatter", 1, "input_list"),
     "reduce_scatter_tensor": ("reduce-scatter", 1, "input"),
+    "reduce_scatter_single": ("reduce-scatter", 1, "input"),
     "_reduce_scatter_base": ("reduce-scatter", 1, "input"),
 }
 

@@ -104,11 +104,13 @@ class CodedProbe:
                 known[param] = self._data(step, microbatch, param)
             return known[param] if factor == 1 else factor * known[param]
 
-        parts, second = [], self.workload.second_use
+        parts, second, unused = [], self.workload.second_use, self.workload.unused_on_odd_ranks
         for loss in self.workload.losses(step, microbatch):
             forward = None
             if loss.forward is not None:
                 forward = [data(param, factor) for param, factor in enumerate(loss.forward)]
+                if unused is not None and self.rank % 2 == 1:
+                    forward[unused] = None
                 if second is not None:
                     forward.append(data(second, loss.again))
             beside = [(self.params[param]["name"], data(param, factor)) for param, factor in loss.beside]

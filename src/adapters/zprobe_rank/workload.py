@@ -4,14 +4,15 @@
 class Workload:
     """The use that a run makes of its model.
 
-    `second_use` and `expert` are indices of parameters or None; `infinite` is a dict of step, microbatch,
-    rank and parameter, or None; where it `starts_differently`, the ranks but the first start with zeros;
-    `output` is what forward returns.
+    `second_use`, `unused_on_odd_ranks` and `expert` are indices of parameters or None; `infinite` is a dict of
+    step, microbatch, rank and parameter, or None; where it `starts_differently`, the ranks but the first start
+    with zeros; `output` is what forward returns.
     """
 
     def __init__(self, sent):
         self.steps = sent["steps"]
         self.second_use, self.expert = sent["second_use"], sent["expert"]
+        self.unused_on_odd_ranks = sent["unused_on_odd_ranks"]
         self.infinite, self.output = sent["infinite"], sent["output"]
         self.starts_differently = sent["starts_differently"]
 

@@ -207,7 +207,7 @@ fn constants(spec: &RunSpec, tolerance: &Tolerance) -> String {
 fn unused(spec: &RunSpec, usage: Usage) -> String {
     let ga = spec.gradient_accumulation_steps;
     let all = (0..spec.steps).flat_map(|step| (0..ga).map(move |microbatch| (step, microbatch)));
-    let unused = all.filter(|(step, microbatch)| !usage.uses(*step, *microbatch, ga));
+    let unused = all.filter(|(step, microbatch)| !usage.uses(*step, 0, *microbatch, ga));
     format!("{:?}", unused.collect::<Vec<_>>())
 }
 

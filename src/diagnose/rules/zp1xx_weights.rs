@@ -4,6 +4,7 @@ use super::super::Case;
 use super::super::bounds;
 use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Part, Pattern, missing};
+use super::super::norm::Clip;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Contribution, Finding, RuleCode};
@@ -346,9 +347,18 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
 fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) -> Option<String> {
     let limit = case.observed.spec.gradient_clipping;
     let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
-    // Weights are those before clipping to the right norm.
-    let applied = factor * (limit / norm).min(1.0);
+    // Weights are those before clipping by the norm that the rank computed.
+    let right = match Clip::of(&case.observed, &case.norms, deviation.step, deviation.example.rank)
+    {
+        Clip::By(factor) => factor,
+        Clip::No | Clip::Unbounded => 1.0,
+    };
+    let applied = factor * right;
     let text = |norm: f64| format!("{norm:.3}");
+    if right < 1.0 && (applied - 1.0).abs() < bounds::SAME_SCALE {
+        let norm = text(norm);
+        return Some(format!(": not clipped to {limit}, though the norm is {norm}"));
+    }
     if (limit / applied / norm - 1.0).abs() < bounds::SAME_SCALE {
         return Some(format!(": scaled up to a norm of {limit}, which clipping only limits"));
     }

@@ -136,7 +136,8 @@ class Engine(BaseEngine):
         for group, partition in enumerate(partitions):
             if partition is fragment and hasattr(wrapper, "first_offset"):
                 held = [self.index[id(parameter)] for parameter in wrapper.params_in_partition[group]]
-                return (held[0], wrapper.first_offset[group], held[1:]) if held else None
+                # A whole number, but before 0.19.7 its type is float.
+                return (held[0], int(wrapper.first_offset[group]), held[1:]) if held else None
         return super().hint(fragment)
 
     def fired(self):

@@ -35,6 +35,7 @@ probes! {
     "ddp-three-ranks-dense",
     "ddp-tiny-buckets",
     "ddp-unused-last",
+    "ddp-unused-on-odd-ranks",
     "fsdp2-all-reduce-hook",
     "fsdp2-bf16",
     "fsdp2-bf16-reduce-bf16",
