@@ -41,6 +41,7 @@ rows! {
     "expert-gradients-doubled",
     "flag-set-after-forward",
     "fp16-never-scaled",
+    "fsdp2-divide-factor-squared",
     "fsdp2-forward-keeps-parameters",
     "fsdp2-partial-sums-by-position",
     "fsdp2-ranks-use-different-parameters",

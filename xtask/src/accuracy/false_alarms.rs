@@ -19,15 +19,17 @@ struct Counts {
     known: usize,
     /// Runs with any other finding.
     findings: usize,
-    /// Runs that crashed, were inconclusive or never started: neither right nor wrong.
+    /// Runs that crashed or were inconclusive: neither right nor wrong.
     silent: usize,
+    /// Runs that this machine cannot do.
+    skipped: usize,
 }
 
 /// The part of the page about false alarms.
 pub fn table(results: &[(&Subject, PathBuf)]) -> Result<String> {
     let mut text = String::from(
-        "| engine | dtype | runs | clean | known bug | no answer | other findings | rate, at most |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|\n",
+        "| engine | dtype | runs | clean | known bug | no answer | not run | other findings | rate, at most |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     let (mut all, mut lists) = (Counts::default(), String::new());
     for (subject, path) in results {
@@ -43,6 +45,10 @@ pub fn table(results: &[(&Subject, PathBuf)]) -> Result<String> {
                 Some("clean") => counts.clean += 1,
                 Some("findings") if !known.is_empty() => counts.known += 1,
                 Some("findings") => counts.findings += 1,
+                Some("skipped") => {
+                    counts.skipped += 1;
+                    continue;
+                }
                 _ => counts.silent += 1,
             }
             if outcome["ending"] != "clean" {
@@ -81,15 +87,19 @@ impl Counts {
         self.known += other.known;
         self.findings += other.findings;
         self.silent += other.silent;
+        self.skipped += other.skipped;
     }
 
     fn row(&self, engine: &str, dtype: &str) -> String {
-        let Self { clean, known, findings, silent } = self;
+        let Self { clean, known, findings, silent, skipped } = self;
         let answered = clean + findings;
-        let bound = 100.0 * upper(*findings, answered);
+        let bound = match answered {
+            0 => "unknown".to_owned(),
+            _ => format!("{:.2} %", 100.0 * upper(*findings, answered)),
+        };
         format!(
-            "| {engine} | {dtype} | {} | {clean} | {known} | {silent} | {findings} | {bound:.2} % |",
-            answered + known + silent
+            "| {engine} | {dtype} | {} | {clean} | {known} | {silent} | {skipped} | {findings} | {bound} |",
+            answered + known + silent + skipped
         )
     }
 }
