@@ -365,10 +365,12 @@ fn certain_patterns(
     decoded: &Decoded,
     entry: &Contribution,
 ) -> Vec<Pattern> {
-    let mut patterns = match (pattern(observed, decoded, entry), lost_and_repeated(entry)) {
-        (Some(Pattern::Unexplained), Some(both)) => both.into(),
-        (pattern, _) => Vec::from_iter(pattern),
-    };
+    let mut patterns = Vec::from_iter(pattern(observed, decoded, entry));
+    if patterns == [Pattern::Unexplained]
+        && let Some(both) = lost_and_own(observed, entry).or_else(|| lost_and_repeated(entry))
+    {
+        patterns = both.into();
+    }
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
@@ -504,6 +506,36 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let by_microbatch = || by(boundary + 1, &|_, m| m).map(Pattern::ByMicrobatch);
     let by_rank = || by(world, &|rank, _| rank).map(Pattern::ByRank);
     by_microbatch().or_else(by_rank).or(Some(Pattern::Unexplained))
+}
+
+/// The gradients that are missing and the microbatches that were not averaged, if some microbatches are lost on all
+/// ranks and of the others there is the rank's own gradient alone, with the weight of all replicas.
+fn lost_and_own(observed: &Observed<'_>, entry: &Contribution) -> Option<[Pattern; 2]> {
+    let (replicas, world) = (observed.replicas(), observed.spec.world_size);
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    if replicas < 2 || entry.residual > entry.tolerance {
+        return None;
+    }
+    let owners =
+        if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
+    owners.into_iter().find_map(|owner| {
+        let (mut lost, mut kept) = (Vec::new(), Vec::new());
+        for (m, &weight) in entry.weights[owner].iter().enumerate() {
+            let is_kept = is(weight, replicas as f64);
+            let own = |rank: usize| if is_kept && rank == owner { replicas as f64 } else { 0.0 };
+            if !(0..world).all(|rank| is(entry.weights[rank][m], own(rank))) {
+                return None;
+            }
+            let used = (0..world).filter(|&rank| entry.expected[rank][m] != 0.0);
+            if is_kept {
+                kept.push(m);
+            } else {
+                lost.extend(used.map(|rank| (rank, m)));
+            }
+        }
+        let has_both = !lost.is_empty() && !kept.is_empty();
+        has_both.then_some([Pattern::Missing(lost), Pattern::PartlyAveraged(kept)])
+    })
 }
 
 /// The gradients that are missing and those that are there several times, if each gradient is there a whole number of

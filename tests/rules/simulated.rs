@@ -338,6 +338,21 @@ fn a_frozen_parameter_that_changes_is_found() {
 }
 
 #[test]
+fn a_rank_that_keeps_its_own_last_microbatch_alone_has_lost_the_others_and_not_averaged_it() {
+    for world_size in [2, 3, 4] {
+        let mut simulation = Simulation::new(request(world_size, 4, &[]), Cut::Flat);
+        let replicas = world_size as f64;
+        simulation.weight = Box::new(move |at, right| {
+            let is_own = at.source.1 == at.owner && at.source.2 == 3;
+            if is_own { replicas * right } else { 0.0 }
+        });
+        let report = simulation.report();
+        assert_eq!(codes(&report), ["ZP102", "ZP104"], "{world_size} ranks");
+        assert!(report.findings[1].message.contains("microbatch 3"), "{:?}", report.findings[1]);
+    }
+}
+
+#[test]
 fn gradients_that_are_lost_and_others_in_their_place_are_two_findings() {
     let mut simulation = Simulation::new(request(2, 4, &[]), Cut::Flat);
     simulation.weight = Box::new(|at, right| if at.source.2 == 3 { 2.0 * right } else { 0.0 });
