@@ -100,11 +100,11 @@ impl Placement {
         }
     }
 
-    /// Number of trainable elements that a rank was to record of the whole model; none if its
+    /// Number of trainable elements that a rank was to record of the model that it has; none if its
     /// samples lack the first or last element of a piece.
     pub fn wanted_of_model(&self, rank: usize, plan: &Plan) -> Option<usize> {
         match self.samples.get(&(rank, LayoutName::Full)) {
-            None => Some(trainable(plan).map(Param::numel).sum()),
+            None => Some(trainable(plan).filter(|it| it.is_on(rank)).map(Param::numel).sum()),
             Some(samples) => samples.wanted,
         }
     }

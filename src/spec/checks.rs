@@ -1,6 +1,6 @@
 //! Checks for settings and shapes that an engine cannot have.
 
-use super::{
+use super::{Model, 
     CommHook, Dataflow, DdpOptions, DelayedParameters, Dtype, Engine, Invalid, Offload, RunSpec,
     Shape, SpecRequest,
 };
@@ -159,6 +159,7 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
     let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
     let replicas = fsdp2.replicas;
     let at_boundary = fsdp2.all_reduce_at_boundary;
+    let parts = fsdp2.tensor_parallel;
     let over_average = fsdp2.gradient_divide_factor.map(|divisor| divisor / spec.world_size as f64);
     let divisor =
         || format!("--gradient-divide-factor {}", fsdp2.gradient_divide_factor.unwrap_or_default());
@@ -167,6 +168,22 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
             replicas > 1 && !spec.world_size.is_multiple_of(replicas),
             format!("--replicas {replicas} with {} ranks", spec.world_size),
             "each replica has equally many ranks; use a number that divides --nproc-per-node",
+        ),
+        (
+            parts > 1 && spec.world_size.is_multiple_of(replicas) && !spec.world_size.is_multiple_of(replicas * parts),
+            format!("--tensor-parallel {parts} with {} ranks and --replicas {replicas}", spec.world_size),
+            "each part of a replica is on equally many ranks; use a number of ranks that is a multiple of both \
+             multiplied",
+        ),
+        (
+            !parts.is_power_of_two(),
+            format!("--tensor-parallel {parts}"),
+            "codes stay exact only if it is a power of two",
+        ),
+        (
+            parts > 1 && spec.model == Model::Mlp,
+            "--tensor-parallel with --model mlp".to_owned(),
+            "only the coded model is cut; drop one of the two",
         ),
         (
             at_boundary && replicas == 1,

@@ -10,9 +10,26 @@ const WIDTH: usize = 64;
 /// for.
 pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     match spec.model {
-        Model::Coded => grown(coded(spec), growth(spec)),
+        Model::Coded => in_parts(spec, grown(coded(spec), growth(spec))),
         Model::Mlp => mlp(hidden_width(spec)),
     }
+}
+
+/// The parameters with one for each part that tensor parallelism cuts them into. The whole parameter has the parts
+/// one after the other.
+fn in_parts(spec: &RunSpec, params: Vec<Param>) -> Vec<Param> {
+    let parts = spec.model_parallel();
+    if parts == 1 {
+        return params;
+    }
+    let of_param = |param: Param| {
+        (0..parts).map(move |part| Param {
+            name: format!("{}[tp={part}]", param.name),
+            ranks: (part..spec.world_size).step_by(parts).collect(),
+            ..param.clone()
+        })
+    };
+    params.into_iter().flat_map(of_param).collect()
 }
 
 /// Default capacity of an IPG bucket, in elements: see [`Plan::default_bucket_size`].

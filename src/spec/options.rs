@@ -140,6 +140,12 @@ impl RunSpec {
         (replicas > 1).then(|| rank / (self.world_size / replicas))
     }
 
+    /// Number of parts of the model of which each rank holds one: the ranks that follow one another have the parts of
+    /// one model. 1 where every rank holds all parameters.
+    pub fn model_parallel(&self) -> usize {
+        self.fsdp2().map_or(1, |fsdp2| fsdp2.tensor_parallel)
+    }
+
     /// Configuration of the real DeepSpeed; none for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
@@ -358,6 +364,10 @@ pub struct Fsdp2Options {
     /// dimension.
     #[serde(default = "one")]
     pub replicas: usize,
+    /// Number of ranks among which every parameter is cut as a `DTensor` before it is sharded (tensor parallelism);
+    /// 1 for none.
+    #[serde(default = "one")]
+    pub tensor_parallel: usize,
     /// True if gradients are summed over the replicas at the boundary alone, and within a replica in every
     /// microbatch (`set_requires_all_reduce`).
     #[serde(default)]
@@ -395,6 +405,7 @@ impl Fsdp2Options {
             reduce_every_microbatch: asked.reduce_every_microbatch(),
             reshard_after_backward: asked.reshard_after_backward(),
             replicas: asked.replicas(),
+            tensor_parallel: asked.tensor_parallel(),
             all_reduce_at_boundary: asked.all_reduce_at_boundary(),
             gradient_divide_factor: request.gradient_divide_factor,
             force_sum_reduction: asked.force_sum_reduction(),

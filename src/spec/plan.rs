@@ -23,12 +23,25 @@ pub struct Param {
     pub offset: usize,
     /// True if the parameter requires a gradient.
     pub trainable: bool,
+    /// Ranks that hold the parameter, where model parallelism gives each rank some of its own; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<usize>,
 }
 
 impl Param {
     /// A trainable parameter, not laid out yet.
     pub fn new(name: impl Into<String>, shape: Vec<usize>) -> Self {
-        Self { name: name.into(), shape, offset: 0, trainable: true }
+        Self { name: name.into(), shape, offset: 0, trainable: true, ranks: Vec::new() }
+    }
+
+    /// The name without the part of the parameter that tensor parallelism gives a rank.
+    pub fn base_name(&self) -> &str {
+        base_name(&self.name)
+    }
+
+    /// True if a rank holds the parameter.
+    pub fn is_on(&self, rank: usize) -> bool {
+        self.ranks.is_empty() || self.ranks.contains(&rank)
     }
 
     /// Number of elements.
@@ -40,6 +53,12 @@ impl Param {
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.numel()
     }
+}
+
+/// The name of a parameter without the part of it that tensor parallelism gives a rank: `head.bias` for
+/// `head.bias[tp=1]`.
+pub fn base_name(name: &str) -> &str {
+    name.split_once('[').map_or(name, |(base, _)| base)
 }
 
 /// A run of consecutive elements of one parameter, or of padding, inside a buffer.

@@ -19,9 +19,34 @@ pub struct Usage {
     /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
     /// expert's does.
     from_all: bool,
+    /// The part of the model that the parameter belongs to, which only some ranks hold and use; none if all
+    /// do.
+    part: Option<Part>,
     /// Number of the pattern in [`super::Plan`] that says which microbatches use the parameter; none
     /// where the fields above say it.
     pub(super) seen: Option<usize>,
+}
+
+/// A part of a model that model parallelism cuts: of as many ranks in a row as there are parts, each holds one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Part {
+    /// Number of parts.
+    parts: usize,
+    /// Number of this part.
+    number: usize,
+}
+
+impl Part {
+    /// The part that a parameter belongs to; none if every rank holds the parameter.
+    fn of(spec: &RunSpec, param: &Param) -> Option<Self> {
+        let parts = spec.model_parallel();
+        param.ranks.first().map(|rank| Self { parts, number: rank % parts })
+    }
+
+    /// True if a rank holds this part.
+    fn is_on(self, rank: usize) -> bool {
+        rank % self.parts == self.number
+    }
 }
 
 impl Usage {
@@ -33,6 +58,7 @@ impl Usage {
         odd_steps: true,
         odd_ranks: true,
         from_all: false,
+        part: None,
         seen: None,
     };
 
@@ -56,7 +82,7 @@ impl Usage {
 
     /// Usage of a parameter by the engine's forward, whether or not a gradient results from it.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
-        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
+        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
         Self {
             ever: !about(Shape::UnusedAlways),
             first: !about(Shape::UnusedFirst),
@@ -64,6 +90,7 @@ impl Usage {
             odd_steps: !about(Shape::UnusedAlternating),
             odd_ranks: !about(Shape::UnusedOnOddRanks),
             from_all: about(Shape::Experts),
+            part: Part::of(spec, param),
             seen: None,
         }
     }
@@ -71,6 +98,11 @@ impl Usage {
     /// Usage of the parameters that no shape is about.
     pub fn ordinary(spec: &RunSpec) -> Self {
         Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
+    }
+
+    /// True if the ranks that hold the parameter use it as those of another parameter use that.
+    pub fn is_like(self, other: Self) -> bool {
+        Self { part: other.part, ..self } == other
     }
 
     /// True if each rank's gradient of the parameter comes from the data of all ranks: all ranks
@@ -87,6 +119,7 @@ impl Usage {
     /// True if this microbatch of a rank uses the parameter in `step`, where a step has `ga` microbatches.
     pub fn uses(self, step: usize, rank: usize, microbatch: usize, ga: usize) -> bool {
         self.ever
+            && self.part.is_none_or(|part| part.is_on(rank))
             && (self.odd_ranks || rank.is_multiple_of(2))
             && (self.first || microbatch > 0)
             && (self.last || microbatch + 1 < ga)

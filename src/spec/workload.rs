@@ -91,7 +91,7 @@ impl Workload {
     /// The workload of the run `spec`, with the model of `plan`.
     pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
         let about = |shape: Shape| {
-            let is_it = |param: &Param| shape.param() == Some(&param.name);
+            let is_it = |param: &Param| shape.param() == Some(param.base_name());
             plan.params().iter().position(is_it).filter(|_| spec.has_shape(shape))
         };
         let steps = (0..spec.steps.min(Usage::PERIOD)).map(|step| {
@@ -172,8 +172,9 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     let mut factors = Vec::new();
     let (mut again, mut beside, mut penalty) = (None, None, None);
     for (index, param) in plan.params().iter().enumerate() {
-        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(&param.name);
-        if !Usage::in_forward(spec, param).uses(step, 0, microbatch, ga) {
+        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
+        let holder = param.ranks.first().copied().unwrap_or(0);
+        if !Usage::in_forward(spec, param).uses(step, holder, microbatch, ga) {
             factors.push(0.0);
             continue;
         }

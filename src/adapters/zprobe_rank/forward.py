@@ -1,5 +1,7 @@
 """The parameters that modules use in forward, beside those that the last step left."""
 
+from zprobe_rank.optimizer_tap import flat
+
 
 class ForwardWatch:
     """Compares parameters as forward uses them. An engine gathers them for each module, so that this is done
@@ -24,7 +26,7 @@ class ForwardWatch:
     def _hook(self, own):
         def compare(module, _inputs):
             for name, index in own.items():
-                self._compare(index, module._parameters[name].detach().reshape(-1))
+                self._compare(index, flat(module._parameters[name]))
 
         return compare
 

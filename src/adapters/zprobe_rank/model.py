@@ -8,6 +8,11 @@ from zprobe_rank.channel import DTYPES
 from zprobe_rank.sampler import Pieces
 
 
+def on_rank(parameter):
+    """A parameter, or this rank's part of one that is a `DTensor`."""
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
 class Node(nn.Module):
     """Parameters and submodules of one dotted name; its logits are inner products with the data.
 
@@ -21,7 +26,7 @@ class Node(nn.Module):
         for parameter in self.parameters(recurse=False):
             if data[at] is not None:
                 # Summed in fp32, so that the division that follows does not round twice.
-                logits.append((parameter.float() * data[at].float()).sum().reshape(1))
+                logits.append((on_rank(parameter).float() * data[at].float()).sum().reshape(1))
             at += 1
         for child in self.children():
             count = len(list(child.parameters()))
@@ -43,7 +48,7 @@ class CodedModel(Node):
         super().__init__()
         self.scale, self.output = scale, workload.output
         for param in params:
-            *path, name = param["name"].split(".")
+            *path, name = base_name(param).split(".")
             module = self
             for part in path:
                 if part not in module._modules:
@@ -53,7 +58,7 @@ class CodedModel(Node):
             module.register_parameter(name, nn.Parameter(value, requires_grad=param["trainable"]))
         if workload.second_use is not None:
             self.output_layer = Node()
-            self.output_layer.weight = self.get_parameter(params[workload.second_use]["name"])
+            self.output_layer.weight = self.get_parameter(base_name(params[workload.second_use]))
 
     def forward(self, *data):
         logits = super().forward(*data)
@@ -91,7 +96,9 @@ class CodedProbe:
         def values(param):
             return (self.code.initial(elements(param)) * unit).to(dtype)
 
-        self.model = CodedModel(params, workload, float(self.world_size * self.ga), values)
+        self.held = held(params, rank)
+        here = [params[index] for index in self.held]
+        self.model = CodedModel(here, workload, float(self.world_size * self.ga), values)
 
     def parts(self, step, microbatch):
         """The parts of a microbatch, which go forward and backward one after the other."""
@@ -108,7 +115,7 @@ class CodedProbe:
         for loss in self.workload.losses(step, microbatch):
             forward = None
             if loss.forward is not None:
-                forward = [data(param, factor) for param, factor in enumerate(loss.forward)]
+                forward = [data(param, loss.forward[param]) for param in self.held]
                 if unused is not None and self.rank % 2 == 1:
                     forward[unused] = None
                 if second is not None:
@@ -151,6 +158,7 @@ class DenseProbe:
     def __init__(self, spec, params, workload, rank, dtype):
         self.spec, self.rank = spec, rank
         self.ga = spec["gradient_accumulation_steps"]
+        self.held = held(params, rank)
         self.code_length = codes.of_run(spec).length
         generator = torch.Generator().manual_seed(spec["seed"])
         self.model = mlp(params).to(dtype)
@@ -202,6 +210,16 @@ def mlp(params):
 def build(spec, params, workload, rank, dtype):
     """The probe of a spec's model, its parameters in `dtype`, with the data of one rank."""
     return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, workload, rank, dtype)
+
+
+def held(params, rank):
+    """Numbers of the parameters that a rank holds: all of them, unless model parallelism gives each rank some."""
+    return [number for number, param in enumerate(params) if rank in param.get("ranks", [rank])]
+
+
+def base_name(param):
+    """The name of a parameter without the part of it that tensor parallelism gives a rank."""
+    return param["name"].split("[")[0]
 
 
 def elements(param):

@@ -52,14 +52,11 @@ def run(spec, rank, channel, listener):
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
     workload = Workload(json.loads(os.environ["ZPROBE_WORKLOAD"]))
     probe = model.build(spec, params, workload, rank, dtype)
-    named = list(probe.model.named_parameters())
-    channel.emit(
-        "model",
-        params=[dict(name=n, shape=list(p.shape), trainable=p.requires_grad) for n, p in named],
-    )
-    segments = [dict(param=i, offset=0, len=p.numel()) for i, (_, p) in enumerate(named)]
+    parameters = dict(zip(probe.held, probe.model.parameters()))
+    channel.emit("model", params=[described(param) for param in params])
+    segments = [dict(param=i, offset=0, len=p.numel()) for i, p in parameters.items()]
     channel.emit("layout", layout="full", segments=segments)
-    trainable = {i: p for i, (_, p) in enumerate(named) if p.requires_grad}
+    trainable = {i: p for i, p in parameters.items() if p.requires_grad}
     placement = Placement(trainable, rank, spec["world_size"])
     if workload.starts_differently and rank > 0:
         for parameter in probe.model.parameters():
@@ -78,7 +75,8 @@ def run(spec, rank, channel, listener):
     tap = None
     if full:
         engine.observe()
-        tap = OptimizerTap(engine.optimizer, placement, engine.hint, sampler, channel)
+        hint = functools.partial(hint_in_plan, engine, probe.held)
+        tap = OptimizerTap(engine.optimizer, placement, hint, sampler, channel)
         tap.activate()
     # Samples of the whole are cut at the places at which the optimizers divide the model.
     cuts = gathered_ends(spec, tap, group) if sampler.active and full else None
@@ -187,9 +185,12 @@ class Observer:
         at = self.at = dict(step=step, microbatch=microbatch)
         self.tap.microbatch = microbatch
         self.channel.emit("loss", value=finite(loss.item()), **at)
+        held = self.probe.held
         if self.forward is not None:
-            self.channel.emit("forward-used", differing=self.forward.take(), **at)
-        nodes, reached = graph.walk(loss, self.engine.graph_index())
+            differing = [dict(it, param=held[it["param"]]) for it in self.forward.take()]
+            self.channel.emit("forward-used", differing=differing, **at)
+        indices = {tensor: held[index] for tensor, index in self.engine.graph_index().items()}
+        nodes, reached = graph.walk(loss, indices)
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
             gradient = self.probe.local_gradient(self.held, data)
@@ -247,6 +248,20 @@ class Observer:
 
     def _record(self, point, layout, pieces, **at):
         self.sampler.record(self.channel, point, layout, pieces, **at)
+
+
+def described(param):
+    """A parameter of the plan, as the trace describes the model's."""
+    return {key: param[key] for key in ("name", "shape", "trainable", "ranks") if key in param}
+
+
+def hint_in_plan(engine, held, fragment):
+    """The engine's hint at the place of a fragment, with the plan's numbers of parameters."""
+    hint = engine.hint(fragment)
+    if hint is None:
+        return None
+    index, offset, behind = hint
+    return held[index], offset, behind if behind is None else [held[other] for other in behind]
 
 
 def inner_optimizer(settings, groups, parameters):

@@ -469,7 +469,8 @@ impl<'a> Decoder<'a> {
 
     /// The parameter of a piece, if its usage is not the ordinary one.
     pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
-        (self.plan.usage(piece.param) != self.plan.ordinary()).then_some(piece.param)
+        let usage = self.plan.usage(piece.param);
+        (!usage.is_like(self.plan.ordinary())).then_some(piece.param)
     }
 
     /// Cuts a buffer at parameters and, where it holds them whole, at partitions.

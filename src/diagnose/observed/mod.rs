@@ -223,6 +223,7 @@ impl<'a> Observed<'a> {
         }
         let params = self.params.iter().map(|param| Param {
             trainable: param.trainable,
+            ranks: param.ranks.clone(),
             ..Param::new(param.name.clone(), param.shape.clone())
         });
         let plan = Plan::with_params(self.spec, params.collect());
@@ -278,6 +279,12 @@ impl<'a> Observed<'a> {
     /// True if a rank has a parameter.
     pub fn has(&self, rank: usize, param: usize) -> bool {
         self.params.get(param).is_none_or(|it| it.ranks.is_empty() || it.ranks.contains(&rank))
+    }
+
+    /// The first rank that has the same parameters as this rank; none where all ranks have the same.
+    pub fn first_with_same_params(&self, rank: usize) -> Option<usize> {
+        let own = self.params.iter().find(|param| param.ranks.contains(&rank))?;
+        own.ranks.first().copied()
     }
 
     /// Number of ranks that a parameter's gradients are averaged over: all of them, unless tensor

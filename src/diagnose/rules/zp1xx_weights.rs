@@ -285,7 +285,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     }
     let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
-    let world = spec.world_size as f64;
+    let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;
     let fsdp2 = spec.fsdp2();
     let replicas = fsdp2.map_or(1.0, |fsdp2| fsdp2.replicas as f64);

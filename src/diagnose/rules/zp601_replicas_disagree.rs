@@ -76,7 +76,7 @@ fn disagreement<'a>(
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
     for buffer in case.observed.at(point, step) {
         let replica = match buffer.layout {
-            LayoutName::Full => None,
+            LayoutName::Full => case.observed.first_with_same_params(buffer.rank),
             LayoutName::Partition => match case.placement.first_replica(buffer.rank) {
                 None => continue,
                 first => first,

@@ -11,6 +11,7 @@ use super::super::placement::Fragment;
 use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
 use crate::report::RuleCode;
+use crate::spec::plan::Param;
 use crate::spec::Dtype;
 use crate::trace::{Differing, LayoutName, Point};
 
@@ -148,8 +149,11 @@ impl Updated {
                     |part: &Fragment| overlap(&part.flat, &piece.flat).map_or(0, |o| o.len());
                 held.iter().map(inside).sum::<usize>() < piece.flat.len()
             };
-            if known < case.plan.numel() {
-                let gone = self.pieces.iter().filter(|(piece, _)| missing(piece));
+            let params = case.plan.params();
+            let here = |piece: &Fragment| params[piece.param].is_on(parameters.rank);
+            let due = params.iter().filter(|param| param.is_on(parameters.rank)).map(Param::numel);
+            if known < due.sum() {
+                let gone = self.pieces.iter().filter(|(piece, _)| here(piece) && missing(piece));
                 lost.extend(gone.map(|(piece, owner)| (self.owners[*owner].0, piece.param)));
             }
         }

@@ -13,6 +13,12 @@ except ImportError:
         raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
 from torch.distributed.device_mesh import init_device_mesh
 
+try:
+    from torch.distributed.tensor import DTensor, Shard
+except ImportError:
+    # Its module in older releases.
+    from torch.distributed._tensor import DTensor, Shard
+
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.base import LoopEngine, whole
 from zprobe_rank.optimizer_tap import flat
@@ -33,11 +39,13 @@ class Engine(LoopEngine):
             param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]
         )
         self.settings = spec["fsdp2"]
-        self.shards_per_replica = spec["world_size"] // self.settings["replicas"]
+        self.parts = self.settings["tensor_parallel"]
+        self.shards_per_replica = spec["world_size"] // self.settings["replicas"] // self.parts
         self.mesh = self._mesh()
+        if self.parts > 1:
+            cut(self.model, self.mesh["tp"])
         options = dict(
-            # Replicas that a hook averages over are none to `fully_shard`.
-            mesh=self.mesh["shard"] if self.settings["all_reduce_hook"] else self.mesh,
+            mesh=self.mesh[self._sharded_dimensions()] if self.mesh.ndim > 1 else self.mesh,
             mp_policy=self.policy,
             reshard_after_forward=self.settings["reshard_after_forward"],
         )
@@ -91,8 +99,8 @@ class Engine(LoopEngine):
         super().backward(loss * self.over_average)
 
     def parameters(self):
-        """Every parameter whole, fp32, gathered from the ranks' shards."""
-        return [whole(parameter.detach()) for parameter in self.model.parameters()]
+        """Every parameter whole, or this rank's part of it, fp32, gathered from the ranks' shards."""
+        return [self._part(whole(parameter.detach())) for parameter in self.model.parameters()]
 
     def graph_index(self):
         # Autograd accumulates into unsharded copies, which come into being with the first forward.
@@ -103,10 +111,10 @@ class Engine(LoopEngine):
         """`fully_shard` cuts dimension 0 as `torch.chunk` does: all chunks but the last ones are equal."""
         for index, parameter in enumerate(self.model.parameters()):
             if parameter is fragment:
-                rows = fragment.shape[0]
-                shard = dist.get_rank() % self.shards_per_replica
+                rows = fragment.shape[0] // self.parts
+                shard = dist.get_rank() // self.parts % self.shards_per_replica
                 first = min(-(-rows // self.shards_per_replica) * shard, rows)
-                return index, first * (fragment.numel() // rows), []
+                return index, first * (fragment.numel() // fragment.shape[0]), []
         return None
 
     def accumulated(self, microbatch):
@@ -116,18 +124,30 @@ class Engine(LoopEngine):
         if self.shards is None or boundary or self.every_microbatch:
             return None
         # A custom divisor makes the local gradients larger or smaller by a power of two.
-        return Pieces([waiting(shard) for shard in self.shards], lambda flat: flat / self.over_average)
+        return Pieces([flat(waiting(shard)) for shard in self.shards], lambda flat: flat / self.over_average)
 
     def before_step(self):
         """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""
         return Pieces([flat(g) for g in map(gradient, self.owned) if flat(g).numel() > 0])
 
     def _mesh(self):
-        """The ranks one after the other, or in rows that each hold the whole model."""
-        if self.settings["replicas"] == 1:
+        """The ranks one after the other, or in rows that each hold the whole model, each cut for tensor
+        parallelism."""
+        sides = dict(replicate=self.settings["replicas"], shard=self.shards_per_replica, tp=self.parts)
+        sides = {name: side for name, side in sides.items() if side > 1 or name == "shard"}
+        if len(sides) == 1:
             return init_device_mesh("cpu", (self.spec["world_size"],))
-        shape = (self.settings["replicas"], self.shards_per_replica)
-        return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh("cpu", tuple(sides.values()), mesh_dim_names=tuple(sides))
+
+    def _sharded_dimensions(self):
+        """The dimensions of the mesh that `fully_shard` is given. Replicas that a hook averages over are none to
+        it."""
+        has_replicas = self.settings["replicas"] > 1 and not self.settings["all_reduce_hook"]
+        return ("replicate", "shard") if has_replicas else ("shard",)
+
+    def _part(self, tensor):
+        """The rows of a whole parameter that tensor parallelism gives this rank."""
+        return tensor.chunk(self.parts)[dist.get_rank() % self.parts]
 
     def _average_in_hooks(self):
         """Averages over the replicas what `fully_shard` has reduced within each."""
@@ -144,7 +164,9 @@ class Engine(LoopEngine):
     def _choose_divisor(self):
         """Sets the divisor of the sum over the ranks; the loss makes up for one that is not their number."""
         factor = self.settings["gradient_divide_factor"]
-        self.over_average = 1.0 if factor is None else factor / self.spec["world_size"]
+        ranks = self.spec["world_size"]
+        # The ranks that hold different parts of a parameter do not average its gradients.
+        self.over_average = (ranks // self.parts if factor is None else factor) / ranks
         for module in self.model.modules():
             if hasattr(module, "_get_fsdp_state"):
                 if factor is not None:
@@ -161,6 +183,14 @@ class Engine(LoopEngine):
             for group in groups(module._get_fsdp_state()):
                 by_parameter.update((id(shard.sharded_param), shard) for shard in group.fsdp_params)
         return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
+
+
+def cut(module, mesh):
+    """Makes a `DTensor` of every parameter, of which this rank has a part: consecutive rows of the whole."""
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            part = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)
+            child.register_parameter(name, torch.nn.Parameter(part, requires_grad=parameter.requires_grad))
 
 
 def groups(state):

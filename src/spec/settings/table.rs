@@ -319,6 +319,13 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.replicas),
     }
 
+    /// Ranks among which every parameter is cut before it is sharded (tensor parallelism)
+    "--tensor-parallel" tensor_parallel: Option<usize> = |_| 1, {
+        heading: "FSDP2", placeholder: "N", engines: FSDP2,
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.fsdp2()?.tensor_parallel),
+    }
+
     /// Sum gradients over the replicas at the boundary alone, and within a replica in every microbatch
     "--all-reduce-at-boundary" all_reduce_at_boundary: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
