@@ -98,18 +98,22 @@ pub fn norms(case: &Case<'_>) -> Vec<Norms> {
             None => moments.push(vec![buffer]),
         }
     }
-    moments.iter().filter_map(|held| norms_of(held, case.observed.spec.world_size)).collect()
+    moments.iter().filter_map(|held| norms_of(case, held)).collect()
 }
 
 /// The row of one moment; `held` is what each rank held then.
-fn norms_of(held: &[&Buffer<'_>], world_size: usize) -> Option<Norms> {
+fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     let first = held.first()?;
-    let mut norms = vec![None; world_size];
+    let mut norms = vec![None; case.observed.spec.world_size];
     for buffer in held {
         norms[buffer.rank] = buffer.payload.norm;
     }
-    // Different partitions are not comparable.
-    let whole = held.iter().all(|buffer| buffer.layout == LayoutName::Full);
+    // Different partitions are not comparable, and neither are different parts of a model.
+    let is_whole = |buffer: &&Buffer<'_>| {
+        buffer.layout == LayoutName::Full
+            && case.observed.first_with_same_params(buffer.rank).is_none()
+    };
+    let whole = held.iter().all(is_whole);
     let must_agree = whole && MUST_AGREE.contains(&first.point);
     let digest = &first.payload.digest;
     let difference = |norm: &Option<f64>| match (norm, norms[0]) {

@@ -12,6 +12,7 @@ mod ddp;
 mod deepspeed;
 mod fsdp2;
 mod native;
+mod pipeline;
 mod script;
 pub(crate) mod source;
 
@@ -118,6 +119,7 @@ pub fn of(engine: Engine) -> &'static Room {
         Engine::DeepSpeed => &deepspeed::ROOM,
         Engine::Ddp => &ddp::ROOM,
         Engine::Fsdp2 => &fsdp2::ROOM,
+        Engine::Pipeline => &pipeline::ROOM,
         Engine::Script => &script::ROOM,
     }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::options::Written;
 use super::{
-    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, RunSpec,
-    ScriptOptions, Shape, SpecRequest, Weighting, named_enum,
+    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, PipelineOptions,
+    RunSpec, ScriptOptions, Shape, SpecRequest, Weighting, named_enum, pipeline,
 };
 
 named_enum! {
@@ -26,6 +26,8 @@ named_enum! {
         Ddp = "ddp",
         /// PyTorch's `fully_shard`.
         Fsdp2 = "fsdp2",
+        /// PyTorch's pipelining schedules.
+        Pipeline = "pipeline",
         /// Whatever trains in the user's own script, under `zprobe exec`.
         #[value(skip)]
         #[serde(skip_deserializing)]
@@ -52,6 +54,8 @@ pub enum EngineSettings {
     Ddp(DdpOptions),
     /// PyTorch's `fully_shard`.
     Fsdp2(Fsdp2Options),
+    /// PyTorch's pipelining schedules.
+    Pipeline(PipelineOptions),
     /// The user's own script.
     Script(ScriptOptions),
 }
@@ -64,6 +68,7 @@ impl EngineSettings {
             Self::DeepSpeed(_) => Engine::DeepSpeed,
             Self::Ddp(_) => Engine::Ddp,
             Self::Fsdp2(_) => Engine::Fsdp2,
+            Self::Pipeline(_) => Engine::Pipeline,
             Self::Script(_) => Engine::Script,
         }
     }
@@ -151,7 +156,7 @@ impl Engine {
     /// The engines that a run can be asked for. The user's script is none of them: it is watched and
     /// not chosen.
     pub const CHOICES: &'static [Engine] =
-        &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
+        &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2, Engine::Pipeline];
 
     /// The facts about this engine that a specification follows from.
     pub fn traits(self) -> &'static Traits {
@@ -160,6 +165,7 @@ impl Engine {
             Engine::DeepSpeed => &DEEPSPEED,
             Engine::Ddp => &DDP,
             Engine::Fsdp2 => &FSDP2,
+            Engine::Pipeline => &PIPELINE,
             Engine::Script => &SCRIPT,
         }
     }
@@ -364,6 +370,25 @@ static FSDP2: Traits = Traits {
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
         _ => None,
     },
+};
+
+static PIPELINE: Traits = Traits {
+    deepspeed_file: DeepSpeedFile::Unknown,
+    staging: Staging::Always(0),
+    timeout_s: TIMEOUT_OF_REAL_ENGINES,
+    on_gpus: false,
+    follows_spec: false,
+    scales_loss: false,
+    has_master_weights: false,
+    has_accumulator: false,
+    dataflow: |_, _| None,
+    // Stages add up in the gradients of the parameters.
+    accumulates_in: |_, dtype| dtype,
+    communicates_in: |_, sums, _| Some(sums.dtype),
+    can_accumulate: keeps_the_range,
+    settings: |request, _, _, _| EngineSettings::Pipeline(PipelineOptions::new(request)),
+    divides_last: |_| false,
+    leaves_no_room: |_, shape| pipeline::leaves_no_room(shape),
 };
 
 /// Facts of the user's script, which no request leads to: its ranks find out the others.

@@ -16,6 +16,7 @@ pub mod fault;
 mod invalid;
 mod models;
 mod options;
+mod pipeline;
 pub mod plan;
 mod point;
 mod recording;
@@ -42,6 +43,7 @@ pub use options::{
     LossScale, NativeOptions, Observation, Offload,
 };
 pub(crate) use options::{any_engine, any_engine_schema};
+pub use pipeline::{DataParallel, PipelineOptions, Schedule};
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;

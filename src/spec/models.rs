@@ -1,6 +1,6 @@
 //! Parameters of the synthetic models, at any size.
 
-use super::plan::Param;
+use super::plan::{Param, STAGES};
 use super::{Model, Plan, RunSpec, Shape};
 
 /// Width of the dense model, and of its hidden layer unless it has to be larger.
@@ -15,9 +15,20 @@ pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     }
 }
 
-/// The parameters with one for each part that tensor parallelism cuts them into. The whole parameter has the parts
-/// one after the other.
+/// The parameters with one for each stage of a pipeline, or for each part that tensor parallelism cuts them into. A
+/// whole parameter has its parts one after the other.
 fn in_parts(spec: &RunSpec, params: Vec<Param>) -> Vec<Param> {
+    if let Some(pipeline) = spec.pipeline() {
+        let of_stage = |(stage, ranks): (usize, Vec<usize>)| {
+            params.clone().into_iter().map(move |param| Param {
+                name: format!("{STAGES}{stage}.{}", param.name),
+                ranks: ranks.clone(),
+                ..param
+            })
+        };
+        let stages = pipeline.stages(spec.world_size);
+        return stages.into_iter().enumerate().flat_map(of_stage).collect();
+    }
     let parts = spec.model_parallel();
     if parts == 1 {
         return params;

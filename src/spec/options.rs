@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::deepspeed::Member;
 use super::{
-    Dataflow, Dtype, Engine, EngineSettings, Fault, RunSpec, ScriptOptions, Shape, SpecRequest,
+    Dataflow, Dtype, Engine, EngineSettings, Fault, PipelineOptions, RunSpec, ScriptOptions, Shape, SpecRequest,
     named_enum,
 };
 
@@ -140,10 +140,19 @@ impl RunSpec {
         (replicas > 1).then(|| rank / (self.world_size / replicas))
     }
 
+    /// Settings of pipelining schedules; none for other engines.
+    pub fn pipeline(&self) -> Option<PipelineOptions> {
+        if let EngineSettings::Pipeline(options) = self.settings { Some(options) } else { None }
+    }
+
     /// Number of parts of the model of which each rank holds one: the ranks that follow one another have the parts of
     /// one model. 1 where every rank holds all parameters.
     pub fn model_parallel(&self) -> usize {
-        self.fsdp2().map_or(1, |fsdp2| fsdp2.tensor_parallel)
+        match self.settings {
+            EngineSettings::Fsdp2(fsdp2) => fsdp2.tensor_parallel,
+            EngineSettings::Pipeline(pipeline) => self.world_size / pipeline.pipelines,
+            _ => 1,
+        }
     }
 
     /// Configuration of the real DeepSpeed; none for other engines.
@@ -452,6 +461,9 @@ pub(super) struct Written {
     ddp: Option<DdpOptions>,
     /// Settings of FSDP2; none for other engines.
     fsdp2: Option<Fsdp2Options>,
+    /// Settings of pipelining schedules; none for other engines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pipeline: Option<PipelineOptions>,
     /// The user's own training script; none for runs of an engine on zprobe's own model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     script: Option<ScriptOptions>,
@@ -502,6 +514,7 @@ impl From<EngineSettings> for Written {
             },
             EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
             EngineSettings::Fsdp2(fsdp2) => Self { fsdp2: Some(fsdp2), ..none },
+            EngineSettings::Pipeline(pipeline) => Self { pipeline: Some(pipeline), ..none },
             EngineSettings::Script(script) => Self { script: Some(script), ..none },
         }
     }
@@ -542,6 +555,7 @@ impl TryFrom<Written> for EngineSettings {
             }),
             Engine::Ddp => Self::Ddp(written.ddp.ok_or_else(|| lacks("ddp"))?),
             Engine::Fsdp2 => Self::Fsdp2(written.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
+            Engine::Pipeline => Self::Pipeline(written.pipeline.ok_or_else(|| lacks("pipeline"))?),
             Engine::Script => Self::Script(written.script.ok_or_else(|| lacks("script"))?),
         })
     }

@@ -34,7 +34,7 @@ impl Param {
         Self { name: name.into(), shape, offset: 0, trainable: true, ranks: Vec::new() }
     }
 
-    /// The name without the part of the parameter that tensor parallelism gives a rank.
+    /// The name in a model that is not cut into stages or parts.
     pub fn base_name(&self) -> &str {
         base_name(&self.name)
     }
@@ -55,11 +55,16 @@ impl Param {
     }
 }
 
-/// The name of a parameter without the part of it that tensor parallelism gives a rank: `head.bias` for
-/// `head.bias[tp=1]`.
+/// The name of a parameter without the stage of a pipeline that has it, and without the part of it that tensor
+/// parallelism gives a rank: `head.bias` for `stages.2.head.bias` and for `head.bias[tp=1]`.
 pub fn base_name(name: &str) -> &str {
+    let of_stage = name.strip_prefix(STAGES).and_then(|name| name.split_once('.'));
+    let name = of_stage.map_or(name, |(_, name)| name);
     name.split_once('[').map_or(name, |(base, _)| base)
 }
+
+/// Beginning of the names of parameters that belong to a stage of a pipeline, before its number.
+pub(super) const STAGES: &str = "stages.";
 
 /// A run of consecutive elements of one parameter, or of padding, inside a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

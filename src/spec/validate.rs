@@ -30,8 +30,13 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
     let undivided = if spec.divides_last() { odd_part } else { 1 };
+    // A schedule that divides at the end of a step adds up gradients that are as many times larger.
+    let divided_at_end = spec.pipeline().filter(|pipeline| pipeline.scale_grads).map_or(1, |_| {
+        let ga = spec.gradient_accumulation_steps;
+        odd_part * (ga >> ga.trailing_zeros())
+    });
     for (flag, dtype, multiple) in [
-        ("--grad-accum-dtype", spec.grad_accum_dtype, 1),
+        ("--grad-accum-dtype", spec.grad_accum_dtype, divided_at_end),
         ("--comm-dtype", spec.narrowest_comm_dtype(), undivided),
     ] {
         let limit = dtype.exact_integers() / multiple;

@@ -75,6 +75,9 @@ def run(spec, rank, channel, listener):
     tap = None
     if full:
         engine.observe()
+        if engine.schedules_microbatches:
+            why = "one call of the engine takes them all forward and backward"
+            channel.emit("not-observed", what="each microbatch by itself: accumulators, graphs, hooks", why=why)
         hint = functools.partial(hint_in_plan, engine, probe.held)
         tap = OptimizerTap(engine.optimizer, placement, hint, sampler, channel)
         tap.activate()
@@ -111,6 +114,9 @@ def take_step(spec, step, engine, probe, observer, channel):
     """Takes one optimizer step: forward and backward of every microbatch, then the engine's step."""
     accumulation_steps = spec["gradient_accumulation_steps"]
     watch = Stopwatch()
+    if engine.schedules_microbatches:
+        take_scheduled_step(spec, step, engine, probe, observer, channel, watch)
+        return
     for microbatch in range(accumulation_steps):
         boundary = microbatch + 1 == accumulation_steps
         engine.begin(step, microbatch)
@@ -136,6 +142,22 @@ def take_step(spec, step, engine, probe, observer, channel):
         except BaseException:
             observer.failed_step(step)
             raise
+    engine_ns = watch.elapsed_ns()
+    observer.after_step(step)
+    channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
+
+
+def take_scheduled_step(spec, step, engine, probe, observer, channel, watch):
+    """Takes one optimizer step of an engine that takes all microbatches forward and backward in one call."""
+    last = spec["gradient_accumulation_steps"] - 1
+    at = dict(step=step, microbatch=last)
+    with watch.stopped():
+        data = [part.forward for microbatch in range(last + 1) for part in probe.parts(step, microbatch)]
+    channel.emit("phase-entered", phase="backward", **at)
+    engine.run_microbatches(data)
+    observer.before_step(**at)
+    channel.emit("phase-entered", phase="optimizer-step", **at)
+    engine.step(True)
     engine_ns = watch.elapsed_ns()
     observer.after_step(step)
     channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
@@ -213,7 +235,10 @@ class Observer:
 
     def before_step(self, step, microbatch):
         """Records gradient buffers as the step finds them."""
-        gradient = self.engine.before_step() if self.tap is not None else None
+        gradient = None
+        if self.tap is not None:
+            self.tap.microbatch = microbatch
+            gradient = self.engine.before_step()
         if gradient is not None:
             layout = self.engine.before_step_layout
             self._record("before-step", layout, gradient, step=step, microbatch=microbatch)

@@ -138,22 +138,23 @@ const MOST_LISTED: usize = 6;
 fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     let spec = case.observed.spec;
     let world = spec.world_size;
+    let replicas = case.observed.replicas();
     let boundary = spec.gradient_accumulation_steps - 1;
     let example = &deviation.example;
     let not_averaged = |which: &str| {
         format!(
             "gradients{which} were not averaged across ranks: each optimizer got its own rank's \
-             {world} times over and nobody else's"
+             {replicas} times over and nobody else's"
         )
     };
     match &deviation.pattern {
         Pattern::BoundaryLeak => (
             format!(
                 "the boundary microbatch {boundary} was not averaged: each rank's optimizer got its \
-                 own {world} times over and nobody else's"
+                 own {replicas} times over and nobody else's"
             ),
             vec![format!(
-                "weight of microbatch {boundary}: {world} from the rank itself, 0 from the others, \
+                "weight of microbatch {boundary}: {replicas} from the rank itself, 0 from the others, \
                  instead of 1 from each"
             )],
         ),
@@ -166,7 +167,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         ),
         Pattern::Repeated(sources) => {
             let repeated = sources_text(sources, world);
-            let counts = [(world, "of ranks"), (spec.gradient_accumulation_steps, "of microbatches")];
+            let counts = [(replicas, "of ranks"), (spec.gradient_accumulation_steps, "of microbatches")];
             let twice = counts.into_iter().find(|(count, _)| *count == 2 && has_weight(example, 2.0));
             let facts = twice.map(|(_, what)| {
                 format!("2 is also the number {what}: a division by it that is missing looks the same")

@@ -28,10 +28,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let (lost, held): (Vec<Span>, Vec<Span>) =
         spans.into_iter().partition(|span| span.owners.is_empty());
     let is_script = spec.script().is_some();
-    let counts = [1, spec.world_size, spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas)];
+    let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
+    let counts = |param: usize| {
+        let all = (0..spec.world_size).filter(|rank| case.observed.has(*rank, param)).count();
+        [1, all, replicas]
+    };
     // A script may have groups of ranks that hold the same.
     let is_right =
-        |span: &Span| is_once(span) && (is_script || counts.contains(&span.owners.len()));
+        |span: &Span| is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()));
     let shared: Vec<Span> = held.into_iter().filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),

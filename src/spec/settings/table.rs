@@ -14,7 +14,7 @@ use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
-    BackendChoice, CommHook, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault, Gpus,
+    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, Schedule, DeviceChoice, Dtype, Engine, Fault, Gpus,
     Invalid, LossScale, Model, Observation, Offload, Optimizer, Shape,
 };
 
@@ -26,6 +26,7 @@ const NATIVE: &[Engine] = &[Engine::Native];
 const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
 const DDP: &[Engine] = &[Engine::Ddp];
 const FSDP2: &[Engine] = &[Engine::Fsdp2];
+const PIPELINE: &[Engine] = &[Engine::Pipeline];
 
 /// Declares the settings. A row begins with its line of the help, its flag, its field and the type
 /// of that; `= |engine| …` is a default that depends on nothing but the engine. The braces hold
@@ -354,6 +355,31 @@ settings! {
     "--assign-state-dict" assign_state_dict: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.assign_state_dict),
+    }
+
+    /// Schedule of the pipeline
+    "--schedule" schedule: Option<Schedule> = |_| Schedule::OneForwardOneBackward, {
+        heading: "Pipeline", engines: PIPELINE,
+        said: |spec| Some(spec.pipeline()?.schedule),
+    }
+
+    /// Pipelines that each have the whole model, over which gradients are averaged
+    "--pipelines" pipelines: Option<usize> = |_| 1, {
+        heading: "Pipeline", placeholder: "N", engines: PIPELINE,
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.pipeline()?.pipelines),
+    }
+
+    /// Wrapper of each stage that averages over several pipelines
+    "--data-parallel" data_parallel: Option<DataParallel> = |_| DataParallel::Ddp, {
+        heading: "Pipeline", engines: PIPELINE,
+        said: |spec| Some(spec.pipeline()?.data_parallel),
+    }
+
+    /// Leave it to the schedule to divide gradients by the number of microbatches, and not to the loss
+    "--scale-grads" scale_grads: Option<bool> = |_| true, {
+        heading: "Pipeline", engines: PIPELINE,
+        said: |spec| Some(spec.pipeline()?.scale_grads),
     }
 
     /// Part of the engine that is observed: everything, or only the parameters after each step

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
-    BackendChoice, CommHook, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault,
+    BackendChoice, CommHook, DataParallel, Schedule, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault,
     LossScale, Model, Observation, Offload, Optimizer, Shape,
 };
 
@@ -68,6 +68,8 @@ displayed!(
     Dataflow,
     Offload,
     CommHook,
+    DataParallel,
+    Schedule,
     DelayedParameters
 );
 displayed!(Observation, Model, Shape, Fault, Member);

@@ -21,6 +21,9 @@ class BaseEngine:
     #: Dtype of the parameters that the model is made with, if not that of the run.
     model_dtype = None
 
+    #: True if one call of the engine takes all microbatches of a step forward and backward.
+    schedules_microbatches = False
+
     #: Layout of the result of `before_step`: "full" is the model's order, "partition" the optimizer's.
     before_step_layout = "full"
 
@@ -71,6 +74,11 @@ class BaseEngine:
 
     def backward(self, loss):
         """Runs the engine's backward; `loss` is a scalar, not yet divided by the accumulation steps."""
+        raise NotImplementedError
+
+    def run_microbatches(self, data):
+        """Takes all microbatches of a step forward and backward, where the engine schedules them in place of
+        `forward` and `backward`; `data` is a list by microbatch of what `forward` is given."""
         raise NotImplementedError
 
     def step(self, boundary):
