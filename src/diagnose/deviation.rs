@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::report::words::matrix_text;
 use crate::report::{Contribution, Elements, Possible};
+use crate::spec::plan::base_name;
 use crate::spec::{Observation, RunSpec, Shape};
 use crate::trace::Point;
 
@@ -105,7 +106,7 @@ impl Part {
         }
         let is_about = |shape: &Shape| {
             spec.has_shape(*shape)
-                && params.is_some_and(|it| it.iter().all(|it| shape.param() == Some(it)))
+                && params.is_some_and(|it| it.iter().all(|it| shape.param() == Some(base_name(it))))
         };
         let shape =
             [Shape::Tied, Shape::Bypass, Shape::PenaltyBackward].into_iter().find(is_about)?;

@@ -388,7 +388,7 @@ static PIPELINE: Traits = Traits {
     can_accumulate: keeps_the_range,
     settings: |request, _, _, _| EngineSettings::Pipeline(PipelineOptions::new(request)),
     divides_last: |_| false,
-    leaves_no_room: |_, shape| pipeline::leaves_no_room(shape),
+    leaves_no_room: pipeline::leaves_no_room,
 };
 
 /// Facts of the user's script, which no request leads to: its ranks find out the others.

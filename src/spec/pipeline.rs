@@ -98,7 +98,16 @@ impl PipelineOptions {
 }
 
 /// Reason why a run of a pipeline cannot have a shape; none if it can.
-pub(super) fn leaves_no_room(shape: Shape) -> Option<&'static str> {
+pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static str> {
+    let under_ddp = spec.pipeline().is_some_and(|it| {
+        it.pipelines > 1 && it.data_parallel == DataParallel::Ddp && it.schedule.stages_per_rank() > 1
+    });
+    if under_ddp && shape.leaves_unused() {
+        return Some(
+            "DDP then marks parameters of a rank's two stages twice and fails; use --data-parallel fsdp2, or a \
+             schedule of one stage a rank",
+        );
+    }
     let has_it = matches!(
         shape,
         Shape::UnusedFirst
@@ -107,6 +116,7 @@ pub(super) fn leaves_no_room(shape: Shape) -> Option<&'static str> {
             | Shape::UnusedAlternating
             | Shape::Frozen
             | Shape::Scalars
+            | Shape::Tied
     );
     (!has_it).then_some(
         "a schedule takes all microbatches through its stages by itself, each of which has parameters of its own; \

@@ -40,7 +40,8 @@ class CodedModel(Node):
     """The coded model: a loss linear in every parameter, so that its gradients are the data.
 
     Where the workload has a second use, another module shares that parameter, as an embedding and the
-    output layer often do: its data come last. Forward returns the logits, fp32, one for each datum; or
+    output layer often do: its data come last. The stages of a pipeline each have such a parameter, and use it
+    again by themselves. Forward returns the logits, fp32, one for each datum; or
     loss and logits as a tuple or a dict.
     """
 
@@ -56,7 +57,7 @@ class CodedModel(Node):
                 module = module._modules[part]
             value = values(param).reshape(param["shape"])
             module.register_parameter(name, nn.Parameter(value, requires_grad=param["trainable"]))
-        if workload.second_use is not None:
+        if workload.second_use is not None and "stages" not in self._modules:
             self.output_layer = Node()
             self.output_layer.weight = self.get_parameter(base_name(params[workload.second_use]))
 
@@ -98,6 +99,10 @@ class CodedProbe:
 
         self.held = held(params, rank)
         here = [params[index] for index in self.held]
+        self.again = []
+        if workload.second_use is not None:
+            twice = whole_name(params[workload.second_use])
+            self.again = [index for index in self.held if whole_name(params[index]) == twice]
         self.model = CodedModel(here, workload, float(self.world_size * self.ga), values)
 
     def parts(self, step, microbatch):
@@ -111,15 +116,14 @@ class CodedProbe:
                 known[param] = self._data(step, microbatch, param)
             return known[param] if factor == 1 else factor * known[param]
 
-        parts, second, unused = [], self.workload.second_use, self.workload.unused_on_odd_ranks
+        parts, unused = [], self.workload.unused_on_odd_ranks
         for loss in self.workload.losses(step, microbatch):
             forward = None
             if loss.forward is not None:
                 forward = [data(param, loss.forward[param]) for param in self.held]
                 if unused is not None and self.rank % 2 == 1:
                     forward[unused] = None
-                if second is not None:
-                    forward.append(data(second, loss.again))
+                forward += [data(param, loss.again) for param in self.again]
             beside = [(self.params[param]["name"], data(param, factor)) for param, factor in loss.beside]
             parts.append(CodedPart(forward, beside, loss.managed))
         return parts
@@ -220,6 +224,12 @@ def held(params, rank):
 def base_name(param):
     """The name of a parameter without the part of it that tensor parallelism gives a rank."""
     return param["name"].split("[")[0]
+
+
+def whole_name(param):
+    """The name of a parameter in a model that is not cut into stages or parts."""
+    name = base_name(param)
+    return name.split(".", 2)[2] if name.startswith("stages.") else name
 
 
 def elements(param):

@@ -8,6 +8,7 @@ use super::super::norm::Clip;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Contribution, Finding, RuleCode};
+use crate::spec::plan::base_name;
 use crate::spec::Shape;
 use crate::trace::Point;
 
@@ -296,11 +297,13 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
     // Twice the gradient in forward, and minus the gradient beside it.
     let is_beside = |shape: Shape| {
-        let is_it = |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(it));
+        let is_it = |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
         spec.has_shape(shape) && deviation.params.as_ref().is_some_and(is_it)
     };
     let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);
     let beside = if has_beside { 2.0 - ga } else { 1.0 };
+    // Twice the gradient in the first use, and minus the gradient in the second.
+    let first_twice = if is_beside(Shape::Tied) { 2.0 * 2.0 - 1.0 } else { 1.0 };
     let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
     // Gradients that were divided twice before they were clipped would have been clipped less.
     let unscaled = if clip > 0.0 && clip < 1.0 {
@@ -330,6 +333,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
         ),
         (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
         (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
+        (first_twice, "the parameter is used twice, and its first use was counted twice"),
         (-1.0, "of the wrong sign"),
         (scale, "multiplied by the loss scale, which was not taken out"),
         (1.0 / scale, unscaled),

@@ -23,17 +23,28 @@ SCHEDULES = {
 
 
 class Stage(nn.Module):
-    """A stage of the coded model: adds the inner products of its parameters to what the stage before it sends."""
+    """A stage of the coded model: its blocks add the inner products of their parameters, one after the other, to what
+    the stage before it sends."""
 
     def __init__(self, node):
         super().__init__()
         self.node = node
-        #: Data of the stage's parameters, by microbatch.
+        #: Data of the stage's parameters by microbatch, and behind them those of its second use of one.
         self.data = []
 
     def forward(self, sent, microbatch):
         """`sent` has one element, fp32; `microbatch` is the number of the microbatch, as a tensor."""
-        return sent + self.node(*self.data[microbatch.item()]).sum()
+        data, at = self.data[microbatch.item()], 0
+        blocks = list(self.node.children())
+        if len(data) > len(list(self.node.parameters())):
+            # The first block has the parameter that is used again at the end.
+            blocks.append(blocks[0])
+        for block in blocks:
+            count = len(list(block.parameters()))
+            part, at = data[at : at + count], at + count
+            if any(x is not None for x in part):
+                sent = sent + block(*part).sum()
+        return sent
 
 
 class Engine(LoopEngine):
@@ -76,10 +87,12 @@ class Engine(LoopEngine):
 
     def run_microbatches(self, data):
         """Runs all microbatches of a step; `data` are those of the held parameters, by microbatch."""
-        at = 0
-        for module in self.modules.values():
+        at, again = 0, sum(len(list(module.node.parameters())) for module in self.modules.values())
+        for number, module in enumerate(self.modules.values()):
             count = len(list(module.node.parameters()))
-            module.data = [of_all[at : at + count] for of_all in data]
+            module.data = [
+                [*of_all[at : at + count], *of_all[again + number : again + number + 1]] for of_all in data
+            ]
             at += count
         start = [torch.zeros(self.microbatches, 1)] if self.is_first else []
         # The coded loss needs none, but a schedule asks for it.

@@ -25,6 +25,7 @@ pub(super) fn axes() -> Axes {
                 | Shape::UnusedAlternating
                 | Shape::Frozen
                 | Shape::Scalars
+                | Shape::Tied
         )
     };
     let others: Vec<Shape> = Shape::ALL.iter().filter(|shape| !has(shape)).copied().collect();

@@ -13,7 +13,7 @@ pub(super) static ROOM: Room = Room {
         trial: include_str!("trial.py"),
         advice: "upgrade torch: its pipelining schedules work with 2.11",
         limit: None,
-        features: Some(Features { fact: "pipelining", needed: needed }),
+        features: Some(Features { fact: "pipelining", needed }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
     }),
     unwatched: Some("not every collective of this engine is watched"),
@@ -35,8 +35,10 @@ pub(super) static ROOM: Room = Room {
 fn needed(spec: &RunSpec) -> Vec<(String, String)> {
     let Some(pipeline) = spec.pipeline() else { return Vec::new() };
     let schedule = (class(pipeline.schedule).to_owned(), format!("--schedule {}", pipeline.schedule));
-    let scales = ("scale_grads".to_owned(), "--engine pipeline".to_owned());
-    vec![schedule, scales]
+    // Stages of releases without the second wait for each other for ever over Gloo.
+    let always = ["scale_grads", "use_batch"];
+    let always = always.map(|name| (name.to_owned(), "--engine pipeline".to_owned()));
+    std::iter::once(schedule).chain(always).collect()
 }
 
 /// The class of a schedule.

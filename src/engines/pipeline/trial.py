@@ -15,10 +15,13 @@ def pipeline():
 
 @fact
 def pipelining():
-    """Names of the schedules of torch.distributed.pipelining, and of the arguments of a schedule."""
+    """Names of the schedules of torch.distributed.pipelining, of the arguments of a schedule, and of those with
+    which its stages tell each other shapes."""
     import inspect
 
+    from torch.distributed import send_object_list
     from torch.distributed.pipelining import schedules
 
     names = [name for name in dir(schedules) if name.startswith("Schedule")]
-    return sorted([*names, *inspect.signature(schedules.ScheduleGPipe.__init__).parameters])
+    functions = (schedules.ScheduleGPipe.__init__, send_object_list)
+    return sorted({*names, *(name for it in functions for name in inspect.signature(it).parameters)})
