@@ -186,6 +186,49 @@ fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
 
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn each_part_of_a_model_has_the_gradients_of_the_ranks_that_hold_it() {
+    let mut cases = vec![
+        "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 2 --shape unused-first,frozen",
+        "--engine pipeline --nproc-per-node 4 --pipelines 2 --data-parallel fsdp2 \
+         --schedule interleaved-zero-bubble",
+    ];
+    if full() {
+        cases.extend([
+            "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 4 --ga 3 --gradient-clipping 1",
+            "--engine fsdp2 --nproc-per-node 8 --tensor-parallel 2 --replicas 2 --ga 1",
+            "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 2 --observe outcome",
+            "--engine pipeline --observe outcome",
+            "--engine pipeline --nproc-per-node 4 --ga 8 --schedule interleaved-1f1b --shape tied",
+            "--engine pipeline --schedule gpipe --ga 1 --shape scalars,unused-alternating",
+            "--engine pipeline --nproc-per-node 4 --pipelines 2 --schedule looped-bfs --steps 3",
+        ]);
+    }
+    for args in cases {
+        let run = zprobe(args);
+        run.assert_clean(args);
+        let last = run.report.contributions.iter().find(|it| it.step == 1);
+        let weights = last.into_iter().flat_map(|it| &it.weights).flatten();
+        let (due, not_due): (Vec<f64>, Vec<f64>) = weights.partition(|weight| **weight == 1.0);
+        assert!(!due.is_empty() && !not_due.is_empty(), "{args}: {due:?} {not_due:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn stages_whose_gradients_pass_ddp_by_are_found() {
+    let run = zprobe(
+        "--engine pipeline --nproc-per-node 4 --pipelines 2 --steps 1 --data-parallel ddp \
+         --schedule interleaved-zero-bubble",
+    );
+    let first = &run.report.findings[0];
+    assert_eq!((run.code, first.code.as_str()), (1, "ZP104"), "{first:?}");
+    assert!(first.message.contains("its own rank's 2 times over"), "{}", first.message);
+    let known: Vec<&str> = first.known.iter().map(|known| known.name.as_str()).collect();
+    assert_eq!(known, ["pipeline-zero-bubble-ddp"]);
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
     let mut cases = vec![
         "--engine ddp --model mlp",

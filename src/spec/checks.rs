@@ -1,8 +1,8 @@
 //! Checks for settings and shapes that an engine cannot have.
 
-use super::{Model, 
-    CommHook, Dataflow, DdpOptions, DelayedParameters, Dtype, Engine, Invalid, Offload, RunSpec,
-    Shape, SpecRequest,
+use super::{
+    CommHook, Dataflow, DdpOptions, DelayedParameters, Dtype, Engine, Invalid, Model, Offload,
+    RunSpec, Shape, SpecRequest,
 };
 
 /// Bytes in a MiB.
@@ -170,8 +170,13 @@ pub(super) fn check_fsdp2(spec: &RunSpec) -> Vec<Invalid> {
             "each replica has equally many ranks; use a number that divides --nproc-per-node",
         ),
         (
-            parts > 1 && spec.world_size.is_multiple_of(replicas) && !spec.world_size.is_multiple_of(replicas * parts),
-            format!("--tensor-parallel {parts} with {} ranks and --replicas {replicas}", spec.world_size),
+            parts > 1
+                && spec.world_size.is_multiple_of(replicas)
+                && !spec.world_size.is_multiple_of(replicas * parts),
+            format!(
+                "--tensor-parallel {parts} with {} ranks and --replicas {replicas}",
+                spec.world_size
+            ),
             "each part of a replica is on equally many ranks; use a number of ranks that is a multiple of both \
              multiplied",
         ),

@@ -359,9 +359,13 @@ static FSDP2: Traits = Traits {
     // The division after the reduction is by the odd part of `W`.
     divides_last: |_| true,
     leaves_no_room: |spec, shape| match shape {
-        Shape::Tied | Shape::UnusedOnOddRanks | Shape::InfinityOnOneRank if spec.model_parallel() > 1 => Some(
-            "with --tensor-parallel each rank has a part of the parameter that it is about; drop one of the two",
-        ),
+        Shape::Tied | Shape::UnusedOnOddRanks | Shape::InfinityOnOneRank
+            if spec.model_parallel() > 1 =>
+        {
+            Some(
+                "with --tensor-parallel each rank has a part of the parameter that it is about; drop one of the two",
+            )
+        }
         Shape::Bypass => Some(
             "outside of forward, FSDP2's parameters are shards that no loss can use; use --engine \
              ddp",

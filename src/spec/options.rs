@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::deepspeed::Member;
 use super::{
-    Dataflow, Dtype, Engine, EngineSettings, Fault, PipelineOptions, RunSpec, ScriptOptions, Shape, SpecRequest,
-    named_enum,
+    Dataflow, Dtype, Engine, EngineSettings, Fault, PipelineOptions, RunSpec, ScriptOptions, Shape,
+    SpecRequest, named_enum,
 };
 
 /// Settings of zprobe's own engine.

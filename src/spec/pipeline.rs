@@ -100,7 +100,9 @@ impl PipelineOptions {
 /// Reason why a run of a pipeline cannot have a shape; none if it can.
 pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static str> {
     let under_ddp = spec.pipeline().is_some_and(|it| {
-        it.pipelines > 1 && it.data_parallel == DataParallel::Ddp && it.schedule.stages_per_rank() > 1
+        it.pipelines > 1
+            && it.data_parallel == DataParallel::Ddp
+            && it.schedule.stages_per_rank() > 1
     });
     if under_ddp && shape.leaves_unused() {
         return Some(

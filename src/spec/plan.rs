@@ -267,7 +267,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::{Engine, Model, Shape, SpecRequest};
+    use crate::spec::{Engine, Model, Schedule, Shape, SpecRequest};
 
     fn plan(world_size: usize, ga: usize, steps: usize) -> (RunSpec, Plan) {
         let request = SpecRequest {
@@ -354,6 +354,41 @@ mod tests {
         assert_eq!(expected(Point::Accumulator, 1, 1, 1), [0., 0., 0., 0., 0., 0., 2., 2.]);
         assert_eq!(expected(Point::OptimizerInput, 1, 1, 0), [0., 0., 0., 0., 1., 1., 1., 1.]);
         assert_eq!(expected(Point::Reduced, 0, 0, 1), [1., 0., 1., 0., 0., 0., 0., 0.]);
+    }
+
+    #[test]
+    fn a_part_of_a_model_is_due_the_gradients_of_the_ranks_that_hold_it() {
+        let request = |engine| SpecRequest {
+            engine: Some(engine),
+            world_size: Some(4),
+            gradient_accumulation_steps: Some(2),
+            steps: Some(1),
+            ..SpecRequest::default()
+        };
+        let fsdp2 = SpecRequest { tensor_parallel: Some(2), ..request(Engine::Fsdp2) };
+        let pipeline = SpecRequest {
+            pipelines: Some(2),
+            schedule: Some(Schedule::ZbvZeroBubble),
+            gradient_accumulation_steps: Some(4),
+            ..request(Engine::Pipeline)
+        };
+        for (request, name, ranks) in [
+            (&fsdp2, "head.bias[tp=1]", [1, 3]),
+            (&pipeline, "stages.2.head.bias", [1, 3]),
+            (&pipeline, "stages.3.head.bias", [0, 2]),
+        ] {
+            let spec = request.clone().resolve().expect("a valid request");
+            let plan = Plan::new(&spec);
+            let number = plan.params().iter().position(|it| it.name == name).expect(name);
+            assert_eq!(plan.params()[number].ranks, ranks);
+            assert_eq!(plan.params()[number].base_name(), "head.bias");
+            let ga = spec.gradient_accumulation_steps;
+            let weights = plan.expected(plan.usage(number), Point::OptimizerInput, 0, ga - 1, 0);
+            for (column, weight) in weights.iter().enumerate() {
+                let is_due = ranks.contains(&(column / ga));
+                assert_eq!(*weight, f64::from(u8::from(is_due)), "{name}: {weights:?}");
+            }
+        }
     }
 
     #[test]

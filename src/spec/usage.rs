@@ -82,7 +82,8 @@ impl Usage {
 
     /// Usage of a parameter by the engine's forward, whether or not a gradient results from it.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
-        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
+        let about =
+            |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
         Self {
             ever: !about(Shape::UnusedAlways),
             first: !about(Shape::UnusedFirst),

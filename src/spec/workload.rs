@@ -172,7 +172,8 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     let mut factors = Vec::new();
     let (mut again, mut beside, mut penalty) = (None, None, None);
     for (index, param) in plan.params().iter().enumerate() {
-        let about = |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
+        let about =
+            |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
         let holder = param.ranks.first().copied().unwrap_or(0);
         if !Usage::in_forward(spec, param).uses(step, holder, microbatch, ga) {
             factors.push(0.0);
@@ -258,8 +259,9 @@ mod tests {
                 }
                 for (index, param) in plan.params().iter().enumerate().filter(|(_, it)| it.trainable) {
                     let usage = plan.usage(index);
-                    let own = plan.expected(usage, Point::LocalGradient, step, microbatch, 0);
-                    let wanted = own[spec.column(step, 0, microbatch)] / spec.world_size as f64;
+                    let rank = param.ranks.first().copied().unwrap_or(0);
+                    let own = plan.expected(usage, Point::LocalGradient, step, microbatch, rank);
+                    let wanted = own[spec.column(step, rank, microbatch)] / spec.world_size as f64;
                     prop_assert_eq!(sums[index], wanted, "{}", &param.name);
                 }
             }

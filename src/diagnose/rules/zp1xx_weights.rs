@@ -8,8 +8,8 @@ use super::super::norm::Clip;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
 use crate::report::{Contribution, Finding, RuleCode};
-use crate::spec::plan::base_name;
 use crate::spec::Shape;
+use crate::spec::plan::base_name;
 use crate::trace::Point;
 
 /// The rules of this family: each has a name, its page, and the rules that explain its findings.
@@ -297,7 +297,8 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
     // Twice the gradient in forward, and minus the gradient beside it.
     let is_beside = |shape: Shape| {
-        let is_it = |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
+        let is_it =
+            |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
         spec.has_shape(shape) && deviation.params.as_ref().is_some_and(is_it)
     };
     let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);

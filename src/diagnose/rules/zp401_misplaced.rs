@@ -34,8 +34,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         [1, all, replicas]
     };
     // A script may have groups of ranks that hold the same.
-    let is_right =
-        |span: &Span| is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()));
+    let is_right = |span: &Span| {
+        is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
+    };
     let shared: Vec<Span> = held.into_iter().filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),

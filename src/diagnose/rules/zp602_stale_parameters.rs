@@ -11,8 +11,8 @@ use super::super::placement::Fragment;
 use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
 use crate::report::RuleCode;
-use crate::spec::plan::Param;
 use crate::spec::Dtype;
+use crate::spec::plan::Param;
 use crate::trace::{Differing, LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {

@@ -51,9 +51,13 @@ fn methods(spec: &RunSpec) -> Vec<(String, String)> {
 
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
+    if fsdp2.tensor_parallel > 1 {
+        return Err("the script has no tensor parallelism; --tensor-parallel 1 may show the same"
+            .to_owned());
+    }
     let reduce = torch(spec.narrowest_comm_dtype());
     Ok(include_str!("standalone.py")
         .replace("torch.bfloat16  #: compute_dtype", torch(spec.dtype))
         .replace("torch.float32  #: reduce_dtype", reduce)
-        .replace("{}  #: settings", &arguments(&fsdp2, &[])))
+        .replace("{}  #: settings", &arguments(&fsdp2, &["tensor_parallel"])))
 }

@@ -8,7 +8,9 @@ pub(super) fn axes() -> Axes {
     let schedules: Vec<String> = schedules.collect();
     let bases: Vec<_> = schedules
         .iter()
-        .flat_map(|schedule| [("bf16", "--dtype bf16"), ("fp32", "--dtype fp32")].map(|dtype| (schedule, dtype)))
+        .flat_map(|schedule| {
+            [("bf16", "--dtype bf16"), ("fp32", "--dtype fp32")].map(|dtype| (schedule, dtype))
+        })
         .map(|(schedule, dtype)| choices(&[(&schedule["--schedule ".len()..], schedule), dtype]))
         .collect();
     let ranks = ("4 ranks", "--nproc-per-node 4 --ga 8");

@@ -27,14 +27,16 @@ pub(super) static ROOM: Room = Room {
     },
     parameters_in: |spec| spec.dtype,
     standalone: |_| {
-        Err("the script has no pipelines; send the run directory's rank-program with the report".to_owned())
+        Err("the script has no pipelines; send the run directory's rank-program with the report"
+            .to_owned())
     },
 };
 
 /// Classes and arguments of torch's schedules that a run needs and that not every release has.
 fn needed(spec: &RunSpec) -> Vec<(String, String)> {
     let Some(pipeline) = spec.pipeline() else { return Vec::new() };
-    let schedule = (class(pipeline.schedule).to_owned(), format!("--schedule {}", pipeline.schedule));
+    let schedule =
+        (class(pipeline.schedule).to_owned(), format!("--schedule {}", pipeline.schedule));
     // Stages of releases without the second wait for each other for ever over Gloo.
     let always = ["scale_grads", "use_batch"];
     let always = always.map(|name| (name.to_owned(), "--engine pipeline".to_owned()));

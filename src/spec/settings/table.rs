@@ -14,8 +14,9 @@ use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
-    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, Schedule, DeviceChoice, Dtype, Engine, Fault, Gpus,
-    Invalid, LossScale, Model, Observation, Offload, Optimizer, Shape,
+    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
+    Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Schedule,
+    Shape,
 };
 
 /// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.

@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
-    BackendChoice, CommHook, DataParallel, Schedule, Dataflow, DelayedParameters, DeviceChoice, Dtype, Engine, Fault,
-    LossScale, Model, Observation, Offload, Optimizer, Shape,
+    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
+    Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule, Shape,
 };
 
 /// A value that a setting can have.
