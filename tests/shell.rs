@@ -52,7 +52,7 @@ fn bash_completes_commands_flags_and_values() {
     assert_eq!(bash(&["zprobe", "di"]), ["diagnose"]);
     assert_eq!(bash(&["zprobe", "run", "--deepspeed-c"]), ["--deepspeed-config"]);
     let engines = bash(&["zprobe", "run", "--engine", ""]);
-    assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2"]);
+    assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2", "pipeline"]);
     assert_eq!(bash(&["zprobe", "pool"]), [""; 0], "nobody calls pool-worker");
 }
 

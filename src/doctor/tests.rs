@@ -42,7 +42,7 @@ fn text(machine: &Machine, python: &Result<Python, NoAnswer>) -> String {
 fn where_all_is_well_there_is_nothing_to_do() {
     let python = python(
         r#""torch": {"value": "2.11.0"}, "backends": {"value": ["gloo", "nccl"]},
-           "gpus": {"value": ["H100"]}, "ddp": {"value": true}, "fsdp2": {"value": true},
+           "gpus": {"value": ["H100"]}, "ddp": {"value": true}, "fsdp2": {"value": true}, "pipeline": {"value": true},
            "deepspeed": {"value": "0.19.8"}"#,
     );
     let checks = [engines(&machine(), &python), surroundings(&machine(), &python)].concat();
@@ -102,7 +102,7 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
     let old = python(
         r#""torch": {"value": "2.6.0"}, "backends": {"value": []}, "gpus": {"value": []},
            "ddp": {"value": true}, "fsdp2": {"problem": "AttributeError: record_event"},
-           "deepspeed": {"problem": "ImportError: cannot import name 'log'"}"#,
+           "pipeline": {"value": true}, "deepspeed": {"problem": "ImportError: cannot import name 'log'"}"#,
     );
     let empty = python(
         r#""torch": {"problem": "ModuleNotFoundError: No module named 'torch'"},

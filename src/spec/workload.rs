@@ -19,7 +19,7 @@ pub struct Workload {
     /// Losses of rank 0 in the first steps, which all others repeat; each step is a list of stretches of
     /// equal microbatches.
     steps: Vec<Vec<Stretch>>,
-    /// The parameter that a second module uses too.
+    /// The parameter that a second module uses too, or that of the first stage of a pipeline.
     pub second_use: Option<usize>,
     /// The parameter that the forward of ranks with an odd number does not use.
     pub unused_on_odd_ranks: Option<usize>,
@@ -48,8 +48,8 @@ pub struct Loss {
     /// Factor of each parameter's data in the engine's forward, which does not use parameters with
     /// the factor 0; none where no forward precedes the backward.
     forward: Option<Factors>,
-    /// The term of the second module in the same forward.
-    again: Option<Term>,
+    /// The terms of second modules in the same forward: one, or one in each stage of a pipeline.
+    again: Vec<Term>,
     /// Terms that are computed outside the engine's forward.
     beside: Vec<Term>,
     /// True if the loss reaches the parameters; otherwise it reaches only a tensor that the engine
@@ -170,7 +170,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     let ga = spec.gradient_accumulation_steps;
     let managed = !(spec.has_shape(Shape::Unmanaged) && microbatch + 1 == ga);
     let mut factors = Vec::new();
-    let (mut again, mut beside, mut penalty) = (None, None, None);
+    let (mut again, mut beside, mut penalty) = (Vec::new(), Vec::new(), Vec::new());
     for (index, param) in plan.params().iter().enumerate() {
         let about =
             |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
@@ -188,7 +188,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
         let mut factor = 1.0;
         let is_there = |shape: Shape| about(shape) && (managed || shape == Shape::Tied);
         for (_, place) in elsewhere.into_iter().filter(|(shape, _)| is_there(*shape)) {
-            *place = Some((index, -1.0));
+            place.push((index, -1.0));
             factor = 2.0;
         }
         factors.push(factor);
@@ -197,15 +197,15 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
         let times = |(param, factor): Term| (param, part * factor);
         Loss {
             forward: Some(counted(factors.iter().map(|factor| part * factor))),
-            again: again.map(times),
-            beside: beside.map(times).into_iter().collect(),
+            again: again.iter().copied().map(times).collect(),
+            beside: beside.iter().copied().map(times).collect(),
             managed,
         }
     };
     let mut losses: Vec<Loss> = parts(spec).iter().map(part).collect();
-    losses.extend(penalty.map(|term| Loss {
+    losses.extend(penalty.into_iter().map(|term| Loss {
         forward: None,
-        again: None,
+        again: Vec::new(),
         beside: vec![term],
         managed: true,
     }));

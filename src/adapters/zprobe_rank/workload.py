@@ -34,7 +34,7 @@ class Loss:
 
     `forward` is a list with the factor of each parameter's data, 0 for parameters that the forward does
     not use, or None where no forward precedes. `again` is the factor of the second module's term in the
-    same forward; 0 without one. `beside` is a list of (parameter, factor). A loss that is not `managed`
+    same forward, alike in each stage of a pipeline; 0 without one. `beside` is a list of (parameter, factor). A loss that is not `managed`
     reaches only a tensor that the engine was never given.
     """
 
@@ -42,5 +42,5 @@ class Loss:
         self.forward = None
         if sent["forward"] is not None:
             self.forward = [factor for count, factor in sent["forward"] for _ in range(count)]
-        self.again = 0 if sent["again"] is None else sent["again"][1]
+        self.again = sent["again"][0][1] if sent["again"] else 0
         self.beside, self.managed = sent["beside"], sent["managed"]
