@@ -40,7 +40,8 @@ impl Part {
     /// The part that a parameter belongs to; none if every rank holds the parameter.
     fn of(spec: &RunSpec, param: &Param) -> Option<Self> {
         let parts = spec.model_parallel();
-        param.ranks.first().map(|rank| Self { parts, number: rank % parts })
+        let first = param.ranks.first().filter(|_| parts > 1)?;
+        Some(Self { parts, number: first % parts })
     }
 
     /// True if a rank holds this part.

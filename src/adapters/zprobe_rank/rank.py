@@ -1,12 +1,10 @@
 """One rank, from joining the others to its last event."""
 
-import contextlib
 import functools
 import importlib
 import json
 import os
 import platform
-import time
 import traceback
 
 import torch
@@ -20,6 +18,7 @@ from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
 from zprobe_rank.sampler import Pieces, Sampler, ends
 from zprobe_rank.selection import Selection
+from zprobe_rank.step import take_step
 from zprobe_rank.workload import Workload
 
 
@@ -108,77 +107,6 @@ def poison_memory(channel):
     # torch fills memory only where it is asked for deterministic algorithms too.
     torch.use_deterministic_algorithms(True, warn_only=True)
     deterministic.fill_uninitialized_memory = True
-
-
-def take_step(spec, step, engine, probe, observer, channel):
-    """Takes one optimizer step: forward and backward of every microbatch, then the engine's step."""
-    accumulation_steps = spec["gradient_accumulation_steps"]
-    watch = Stopwatch()
-    if engine.schedules_microbatches:
-        take_scheduled_step(spec, step, engine, probe, observer, channel, watch)
-        return
-    for microbatch in range(accumulation_steps):
-        boundary = microbatch + 1 == accumulation_steps
-        engine.begin(step, microbatch)
-        with watch.stopped():
-            # Done here as by a data loader.
-            parts = probe.parts(step, microbatch)
-        for number, data in enumerate(parts):
-            last = number + 1 == len(parts)
-            channel.emit("phase-entered", step=step, microbatch=microbatch, phase="forward")
-            with engine.accumulation(final=boundary and last):
-                loss = probe.loss(engine, data)
-                observer.before_backward(step, microbatch, loss, data)
-                channel.emit("phase-entered", step=step, microbatch=microbatch, phase="backward")
-                try:
-                    engine.backward(loss)
-                finally:
-                    observer.after_backward(step, microbatch, last)
-        if boundary:
-            observer.before_step(step, microbatch)
-            channel.emit("phase-entered", step=step, microbatch=microbatch, phase="optimizer-step")
-        try:
-            engine.step(boundary)
-        except BaseException:
-            observer.failed_step(step)
-            raise
-    engine_ns = watch.elapsed_ns()
-    observer.after_step(step)
-    channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
-
-
-def take_scheduled_step(spec, step, engine, probe, observer, channel, watch):
-    """Takes one optimizer step of an engine that takes all microbatches forward and backward in one call."""
-    last = spec["gradient_accumulation_steps"] - 1
-    at = dict(step=step, microbatch=last)
-    with watch.stopped():
-        data = [part.forward for microbatch in range(last + 1) for part in probe.parts(step, microbatch)]
-    channel.emit("phase-entered", phase="backward", **at)
-    engine.run_microbatches(data)
-    observer.before_step(**at)
-    channel.emit("phase-entered", phase="optimizer-step", **at)
-    engine.step(True)
-    engine_ns = watch.elapsed_ns()
-    observer.after_step(step)
-    channel.emit("step-timed", step=step, engine_ns=engine_ns, total_ns=watch.elapsed_ns())
-
-
-class Stopwatch:
-    """Measures the time since it was made, without the time during which it was stopped."""
-
-    def __init__(self):
-        self.started = time.perf_counter_ns()
-
-    @contextlib.contextmanager
-    def stopped(self):
-        """Does not count the time spent inside the context."""
-        before = time.perf_counter_ns()
-        yield
-        self.started += time.perf_counter_ns() - before
-
-    def elapsed_ns(self):
-        """Measured time in nanoseconds."""
-        return time.perf_counter_ns() - self.started
 
 
 class Observer:

@@ -23,6 +23,9 @@ pub(super) fn axes() -> Axes {
         "all-reduced at the boundary",
         "--replicas 2 --reduce-every-microbatch true --all-reduce-at-boundary true",
     );
+    let tensor = ("tensor parallelism", "--nproc-per-node 4 --tensor-parallel 2");
+    let tensor_and_replicas =
+        ("tensor parallelism, two replicas", "--nproc-per-node 4 --tensor-parallel 2 --replicas 2");
     let sum = ("forced sum", "--force-sum-reduction true");
     let divisor = ("sum over the ranks", "--force-sum-reduction true --gradient-divide-factor 1");
     let one_shard = ("one shard, own divisor", "--replicas 2 --gradient-divide-factor 8");
@@ -38,12 +41,13 @@ pub(super) fn axes() -> Axes {
             choices(&[keep]),
             choices(&[kept]),
             choices(&[every, replicas, at_boundary, hook]),
+            choices(&[tensor, tensor_and_replicas]),
             choices(&[sum, divisor, one_shard]),
             choices(&[state]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             clipping(),
         ],
-        partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, clips]),
+        partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, tensor, clips]),
         shapes: shapes_without(&[
             Shape::LateNoSync,
             Shape::Experts,
