@@ -2,7 +2,7 @@
 
 use super::{
     CommHook, Dataflow, DdpOptions, DelayedParameters, Dtype, Engine, Invalid, Model, Offload,
-    RunSpec, Shape, SpecRequest,
+    RunSpec, SequenceGroups, Shape, SpecRequest,
 };
 
 /// Bytes in a MiB.
@@ -141,17 +141,53 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
             "the experts are a parameter group of their own already; drop one of the two",
         )];
     }
-    let Some(scale) = spec.override_loss_scale() else { return Vec::new() };
+    let mut problems = check_sequences(spec);
+    let Some(scale) = spec.override_loss_scale() else { return problems };
     let offload = Some(spec.offload);
     let dataflow = Dataflow::of_deepspeed(spec.stage, spec.dtype, spec.grad_accum_dtype, offload);
-    if spec.stage > 0 && dataflow != Dataflow::Accumulator {
-        return Vec::new();
+    if spec.stage == 0 || dataflow == Dataflow::Accumulator {
+        problems.push(Invalid::contradiction(
+            format!("--override-loss-scale {scale}"),
+            "DeepSpeed's optimizers of these settings take none; use --stage 2 or 3, or --stage 1 with \
+             --grad-accum-dtype bf16",
+        ));
     }
-    vec![Invalid::contradiction(
-        format!("--override-loss-scale {scale}"),
-        "DeepSpeed's optimizers of these settings take none; use --stage 2 or 3, or --stage 1 with \
-         --grad-accum-dtype bf16",
-    )]
+    problems
+}
+
+/// Refuses groups of ranks for sequence parallelism that DeepSpeed or the codes cannot have.
+fn check_sequences(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(deepspeed) = spec.deepspeed() else { return Vec::new() };
+    let (ranks, groups) = (deepspeed.sequence_parallel, deepspeed.sequence_groups);
+    let rows = [
+        (
+            !spec.world_size.is_multiple_of(ranks),
+            format!("--sequence-parallel {ranks} with {} ranks", spec.world_size),
+            "each sequence is cut for equally many ranks; use a number that divides --nproc-per-node",
+        ),
+        (
+            !ranks.is_power_of_two(),
+            format!("--sequence-parallel {ranks}"),
+            "codes stay exact only if it is a power of two",
+        ),
+        (
+            ranks == 1 && groups != SequenceGroups::Mpu,
+            format!("--sequence-groups {groups}"),
+            "a single rank has the whole of a sequence; add --sequence-parallel 2",
+        ),
+        (
+            ranks > 1 && spec.has_shape(Shape::Experts),
+            "--sequence-parallel with --shape experts".to_owned(),
+            "the experts' group is all ranks; drop one of the two",
+        ),
+        (
+            ranks > 1 && spec.model == Model::Mlp,
+            "--sequence-parallel with --model mlp".to_owned(),
+            "the coded loss alone makes up for the factor of DeepSpeed's average; drop one of the two",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
 }
 
 /// Refuses settings of FSDP2 that contradict each other, or that CPU ranks cannot have.

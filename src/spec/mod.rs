@@ -40,7 +40,7 @@ pub use fault::Fault;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
     Buckets, CommHook, DdpOptions, DeepSpeedOptions, DelayedParameters, Flow, Fsdp2Options,
-    LossScale, NativeOptions, Observation, Offload,
+    LossScale, NativeOptions, Observation, Offload, SequenceGroups,
 };
 pub(crate) use options::{any_engine, any_engine_schema};
 pub use pipeline::{DataParallel, PipelineOptions, Schedule};

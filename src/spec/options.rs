@@ -61,6 +61,20 @@ pub struct DeepSpeedOptions {
     pub override_loss_scale: Option<f64>,
     /// Keys of the configuration that have no flag of their own.
     pub set: Vec<Member>,
+    /// Number of ranks that each have a part of the same sequences (Ulysses); 1 for none.
+    pub sequence_parallel: usize,
+    /// The way in which DeepSpeed is told of these ranks.
+    pub sequence_groups: SequenceGroups,
+}
+
+named_enum! {
+    /// The way in which DeepSpeed is told which ranks have parts of the same sequences.
+    pub enum SequenceGroups {
+        /// By an object with the groups (`mpu`): DeepSpeed's own `parallel_state_sp`.
+        Mpu = "mpu",
+        /// By the sides of a device mesh (`mesh_param`).
+        Mesh = "mesh",
+    }
 }
 
 impl NativeOptions {
@@ -100,6 +114,7 @@ impl DeepSpeedOptions {
     /// The settings that a request asks for, without the configuration: that is filled in last,
     /// because it follows from the other settings.
     pub(super) fn new(request: &SpecRequest) -> Self {
+        let asked = request.or_default(Engine::DeepSpeed);
         Self {
             config: None,
             overlap_comm: request.overlap_comm,
@@ -108,6 +123,8 @@ impl DeepSpeedOptions {
             immediate_grad_update: request.immediate_grad_update,
             override_loss_scale: request.override_loss_scale,
             set: request.deepspeed_set.clone(),
+            sequence_parallel: asked.sequence_parallel(),
+            sequence_groups: asked.sequence_groups(),
         }
     }
 }
@@ -454,6 +471,13 @@ pub(super) struct Written {
     /// Loss scale that the training loop sets by itself (DeepSpeed's `override_loss_scale`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     override_loss_scale: Option<f64>,
+    /// Number of ranks that each have a part of the same sequences; none for engines other than DeepSpeed, and in
+    /// older traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sequence_parallel: Option<usize>,
+    /// The way in which DeepSpeed is told of these ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sequence_groups: Option<SequenceGroups>,
     /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deepspeed_set: Vec<Member>,
@@ -510,6 +534,8 @@ impl From<EngineSettings> for Written {
                 immediate_grad_update: deepspeed.immediate_grad_update,
                 override_loss_scale: deepspeed.override_loss_scale,
                 deepspeed_set: deepspeed.set,
+                sequence_parallel: Some(deepspeed.sequence_parallel),
+                sequence_groups: Some(deepspeed.sequence_groups),
                 ..none
             },
             EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
@@ -535,6 +561,8 @@ impl TryFrom<Written> for EngineSettings {
             immediate_grad_update: written.immediate_grad_update,
             override_loss_scale: written.override_loss_scale,
             deepspeed_set: written.deepspeed_set,
+            sequence_parallel: written.sequence_parallel,
+            sequence_groups: written.sequence_groups,
             allgather_bucket_size: written.allgather_bucket_size,
             inject: written.inject,
             ..SpecRequest::default()

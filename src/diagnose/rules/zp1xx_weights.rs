@@ -294,6 +294,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let shards = if replicas > 1.0 { world / replicas } else { 1.0 };
     let predivide =
         spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
+    let sequence = spec.deepspeed().map_or(1.0, |deepspeed| deepspeed.sequence_parallel as f64);
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
     // Twice the gradient in forward, and minus the gradient beside it.
     let is_beside = |shape: Shape| {
@@ -332,6 +333,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
             divisor.unwrap_or(world) / world,
             "divided by the number of ranks and not by the divisor that was asked for",
         ),
+        (1.0 / sequence, "averaged over the ranks of a sequence in place of summed"),
         (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
         (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
         (first_twice, "the parameter is used twice, and its first use was counted twice"),

@@ -44,8 +44,13 @@ class Engine(BaseEngine):
             place_experts(self.model, name, self.spec["world_size"])
             parameters = groups_for_optimizer(parameters)
         self.optimizer = self.make_optimizer(parameters)
+        # Traces of older releases, whose runs are made again, have none.
+        self.sequence_parallel = self.spec.get("sequence_parallel", 1)
         self.engine, self.wrapper, _, _ = deepspeed.initialize(
-            model=self.model, optimizer=self.optimizer, config=self.spec["deepspeed_config"]
+            model=self.model,
+            optimizer=self.optimizer,
+            config=self.spec["deepspeed_config"],
+            **sequence_groups(self.spec, self.sequence_parallel),
         )
         override = self.spec.get("override_loss_scale")
         if override is not None:
@@ -94,6 +99,8 @@ class Engine(BaseEngine):
 
     def backward(self, loss):
         self.scale = loss_scale(self.wrapper)
+        # DeepSpeed sums over the ranks of a sequence, and averages over the others.
+        loss = loss / self.sequence_parallel
         if "loss-backward" in self.spec["shapes"]:
             # A loss without a scale may go backward as it is, also where a release has no such method.
             scaled = self.engine.scale(loss) if hasattr(self.engine, "scale") else loss
@@ -147,7 +154,7 @@ class Engine(BaseEngine):
         """numel elements: those of BF16_Optimizer's accumulator, or of the parameters' own gradients in stages 0
         and 1; their dtype is that of `_gradient_buffer`."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else self._gradient_buffer()
+        return None if boundary else self._gradient_buffer(self.sequence_parallel)
 
     def before_step(self):
         """numel elements, as in `accumulated`. Where stages partition gradients, a rank holds its own part only;
@@ -190,16 +197,17 @@ class Engine(BaseEngine):
     def _not_observed(self, what, why):
         self.channel.emit("not-observed", what=what, why=why)
 
-    def _gradient_buffer(self):
-        """The rank's gradients in the model's order, or None where they are not whole. fp32 where they are
-        accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's dtype."""
+    def _gradient_buffer(self, factor=1):
+        """The rank's gradients in the model's order, times a power of two, or None where they are not whole. fp32
+        where they are accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's dtype."""
         wrapper = self.wrapper
         parameters = list(self.model.parameters())
         if hasattr(wrapper, "fp32_groups_gradients"):
             held = {}
             for group, gradients in zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients):
                 held.update((id(p), gradient) for p, gradient in zip(group, gradients))
-            return Pieces([or_zeros(held.get(id(p)), p, torch.float32) for p in parameters])
+            gradients = [or_zeros(held.get(id(p)), p, torch.float32) for p in parameters]
+            return Pieces(gradients, lambda flat: flat * factor)
         if self.spec["stage"] == 3 or getattr(wrapper, "partition_gradients", False):
             return None
         if getattr(wrapper, "use_grad_accum_attribute", False):
@@ -211,7 +219,18 @@ class Engine(BaseEngine):
         gradients = [or_zeros(gradient, p) for gradient, p in zip(gradients, parameters)]
         # Scales are powers of two, so that this is exact.
         scale = self.scale or 1.0
-        return Pieces(gradients, lambda flat: flat.float() / scale) if wide else Pieces(gradients)
+        return Pieces(gradients, lambda flat: (flat.float() / scale if wide else flat) * factor)
+
+
+def sequence_groups(spec, ranks):
+    """The argument with which DeepSpeed is told of groups of so many ranks that have parts of the same sequences."""
+    if ranks == 1:
+        return {}
+    if spec["sequence_groups"] == "mesh":
+        return dict(mesh_param=(spec["world_size"] // ranks, ranks))
+    groups = importlib.import_module("deepspeed.runtime.sequence_parallel.parallel_state_sp")
+    groups.initialize_sequence_parallel(sequence_parallel_size=ranks)
+    return dict(mpu=groups)
 
 
 def loss_scale(wrapper):

@@ -66,6 +66,13 @@ pub(super) fn axes() -> Axes {
                 "--deepspeed-set zero_optimization.use_multi_rank_bucket_allreduce=false",
             )]),
             choices(&[("alignment", "--deepspeed-set zero_optimization.parameter_alignment=true")]),
+            choices(&[
+                ("sequence parallelism", "--nproc-per-node 4 --sequence-parallel 2"),
+                (
+                    "sequence parallelism by a mesh",
+                    "--nproc-per-node 4 --sequence-parallel 2 --sequence-groups mesh",
+                ),
+            ]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[(
                 "small sub-groups",

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::source::loaded;
 use super::{Features, Limit, Package, Project, Python, Room};
-use crate::spec::{Dtype, RunSpec, Shape};
+use crate::spec::{Dtype, RunSpec, SequenceGroups, Shape};
 
 pub(super) static ROOM: Room = Room {
     title: "DeepSpeed",
@@ -39,6 +39,12 @@ pub(super) static ROOM: Room = Room {
     function: |_, class, point| functions::function(class?, point),
     parameters_in: |spec| spec.dtype,
     standalone: |spec| {
+        if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
+            return Err(
+                "the script has no sequence parallelism; --sequence-parallel 1 may show the same"
+                    .to_owned(),
+            );
+        }
         let config = spec.deepspeed_config().unwrap_or(&Value::Null);
         let config = format!("CONFIG = {}", loaded(config));
         let scale = spec.override_loss_scale();
@@ -49,8 +55,8 @@ pub(super) static ROOM: Room = Room {
     },
 };
 
-/// Keys of the configuration's section `zero_optimization`, and methods of the engine, that a run needs and that
-/// not every release has.
+/// Keys of the configuration's section `zero_optimization`, methods of the engine, arguments of `initialize` and
+/// modules that a run needs and that not every release has.
 fn features(spec: &RunSpec) -> Vec<(String, String)> {
     let set = spec.deepspeed_set();
     let zero = set.iter().filter(|member| member.path().starts_with("zero_optimization."));
@@ -59,5 +65,10 @@ fn features(spec: &RunSpec) -> Vec<(String, String)> {
     let method = spec
         .has_shape(coalesced)
         .then(|| ("coalesce_grad_reduction".to_owned(), format!("--shape {coalesced}")));
-    keys.chain(method).collect()
+    let sequences = spec.deepspeed().filter(|deepspeed| deepspeed.sequence_parallel > 1);
+    let groups = sequences.map(|deepspeed| match deepspeed.sequence_groups {
+        SequenceGroups::Mpu => ("parallel_state_sp".to_owned(), "--sequence-parallel".to_owned()),
+        SequenceGroups::Mesh => ("mesh_param".to_owned(), "--sequence-groups mesh".to_owned()),
+    });
+    keys.chain(method).chain(groups).collect()
 }

@@ -21,7 +21,11 @@ def deepspeed_fp16():
 @fact_without_torch
 def deepspeed_features():
     """Keys of the section `zero_optimization` of DeepSpeed's configuration, which refuses others, and methods of
-    the engine that not every release has."""
+    the engine, arguments of `initialize` and modules that not every release has."""
+    import importlib.util
+    import inspect
+
+    import deepspeed
     from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
@@ -30,4 +34,8 @@ def deepspeed_features():
     for name, field in fields.items():
         keys.update((name, getattr(field, "alias", None) or name))
     methods = [name for name in ("coalesce_grad_reduction",) if hasattr(DeepSpeedEngine, name)]
+    methods += [name for name in ("mesh_param",) if name in inspect.signature(deepspeed.initialize).parameters]
+    package = "deepspeed.runtime.sequence_parallel"
+    if importlib.util.find_spec(package) and importlib.util.find_spec(package + ".parallel_state_sp"):
+        methods.append("parallel_state_sp")
     return sorted("zero_optimization." + key for key in keys) + methods

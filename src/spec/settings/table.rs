@@ -16,7 +16,7 @@ use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
     Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Schedule,
-    Shape,
+    SequenceGroups, Shape,
 };
 
 /// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
@@ -203,6 +203,19 @@ settings! {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
         key: Key::AskedAt("bf16.immediate_grad_update"),
         said: |spec| spec.immediate_grad_update(),
+    }
+
+    /// Ranks that each have a part of the same sequences (sequence parallelism)
+    "--sequence-parallel" sequence_parallel: Option<usize> = |_| 1, {
+        heading: "DeepSpeed", placeholder: "N", engines: DEEPSPEED,
+        check: up_to::<MOST, _>,
+        said: |spec| Some(spec.deepspeed()?.sequence_parallel),
+    }
+
+    /// Way in which DeepSpeed is told of the ranks of sequence parallelism
+    "--sequence-groups" sequence_groups: Option<SequenceGroups> = |_| SequenceGroups::Mpu, {
+        heading: "DeepSpeed", engines: DEEPSPEED,
+        said: |spec| Some(spec.deepspeed()?.sequence_groups),
     }
 
     /// Loss scale that the training loop sets by itself, in any dtype

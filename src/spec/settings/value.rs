@@ -11,7 +11,8 @@ use serde_json::Value as Json;
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
     BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
-    Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule, Shape,
+    Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule, SequenceGroups,
+    Shape,
 };
 
 /// A value that a setting can have.
@@ -70,6 +71,7 @@ displayed!(
     CommHook,
     DataParallel,
     Schedule,
+    SequenceGroups,
     DelayedParameters
 );
 displayed!(Observation, Model, Shape, Fault, Member);
