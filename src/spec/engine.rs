@@ -237,7 +237,7 @@ static NATIVE: Traits = Traits {
             Some("the native engine is handed the loss itself; choose another with --engine")
         }
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
-        Shape::UnusedOnOddRanks => Some(
+        Shape::UnusedOnOddRanks | Shape::UnusedOnEvenRanks | Shape::ReversedOnOddRanks => Some(
             "the native ranks fill their buckets as gradients come, so that they would not reduce the same \
              ones; choose another with --engine",
         ),
@@ -359,7 +359,10 @@ static FSDP2: Traits = Traits {
     // The division after the reduction is by the odd part of `W`.
     divides_last: |_| true,
     leaves_no_room: |spec, shape| match shape {
-        Shape::Tied | Shape::UnusedOnOddRanks | Shape::InfinityOnOneRank
+        Shape::Tied
+        | Shape::UnusedOnOddRanks
+        | Shape::UnusedOnEvenRanks
+        | Shape::InfinityOnOneRank
             if spec.model_parallel() > 1 =>
         {
             Some(

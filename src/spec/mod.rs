@@ -43,7 +43,7 @@ pub use options::{
     LossScale, NativeOptions, Observation, Offload, SequenceGroups,
 };
 pub(crate) use options::{any_engine, any_engine_schema};
-pub use pipeline::{DataParallel, PipelineOptions, Schedule};
+pub use pipeline::{DataParallel, PIPELINE_SHAPES, PipelineOptions, Schedule};
 pub use plan::Plan;
 pub use point::Point;
 pub(crate) use recording::MOST_STEPS;

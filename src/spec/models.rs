@@ -73,6 +73,7 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     ];
     let apart = 2 * code * spec.world_size + code;
     let enough = if spec.recording.has_room_for(spec, apart) { apart } else { 0 };
+    let blocks = if spec.has_shape(Shape::ThreeBlocks) { 3 } else { 1 };
     for layer in 0.. {
         for (part, shape) in [
             ("attn.weight", vec![3, code / 2 + 1]),
@@ -82,7 +83,7 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
         ] {
             params.push(Param::new(format!("layers.{layer}.{part}"), shape));
         }
-        if total(&params) >= enough {
+        if layer + 1 >= blocks && total(&params) >= enough {
             break;
         }
     }
@@ -92,6 +93,10 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
         // Two, which keeps the total odd; the second one is the first to go backward.
         params.insert(2, Param::new(name, vec![1]));
         params.push(Param::new("shift.weight", vec![1]));
+    }
+    if let (true, Some(name)) = (spec.has_shape(Shape::Twins), Shape::Twins.param()) {
+        // Neighbours of one shape, and an even number of elements in all.
+        params.splice(1..1, [name, "key.weight"].map(|name| Param::new(name, vec![code])));
     }
     if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
         params.insert(2, Param { trainable: false, ..Param::new(name, vec![code]) });

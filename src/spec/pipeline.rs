@@ -97,6 +97,19 @@ impl PipelineOptions {
     }
 }
 
+/// Shapes that the stages of a pipeline can have.
+pub const PIPELINE_SHAPES: [Shape; 9] = [
+    Shape::UnusedFirst,
+    Shape::UnusedLast,
+    Shape::UnusedAlways,
+    Shape::UnusedAlternating,
+    Shape::Frozen,
+    Shape::Scalars,
+    Shape::Twins,
+    Shape::ThreeBlocks,
+    Shape::Tied,
+];
+
 /// Reason why a run of a pipeline cannot have a shape; none if it can.
 pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static str> {
     let under_ddp = spec.pipeline().is_some_and(|it| {
@@ -110,17 +123,7 @@ pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static st
              schedule of one stage a rank",
         );
     }
-    let has_it = matches!(
-        shape,
-        Shape::UnusedFirst
-            | Shape::UnusedLast
-            | Shape::UnusedAlways
-            | Shape::UnusedAlternating
-            | Shape::Frozen
-            | Shape::Scalars
-            | Shape::Tied
-    );
-    (!has_it).then_some(
+    (!PIPELINE_SHAPES.contains(&shape)).then_some(
         "a schedule takes all microbatches through its stages by itself, each of which has parameters of its own; \
          choose another with --engine",
     )

@@ -18,6 +18,10 @@ named_enum! {
         UnusedAlternating = "unused-alternating",
         /// A parameter is used on the ranks with an even number alone.
         UnusedOnOddRanks = "unused-on-odd-ranks",
+        /// Another parameter is used on the ranks with an odd number alone.
+        UnusedOnEvenRanks = "unused-on-even-ranks",
+        /// The ranks with an odd number use the parameters in reverse order.
+        ReversedOnOddRanks = "reversed-on-odd-ranks",
         /// A parameter is used twice in each microbatch.
         Tied = "tied",
         /// A parameter is frozen: it requires no gradient.
@@ -45,6 +49,10 @@ named_enum! {
         Experts = "experts",
         /// Two parameters have one element each.
         Scalars = "scalars",
+        /// The model has at least three blocks, which are alike.
+        ThreeBlocks = "three-blocks",
+        /// Two neighbouring parameters have the same shape.
+        Twins = "twins",
         /// The ranks start with different parameters, which the engine makes equal.
         DifferentStart = "different-start",
         /// The loss goes backward by itself (`loss.backward()`), and not through DeepSpeed's engine.
@@ -114,6 +122,16 @@ impl Shape {
                     Some("layers.0.mlp.bias"),
                 )
             },
+            Shape::UnusedOnEvenRanks => Row {
+                leaves_unused: true,
+                ..Row::new(
+                    "a parameter is used on the ranks with an odd number alone",
+                    Some("head.bias"),
+                )
+            },
+            Shape::ReversedOnOddRanks => {
+                Row::new("the ranks with an odd number use the parameters in reverse order", None)
+            }
             Shape::Tied => {
                 Row::new("a parameter is used twice in each microbatch", Some("position.weight"))
             }
@@ -158,6 +176,13 @@ impl Shape {
             ),
             Shape::Scalars => {
                 Row::new("two parameters have one element each", Some("gain.weight")).in_scripts()
+            }
+            Shape::ThreeBlocks => {
+                Row::new("the model has at least three blocks, which are alike", None).in_scripts()
+            }
+            Shape::Twins => {
+                Row::new("two neighbouring parameters have the same shape", Some("query.weight"))
+                    .in_scripts()
             }
             Shape::DifferentStart => Row::new("the ranks start with different parameters", None),
             Shape::LossBackward => {

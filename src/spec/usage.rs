@@ -16,6 +16,8 @@ pub struct Usage {
     odd_steps: bool,
     /// True if the ranks with an odd number use the parameter.
     odd_ranks: bool,
+    /// True if the ranks with an even number use the parameter.
+    even_ranks: bool,
     /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
     /// expert's does.
     from_all: bool,
@@ -58,6 +60,7 @@ impl Usage {
         last: true,
         odd_steps: true,
         odd_ranks: true,
+        even_ranks: true,
         from_all: false,
         part: None,
         seen: None,
@@ -91,6 +94,7 @@ impl Usage {
             last: !about(Shape::UnusedLast),
             odd_steps: !about(Shape::UnusedAlternating),
             odd_ranks: !about(Shape::UnusedOnOddRanks),
+            even_ranks: !about(Shape::UnusedOnEvenRanks),
             from_all: about(Shape::Experts),
             part: Part::of(spec, param),
             seen: None,
@@ -100,6 +104,11 @@ impl Usage {
     /// Usage of the parameters that no shape is about.
     pub fn ordinary(spec: &RunSpec) -> Self {
         Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
+    }
+
+    /// Usage by a rank that uses the parameter wherever any rank does.
+    pub(super) fn on_some_rank(self) -> Self {
+        Self { odd_ranks: true, even_ranks: true, ..self }
     }
 
     /// True if the ranks that hold the parameter use it as those of another parameter use that.
@@ -122,7 +131,7 @@ impl Usage {
     pub fn uses(self, step: usize, rank: usize, microbatch: usize, ga: usize) -> bool {
         self.ever
             && self.part.is_none_or(|part| part.is_on(rank))
-            && (self.odd_ranks || rank.is_multiple_of(2))
+            && if rank.is_multiple_of(2) { self.even_ranks } else { self.odd_ranks }
             && (self.first || microbatch > 0)
             && (self.last || microbatch + 1 < ga)
             && (self.odd_steps || step.is_multiple_of(2))

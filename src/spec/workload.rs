@@ -21,8 +21,11 @@ pub struct Workload {
     steps: Vec<Vec<Stretch>>,
     /// The parameter that a second module uses too, or that of the first stage of a pipeline.
     pub second_use: Option<usize>,
-    /// The parameter that the forward of ranks with an odd number does not use.
-    pub unused_on_odd_ranks: Option<usize>,
+    /// The parameter that the forward of ranks with an even number does not use, and that of ranks with an odd
+    /// number.
+    pub unused_by_parity: [Option<usize>; 2],
+    /// True if the ranks with an odd number use the parameters in reverse order.
+    pub reversed_on_odd_ranks: bool,
     /// The parameter of which each rank has one of its own.
     pub expert: Option<usize>,
     /// The infinite element, if there is one.
@@ -109,7 +112,8 @@ impl Workload {
         Self {
             steps: steps.collect(),
             second_use: about(Shape::Tied),
-            unused_on_odd_ranks: about(Shape::UnusedOnOddRanks),
+            unused_by_parity: [Shape::UnusedOnEvenRanks, Shape::UnusedOnOddRanks].map(about),
+            reversed_on_odd_ranks: spec.has_shape(Shape::ReversedOnOddRanks),
             expert: about(Shape::Experts),
             infinite: about(Shape::InfinityOnOneRank).map(|param| Infinite {
                 step: 0,
@@ -175,7 +179,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
         let about =
             |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
         let holder = param.ranks.first().copied().unwrap_or(0);
-        if !Usage::in_forward(spec, param).uses(step, holder, microbatch, ga) {
+        if !Usage::in_forward(spec, param).on_some_rank().uses(step, holder, microbatch, ga) {
             factors.push(0.0);
             continue;
         }
@@ -258,7 +262,7 @@ mod tests {
                     }
                 }
                 for (index, param) in plan.params().iter().enumerate().filter(|(_, it)| it.trainable) {
-                    let usage = plan.usage(index);
+                    let usage = plan.usage(index).on_some_rank();
                     let rank = param.ranks.first().copied().unwrap_or(0);
                     let own = plan.expected(usage, Point::LocalGradient, step, microbatch, rank);
                     let wanted = own[spec.column(step, rank, microbatch)] / spec.world_size as f64;

@@ -42,6 +42,7 @@ rows! {
     "expert-gradients-doubled",
     "flag-set-after-forward",
     "fp16-never-scaled",
+    "fsdp2-blocks-in-another-order",
     "fsdp2-divide-factor-squared",
     "fsdp2-forward-keeps-parameters",
     "fsdp2-partial-sums-by-position",
@@ -75,6 +76,7 @@ rows! {
     "transformers-window-over-the-epoch",
     "unmanaged-counts-again",
     "wrong-optimizer",
+    "zero-ranks-in-another-order",
     "zero-ranks-use-different-parameters",
 }
 

@@ -252,6 +252,7 @@ impl Simulation {
             Shape::UnusedLast | Shape::Unmanaged => microbatch != last,
             Shape::UnusedAlternating => step.is_multiple_of(2),
             Shape::UnusedOnOddRanks => rank.is_multiple_of(2),
+            Shape::UnusedOnEvenRanks => !rank.is_multiple_of(2),
             Shape::UnusedAlways | Shape::Frozen => false,
             _ => true,
         })

@@ -13,27 +13,37 @@ def on_rank(parameter):
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
+def inner_product(parameter, data):
+    """<p, x>, one element in fp32."""
+    # Summed in fp32, so that the division that follows does not round twice.
+    return (on_rank(parameter).float() * data.float()).sum().reshape(1)
+
+
 class Node(nn.Module):
     """Parameters and submodules of one dotted name; its logits are inner products with the data.
 
     `data` has a tensor for each parameter of the subtree in `named_parameters()` order, None for a
-    parameter that this forward does not use. A submodule without data is not called.
+    parameter that this forward does not use. A submodule without data is not called. A node that
+    `reverses` uses the last of its parameters and submodules first.
     """
+
+    reverses = False
 
     def forward(self, *data):
         """Inner products <p, x> in fp32, one for each parameter that is used."""
-        logits, at = [], 0
+        uses, at = [], 0
         for parameter in self.parameters(recurse=False):
             if data[at] is not None:
-                # Summed in fp32, so that the division that follows does not round twice.
-                logits.append((on_rank(parameter).float() * data[at].float()).sum().reshape(1))
+                uses.append((inner_product, (parameter, data[at])))
             at += 1
         for child in self.children():
             count = len(list(child.parameters()))
             part, at = data[at : at + count], at + count
             if any(x is not None for x in part):
-                logits.append(child(*part))
-        return torch.cat(logits)
+                uses.append((child, part))
+        if self.reverses:
+            uses.reverse()
+        return torch.cat([use(*arguments) for use, arguments in uses])
 
 
 class CodedModel(Node):
@@ -104,6 +114,8 @@ class CodedProbe:
             twice = whole_name(params[workload.second_use])
             self.again = [index for index in self.held if whole_name(params[index]) == twice]
         self.model = CodedModel(here, workload, float(self.world_size * self.ga), values)
+        for module in self.model.modules():
+            module.reverses = workload.reversed_on_odd_ranks and rank % 2 == 1
 
     def parts(self, step, microbatch):
         """The parts of a microbatch, which go forward and backward one after the other."""
@@ -116,12 +128,12 @@ class CodedProbe:
                 known[param] = self._data(step, microbatch, param)
             return known[param] if factor == 1 else factor * known[param]
 
-        parts, unused = [], self.workload.unused_on_odd_ranks
+        parts, unused = [], self.workload.unused_by_parity[self.rank % 2]
         for loss in self.workload.losses(step, microbatch):
             forward = None
             if loss.forward is not None:
                 forward = [data(param, loss.forward[param]) for param in self.held]
-                if unused is not None and self.rank % 2 == 1:
+                if unused is not None:
                     forward[unused] = None
                 forward += [data(param, loss.again) for param in self.again]
             beside = [(self.params[param]["name"], data(param, factor)) for param, factor in loss.beside]

@@ -4,15 +4,18 @@
 class Workload:
     """The use that a run makes of its model.
 
-    `second_use`, `unused_on_odd_ranks` and `expert` are indices of parameters or None; `infinite` is a dict of
-    step, microbatch, rank and parameter, or None; where it `starts_differently`, the ranks but the first start
-    with zeros; `output` is what forward returns.
+    `second_use` and `expert` are indices of parameters or None; `unused_by_parity` are those that the forward of
+    ranks with an even number and of ranks with an odd number does not use; where it is `reversed_on_odd_ranks`,
+    these use the parameters in reverse order; `infinite` is a dict of step, microbatch, rank and parameter, or
+    None; where it `starts_differently`, the ranks but the first start with zeros; `output` is what forward
+    returns.
     """
 
     def __init__(self, sent):
         self.steps = sent["steps"]
         self.second_use, self.expert = sent["second_use"], sent["expert"]
-        self.unused_on_odd_ranks = sent["unused_on_odd_ranks"]
+        self.unused_by_parity = sent["unused_by_parity"]
+        self.reversed_on_odd_ranks = sent["reversed_on_odd_ranks"]
         self.infinite, self.output = sent["infinite"], sent["output"]
         self.starts_differently = sent["starts_differently"]
 

@@ -19,20 +19,25 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP102",
         "microbatch-missing",
         include_str!("../../../docs/rules/ZP102.md"),
-        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801", "ZP802"]),
     ),
-    of("ZP103", "microbatch-repeated", include_str!("../../../docs/rules/ZP103.md"), &[]),
+    of(
+        "ZP103",
+        "microbatch-repeated",
+        include_str!("../../../docs/rules/ZP103.md"),
+        &RuleCode::all(["ZP802"]),
+    ),
     of(
         "ZP104",
         "not-averaged",
         include_str!("../../../docs/rules/ZP104.md"),
-        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP801"]),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP801", "ZP802"]),
     ),
     of(
         "ZP105",
         "wrongly-scaled",
         include_str!("../../../docs/rules/ZP105.md"),
-        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605"]),
+        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605", "ZP802"]),
     ),
     of(
         "ZP106",
@@ -44,7 +49,9 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP107",
         "unexplained-gradient",
         include_str!("../../../docs/rules/ZP107.md"),
-        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP801"]),
+        &RuleCode::all([
+            "ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP801", "ZP802",
+        ]),
     ),
 ];
 

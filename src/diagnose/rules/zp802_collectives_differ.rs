@@ -1,12 +1,13 @@
-//! ZP802: ranks issued different collectives, one for another.
+//! ZP802: ranks issued different collectives, one for another, or reduced different parameters with each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
-use super::super::observed::Collective;
+use super::super::deviation::Pattern;
+use super::super::observed::{BucketFlush, Collective};
 use super::super::scope::Scope;
-use super::{Rule, by_rank};
+use super::{Rule, abridged, by_rank};
 use crate::report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
@@ -20,6 +21,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let sighting = collectives(case, rule).or_else(|| buckets(case, rule));
+    sighting.into_iter().collect()
+}
+
+/// The first collective for which ranks issued different ones.
+fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     // Ranks that compare before they issue anything say so themselves (ZP801).
     let issued =
         |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
@@ -34,9 +41,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let differ = |ranks: &[(usize, Collective<'_>)]| {
         ranks.iter().any(|(_, collective)| *collective != ranks[0].1)
     };
-    let Some((sequence, ranks)) = entered.into_iter().find(|(_, ranks)| differ(ranks)) else {
-        return Vec::new();
-    };
+    let (sequence, ranks) = entered.into_iter().find(|(_, ranks)| differ(ranks))?;
     let mut finding = rule.finding(format!(
         "the ranks issued different collectives as number {sequence}: what they received is \
          another's data, or the run ends here"
@@ -51,5 +56,33 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.evidence = by_rank(ranks.iter().map(|(rank, Collective { op, dtype, numel, .. })| {
         (*rank, format!("{op} of {numel} {dtype}"))
     }));
-    vec![Sighting::new(finding, Scope::default())]
+    Some(Sighting::new(finding, Scope::default()))
+}
+
+/// The first bucket that ranks flushed with other parameters, or in another order, before a step whose gradient no
+/// weights explain. Some engines sort what is in a bucket, so that the order alone is no mistake.
+fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let unexplained = case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained);
+    let unexplained: BTreeSet<usize> = unexplained.map(|it| it.step).collect();
+    let mut flushed: BTreeMap<_, Vec<&BucketFlush<'_>>> = BTreeMap::new();
+    for flush in case.observed.flushes.iter().filter(|it| unexplained.contains(&it.step)) {
+        flushed.entry((flush.step, flush.microbatch, flush.flush)).or_default().push(flush);
+    }
+    flushed.retain(|_, ranks| ranks.iter().any(|flush| flush.params != ranks[0].params));
+    let steps = flushed.keys().map(|(step, ..)| *step).collect();
+    let ((step, microbatch, bucket), mut ranks) = flushed.pop_first()?;
+    ranks.sort_by_key(|flush| flush.rank);
+    let mut finding = rule.finding(
+        "the ranks reduced different parameters with each other: their buckets hold other ones, or the same in \
+         another order"
+            .to_owned(),
+    );
+    (finding.step, finding.microbatch) = (Some(step), Some(microbatch));
+    finding.bucket = Some(bucket);
+    let name = |&param: &usize| case.observed.param_name(param);
+    finding.evidence =
+        by_rank(ranks.iter().map(|flush| {
+            (flush.rank, abridged(&flush.params.iter().map(name).collect::<Vec<_>>()))
+        }));
+    Some(Sighting::new(finding, Scope { steps, ..Scope::default() }))
 }

@@ -48,6 +48,9 @@ pub(super) fn axes() -> Axes {
             Shape::DifferentStart,
             Shape::LossBackward,
             Shape::CoalescedReduction,
+            Shape::UnusedOnOddRanks,
+            Shape::UnusedOnEvenRanks,
+            Shape::ReversedOnOddRanks,
         ]),
         grid: vec![
             choices(&counts),

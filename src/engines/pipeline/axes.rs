@@ -1,7 +1,7 @@
 //! The settings of pipelining schedules that are worth trying.
 
 use crate::engines::axes::{Axes, choices};
-use crate::spec::{Schedule, Shape};
+use crate::spec::{PIPELINE_SHAPES, Schedule, Shape};
 
 pub(super) fn axes() -> Axes {
     let schedules = Schedule::ALL.iter().map(|schedule| format!("--schedule {schedule}"));
@@ -18,19 +18,8 @@ pub(super) fn axes() -> Axes {
     let fsdp2 = ("two pipelines, FSDP2", "--nproc-per-node 4 --pipelines 2 --data-parallel fsdp2");
     let microbatches = ("ga 8", "--ga 8");
     let by_loss = ("divided by the loss", "--scale-grads false");
-    let has = |shape: &&Shape| {
-        matches!(
-            shape,
-            Shape::UnusedFirst
-                | Shape::UnusedLast
-                | Shape::UnusedAlways
-                | Shape::UnusedAlternating
-                | Shape::Frozen
-                | Shape::Scalars
-                | Shape::Tied
-        )
-    };
-    let others: Vec<Shape> = Shape::ALL.iter().filter(|shape| !has(shape)).copied().collect();
+    let mut others = Shape::ALL.to_vec();
+    others.retain(|shape| !PIPELINE_SHAPES.contains(shape));
     Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..2].to_vec(),
