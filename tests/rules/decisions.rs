@@ -351,3 +351,45 @@ fn a_bucket_is_what_it_says_it_is() {
         assert_eq!(flushed(&right), Vec::<String>::new());
     }
 }
+
+/// A trace in which both ranks flush a bucket with these parameters, and what the optimizers consumed is nonsense if
+/// asked for.
+fn with_buckets(orders: [[usize; 3]; 2], nonsense: bool) -> Report {
+    let mut simulation = Simulation::new(request(), Cut::EachParameter);
+    if nonsense {
+        simulation.weight = Box::new(|at, right| match (at.step, at.source) {
+            (0, (0, 0, 0)) => 5.0 * right,
+            (0, _) => -right,
+            _ => right,
+        });
+    }
+    let mut trace = simulation.trace();
+    for (rank, params) in orders.iter().enumerate() {
+        let place = trace.records.iter().position(|record| record.rank == Some(rank)).unwrap();
+        let elements = params.iter().map(|&param| simulation.plan.params()[param].numel()).sum();
+        let event = Event::BucketFlushed {
+            step: 0,
+            microbatch: 0,
+            flush: 0,
+            reason: FlushReason::Boundary,
+            elements,
+            capacity: 1 << 20,
+            params: params.to_vec(),
+        };
+        let record = Record { event, ..trace.records[place].clone() };
+        trace.records.insert(place + 1, record);
+    }
+    diagnose(&trace)
+}
+
+#[test]
+fn buckets_of_other_parameters_are_the_reason_where_no_weights_explain_a_gradient() {
+    let report = with_buckets([[0, 1, 2], [2, 1, 0]], true);
+    let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code.as_str(), finding.step, finding.bucket), ("ZP802", Some(0), Some(0)));
+    assert_eq!(finding.consequences[0].code, "ZP107");
+    let alike = with_buckets([[2, 1, 0], [2, 1, 0]], true);
+    assert!(alike.findings.iter().all(|it| it.code == "ZP107"), "{:#?}", alike.findings);
+    // Engines that sort what is in a bucket do not mind.
+    assert_eq!(with_buckets([[0, 1, 2], [2, 1, 0]], false).verdict, Verdict::Clean);
+}
