@@ -8,11 +8,13 @@
 mod checks;
 pub mod code;
 mod command;
+mod ddp;
 pub mod deepspeed;
 mod device;
 mod engine;
 mod exactness;
 pub mod fault;
+mod fsdp2;
 mod invalid;
 mod models;
 mod options;
@@ -34,13 +36,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use command::Command;
+pub use ddp::{CommHook, Compile, DdpOptions, DelayedParameters};
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
+pub use fsdp2::Fsdp2Options;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    Buckets, CommHook, DdpOptions, DeepSpeedOptions, DelayedParameters, Flow, Fsdp2Options,
-    LossScale, NativeOptions, Observation, Offload, SequenceGroups,
+    Buckets, DeepSpeedOptions, Flow, LossScale, NativeOptions, Observation, Offload, SequenceGroups,
 };
 pub(crate) use options::{any_engine, any_engine_schema};
 pub use pipeline::{DataParallel, PIPELINE_SHAPES, PipelineOptions, Schedule};

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::deepspeed::Member;
 use super::{
-    Dataflow, Dtype, Engine, EngineSettings, Fault, PipelineOptions, RunSpec, ScriptOptions, Shape,
-    SpecRequest, named_enum,
+    Dataflow, DdpOptions, Engine, EngineSettings, Fault, Fsdp2Options, PipelineOptions, RunSpec,
+    ScriptOptions, SpecRequest, named_enum,
 };
 
 /// Settings of zprobe's own engine.
@@ -253,51 +253,6 @@ named_enum! {
     }
 }
 
-named_enum! {
-    /// Parameters that DDP leaves out of its buckets, and reduces together in one buffer when the gradient of
-    /// another is ready (`delay_all_reduce_named_params`, `param_to_hook_all_reduce`).
-    pub enum DelayedParameters {
-        /// No parameter.
-        None = "none",
-        /// The last half, as DDP has it: the optimizer steps whether or not the reduction has ended.
-        Unawaited = "unawaited",
-        /// The last half, with a barrier before the optimizer steps.
-        Awaited = "awaited",
-    }
-}
-
-named_enum! {
-    /// DDP's communication hooks that come with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
-    pub enum CommHook {
-        /// No hook: the reducer's own all-reduce.
-        None = "none",
-        /// `fp16_compress_hook`
-        Fp16Compress = "fp16-compress",
-        /// `bf16_compress_hook`
-        Bf16Compress = "bf16-compress",
-        /// `allreduce_hook`
-        AllReduce = "all-reduce",
-        /// `powerSGD_hook`, asked to compress nothing: the hook's own way with tensors that it leaves as they
-        /// are, from the third step on
-        PowerSgd = "power-sgd",
-        /// `post_localSGD_hook`, whose local steps begin after the last step of the run
-        PostLocalSgd = "post-local-sgd",
-    }
-}
-
-impl CommHook {
-    /// Dtype in which gradients of a model in `dtype` cross the ranks.
-    pub const fn dtype(self, dtype: Dtype) -> Dtype {
-        match self {
-            CommHook::None | CommHook::AllReduce | CommHook::PowerSgd | CommHook::PostLocalSgd => {
-                dtype
-            }
-            CommHook::Fp16Compress => Dtype::Fp16,
-            CommHook::Bf16Compress => Dtype::Bf16,
-        }
-    }
-}
-
 /// Scale of the loss of an fp16 model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
@@ -325,118 +280,6 @@ impl LossScale {
         match self {
             LossScale::Static { scale } => scale,
             LossScale::Dynamic { initial_power } => f64::from(initial_power).exp2(),
-        }
-    }
-}
-
-/// Settings of `DistributedDataParallel`, by the names of its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DdpOptions {
-    /// Capacity of a bucket in MiB.
-    pub bucket_cap_mb: f64,
-    /// True if DDP looks for parameters that a loss does not reach.
-    pub find_unused_parameters: bool,
-    /// True if the graph is the same in every step.
-    pub static_graph: bool,
-    /// True if gradients are views of the buckets.
-    pub gradient_as_bucket_view: bool,
-    /// Communication hook.
-    pub comm_hook: CommHook,
-    /// Parameters that are reduced beside the buckets: none, or the last half.
-    #[serde(default = "no_parameters")]
-    pub delayed_parameters: DelayedParameters,
-}
-
-/// The value in traces of before there was a choice.
-fn no_parameters() -> DelayedParameters {
-    DelayedParameters::None
-}
-
-impl DdpOptions {
-    /// The settings that a request asks for, for a model with these shapes.
-    pub(super) fn new(request: &SpecRequest, shapes: &[Shape]) -> Self {
-        let asked = request.or_default(Engine::Ddp);
-        Self {
-            // Filled in last where it was not asked for: the default bucket size follows from the
-            // model.
-            bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
-            find_unused_parameters: request
-                .find_unused_parameters
-                .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
-            static_graph: asked.static_graph(),
-            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
-            comm_hook: asked.comm_hook(),
-            delayed_parameters: asked.delayed_parameters(),
-        }
-    }
-}
-
-/// Settings of FSDP2: arguments of `fully_shard` by their names, and the use of it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Fsdp2Options {
-    /// True if parameters are freed between forward and backward.
-    pub reshard_after_forward: bool,
-    /// True if gradients are reduced in every microbatch, and not at the boundary alone
-    /// (`set_requires_gradient_sync`).
-    #[serde(default)]
-    pub reduce_every_microbatch: bool,
-    /// True if parameters are freed after the backward of every microbatch, and not at the boundary alone
-    /// (`set_reshard_after_backward`).
-    #[serde(default = "yes")]
-    pub reshard_after_backward: bool,
-    /// Number of groups of ranks that each hold the whole model, sharded among them (HSDP); 1 for a mesh of one
-    /// dimension.
-    #[serde(default = "one")]
-    pub replicas: usize,
-    /// Number of ranks among which every parameter is cut as a `DTensor` before it is sharded (tensor parallelism);
-    /// 1 for none.
-    #[serde(default = "one")]
-    pub tensor_parallel: usize,
-    /// True if gradients are summed over the replicas at the boundary alone, and within a replica in every
-    /// microbatch (`set_requires_all_reduce`).
-    #[serde(default)]
-    pub all_reduce_at_boundary: bool,
-    /// Divisor of the sum over the ranks (`set_gradient_divide_factor`); none for the world size.
-    #[serde(default)]
-    pub gradient_divide_factor: Option<f64>,
-    /// True if collectives only sum, and FSDP2 divides by itself (`set_force_sum_reduction_for_comms`).
-    #[serde(default)]
-    pub force_sum_reduction: bool,
-    /// True if a hook of the user's averages over the replicas (`set_all_reduce_hook`), of which `fully_shard`
-    /// does not know.
-    #[serde(default)]
-    pub all_reduce_hook: bool,
-    /// True if the parameters are replaced by those of a state dict before the first step
-    /// (`load_state_dict(assign=True)`).
-    #[serde(default)]
-    pub assign_state_dict: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn one() -> usize {
-    1
-}
-
-impl Fsdp2Options {
-    /// The settings that a request asks for.
-    pub(super) fn new(request: &SpecRequest) -> Self {
-        let asked = request.or_default(Engine::Fsdp2);
-        Self {
-            reshard_after_forward: asked.reshard_after_forward(),
-            reduce_every_microbatch: asked.reduce_every_microbatch(),
-            reshard_after_backward: asked.reshard_after_backward(),
-            replicas: asked.replicas(),
-            tensor_parallel: asked.tensor_parallel(),
-            all_reduce_at_boundary: asked.all_reduce_at_boundary(),
-            gradient_divide_factor: request.gradient_divide_factor,
-            force_sum_reduction: asked.force_sum_reduction(),
-            all_reduce_hook: asked.all_reduce_hook(),
-            assign_state_dict: asked.assign_state_dict(),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::settings;
 use super::validate::{check_exactness, check_shapes};
 use super::{
     Backend, CommHook, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
-    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, deepspeed, pipeline,
+    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp2, pipeline,
 };
 
 /// Default number of ranks: the fewest that can disagree.
@@ -110,8 +110,8 @@ impl SpecRequest {
         refusal.extend(check_exactness(&spec, &self));
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));
-        refusal.extend(checks::check_ddp(&spec));
-        refusal.extend(checks::check_fsdp2(&spec));
+        refusal.extend(ddp::check(&spec));
+        refusal.extend(fsdp2::check(&spec));
         refusal.extend(pipeline::check(&spec));
         refusal.extend(checks::check_deepspeed(&spec));
         refusal.unless(check_fault(&spec));

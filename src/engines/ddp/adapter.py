@@ -2,6 +2,7 @@
 
 import contextlib
 
+import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
@@ -57,6 +58,7 @@ class Engine(LoopEngine):
         arguments = dict(self.spec["ddp"])
         comm_hook = arguments.pop("comm_hook")
         delayed_parameters = arguments.pop("delayed_parameters")
+        backend = arguments.pop("compile")
         self.awaits = delayed_parameters == "awaited"
         if delayed_parameters != "none":
             arguments.update(delayed(self.model), bucket_cap_mb=int(arguments["bucket_cap_mb"]))
@@ -64,6 +66,8 @@ class Engine(LoopEngine):
             self.ddp = DistributedDataParallel(self.model, **arguments)
         if comm_hook != "none":
             self.ddp.register_comm_hook(hook_state(comm_hook, self.spec), COMM_HOOKS[comm_hook])
+        # Kernels and graphs are made in the first forward.
+        self.compiled = self.ddp if backend == "none" else torch.compile(self.ddp, backend=backend.replace("-", "_"))
         self.optimizer = self.make_optimizer(self.trainable())
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True
@@ -81,7 +85,9 @@ class Engine(LoopEngine):
         return self.ddp.no_sync()
 
     def forward(self, *data):
-        return self.ddp(*data)
+        # The compiler splits the graph where buckets end, by the same constant.
+        with first_bucket_like_the_others(self.spec["ddp"]["bucket_cap_mb"]):
+            return self.compiled(*data)
 
     def backward(self, loss):
         if self.late:
@@ -132,7 +138,7 @@ def hook_state(comm_hook, spec):
 
 @contextlib.contextmanager
 def first_bucket_like_the_others(bucket_cap_mb):
-    """Gives DDP's first bucket the capacity of the others while DDP is made.
+    """Gives DDP's first bucket the capacity of the others while DDP, or a graph for it, is made.
 
     Current torch does so when a capacity is asked for. Up to 2.0 at least, the first bucket
     takes a MiB all the same, and a small model never fills it: this is the constant that torch's

@@ -32,6 +32,7 @@ pub(super) fn axes() -> Axes {
                 ("one bucket", "--bucket-cap-mb 1000"),
             ]),
             choices(&[("delayed parameters", "--delayed-parameters awaited")]),
+            choices(&[("aot-eager", "--compile aot-eager"), ("inductor", "--compile inductor")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             clipping(),
         ],

@@ -4,7 +4,7 @@ mod axes;
 
 use super::source::{arguments, literal};
 use super::{Features, Project, Python, Room};
-use crate::spec::{CommHook, DelayedParameters, Point, RunSpec};
+use crate::spec::{CommHook, Compile, DelayedParameters, Point, RunSpec};
 
 pub(super) static ROOM: Room = Room {
     title: "DDP",
@@ -48,7 +48,7 @@ fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
 fn standalone(spec: &RunSpec) -> Result<String, String> {
     const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
-    let options = arguments(&ddp, &["comm_hook", "delayed_parameters"]);
+    let options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
     let hook = match ddp.comm_hook {
         CommHook::None => "None",
         CommHook::Fp16Compress => "'fp16_compress_hook'",
@@ -63,6 +63,13 @@ fn standalone(spec: &RunSpec) -> Result<String, String> {
             &match ddp.delayed_parameters {
                 DelayedParameters::None => "None".to_owned(),
                 delayed => literal(&delayed.to_string()),
+            },
+        )
+        .replace(
+            "None  #: compile",
+            &match ddp.compile {
+                Compile::None => "None".to_owned(),
+                backend => literal(&backend.name().replace('-', "_")),
             },
         )
         .replace("None  #: comm_hook", hook))

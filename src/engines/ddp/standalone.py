@@ -6,6 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 OPTIONS = {}  #: options
 COMM_HOOK = None  #: comm_hook
 DELAYED_PARAMETERS = None  #: delayed_parameters
+BACKEND = None  #: compile
 
 
 class Engine:
@@ -20,6 +21,12 @@ class Engine:
         self.ddp = DistributedDataParallel(model, **OPTIONS)
         if COMM_HOOK is not None:
             self.ddp.register_comm_hook(None, getattr(default_hooks, COMM_HOOK))
+        self.compiled = self.ddp
+        if BACKEND is not None:
+            # The compiler splits the graph by the capacity of the first bucket, too.
+            first = min(dist._DEFAULT_FIRST_BUCKET_BYTES, int(OPTIONS["bucket_cap_mb"] * 2**20))
+            dist._DEFAULT_FIRST_BUCKET_BYTES = first
+            self.compiled = torch.compile(self.ddp, backend=BACKEND)
         self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
 
     def describe(self):
@@ -29,7 +36,7 @@ class Engine:
         return contextlib.nullcontext() if final else self.ddp.no_sync()
 
     def forward(self, *pieces):
-        return self.ddp(*pieces)
+        return self.compiled(*pieces)
 
     def backward(self, loss):
         (loss / GA).backward()

@@ -507,6 +507,21 @@ fn an_optimizer_that_zprobe_replaces_is_refused_under_every_engine() {
 }
 
 #[test]
+fn zenflow_is_refused_unless_it_is_off() {
+    let file = |section: &str| {
+        let text = format!(
+            r#"{{ "train_batch_size": 8, "bf16": {{ "enabled": true }},
+                  "zero_optimization": {{ "stage": 2, "zenflow": {section} }} }}"#
+        );
+        let request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
+        applied(&text, request).resolve()
+    };
+    let refusal = file(r#"{ "topk_ratio": 0.1 }"#).expect_err("a refusal").to_string();
+    assert!(refusal.contains("zero_optimization.zenflow"), "{refusal}");
+    file("null").expect("a file without ZenFlow");
+}
+
+#[test]
 fn accumulating_in_fp32_does_not_make_ranks_communicate_in_fp32() {
     let spec = resolved(
         r#"{ "train_batch_size": 8, "bf16": { "enabled": true },

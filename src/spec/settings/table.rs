@@ -14,9 +14,9 @@ use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
-    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
-    Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer, Schedule,
-    SequenceGroups, Shape,
+    BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
+    Dtype, Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer,
+    Schedule, SequenceGroups, Shape,
 };
 
 /// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
@@ -307,6 +307,12 @@ settings! {
     "--delayed-parameters" delayed_parameters: Option<DelayedParameters> = |_| DelayedParameters::None, {
         heading: "DDP", engines: DDP,
         said: |spec| Some(spec.ddp()?.delayed_parameters),
+    }
+
+    /// Compile the model under DDP with this backend of torch.compile
+    "--compile" compile: Option<Compile> = |_| Compile::None, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.compile),
     }
 
     /// Free parameters between forward and backward

@@ -10,9 +10,9 @@ use serde_json::Value as Json;
 
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
-    BackendChoice, CommHook, DataParallel, Dataflow, DelayedParameters, DeviceChoice, Dtype,
-    Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule, SequenceGroups,
-    Shape,
+    BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
+    Dtype, Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule,
+    SequenceGroups, Shape,
 };
 
 /// A value that a setting can have.
@@ -72,7 +72,8 @@ displayed!(
     DataParallel,
     Schedule,
     SequenceGroups,
-    DelayedParameters
+    DelayedParameters,
+    Compile
 );
 displayed!(Observation, Model, Shape, Fault, Member);
 

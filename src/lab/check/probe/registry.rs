@@ -20,6 +20,7 @@ probes! {
     "ddp-bf16-compress",
     "ddp-bucket-view",
     "ddp-clipping",
+    "ddp-compiled",
     "ddp-delayed-different-start",
     "ddp-delayed-parameters",
     "ddp-dense",

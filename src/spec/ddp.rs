@@ -1,0 +1,185 @@
+//! Settings of PyTorch's `DistributedDataParallel`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Dtype, Engine, Invalid, RunSpec, Shape, SpecRequest, named_enum};
+
+named_enum! {
+    /// DDP's communication hooks that come with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
+    pub enum CommHook {
+        /// No hook: the reducer's own all-reduce.
+        None = "none",
+        /// `fp16_compress_hook`
+        Fp16Compress = "fp16-compress",
+        /// `bf16_compress_hook`
+        Bf16Compress = "bf16-compress",
+        /// `allreduce_hook`
+        AllReduce = "all-reduce",
+        /// `powerSGD_hook`, asked to compress nothing: the hook's own way with tensors that it leaves as they
+        /// are, from the third step on
+        PowerSgd = "power-sgd",
+        /// `post_localSGD_hook`, whose local steps begin after the last step of the run
+        PostLocalSgd = "post-local-sgd",
+    }
+}
+
+impl CommHook {
+    /// Dtype in which gradients of a model in `dtype` cross the ranks.
+    pub const fn dtype(self, dtype: Dtype) -> Dtype {
+        match self {
+            CommHook::None | CommHook::AllReduce | CommHook::PowerSgd | CommHook::PostLocalSgd => {
+                dtype
+            }
+            CommHook::Fp16Compress => Dtype::Fp16,
+            CommHook::Bf16Compress => Dtype::Bf16,
+        }
+    }
+}
+
+named_enum! {
+    /// Parameters that DDP leaves out of its buckets, and reduces together in one buffer when the gradient of
+    /// another is ready (`delay_all_reduce_named_params`, `param_to_hook_all_reduce`).
+    pub enum DelayedParameters {
+        /// No parameter.
+        None = "none",
+        /// The last half, as DDP has it: the optimizer steps whether or not the reduction has ended.
+        Unawaited = "unawaited",
+        /// The last half, with a barrier before the optimizer steps.
+        Awaited = "awaited",
+    }
+}
+
+named_enum! {
+    /// The backend of `torch.compile` that compiles a model under `DistributedDataParallel`, split where buckets end
+    /// (`DDPOptimizer` in `_dynamo/backends/distributed.py`).
+    pub enum Compile {
+        /// Not compiled.
+        None = "none",
+        /// The graph that TorchDynamo finds, run as it is.
+        Eager = "eager",
+        /// That graph with its backward, by AOTAutograd.
+        AotEager = "aot-eager",
+        /// Both in kernels of TorchInductor, which needs a C++ compiler.
+        Inductor = "inductor",
+    }
+}
+
+/// Settings of `DistributedDataParallel`, by the names of its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DdpOptions {
+    /// Capacity of a bucket in MiB.
+    pub bucket_cap_mb: f64,
+    /// True if DDP looks for parameters that a loss does not reach.
+    pub find_unused_parameters: bool,
+    /// True if the graph is the same in every step.
+    pub static_graph: bool,
+    /// True if gradients are views of the buckets.
+    pub gradient_as_bucket_view: bool,
+    /// Communication hook.
+    pub comm_hook: CommHook,
+    /// Parameters that are reduced beside the buckets: none, or the last half.
+    #[serde(default = "no_parameters")]
+    pub delayed_parameters: DelayedParameters,
+    /// Backend of `torch.compile`.
+    #[serde(default = "not_compiled")]
+    pub compile: Compile,
+}
+
+/// The value in traces of before there was a choice.
+fn no_parameters() -> DelayedParameters {
+    DelayedParameters::None
+}
+
+fn not_compiled() -> Compile {
+    Compile::None
+}
+
+impl DdpOptions {
+    /// The settings that a request asks for, for a model with these shapes.
+    pub(super) fn new(request: &SpecRequest, shapes: &[Shape]) -> Self {
+        let asked = request.or_default(Engine::Ddp);
+        Self {
+            // Filled in last where it was not asked for: the default bucket size follows from the
+            // model.
+            bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
+            find_unused_parameters: request
+                .find_unused_parameters
+                .unwrap_or_else(|| shapes.iter().any(|shape| shape.leaves_unused())),
+            static_graph: asked.static_graph(),
+            gradient_as_bucket_view: asked.gradient_as_bucket_view(),
+            comm_hook: asked.comm_hook(),
+            delayed_parameters: asked.delayed_parameters(),
+            compile: asked.compile(),
+        }
+    }
+}
+
+/// Refuses settings of DDP that contradict the accumulation or the shapes of the run.
+pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(ddp) = spec.ddp() else { return Vec::new() };
+    let mut problems = match ddp.delayed_parameters {
+        DelayedParameters::None => Vec::new(),
+        DelayedParameters::Unawaited | DelayedParameters::Awaited => check_delayed(spec, ddp),
+    };
+    if !ddp.static_graph {
+        return problems;
+    }
+    if spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards) {
+        // `expect_autograd_hooks_ INTERNAL ASSERT FAILED` in reducer.cpp, seen with torch 2.11 and
+        // 2.15: the first backward enqueues a reduction though its forward did not prepare for one.
+        problems.push(Invalid::contradiction(
+            "--static-graph with gradient accumulation",
+            "DDP learns the graph in the first backward and reduces then, so that it fails under \
+             no_sync; use --ga 1",
+        ));
+    }
+    if spec.has_shape(Shape::UnusedAlternating) {
+        problems.push(Invalid::contradiction(
+            "--static-graph with --shape unused-alternating",
+            "the graph is not the same in every step, which is what --static-graph promises; drop \
+             one of the two",
+        ));
+    }
+    problems
+}
+
+/// Refuses what DDP's delayed parameters cannot have: their gradients lie in an fp32 buffer, which is reduced in
+/// each backward, in `no_sync` too, as soon as one parameter has its gradient (`_delayed_all_reduce_hook` in
+/// `nn/parallel/distributed.py`).
+fn check_delayed(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
+    let several = spec.gradient_accumulation_steps > 1;
+    let rows = [
+        (spec.dtype != Dtype::Fp32, "--dtype", "their gradients are fp32; use --dtype fp32"),
+        (
+            ddp.bucket_cap_mb.fract() != 0.0,
+            "--bucket-cap-mb",
+            "DDP takes whole numbers alone there; use --bucket-cap-mb 1",
+        ),
+        (
+            ddp.compile != Compile::None,
+            "--compile",
+            "a compiled graph hands gradients over in an order of its own, so that they would be reduced too \
+             early; use --compile none",
+        ),
+        (several, "--ga", "they are reduced in every microbatch; use --ga 1"),
+        (
+            ddp.comm_hook != CommHook::None,
+            "--comm-hook",
+            "they are not reduced by the hook; use --comm-hook none",
+        ),
+    ];
+    let settings = rows.into_iter().filter(|(refused, _, _)| *refused);
+    let settings = settings.map(|(_, flag, reason)| (flag.to_owned(), reason));
+    let shapes = spec.shapes.iter().filter(|shape| !shape.allows_delayed_parameters());
+    let shapes = shapes.map(|shape| {
+        let reason =
+            "they are reduced once in a backward, when the first parameter has its gradient";
+        (format!("--shape {shape}"), reason)
+    });
+    let refused = settings.chain(shapes);
+    let flag = format!("--delayed-parameters {}", ddp.delayed_parameters);
+    let asked = |(other, reason)| Invalid::contradiction(format!("{flag} with {other}"), reason);
+    refused.map(asked).collect()
+}

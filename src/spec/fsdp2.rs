@@ -1,0 +1,153 @@
+//! Settings of PyTorch's `fully_shard` (FSDP2).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Engine, Invalid, Model, RunSpec, Shape, SpecRequest};
+
+/// Settings of FSDP2: arguments of `fully_shard` by their names, and the use of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fsdp2Options {
+    /// True if parameters are freed between forward and backward.
+    pub reshard_after_forward: bool,
+    /// True if gradients are reduced in every microbatch, and not at the boundary alone
+    /// (`set_requires_gradient_sync`).
+    #[serde(default)]
+    pub reduce_every_microbatch: bool,
+    /// True if parameters are freed after the backward of every microbatch, and not at the boundary alone
+    /// (`set_reshard_after_backward`).
+    #[serde(default = "yes")]
+    pub reshard_after_backward: bool,
+    /// Number of groups of ranks that each hold the whole model, sharded among them (HSDP); 1 for a mesh of one
+    /// dimension.
+    #[serde(default = "one")]
+    pub replicas: usize,
+    /// Number of ranks among which every parameter is cut as a `DTensor` before it is sharded (tensor parallelism);
+    /// 1 for none.
+    #[serde(default = "one")]
+    pub tensor_parallel: usize,
+    /// True if gradients are summed over the replicas at the boundary alone, and within a replica in every
+    /// microbatch (`set_requires_all_reduce`).
+    #[serde(default)]
+    pub all_reduce_at_boundary: bool,
+    /// Divisor of the sum over the ranks (`set_gradient_divide_factor`); none for the world size.
+    #[serde(default)]
+    pub gradient_divide_factor: Option<f64>,
+    /// True if collectives only sum, and FSDP2 divides by itself (`set_force_sum_reduction_for_comms`).
+    #[serde(default)]
+    pub force_sum_reduction: bool,
+    /// True if a hook of the user's averages over the replicas (`set_all_reduce_hook`), of which `fully_shard`
+    /// does not know.
+    #[serde(default)]
+    pub all_reduce_hook: bool,
+    /// True if the parameters are replaced by those of a state dict before the first step
+    /// (`load_state_dict(assign=True)`).
+    #[serde(default)]
+    pub assign_state_dict: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Fsdp2Options {
+    /// The settings that a request asks for.
+    pub(super) fn new(request: &SpecRequest) -> Self {
+        let asked = request.or_default(Engine::Fsdp2);
+        Self {
+            reshard_after_forward: asked.reshard_after_forward(),
+            reduce_every_microbatch: asked.reduce_every_microbatch(),
+            reshard_after_backward: asked.reshard_after_backward(),
+            replicas: asked.replicas(),
+            tensor_parallel: asked.tensor_parallel(),
+            all_reduce_at_boundary: asked.all_reduce_at_boundary(),
+            gradient_divide_factor: request.gradient_divide_factor,
+            force_sum_reduction: asked.force_sum_reduction(),
+            all_reduce_hook: asked.all_reduce_hook(),
+            assign_state_dict: asked.assign_state_dict(),
+        }
+    }
+}
+
+/// Refuses settings of FSDP2 that contradict each other, or that CPU ranks cannot have.
+pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
+    let replicas = fsdp2.replicas;
+    let at_boundary = fsdp2.all_reduce_at_boundary;
+    let parts = fsdp2.tensor_parallel;
+    let over_average = fsdp2.gradient_divide_factor.map(|divisor| divisor / spec.world_size as f64);
+    let divisor =
+        || format!("--gradient-divide-factor {}", fsdp2.gradient_divide_factor.unwrap_or_default());
+    let rows = [
+        (
+            replicas > 1 && !spec.world_size.is_multiple_of(replicas),
+            format!("--replicas {replicas} with {} ranks", spec.world_size),
+            "each replica has equally many ranks; use a number that divides --nproc-per-node",
+        ),
+        (
+            parts > 1
+                && spec.world_size.is_multiple_of(replicas)
+                && !spec.world_size.is_multiple_of(replicas * parts),
+            format!(
+                "--tensor-parallel {parts} with {} ranks and --replicas {replicas}",
+                spec.world_size
+            ),
+            "each part of a replica is on equally many ranks; use a number of ranks that is a multiple of both \
+             multiplied",
+        ),
+        (
+            !parts.is_power_of_two(),
+            format!("--tensor-parallel {parts}"),
+            "codes stay exact only if it is a power of two",
+        ),
+        (
+            parts > 1 && spec.model == Model::Mlp,
+            "--tensor-parallel with --model mlp".to_owned(),
+            "only the coded model is cut; drop one of the two",
+        ),
+        (
+            at_boundary && replicas == 1,
+            "--all-reduce-at-boundary".to_owned(),
+            "a single replica has no others to be summed with; add --replicas 2",
+        ),
+        (
+            fsdp2.all_reduce_hook && replicas == 1,
+            "--all-reduce-hook".to_owned(),
+            "a single replica has no others to be averaged with; add --replicas 2",
+        ),
+        (
+            fsdp2.all_reduce_hook && (at_boundary || over_average.is_some()),
+            "--all-reduce-hook with --all-reduce-at-boundary or --gradient-divide-factor"
+                .to_owned(),
+            "fully_shard does not sum over these replicas; drop one of the two",
+        ),
+        (
+            at_boundary && !fsdp2.reduce_every_microbatch,
+            "--all-reduce-at-boundary".to_owned(),
+            "nothing is reduced before the boundary; add --reduce-every-microbatch true",
+        ),
+        (
+            over_average.is_some_and(|ratio| !(ratio > 0.0 && ratio.log2().fract() == 0.0)),
+            divisor(),
+            "codes stay exact only if it is the number of ranks times a power of two",
+        ),
+        (
+            over_average.is_some() && !fsdp2.force_sum_reduction && replicas < spec.world_size,
+            divisor(),
+            "Gloo cannot multiply before it sums, as FSDP2 asks of NCCL; add --force-sum-reduction true",
+        ),
+        (
+            fsdp2.assign_state_dict && spec.has_shape(Shape::Tied),
+            "--assign-state-dict with --shape tied".to_owned(),
+            "load_state_dict(assign=True) makes a parameter for each name and so unties them; drop one of \
+             the two",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
+}
