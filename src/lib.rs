@@ -24,6 +24,8 @@
 //! packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations that are worth
 //! trying, [`doctor`] says what a machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
+//! [`job`] says whether a launcher started this process as one of several.
+//!
 //! Throughout: [`visible`] makes text of strangers safe to be looked at, [`console`] shows it, [`run_dir`] makes
 //! and reads the files of a run, and [`document`] reads the files that people write.
 //!
@@ -38,6 +40,7 @@ pub mod document;
 pub mod engines;
 pub mod environment;
 pub mod exec;
+pub mod job;
 pub mod lab;
 pub mod lattice;
 pub mod launch;

@@ -14,6 +14,7 @@ use zprobe::spec::Engine;
 use zprobe::spec::settings::{ALL, About, Timeout};
 
 use super::interpreter::Python;
+use super::nodes::refuse_launcher;
 use super::output::{Exports, print_suite, write};
 use super::{config, flags, run};
 
@@ -115,6 +116,7 @@ impl Known {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
+    refuse_launcher("check")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;

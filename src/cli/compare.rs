@@ -11,6 +11,7 @@ use zprobe::lab::order::Order;
 use zprobe::lab::store;
 use zprobe::report::{Exit, Form};
 
+use super::nodes::refuse_launcher;
 use super::run;
 use super::words::dashed;
 
@@ -97,6 +98,7 @@ fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
         "{}: --minimise is for `zprobe run`; nothing is minimised here",
         said()
     );
+    refuse_launcher("compare")?;
     let order = args.order().with_context(said)?;
     order.refuse_what_cannot_run().with_context(said)?;
     Ok(order)

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use zprobe::console;
-use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, limits, surroundings};
+use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings};
+use zprobe::job::Job;
 use zprobe::lab::cuda::Cuda;
 use zprobe::lab::limits::examine;
 use zprobe::report::Exit;
@@ -36,7 +37,11 @@ pub fn main(args: &Args) -> Result<Exit> {
     let mut text = format!("Python {chosen}\n\nEngines\n");
     engine_lines(&mut text, &machine, &python);
     text.push_str("\nSurroundings\n");
-    lines(&mut text, &surroundings(&machine, &python));
+    let told = Job::of_this_process();
+    let meeting = told.iter().flatten().next().map(|job| job.meeting(None, None));
+    let mut surroundings = surroundings(&machine, &python);
+    surroundings.push(job(&told, meeting));
+    lines(&mut text, &surroundings);
     console::print(&text)?;
     let any = engines.iter().any(|check| check.state == State::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })

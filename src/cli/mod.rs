@@ -14,6 +14,7 @@ mod interpreter;
 mod list;
 mod man;
 mod minimise;
+mod nodes;
 mod output;
 mod provision;
 mod report;

@@ -11,12 +11,15 @@ use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::console::say;
+use zprobe::job::Job;
+use zprobe::lab::agents::{Followed, Role, follow};
 use zprobe::lab::cuda::Cuda;
 use zprobe::lab::minimise::{Question, search};
 use zprobe::lab::order::{Order, Ranks};
 use zprobe::lab::recorded;
 use zprobe::lab::run::record;
 use zprobe::lab::store::{self, run_id};
+use zprobe::launch::agents::{Part, Team};
 use zprobe::launch::{Hosting, RankProgram};
 use zprobe::native;
 use zprobe::report::words::amount;
@@ -26,6 +29,7 @@ use zprobe::spec::{BackendChoice, Device, DeviceChoice, Gpus, RunSpec, SpecReque
 
 use super::interpreter::Python;
 use super::minimise;
+use super::nodes::{Nodes, take_part};
 use super::output::Output;
 
 /// Arguments of `zprobe run`.
@@ -60,6 +64,9 @@ pub struct Args {
     )]
     keep_runs: usize,
 
+    #[command(flatten)]
+    nodes: Nodes,
+
     #[command(flatten, next_help_heading = "Run")]
     python: Python,
 
@@ -86,23 +93,38 @@ pub struct Args {
 }
 
 pub fn main(args: Args) -> Result<Exit> {
+    let job = args.nodes.job()?;
+    let (order, part) = args.order_in(job.as_ref())?;
     let run_id = run_id();
-    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
-    let order = args.order()?;
-    let (mut report, mut trace) = record(&order, &run_id, &run_dir)?;
-    if args.minimises() {
-        // The findings are known even if the search fails.
-        if let Err(error) = args.minimise(order, &report, &run_dir) {
-            say(format_args!("warning: the minimisation failed: {error:#}"));
+    let (Some(job), Some(part)) = (job, part) else { return args.lead(order, &run_id, None) };
+    ensure!(
+        !args.minimises(),
+        "--minimise makes run after run, and this process is {job}: start it once, without a launcher"
+    );
+    let (meeting, patience) = (args.nodes.meeting(&job)?, args.nodes.patience());
+    match Role::find(part, &order, &run_id, &meeting, patience)? {
+        Role::Leads(mut team) => {
+            let led = args.lead(order, &run_id, Some(&mut team));
+            match &led {
+                Ok(exit) => team.over(exit.code()),
+                Err(error) => team.refuse(&format!("{error:#}")),
+            }
+            led
         }
-        (report, trace) = recorded::report(&run_dir)?;
+        Role::Follows(leader) => {
+            let run_dir = args.run_dir(leader.run_id());
+            match follow(&order, leader, &run_dir)? {
+                Followed::Over(code) => Ok(Exit::of_code(code)),
+                Followed::Alone(known, dir) => {
+                    say(format_args!(
+                        "the process of rank 0 is lost; what is known here is recorded in {}",
+                        dir.display()
+                    ));
+                    args.output.hand_out(&known.0, &known.1)
+                }
+            }
+        }
     }
-    // First, so that it is known even if the report cannot be handed out.
-    say(format_args!("recorded in {}", run_dir.display()));
-    if args.out.is_none() {
-        make_room(args.keep_runs);
-    }
-    args.output.hand_out(&report, &trace)
 }
 
 /// Removes old runs, and says so. One that cannot be removed does not keep a report from being handed
@@ -124,12 +146,12 @@ fn make_room(keep: usize) {
 pub fn order(arguments: &[String]) -> Result<Order> {
     let args = Args::parse(arguments)?;
     ensure!(!args.minimises(), "--minimise is for `zprobe run`; nothing is minimised here");
-    Ok(Order { spec: args.spec(None)?, ranks: args.ranks(None), repeats: args.repeats()? })
+    Ok(Order { spec: args.spec()?, ranks: args.ranks(None), repeats: args.repeats()? })
 }
 
 /// The settings that these arguments alone ask for, on the CPU.
 pub fn spec(arguments: &[String]) -> Result<RunSpec> {
-    Args::parse(arguments)?.spec(None)
+    Args::parse(arguments)?.spec()
 }
 
 impl Args {
@@ -140,11 +162,43 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
-    /// The run that is asked for on this machine. Repeats are over warm ranks.
+    /// Makes the run that is asked for, together with the agents that this process leads, if there are any,
+    /// and hands out the report.
+    fn lead(&self, order: Order, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
+        let run_dir = self.run_dir(run_id);
+        let (mut report, mut trace) = record(&order, run_id, &run_dir, team)?;
+        if self.minimises() {
+            // The findings are known even if the search fails.
+            if let Err(error) = self.minimise(order, &report, &run_dir) {
+                say(format_args!("warning: the minimisation failed: {error:#}"));
+            }
+            (report, trace) = recorded::report(&run_dir)?;
+        }
+        // First, so that it is known even if the report cannot be handed out.
+        say(format_args!("recorded in {}", run_dir.display()));
+        if self.out.is_none() {
+            make_room(self.keep_runs);
+        }
+        self.output.hand_out(&report, &trace)
+    }
+
+    /// Directory of the run with this id.
+    fn run_dir(&self, run_id: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))
+    }
+
+    /// The run that is asked for on this machine.
     pub fn order(&self) -> Result<Order> {
-        refuse_nested_launch()?;
+        Ok(self.order_in(None)?.0)
+    }
+
+    /// The run that is asked for, and the part of this process if it belongs to a job of several. Repeats
+    /// are over warm ranks where this process starts them all.
+    fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<Part>)> {
         let cuda = self.look_for_gpus()?;
-        let spec = self.spec(cuda.as_ref().map(|cuda| &cuda.gpus))?;
+        let mut request = self.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus));
+        let part = job.map(|job| take_part(job, &mut request)).transpose()?;
+        let spec = self.resolve(request)?;
         let by_default = self.request.world_size.is_none() && !self.request.rank_per_gpu;
         if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
             say(
@@ -156,7 +210,8 @@ impl Args {
         }
         let ranks = self.ranks(cuda.filter(|_| spec.device == Device::Cuda));
         let order = Order { spec, ranks, repeats: self.repeats()? };
-        Ok(if order.repeats == 1 { order } else { order.warm() })
+        let is_warm = order.repeats > 1 && part.is_none();
+        Ok((if is_warm { order.warm() } else { order }, part))
     }
 
     /// The program of `--rank-program`, or else the engine's own ranks, on GPUs if there are any for it.
@@ -240,9 +295,13 @@ impl Args {
         }
     }
 
-    /// Specification of the run on these GPUs, or on the CPU if there are none.
-    pub fn spec(&self, gpus: Option<&Gpus>) -> Result<RunSpec> {
-        let mut request = self.flags_alone(gpus);
+    /// Specification of the run on the CPU.
+    pub fn spec(&self) -> Result<RunSpec> {
+        self.resolve(self.flags_alone(None))
+    }
+
+    /// Specification of the run that a request of these flags asks for.
+    fn resolve(&self, mut request: SpecRequest) -> Result<RunSpec> {
         for note in self.fill_from_file(&mut request)? {
             say(format_args!("note: {note}"));
         }
@@ -261,15 +320,4 @@ impl Args {
     fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
         SpecRequest { gpus: gpus.cloned(), ..self.request.clone() }
     }
-}
-
-/// Refuses to run under torchrun, of which every process would start ranks of its own.
-fn refuse_nested_launch() -> Result<()> {
-    let nested: Option<OsString> = std::env::var_os("TORCHELASTIC_RUN_ID");
-    ensure!(
-        nested.is_none(),
-        "zprobe run starts its ranks itself; do not start it with torchrun (TORCHELASTIC_RUN_ID is \
-         set)"
-    );
-    Ok(())
 }

@@ -14,6 +14,7 @@ use zprobe::spec::Engine;
 use zprobe::spec::settings::Timeout;
 
 use super::interpreter::{Chosen, Python};
+use super::nodes::refuse_launcher;
 use super::{provision, run};
 
 /// Arguments of `zprobe sweep`.
@@ -105,6 +106,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
+    refuse_launcher("sweep")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.steps > 0, "--steps 0: must be at least 1");
     let sweeps = if args.results.is_empty() {

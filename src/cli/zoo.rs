@@ -8,6 +8,7 @@ use zprobe::console;
 use zprobe::lab::zoo::{self, Runs, rows, table};
 use zprobe::report::{Exit, Form};
 
+use super::nodes::refuse_launcher;
 use super::run;
 
 /// Arguments of `zprobe zoo`.
@@ -48,6 +49,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
+    refuse_launcher("zoo")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let rows = rows::chosen(&args.rows)?;
     let cases = rows::cases(&rows, &args.release)?;

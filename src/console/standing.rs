@@ -41,6 +41,9 @@ impl Standing {
                 };
                 Some(format!("no event for {timeout_s} s: {}{wait}", counted("rank", silent)))
             }
+            (Event::AgentLost { agent, machine, .. }, None) => {
+                Some(format!("{machine}: its zprobe, number {agent}, is lost"))
+            }
             (Event::RankExited { rank, outcome: Outcome::Signal(signal) }, None) => {
                 Some(format!("rank {rank}: ended by signal {signal}"))
             }

@@ -6,6 +6,7 @@
 mod checks;
 mod cuda;
 mod engines;
+mod job;
 mod limits;
 mod machine;
 mod python;
@@ -15,6 +16,7 @@ mod tests;
 
 pub use checks::{Check, State};
 pub use engines::{engines, native};
+pub use job::job;
 pub use limits::{limits, questions, refusal};
 pub use machine::Machine;
 pub use python::{Attempt, NoAnswer, Python, absent};

@@ -16,6 +16,7 @@
 //! An experiment knows no flags. What is to be run comes to it as an [`order::Order`], or as the arguments of
 //! `zprobe run`, which it has the command line read.
 
+pub mod agents;
 pub mod check;
 pub mod compare;
 pub mod cuda;

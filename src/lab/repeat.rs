@@ -12,19 +12,19 @@ use crate::trace::repeat_dir;
 /// Makes a run in `run_dir`, or all repeats of it, each in a directory of its own there. The result
 /// is false if the user has interrupted one, which is the last one then.
 pub fn all(
-    runner: &mut Runner,
+    runner: &mut Runner<'_>,
     order: &Order,
     run_id: &str,
     run_dir: &Path,
     queue: &Queue,
 ) -> Result<bool> {
     if order.repeats == 1 {
-        return runner.run(&order.spec, run_id, run_dir, &mut |_| {});
+        return runner.run(&order.spec, run_id, run_dir, None, &mut |_| {});
     }
     for number in 0..order.repeats {
         let run_id = format!("{run_id}-{number}");
         let dir = repeat_dir(run_dir, number);
-        let mut make = || runner.run(&order.spec, &run_id, &dir, &mut |_| {});
+        let mut make = || runner.run(&order.spec, &run_id, &dir, Some(number), &mut |_| {});
         let made = match queue.job("repeats", &mut make) {
             Ok(made) => made,
             Err(reason) if number == 0 => bail!("{reason}"),

@@ -12,21 +12,28 @@ use super::runner::{Runner, warn_of_survivors};
 use super::store::claimed;
 use crate::console::RankProgress;
 use crate::exec::{self, Over};
+use crate::launch::agents::Team;
 use crate::report::Report;
 use crate::trace::{Trace, is_recorded};
 
-/// Makes a run, or all its repeats, in `run_dir`, and reports on it.
+/// Makes a run, or all its repeats, in `run_dir`, and reports on it. The ranks are started by this
+/// process, or by this and the agents that it leads.
 ///
 /// # Errors
 /// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
-pub fn record(order: &Order, run_id: &str, run_dir: &Path) -> Result<(Report, Trace)> {
+pub fn record(
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    team: Option<&mut Team>,
+) -> Result<(Report, Trace)> {
     refuse_recorded(run_dir)?;
     order.refuse_what_cannot_run()?;
     claimed(run_dir, || {
-        let mut runner = Runner::new(order, run_dir)?;
+        let mut runner = Runner::new(order, run_dir, team)?;
         if order.repeats == 1 {
             let mut progress = RankProgress::new(&order.spec, run_dir);
-            runner.run(&order.spec, run_id, run_dir, &mut |record| progress.see(record))?;
+            runner.run(&order.spec, run_id, run_dir, None, &mut |record| progress.see(record))?;
         } else {
             repeat::all(&mut runner, order, run_id, run_dir, &Queue::new(order.repeats)?)?;
         }

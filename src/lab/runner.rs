@@ -11,13 +11,21 @@ use super::pooled::Pooled;
 use crate::adapters;
 use crate::console::say;
 use crate::engines;
+use crate::launch::agents::Team;
 use crate::launch::{Ended, Launch, RankProgram, Source};
 use crate::native;
 use crate::spec::{Engine, RunSpec};
 use crate::trace::{Event, Record};
 
 /// Makes one run after the other.
-pub enum Runner {
+pub struct Runner<'a> {
+    ranks: Origin,
+    /// The other agents of each run; none if this process starts all ranks.
+    team: Option<&'a mut Team>,
+}
+
+/// Origin of the ranks.
+enum Origin {
     /// A pool: the engine is loaded once.
     Warm(Pooled),
     /// A program that is started for each run.
@@ -26,28 +34,30 @@ pub enum Runner {
     Cuda(Cuda),
 }
 
-impl Runner {
-    /// A runner for this order. The files that its ranks are started from are in `dir`.
-    pub fn new(order: &Order, dir: &Path) -> Result<Self> {
+impl<'a> Runner<'a> {
+    /// A runner for this order, together with these other agents. The files that its ranks are started
+    /// from are in `dir`.
+    pub fn new(order: &Order, dir: &Path, team: Option<&'a mut Team>) -> Result<Self> {
         let engine = order.spec.engine();
-        Ok(match &order.ranks {
-            Ranks::Program(program) => Self::Cold(program.clone()),
-            Ranks::Cuda(cuda) => Self::Cuda(cuda.clone()),
-            Ranks::Cold(python) => Self::Cold(program(engine, python, dir, false)?),
+        let ranks = match &order.ranks {
             Ranks::Warm(python) => {
                 let dir = dir.join("pool");
-                Self::Warm(Pooled::new(program(engine, python, &dir, true)?, dir))
+                Origin::Warm(Pooled::new(program(engine, python, &dir, true)?, dir))
             }
-        })
+            Ranks::Cuda(cuda) => Origin::Cuda(cuda.clone()),
+            Ranks::Program(_) | Ranks::Cold(_) => Origin::Cold(cold(order, dir)?),
+        };
+        Ok(Self { ranks, team })
     }
 
-    /// Makes a run and leaves its trace in `run_dir`. The result is false if the user has interrupted the
-    /// run.
+    /// Makes a run and leaves its trace in `run_dir`; `repeat` is its number among several. The result is
+    /// false if the user has interrupted the run.
     pub fn run(
         &mut self,
         spec: &RunSpec,
         run_id: &str,
         run_dir: &Path,
+        repeat: Option<usize>,
         observer: &mut dyn FnMut(&Record),
     ) -> Result<bool> {
         let mut interrupted = false;
@@ -55,16 +65,33 @@ impl Runner {
             interrupted |= matches!(record.event, Event::Interrupted);
             observer(record);
         };
-        let cold = |program: &RankProgram, observer: &mut dyn FnMut(&Record)| {
-            Launch { run_id, spec, source: Source::Cold(program), run_dir }.run(observer)
+        let team = &mut self.team;
+        let mut cold = |program: &RankProgram, observer: &mut dyn FnMut(&Record)| {
+            let launch = Launch { run_id, spec, source: Source::Cold(program), run_dir };
+            match team {
+                Some(team) => launch.lead(team, repeat, observer),
+                None => launch.run(observer),
+            }
         };
-        let ended = match self {
-            Self::Warm(pooled) => pooled.run(spec, run_id, run_dir, &mut observer)?,
-            Self::Cold(program) => cold(program, &mut observer)?,
-            Self::Cuda(cuda) => cold(&cuda.ranks(spec, run_dir)?, &mut observer)?,
+        let ended = match &mut self.ranks {
+            Origin::Warm(pooled) => pooled.run(spec, run_id, run_dir, &mut observer)?,
+            Origin::Cold(program) => cold(program, &mut observer)?,
+            Origin::Cuda(cuda) => cold(&cuda.ranks(spec, run_dir)?, &mut observer)?,
         };
         warn_of_survivors(&ended);
         Ok(!interrupted)
+    }
+}
+
+/// The program of an order's ranks, which is started for each run. The files that it is started from are
+/// in `dir`.
+pub(super) fn cold(order: &Order, dir: &Path) -> Result<RankProgram> {
+    match &order.ranks {
+        Ranks::Program(program) => Ok(program.clone()),
+        Ranks::Cuda(cuda) => cuda.ranks(&order.spec, dir),
+        Ranks::Cold(python) | Ranks::Warm(python) => {
+            program(order.spec.engine(), python, dir, false)
+        }
     }
 }
 

@@ -155,7 +155,7 @@ struct Bench {
     dir: PathBuf,
     pools: usize,
     /// The pool of the last run that was warm, with its engine and interpreter.
-    warm: Option<((Engine, PathBuf), Runner)>,
+    warm: Option<((Engine, PathBuf), Runner<'static>)>,
 }
 
 impl Bench {
@@ -166,7 +166,7 @@ impl Bench {
             let runner = match &order.ranks {
                 Ranks::Warm(python) => self.warm(order, python)?,
                 _ => {
-                    cold = Runner::new(order, dir)?;
+                    cold = Runner::new(order, dir, None)?;
                     &mut cold
                 }
             };
@@ -178,14 +178,14 @@ impl Bench {
 
     /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
     /// come engine by engine.
-    fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner> {
+    fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner<'static>> {
         let wanted = (order.spec.engine(), python.to_owned());
         let own = self.warm.take().filter(|(has, _)| *has == wanted);
         let own = match own {
             Some(own) => own,
             None => {
                 self.pools += 1;
-                (wanted, Runner::new(order, &self.dir.join(self.pools.to_string()))?)
+                (wanted, Runner::new(order, &self.dir.join(self.pools.to_string()), None)?)
             }
         };
         Ok(&mut self.warm.insert(own).1)

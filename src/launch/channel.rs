@@ -1,4 +1,4 @@
-//! The launcher's end of a pipe, whose content is split into lines.
+//! The launcher's end of a pipe or of a connection, whose content is split into lines.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
+use super::sender::excerpt;
 use crate::trace::LONGEST_LINE;
 
 /// Requested capacity of a pipe, in bytes. Lines hold whole buffers, and a rank should not have to
@@ -15,6 +16,7 @@ use crate::trace::LONGEST_LINE;
 const PIPE_CAPACITY: i32 = 1 << 20;
 
 /// The receiving end of a channel.
+#[derive(Debug)]
 pub(super) struct Channel {
     pipe: File,
     buffer: Vec<u8>,
@@ -36,7 +38,14 @@ pub(super) enum State {
 
 /// A line without line feed that is longer than the limit; holds its start.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong<'a>(pub(super) &'a [u8]);
+pub(super) struct TooLong<'a>(&'a [u8]);
+
+impl TooLong<'_> {
+    /// The start of the line, as the trace keeps it.
+    pub(super) fn excerpt(&self) -> String {
+        excerpt(self.0)
+    }
+}
 
 impl Channel {
     /// A new channel and its sending end. Neither is inherited by child processes.
@@ -47,14 +56,14 @@ impl Channel {
         // The kernel refuses it when the pipes of the user hold too much already; a small pipe is
         // only slower.
         let _ = fcntl(&receiver, FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY));
-        let channel = Self {
-            pipe: File::from(receiver),
-            buffer: Vec::new(),
-            start: 0,
-            searched: 0,
-            limit: LONGEST_LINE,
-        };
-        Ok((channel, sender))
+        Ok((Self::over(receiver, LONGEST_LINE), sender))
+    }
+
+    /// A channel that receives from a descriptor that does not block; a line has at most `limit`
+    /// bytes.
+    pub(super) fn over(receiver: OwnedFd, limit: usize) -> Self {
+        let pipe = File::from(receiver);
+        Self { pipe, buffer: Vec::new(), start: 0, searched: 0, limit }
     }
 
     /// Receives the available bytes without waiting, up to the capacity of the pipe. If the sender

@@ -72,7 +72,7 @@ impl UserCommand<'_> {
         let mut deadline: Option<Instant> = None;
         let outcome = loop {
             let until = Instant::now() + LOOK;
-            let ready = wait(std::iter::empty(), &signals, until)
+            let ready = wait(std::iter::empty(), Some(&signals), until)
                 .map_err(LaunchError::system("the wait for the command"))?;
             signals.clear_child();
             let outcome = outcome_of(command);

@@ -1,10 +1,10 @@
-//! A channel together with the sender at its other end.
+//! The channel of a host that forks ranks, together with the host at its other end.
 
-use super::channel::{Channel, TooLong};
+use super::channel::Channel;
 use super::sender::{Sender, excerpt};
 use crate::trace::{Record, Violation};
 
-/// The channel from a rank, or from a host that forks ranks, with the state of its sender.
+/// The channel from a host that forks ranks, with the state of its sender.
 pub(super) struct Conversation {
     pub(super) channel: Channel,
     pub(super) sender: Sender,
@@ -18,15 +18,14 @@ pub(super) struct Breach {
 }
 
 impl Conversation {
-    /// The next record that was received, with its line.
-    pub(super) fn next_record(&mut self) -> Option<Result<(&[u8], Record), Breach>> {
-        let (violation, line) = match self.channel.next_line()? {
-            Ok(line) => match self.sender.check(line) {
-                Ok(record) => return Some(Ok((line, record))),
-                Err(violation) => (violation, line),
-            },
-            Err(TooLong(start)) => (Violation::TooLong, start),
-        };
-        Some(Err(Breach { violation, line: excerpt(line) }))
+    /// The next record that was received.
+    pub(super) fn next_record(&mut self) -> Option<Result<Record, Breach>> {
+        Some(match self.channel.next_line()? {
+            Ok(line) => self
+                .sender
+                .check(line)
+                .map_err(|violation| Breach { violation, line: excerpt(line) }),
+            Err(start) => Err(Breach { violation: Violation::TooLong, line: start.excerpt() }),
+        })
     }
 }

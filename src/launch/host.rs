@@ -1,13 +1,13 @@
 //! Starts the hosts of a run. A host is a process that is one rank, or that forks all ranks.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::channel::Channel;
 use super::conversation::Conversation;
 use super::group::ProcessGroup;
+use super::place::Place;
 use super::pool::Handover;
 use super::sender::{Role, Sender};
 use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
@@ -15,51 +15,49 @@ use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
 use crate::spec::{Plan, Workload};
 use crate::trace::contract::{self, LogOf};
 
-/// Environment variables of a run that engines read, in addition to those of zprobe: the number of
-/// ranks, and the address at which they meet.
-pub(super) const OF_A_RUN: [&str; 4] =
-    ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
+/// Environment variables of a run that engines read, in addition to those of zprobe: the first rank
+/// of a host, the number of ranks, and the address at which they meet.
+pub(super) const OF_A_RUN: [&str; 6] =
+    ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK"];
 
-/// Linux's name of the loopback interface, which no other machine reaches.
-const LOOPBACK: &str = "lo";
+/// Variables with which torchrun tells torch that its agent holds the TCPStore. The ranks of a run
+/// have a store of their own.
+pub(super) const OF_TORCHRUN: [&str; 2] = ["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"];
 
-/// All hosts of a run, and a conversation with each rank, in rank order. A host that forks the
-/// ranks is the only one, and the conversation with it comes last.
+/// All hosts of some ranks, and the channel of each rank, in rank order.
 pub(super) struct Started {
     pub(super) groups: Vec<ProcessGroup>,
-    pub(super) conversations: Vec<Conversation>,
+    pub(super) channels: Vec<Channel>,
+    /// Conversation with the only host, if it forks the ranks.
+    pub(super) host: Option<Conversation>,
 }
 
-/// Starts the ranks of `launch`.
-pub(super) fn start(launch: &Launch<'_>, run_dir: &Path) -> Result<Started, LaunchError> {
+/// Starts the ranks of `place`.
+pub(super) fn start(
+    launch: &Launch<'_>,
+    run_dir: &Path,
+    place: &Place,
+) -> Result<Started, LaunchError> {
     surroundings::check()?;
-    let mut conversations = Vec::new();
-    let mut converse = |role| {
-        let (channel, far_end) = Channel::new().map_err(LaunchError::system("a pipe to a rank"))?;
-        let sender = Sender::new(launch.run_id, launch.spec, role);
-        conversations.push(Conversation { channel, sender });
-        Ok(far_end)
+    let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
+    let hosts = Hosts::new(launch, run_dir, place)?;
+    let ranks = place.ranks.clone();
+    let (channels, events): (Vec<Channel>, Vec<OwnedFd>) =
+        ranks.clone().map(|_| channel()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    if launch.source.hosting() == Hosting::OnePerRank
+        && let Source::Cold(program) = launch.source
+    {
+        let groups = ranks.zip(&events).map(|(rank, event)| hosts.start_rank(program, rank, event));
+        return Ok(Started { groups: groups.collect::<Result<_, _>>()?, channels, host: None });
+    }
+    let (host_channel, far_end) = channel()?;
+    let group = match launch.source {
+        Source::Cold(program) => hosts.start_forking(program, &events, &far_end)?,
+        Source::Warm(pool) => pool.fork_host(hosts.handover(&events, &far_end)?)?,
     };
-    let hosts = Hosts::new(launch, run_dir)?;
-    let ranks = 0..launch.spec.world_size;
-    let events: Vec<OwnedFd> =
-        ranks.clone().map(|rank| converse(Role::Rank(rank))).collect::<Result<_, LaunchError>>()?;
-    let groups = match launch.source {
-        Source::Cold(program) if program.hosting == Hosting::OnePerRank => events
-            .iter()
-            .enumerate()
-            .map(|(rank, event)| hosts.start_rank(program, rank, event))
-            .collect::<Result<_, _>>()?,
-        Source::Cold(program) => {
-            let host_channel = converse(Role::Host(ranks))?;
-            vec![hosts.start_forking(program, &events, &host_channel)?]
-        }
-        Source::Warm(pool) => {
-            let host_channel = converse(Role::Host(ranks))?;
-            vec![pool.fork_host(hosts.handover(&events, &host_channel)?)?]
-        }
-    };
-    Ok(Started { groups, conversations })
+    let sender = Sender::new(launch.run_id, launch.spec, Role::Host(ranks));
+    let host = Some(Conversation { channel: host_channel, sender });
+    Ok(Started { groups: vec![group], channels, host })
 }
 
 /// Inputs that all hosts of a run share.
@@ -68,12 +66,11 @@ struct Hosts<'a> {
     run_dir: &'a Path,
     /// The part of the environment that is the same for every host.
     variables: Variables,
-    /// Socket at which the ranks meet. It listens already, so no other process can take its port.
-    store: TcpListener,
+    place: &'a Place,
 }
 
 impl<'a> Hosts<'a> {
-    fn new(launch: &Launch<'_>, run_dir: &'a Path) -> Result<Self, LaunchError> {
+    fn new(launch: &Launch<'_>, run_dir: &'a Path, place: &'a Place) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
         let plan = Plan::new(launch.spec);
@@ -81,11 +78,6 @@ impl<'a> Hosts<'a> {
             .map_err(LaunchError::system("the parameters for the ranks"))?;
         let workload = serde_json::to_string(&Workload::new(launch.spec, &plan))
             .map_err(LaunchError::system("the workload for the ranks"))?;
-        let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .map_err(LaunchError::system("a socket for the ranks to meet at"))?;
-        let address =
-            store.local_addr().map_err(LaunchError::system("the ranks' meeting point"))?;
-        let world_size = launch.spec.world_size.to_string();
         let mut variables = vec![
             (contract::RUN, Some(launch.run_id.into())),
             (contract::SPEC, Some(spec.into())),
@@ -93,12 +85,19 @@ impl<'a> Hosts<'a> {
             (contract::WORKLOAD, Some(workload.into())),
             (contract::RUN_DIR, Some(run_dir.into())),
         ];
-        let values =
-            [address.ip().to_string(), address.port().to_string(), world_size.clone(), world_size];
+        let (host, port) = &place.master;
+        let values = [
+            host.clone(),
+            port.to_string(),
+            launch.spec.world_size.to_string(),
+            place.local_world_size.to_string(),
+            place.ranks.start.to_string(),
+            place.first_local.to_string(),
+        ];
         variables.extend(OF_A_RUN.into_iter().zip(values.map(|value| Some(value.into()))));
-        // By default Gloo listens on the address of the host name, which other machines may reach.
-        variables.extend(unless_set("GLOO_SOCKET_IFNAME", LOOPBACK));
-        Ok(Self { run_dir, variables, store })
+        variables.extend(OF_TORCHRUN.map(|name| (name, None)));
+        variables.extend(unless_set("GLOO_SOCKET_IFNAME", &place.interface));
+        Ok(Self { run_dir, variables, place })
     }
 
     /// Starts the process of rank `rank`, which gets the sending end of its event channel.
@@ -108,11 +107,12 @@ impl<'a> Hosts<'a> {
         rank: usize,
         event: &OwnedFd,
     ) -> Result<ProcessGroup, LaunchError> {
-        let store = (rank == 0).then(|| self.store.as_fd());
+        let store = self.place.store.as_ref().filter(|_| rank == 0).map(AsFd::as_fd);
+        let local_rank = self.place.first_local + rank - self.place.ranks.start;
         let mut variables = self.variables.clone();
         variables.extend([
             ("RANK", Some(rank.to_string().into())),
-            ("LOCAL_RANK", Some(rank.to_string().into())),
+            ("LOCAL_RANK", Some(local_rank.to_string().into())),
             (contract::EVENT_FDS, Some(number(event))),
             (contract::STORE_FD, store.map(number)),
             (contract::HOST_FD, None),
@@ -134,7 +134,7 @@ impl<'a> Hosts<'a> {
         variables.extend(for_forking());
         variables.extend([
             (contract::EVENT_FDS, Some(numbers.join(",".as_ref()))),
-            (contract::STORE_FD, Some(number(&self.store))),
+            (contract::STORE_FD, self.place.store.as_ref().map(number)),
             (contract::HOST_FD, Some(number(host_channel))),
         ]);
         let streams = Streams::create(LogOf::Host, self.run_dir)?;
@@ -155,14 +155,16 @@ impl<'a> Hosts<'a> {
         })
     }
 
-    /// Descriptors of a host that forks its ranks, in the order in which a pool is given them.
+    /// Descriptors of a host that forks its ranks, in the order in which a pool is given them: a pool's
+    /// hosts fork all ranks of a run, so they have the store's socket.
     fn inherited<'b>(
         &'b self,
         events: &'b [OwnedFd],
         host_channel: &'b OwnedFd,
     ) -> Vec<BorrowedFd<'b>> {
-        let leading = [self.store.as_fd(), host_channel.as_fd()];
-        leading.into_iter().chain(events.iter().map(AsFd::as_fd)).collect()
+        let store = self.place.store.as_ref().map(AsFd::as_fd);
+        let leading = store.into_iter().chain([host_channel.as_fd()]);
+        leading.chain(events.iter().map(AsFd::as_fd)).collect()
     }
 }
 

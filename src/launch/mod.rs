@@ -9,13 +9,20 @@
 //!
 //! One thread does everything, around one `poll`: it cannot fall behind without the ranks' pipes
 //! filling up, so its memory is bounded, and no misbehaviour of a rank can leave a reader stuck.
+//!
+//! The ranks of a run may be started by several such processes, on several machines; see [`agents`].
 
+pub mod agents;
+mod books;
 mod channel;
 mod command;
 mod conversation;
 mod group;
 mod host;
+mod local;
 mod log_tail;
+mod news;
+mod place;
 mod pool;
 mod recorder;
 mod selection;
@@ -43,6 +50,10 @@ pub use signals::{Stop, is_stopping, put_signals_right};
 pub use spawn::library_path;
 use strays::Strays;
 use surroundings::advice;
+
+use agents::{Leader, Team};
+use place::Place;
+use supervisor::Others;
 
 use crate::spec::RunSpec;
 use crate::trace::Record;
@@ -191,6 +202,14 @@ pub enum LaunchError {
         /// The last lines of its standard error.
         stderr: Option<String>,
     },
+    /// Another agent of the job could not start its ranks.
+    #[error("{machine}: {message}")]
+    Agent {
+        /// Name of its machine.
+        machine: String,
+        /// Its error.
+        message: String,
+    },
     /// More ranks than a pool can fork for one run.
     #[error(
         "{ranks} ranks are too many for a pool: the kernel hands over the channels of {most} ranks \
@@ -250,6 +269,32 @@ impl Launch<'_> {
     /// When the program cannot be started, the pool does not fork a host, or the trace or the logs
     /// cannot be written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
-        supervisor::run(self, observer)
+        let place = Place::of_all(self.spec.world_size)?;
+        supervisor::run(self, &place, Others::Nobody, observer)
+    }
+
+    /// Performs the run as [`Launch::run`] does, together with other agents, as their leader: the trace
+    /// has the ranks of all. `repeat` is its number among several.
+    ///
+    /// # Errors
+    /// As [`Launch::run`], and when another agent cannot start its ranks.
+    pub fn lead(
+        &self,
+        team: &mut Team,
+        repeat: Option<usize>,
+        observer: &mut dyn FnMut(&Record),
+    ) -> Result<Ended, LaunchError> {
+        let place = team.begin(self.run_id, repeat)?;
+        supervisor::run(self, &place, Others::Team(team), observer)
+    }
+
+    /// Performs this process's part of a run that another agent leads. The trace has the ranks of this
+    /// process alone; `port` is that of the ranks' TCPStore.
+    ///
+    /// # Errors
+    /// As [`Launch::run`].
+    pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Ended, LaunchError> {
+        let place = leader.place(port)?;
+        supervisor::run(self, &place, Others::Leader(leader), &mut |_| {})
     }
 }

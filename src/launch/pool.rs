@@ -24,6 +24,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, pipe2};
 
 use super::group::{self, KILL_GRACE, KILL_POLL, ProcessGroup};
+use super::host::{OF_A_RUN, OF_TORCHRUN};
 use super::log_tail::log_tail;
 use super::signals::put_signals_right;
 use super::spawn::{Streams, Variables, for_forking, spawn};
@@ -108,7 +109,7 @@ impl Pool {
         let id = format!("pool-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let mut variables = for_forking();
         // The variables of a run come with the run; those of the user would belong to another one.
-        variables.extend(super::host::OF_A_RUN.map(|name| (name, None)));
+        variables.extend(OF_A_RUN.iter().chain(&OF_TORCHRUN).map(|name| (*name, None)));
         variables.push((contract::RUN, Some((&id).into())));
         variables.push((contract::POOL_FD, Some(far_end.as_raw_fd().to_string().into())));
         let process = spawn(program, streams, variables, &[far_end.as_fd()])?;
@@ -219,7 +220,7 @@ impl Pool {
         let failure = match process.outcome() {
             Some(Outcome::Code(code)) => PoolFailure::Exited(code),
             Some(Outcome::Signal(signal)) => PoolFailure::Killed(signal),
-            Some(Outcome::Reaped | Outcome::Unseen) | None => failure,
+            Some(Outcome::Reaped | Outcome::Unseen | Outcome::Lost) | None => failure,
         };
         let stderr = host.and_then(log_tail).or_else(|| log_tail(&self.stderr));
         LaunchError::Pool { program: self.program.clone(), failure, stderr }

@@ -46,11 +46,9 @@ impl Streams {
 /// Environment variables of a program that loads an engine and then forks, in addition to those of
 /// the run.
 pub(super) fn for_forking() -> Variables {
-    let mut variables = vec![("RANK", None), ("LOCAL_RANK", None)];
     // libtorch's start-up allocates tens of megabytes in small pieces. Huge pages spare it most of
     // its page faults; where the kernel or libc has none, nothing changes.
-    variables.extend(unless_set("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
-    variables
+    unless_set("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1").into_iter().collect()
 }
 
 /// Starts `program` in a process group of its own. It inherits the standard streams, these

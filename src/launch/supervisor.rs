@@ -1,33 +1,48 @@
 //! Supervises a run: waits for events, records them, and ends the run when it is over.
 
-use std::collections::HashMap;
 use std::fs::DirBuilder;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::channel::State;
-use super::conversation::{Breach, Conversation};
-use super::group::{self, ProcessGroup};
-use super::host::{self, Started};
-use super::log_tail::log_tail;
-use super::recorder::{Recorder, now_ns};
+use nix::poll::PollFlags;
+
+use super::agents::{Command, Heard, Leader, Team};
+use super::books::Books;
+use super::local::Local;
+use super::news::News;
+use super::place::Place;
+use super::recorder::Recorder;
 use super::signals::Signals;
-use super::starvation::Starvation;
-use super::strays::{Strays, adopt_orphans};
+use super::strays::adopt_orphans;
 use super::wait::{Ready, wait};
-use super::watchdog::{Silence, Verdict, Watchdog};
-use super::{Ended, Hosting, Launch, LaunchError};
-use crate::trace::contract::LogOf;
-use crate::trace::{Event, Outcome, Record, TRACE_FILE};
+use super::watchdog::{Silence, Verdict};
+use super::{Ended, Launch, LaunchError};
+use crate::trace::{AgentLoss, Event, Record, TRACE_FILE};
 
 /// Longest timeout, a century, to which a longer one is cut so that no point in time is out of
 /// range.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Performs a run; see [`Launch::run`].
+/// Shortest time after which a silent agent counts as lost.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(5);
+
+/// The other agents of a run.
+pub(super) enum Others<'a> {
+    /// There are none.
+    Nobody,
+    /// This process leads them.
+    Team(&'a mut Team),
+    /// One of them leads this process.
+    Leader(&'a mut Leader),
+}
+
+/// Performs the part of a run that is at `place`; see [`Launch::run`].
 pub(super) fn run(
     launch: &Launch<'_>,
+    place: &Place,
+    others: Others<'_>,
     observer: &mut dyn FnMut(&Record),
 ) -> Result<Ended, LaunchError> {
     let run_dir = DirBuilder::new()
@@ -40,113 +55,106 @@ pub(super) fn run(
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.start(launch.spec)?;
-    let (trace, logs) = (run_dir.join(TRACE_FILE), run_dir.clone());
-    let mut supervisor = Supervisor::start(launch, run_dir, recorder).inspect_err(|_| {
-        // Nothing ran, so no trace and no logs are kept. An obstacle to removing them is one that
-        // the error names already.
-        let _ = std::fs::remove_file(&trace);
-        for log in (0..launch.spec.world_size).map(LogOf::Rank).chain([LogOf::Host]) {
-            let _ = std::fs::remove_file(log.stdout(&logs));
-            let _ = std::fs::remove_file(log.stderr(&logs));
-        }
+    let local = Local::start(launch, &run_dir, place).inspect_err(|_| {
+        // Nothing ran, so no trace is kept. An obstacle to removing it is one that the error names
+        // already.
+        let _ = std::fs::remove_file(run_dir.join(TRACE_FILE));
     })?;
-    match supervisor.watch(&signals) {
-        Ok(()) => supervisor.end(),
+    let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
+    // The watchdog starts only now, because a busy machine takes long to start each process.
+    let books = Books::open(launch, recorder, timeout);
+    let silence = (timeout / 2).max(SHORTEST_SILENCE);
+    let mut supervisor = Supervisor {
+        local,
+        others,
+        books,
+        timeout_s: launch.spec.timeout_s,
+        silence,
+        survivors: Vec::new(),
+        end: None,
+    };
+    let watched = supervisor.introduce().and_then(|()| supervisor.watch(&signals));
+    match watched.and_then(|()| supervisor.end(&run_dir)) {
+        Ok(ended) => Ok(ended),
         Err(error) => {
-            // Neither their outcomes nor those that did not die are recorded.
-            supervisor.end_processes(&mut Vec::new());
+            supervisor.abandon();
             Err(error)
         }
     }
 }
 
 /// A run in progress.
-struct Supervisor<'a> {
-    strays: Strays,
-    run_dir: PathBuf,
-    recorder: Recorder<'a>,
-    watchdog: Watchdog,
-    starvation: Starvation,
+struct Supervisor<'a, 'b> {
+    local: Local,
+    others: Others<'a>,
+    books: Books<'b>,
     timeout_s: u64,
-    ranks: Vec<Rank>,
-    hosting: Hosting,
-    /// Hosts: one for each rank, or one for all ranks.
-    hosts: Vec<Host>,
-    /// Conversations with the ranks, in rank order, then with the host that forks them; none once
-    /// closed.
-    conversations: Vec<Option<Conversation>>,
-    violated: bool,
+    /// Time after which a silent agent counts as lost.
+    silence: Duration,
+    /// Processes on all machines that did not die.
+    survivors: Vec<u32>,
+    /// Reason to end the run; none while it goes on.
+    end: Option<Reason>,
 }
 
-#[derive(Clone, Default)]
-struct Rank {
-    pid: Option<u32>,
-    finished: bool,
-    outcome: Option<Outcome>,
+/// Reason to end a run before its processes have ended by themselves.
+#[derive(Debug)]
+enum Reason {
+    /// The trace says why.
+    Recorded,
+    /// Another agent could not start its ranks.
+    Failed { machine: String, message: String },
 }
 
-struct Host {
-    group: ProcessGroup,
-    ended: bool,
-}
-
-impl<'a> Supervisor<'a> {
-    /// Starts the ranks.
-    fn start(
-        launch: &Launch<'_>,
-        run_dir: PathBuf,
-        recorder: Recorder<'a>,
-    ) -> Result<Self, LaunchError> {
-        let world_size = launch.spec.world_size;
-        let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
-        let Started { groups, conversations } = host::start(launch, &run_dir)?;
-        // The watchdog starts only now, because a busy machine takes long to start each process.
-        let watchdog = Watchdog::new(world_size, timeout, Instant::now());
-        let mut supervisor = Self {
-            strays: launch.source.strays(launch.run_id),
-            run_dir,
-            recorder,
-            watchdog,
-            starvation: Starvation::default(),
-            timeout_s: launch.spec.timeout_s,
-            ranks: vec![Rank::default(); world_size],
-            hosting: launch.source.hosting(),
-            hosts: groups.into_iter().map(|group| Host { group, ended: false }).collect(),
-            conversations: conversations.into_iter().map(Some).collect(),
-            violated: false,
-        };
-        if supervisor.hosting == Hosting::OnePerRank {
-            for rank in 0..world_size {
-                let pid = supervisor.hosts[rank].group.pid();
-                supervisor.rank_spawned(rank, pid, now_ns())?;
+impl Supervisor<'_, '_> {
+    /// Records the agents of the run, and the processes that exist from the start.
+    fn introduce(&mut self) -> Result<(), LaunchError> {
+        if let Others::Team(team) = &self.others {
+            for (agent, clock_ns) in team.agents() {
+                self.books.record(Event::AgentJoined {
+                    agent: agent.index,
+                    machine: agent.machine.clone(),
+                    first_rank: agent.ranks.start,
+                    ranks: agent.ranks.len(),
+                    clock_ns,
+                })?;
             }
         }
-        Ok(supervisor)
+        let Self { local, others, books, .. } = self;
+        local.tell_of_started(&mut |news| enter(news, others, books))
     }
 
     /// Records what happens until the run is over or has to be ended.
     fn watch(&mut self, signals: &Signals) -> Result<(), LaunchError> {
         let mut until = Instant::now();
-        while !self.hosts.iter().all(|host| host.ended) {
-            self.recorder.flush()?;
-            let channels = self.conversations.iter().map(|it| it.as_ref().map(|it| &it.channel));
-            let ready: Ready = wait(channels, signals, until)
-                .map_err(LaunchError::system("the wait for the ranks"))?;
+        while !self.is_over() {
+            self.books.flush()?;
+            let next_beat = self.beat()?;
+            let ready = self.wait(signals, next_beat.map_or(until, |beat| beat.min(until)))?;
             if ready.interrupted {
-                return self.recorder.record(Event::Interrupted);
+                return self.interrupted();
             }
-            for line in ready.channels {
-                self.listen(line)?;
+            for index in ready.descriptors {
+                self.listen(index)?;
             }
             if ready.child {
                 signals.clear_child();
-                self.reap()?;
+                let Self { local, others, books, .. } = self;
+                local.reap(&mut |news| enter(news, others, books))?;
+                if let (Others::Leader(leader), true) = (others, local.is_over()) {
+                    leader.tell_idle();
+                }
             }
-            if self.violated {
+            if self.end.is_some() || self.books.is_violated() {
                 return Ok(());
             }
+            if matches!(self.others, Others::Leader(_)) {
+                // The leader judges.
+                until = Instant::now() + self.silence;
+                continue;
+            }
             // Judged after listening, so that a launcher that was held up blames no rank for it.
-            until = match self.watchdog.verdict(Instant::now()) {
+            until = match self.books.watchdog.verdict(Instant::now()) {
                 Verdict::WaitUntil(time) => time,
                 // No rank is blamed for time without a core: the situation is judged once more.
                 Verdict::GraceOver if self.grace_starved() => Instant::now(),
@@ -154,27 +162,116 @@ impl<'a> Supervisor<'a> {
                 Verdict::GraceOver => return Ok(()),
                 Verdict::Silent(Silence { silent, waiting }) => {
                     let timeout_s = self.timeout_s;
-                    return self.recorder.record(Event::TimedOut { silent, timeout_s, waiting });
+                    return self.books.record(Event::TimedOut { silent, timeout_s, waiting });
                 }
             };
         }
         Ok(())
     }
 
+    /// True if all processes have ended. A run that another agent leads is over when that one says so.
+    fn is_over(&self) -> bool {
+        match &self.others {
+            Others::Nobody => self.local.is_over(),
+            Others::Team(team) => self.local.is_over() && team.is_idle(),
+            Others::Leader(_) => self.end.is_some(),
+        }
+    }
+
+    /// Waits for the channels of the ranks, then for the connections to other agents.
+    fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
+        let is_full = matches!(&self.others, Others::Leader(leader) if leader.is_full());
+        let channels = self
+            .local
+            .channels()
+            .map(|channel| channel.filter(|_| !is_full).map(|it| (it.as_fd(), PollFlags::POLLIN)));
+        let cannot = LaunchError::system("the wait for the ranks");
+        match &self.others {
+            Others::Nobody => wait(channels, Some(signals), until),
+            Others::Team(team) => wait(channels.chain(team.awaited()), Some(signals), until),
+            Others::Leader(leader) => {
+                wait(channels.chain([Some(leader.awaited())]), Some(signals), until)
+            }
+        }
+        .map_err(cannot)
+    }
+
+    /// Hears the channel or the connection `index` of those that were waited for.
+    fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
+        let channels = self.local.channels().count();
+        let Some(link) = index.checked_sub(channels) else {
+            let Self { local, others, books, .. } = self;
+            return local.listen(index, &mut |news| enter(news, others, books));
+        };
+        self.hear_agent(link)
+    }
+
+    fn hear_agent(&mut self, link: usize) -> Result<(), LaunchError> {
+        let Self { others, books, survivors, end, .. } = self;
+        match others {
+            Others::Nobody => Ok(()),
+            Others::Team(team) => team.hear(link, &mut |heard| note(heard, books, survivors, end)),
+            Others::Leader(leader) => match leader.hear() {
+                Command::GoOn => Ok(()),
+                Command::End => {
+                    *end = Some(Reason::Recorded);
+                    Ok(())
+                }
+                Command::Lost(why) => self.lose_leader(why),
+            },
+        }
+    }
+
+    /// Gives signs of life to other agents, and finds those that give none. Returns the time of the next
+    /// sign, if there are other agents.
+    fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
+        let Self { local, others, books, survivors, end, silence, .. } = self;
+        match others {
+            Others::Nobody => Ok(None),
+            Others::Team(team) => {
+                team.beat(*silence, &mut |heard| note(heard, books, survivors, end)).map(Some)
+            }
+            Others::Leader(leader) => {
+                if leader.beat_is_due() {
+                    let running = books.running();
+                    leader.beat(local.starved(running.into_iter()));
+                }
+                let next = leader.next_beat();
+                if leader.is_silent(*silence) {
+                    self.lose_leader(AgentLoss::Silent)?;
+                }
+                Ok(Some(next))
+            }
+        }
+    }
+
+    /// Records that the leader is lost, and with it all that was to be known of other ranks.
+    fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
+        let Others::Leader(leader) = &self.others else { return Ok(()) };
+        let ranks = 0..self.books.world_size();
+        let foreign: Vec<usize> = ranks.filter(|rank| !leader.is_own(*rank)).collect();
+        let machine = leader.machine();
+        self.end = Some(Reason::Recorded);
+        self.books.record(Event::AgentLost { agent: 0, machine, why })?;
+        foreign.into_iter().try_for_each(|rank| self.books.lose(rank))
+    }
+
+    /// Records that the user has interrupted the run, and tells it to the leader.
+    fn interrupted(&mut self) -> Result<(), LaunchError> {
+        if let Others::Leader(leader) = &mut self.others {
+            leader.tell_interrupted();
+        }
+        self.books.record(Event::Interrupted)
+    }
+
     /// Returns true if one of the ranks in `silent`, or one that has finished but not ended, had no
     /// core, so that it gets more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
+        let leaving = self.books.leaving();
+        let awaited = leaving.into_iter().chain(silent.iter().copied());
         let mut starved = false;
-        let is_leaving = |rank: &Rank| rank.finished && rank.outcome.is_none();
-        let leaving = (0..self.ranks.len()).filter(|&rank| is_leaving(&self.ranks[rank]));
-        let awaited: Vec<usize> = leaving.chain(silent.iter().copied()).collect();
-        // Ranks that were not forked yet share the process that is looked at.
-        let mut seen = HashMap::new();
-        for rank in awaited {
-            let Some(pid) = self.process_of(rank) else { continue };
-            let look = || self.starvation.since_last_look(pid);
-            let by = *seen.entry(pid).or_insert_with(look);
-            starved |= self.watchdog.starved(rank, by);
+        for (rank, by) in self.local.starved(awaited) {
+            starved |= self.books.watchdog.starved(rank, by);
         }
         starved
     }
@@ -182,165 +279,110 @@ impl<'a> Supervisor<'a> {
     /// Returns true if a process that is left when a grace is over had no core, so that the grace
     /// gets longer.
     fn grace_starved(&mut self) -> bool {
-        let left = (0..self.ranks.len()).filter(|&rank| self.ranks[rank].outcome.is_none());
-        let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
-        left.extend(self.hosts.iter().filter(|host| !host.ended).map(|host| host.group.pid()));
-        let by = left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max();
-        by.is_some_and(|by| self.watchdog.grace_starved(by))
-    }
-
-    /// Id of the process of a rank, or, before that was forked, of its host.
-    fn process_of(&self, rank: usize) -> Option<u32> {
-        let host = self.hosts.get(self.host_of(rank)).map(|host| host.group.pid());
-        self.ranks[rank].pid.or(host)
-    }
-
-    /// Receives and records the lines on the channel `index`, which is closed at its end and at a
-    /// violation.
-    fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
-        let Some(mut conversation) = self.conversations[index].take() else { return Ok(()) };
-        let state = conversation.channel.receive();
-        let rank = conversation.sender.rank();
-        while let Some(heard) = conversation.next_record() {
-            match heard {
-                Ok((line, record)) => self.accept(line, record)?,
-                Err(Breach { violation, line }) => {
-                    self.violated = true;
-                    let event = Event::ProtocolViolated { rank, violation, line };
-                    return self.recorder.record(event);
-                }
-            }
-        }
-        if state == State::Open {
-            self.conversations[index] = Some(conversation);
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, line: &[u8], record: Record) -> Result<(), LaunchError> {
-        match (record.rank, &record.event) {
-            (Some(rank), event) => {
-                let now = Instant::now();
-                self.ranks[rank].finished |= *event == Event::Finished;
-                self.watchdog.heard(rank, event, now);
-                self.recorder.relay(line, record)
-            }
-            // What a host sees is recorded as if the launcher had seen it.
-            (None, &Event::RankSpawned { rank, pid }) => self.rank_spawned(rank, pid, record.t_ns),
-            (None, &Event::RankExited { rank, outcome }) => {
-                self.rank_ended(rank, outcome, record.t_ns)
-            }
-            (None, _) => Ok(()),
-        }
-    }
-
-    fn rank_spawned(&mut self, rank: usize, pid: u32, t_ns: u64) -> Result<(), LaunchError> {
-        self.ranks[rank].pid = Some(pid);
-        self.watchdog.spawned(rank, Instant::now());
-        self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
-    }
-
-    /// Records the end of a rank, after all lines that it had still sent. Only the first report
-    /// counts.
-    fn rank_ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
-        if self.ranks[rank].outcome.is_some() {
-            return Ok(());
-        }
-        self.listen(rank)?;
-        self.conversations[rank] = None;
-        self.ranks[rank].outcome = Some(outcome);
-        self.watchdog.ended(rank, outcome == Outcome::Code(0), Instant::now());
-        self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
-    }
-
-    /// Takes note of the hosts that have ended since the last call.
-    fn reap(&mut self) -> Result<(), LaunchError> {
-        for index in 0..self.hosts.len() {
-            let host = &mut self.hosts[index];
-            if host.ended {
-                continue;
-            }
-            if let Some(outcome) = host.group.outcome() {
-                host.ended = true;
-                match self.hosting {
-                    Hosting::OnePerRank => self.rank_ended(index, outcome, now_ns())?,
-                    // The channel of the host is the last one.
-                    Hosting::Forked => self.listen(self.ranks.len())?,
-                }
-            }
-        }
-        Ok(())
+        let by = self.local.left_starved();
+        by.is_some_and(|by| self.books.watchdog.grace_starved(by))
     }
 
     /// Ends all processes that are left, and records the outcome of each rank. Every rank ends
     /// exactly once.
-    fn end(mut self) -> Result<Ended, LaunchError> {
-        let mut orphans = Vec::new();
-        let survivors = self.end_processes(&mut orphans);
-        // The host's channel comes last and is heard first: it knows better how ranks ended.
-        for index in (0..self.conversations.len()).rev() {
-            self.listen(index)?;
+    fn end(&mut self, run_dir: &Path) -> Result<Ended, LaunchError> {
+        let deadline = match &mut self.others {
+            Others::Team(team) => Some(team.end()),
+            Others::Nobody | Others::Leader(_) => None,
+        };
+        let Self { local, others, books, .. } = self;
+        let own = local.end(&mut |news| enter(news, others, books))?;
+        let ended_well = books.ended_well();
+        local.tell_last_words(&ended_well, &mut |news| enter(news, others, books))?;
+        match &mut self.others {
+            Others::Leader(leader) => leader.tell_done(&own),
+            Others::Nobody | Others::Team(_) => {}
         }
-        for rank in 0..self.ranks.len() {
-            let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.ranks[rank].pid);
-            let outcome = match orphan {
-                Some(&(_, outcome)) => outcome,
-                // A rank whose end was not reported ended with its host.
-                None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
-            };
-            self.rank_ended(rank, outcome, now_ns())?;
+        self.survivors.extend(own);
+        if let Some(deadline) = deadline {
+            self.take_leave(deadline)?;
         }
-        self.record_stderr()?;
-        self.recorder.flush()?;
-        self.recorder.keep_secrets_out_of_logs(&self.run_dir)?;
-        Ok(Ended { survivors })
+        self.books.flush()?;
+        self.books.keep_secrets_out_of_logs(run_dir)?;
+        if let Some(Reason::Failed { machine, message }) = self.end.take() {
+            return Err(LaunchError::Agent { machine, message });
+        }
+        Ok(Ended { survivors: std::mem::take(&mut self.survivors) })
     }
 
-    /// Ends every process of the run, and returns the ids of those that did not die. Processes that
-    /// ended by themselves and whose end their host did not report are added to `orphans`.
-    fn end_processes(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
-        let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
-        let mut survivors = group::end(&mut groups, orphans);
-        survivors.extend(self.strays.end());
-        survivors
-    }
-
-    fn host_outcome(&mut self, rank: usize) -> Option<Outcome> {
-        let host = self.host_of(rank);
-        self.hosts.get_mut(host).and_then(|host| host.group.outcome())
-    }
-
-    /// Index of the host of a rank.
-    fn host_of(&self, rank: usize) -> usize {
-        match self.hosting {
-            Hosting::OnePerRank => rank,
-            Hosting::Forked => 0,
-        }
-    }
-
-    /// Records the last lines on standard error of ranks that did not end well, and of the host
-    /// that forked them.
-    fn record_stderr(&mut self) -> Result<(), LaunchError> {
-        let mut logs: Vec<_> = (0..self.ranks.len())
-            .filter(|&rank| !self.ranks[rank].ended_well())
-            .map(|rank| (Some(rank), LogOf::Rank(rank)))
-            .collect();
-        if self.hosting == Hosting::Forked
-            && (!logs.is_empty() || self.host_outcome(0) != Some(Outcome::Code(0)))
-        {
-            logs.push((None, LogOf::Host));
-        }
-        for (rank, log) in logs {
-            if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
-                self.recorder.record(Event::Stderr { rank, tail })?;
+    /// Hears the rest of what all agents have to tell, until `deadline`.
+    fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
+        loop {
+            let Self { others, books, survivors, end, silence, .. } = self;
+            let Others::Team(team) = others else { return Ok(()) };
+            if team.is_done() {
+                return Ok(());
+            }
+            let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
+            if Instant::now() > deadline {
+                return team.give_up(&mut to);
+            }
+            let next = team.beat(*silence, &mut to)?;
+            let ready = wait(team.awaited(), None, next.min(deadline))
+                .map_err(LaunchError::system("the wait for other agents"))?;
+            for link in ready.descriptors {
+                team.hear(link, &mut to)?;
             }
         }
-        Ok(())
+    }
+
+    /// Ends all processes without a record of how they ended.
+    fn abandon(&mut self) {
+        if let Others::Team(team) = &mut self.others {
+            team.end();
+        }
+        self.local.kill(&mut Vec::new());
     }
 }
 
-impl Rank {
-    fn ended_well(&self) -> bool {
-        self.finished && self.outcome == Some(Outcome::Code(0))
+/// Enters news of a rank into the books, and passes them on to the leader.
+fn enter(
+    news: News<'_>,
+    others: &mut Others<'_>,
+    books: &mut Books<'_>,
+) -> Result<(), LaunchError> {
+    if let Others::Leader(leader) = others {
+        leader.tell(&news);
+    }
+    books.enter(news)
+}
+
+/// Takes note of what another agent has said.
+fn note(
+    heard: Heard<'_>,
+    books: &mut Books<'_>,
+    survivors: &mut Vec<u32>,
+    end: &mut Option<Reason>,
+) -> Result<(), LaunchError> {
+    match heard {
+        Heard::News(news) => books.enter(news),
+        Heard::Starved(ranks) => {
+            for (rank, by) in ranks {
+                books.watchdog.starved(rank, by);
+            }
+            Ok(())
+        }
+        Heard::Interrupted => {
+            end.get_or_insert(Reason::Recorded);
+            books.record(Event::Interrupted)
+        }
+        Heard::Failed { machine, message } => {
+            *end = Some(Reason::Failed { machine: machine.to_owned(), message });
+            Ok(())
+        }
+        Heard::Done(left) => {
+            survivors.extend(left);
+            Ok(())
+        }
+        Heard::Lost { agent, why } => {
+            let machine = agent.machine.clone();
+            books.record(Event::AgentLost { agent: agent.index, machine, why })?;
+            agent.ranks.clone().try_for_each(|rank| books.lose(rank))
+        }
     }
 }

@@ -1,13 +1,12 @@
 //! The one place where the launcher sleeps.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::channel::Channel;
 use super::signals::Signals;
 
 /// Events that woke the launcher up; none if the time was over.
@@ -17,23 +16,28 @@ pub(super) struct Ready {
     pub(super) interrupted: bool,
     /// True if a host may have ended.
     pub(super) child: bool,
-    /// Indices of channels that have something to receive, or are closed.
-    pub(super) channels: Vec<usize>,
+    /// Indices of descriptors on which an event has occurred that they wait for, or that are closed.
+    pub(super) descriptors: Vec<usize>,
 }
 
-/// Sleeps until an event occurs, but not beyond `until`.
+/// Sleeps until an event occurs, but not beyond `until`. Each descriptor comes with the events that it
+/// waits for. Without `signals`, neither interrupts nor ends of hosts are looked for.
 pub(super) fn wait<'a>(
-    channels: impl Iterator<Item = Option<&'a Channel>>,
-    signals: &Signals,
+    descriptors: impl Iterator<Item = Option<(BorrowedFd<'a>, PollFlags)>>,
+    signals: Option<&Signals>,
     until: Instant,
 ) -> io::Result<Ready> {
     let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut indices = Vec::new();
-    let mut fds = vec![readable(signals.interrupted()), readable(signals.child())];
-    for (index, channel) in channels.enumerate() {
-        if let Some(channel) = channel {
+    let mut fds: Vec<_> = signals
+        .iter()
+        .flat_map(|signals| [readable(signals.interrupted()), readable(signals.child())])
+        .collect();
+    let of_signals = fds.len();
+    for (index, descriptor) in descriptors.enumerate() {
+        if let Some((fd, events)) = descriptor {
             indices.push(index);
-            fds.push(readable(channel.as_fd()));
+            fds.push(PollFd::new(fd, events));
         }
     }
     match poll(&mut fds, timeout(until)) {
@@ -43,11 +47,11 @@ pub(super) fn wait<'a>(
     }
     let happened = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
     Ok(Ready {
-        interrupted: happened(&fds[0]),
-        child: happened(&fds[1]),
-        channels: indices
+        interrupted: of_signals > 0 && happened(&fds[0]),
+        child: of_signals > 0 && happened(&fds[1]),
+        descriptors: indices
             .into_iter()
-            .zip(&fds[2..])
+            .zip(&fds[of_signals..])
             .filter(|(_, fd)| happened(fd))
             .map(|(index, _)| index)
             .collect(),

@@ -285,6 +285,8 @@ fn is_element(key: &str, item: &Value, above: &str) -> bool {
 fn tells_in_words(event: &Event) -> bool {
     match event {
         Event::RunStarted { .. }
+        | Event::AgentJoined { .. }
+        | Event::AgentLost { .. }
         | Event::ProtocolViolated { .. }
         | Event::Stderr { .. }
         | Event::RankReady { .. }

@@ -36,6 +36,11 @@ impl Exit {
         }
     }
 
+    /// The exit that ends with this number, as another process of zprobe has it.
+    pub fn of_code(code: u8) -> Self {
+        Self::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Self::OfCommand(code))
+    }
+
     /// The exit codes with these words for them, as a command's help shows them.
     pub fn help(words: [&str; 5]) -> String {
         let lines = Self::ALL.iter().zip(words);

@@ -384,6 +384,7 @@ impl Rank {
             Some(Outcome::Code(code)) => format!("exit code {code}"),
             Some(Outcome::Signal(signal)) => format!("signal {signal}"),
             Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
+            Some(Outcome::Lost) => "lost with its machine".to_owned(),
             Some(Outcome::Unseen) | None => "no known end".to_owned(),
         }
     }

@@ -1,6 +1,6 @@
 //! Timeline of every rank: phases and collectives, from the times in the trace.
 
-use crate::trace::{CollectiveOp, Event, Outcome, Phase, Trace};
+use crate::trace::{CollectiveOp, Event, Outcome, Phase, Record, Trace};
 
 /// Timeline of every rank. Times are nanoseconds since the first record, as the senders' clocks
 /// tell it.
@@ -55,12 +55,13 @@ pub struct Call {
 impl Timeline {
     /// Reads the times of a trace.
     pub fn new(trace: &Trace) -> Self {
-        let times = || trace.records.iter().map(|record| record.t_ns);
+        let clocks = Clocks::of(trace);
+        let times = || trace.records.iter().map(|record| clocks.time(record));
         let start_ns = times().min().unwrap_or(0);
         let length_ns = times().max().unwrap_or(0) - start_ns;
         let mut open = vec![Open::default(); trace.spec.world_size];
         for record in &trace.records {
-            let t = record.t_ns - start_ns;
+            let t = clocks.time(record) - start_ns;
             match (&record.event, record.rank) {
                 (Event::RankExited { rank, outcome }, None) => {
                     if let Some(open) = open.get_mut(*rank) {
@@ -80,6 +81,34 @@ impl Timeline {
         moments.dedup();
         let lanes = open.into_iter().map(|open| open.close(length_ns)).collect();
         Self { start_ns, length_ns, lanes, moments }
+    }
+}
+
+/// The clocks of all ranks' machines.
+struct Clocks {
+    /// Time by which the clock of each rank is ahead of that of rank 0, in nanoseconds.
+    ahead_ns: Vec<i64>,
+}
+
+impl Clocks {
+    fn of(trace: &Trace) -> Self {
+        let mut ahead_ns = vec![0; trace.spec.world_size];
+        for record in &trace.records {
+            if let Event::AgentJoined { first_rank, ranks, clock_ns, .. } = record.event {
+                ahead_ns.iter_mut().skip(first_rank).take(ranks).for_each(|it| *it = clock_ns);
+            }
+        }
+        Self { ahead_ns }
+    }
+
+    /// Time of a record on the clock of rank 0, in nanoseconds since the Unix epoch.
+    fn time(&self, record: &Record) -> u64 {
+        let rank = match record.event {
+            Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. } => Some(rank),
+            _ => record.rank,
+        };
+        let ahead = rank.and_then(|rank| self.ahead_ns.get(rank)).copied().unwrap_or(0);
+        record.t_ns.saturating_add_signed(ahead.saturating_neg())
     }
 }
 

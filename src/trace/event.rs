@@ -25,6 +25,29 @@ pub enum Event {
         /// Version of zprobe.
         zprobe: String,
     },
+    /// Another agent, a zprobe process that starts some of the ranks, takes part in the run.
+    AgentJoined {
+        /// Number of the agent; that of rank 0 has number 0.
+        agent: usize,
+        /// Name of its machine.
+        machine: String,
+        /// The first of its ranks.
+        first_rank: usize,
+        /// Number of its ranks.
+        ranks: usize,
+        /// Time by which the clock of its machine is ahead of that of rank 0's, in nanoseconds, as
+        /// measured when the agents met.
+        clock_ns: i64,
+    },
+    /// An agent is gone, or cannot be reached: nothing more is known of its ranks.
+    AgentLost {
+        /// Number of the agent.
+        agent: usize,
+        /// Name of its machine.
+        machine: String,
+        /// Reason for it.
+        why: AgentLoss,
+    },
     /// The process of a rank exists.
     RankSpawned {
         /// The rank.
@@ -347,6 +370,8 @@ pub enum Outcome {
     Reaped,
     /// The process ended and zprobe, which did not start it, does not know how.
     Unseen,
+    /// Its agent was lost, so that nothing more is known of it.
+    Lost,
 }
 
 /// The elements of a parameter that are not what they should be.
@@ -379,6 +404,18 @@ named_enum! {
         AfterFinished = "after-finished",
         /// The event is one that only the launcher may emit.
         LauncherEvent = "launcher-event",
+    }
+}
+
+named_enum! {
+    /// Reason why an agent counts as lost.
+    pub enum AgentLoss {
+        /// The agent has closed the connection: its process has ended.
+        Closed = "closed",
+        /// The agent was silent for half the timeout of the run: its machine is down, or out of reach.
+        Silent = "silent",
+        /// The agent said something that agents do not say.
+        Garbled = "garbled",
     }
 }
 

@@ -20,7 +20,7 @@ def main():
         refuse_threads()
         pool.serve(run_host)
     else:
-        run_host(os.environ)
+        run_host(dict(os.environ))
 
 
 def run_host(environment):
@@ -29,19 +29,26 @@ def run_host(environment):
     from zprobe_rank.rendezvous import keep_listener
 
     # Before the engine is loaded: processes that it starts on import inherit every descriptor.
-    listener = keep_listener(int(environment["ZPROBE_STORE_FD"]))
+    store = environment.get("ZPROBE_STORE_FD")
+    listener = keep_listener(int(store)) if store else None
+    # This process is no rank yet, for what an engine looks up on import.
+    first, first_local = (int(environment[name]) for name in ("RANK", "LOCAL_RANK"))
+    for name in ("RANK", "LOCAL_RANK"):
+        os.environ.pop(name, None)
     spec = json.loads(environment["ZPROBE_SPEC"])
     load(spec["engine"])
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     host_pid = os.getpid()
     ranks = {}
-    for rank in range(len(event_fds)):
+    for place in range(len(event_fds)):
+        rank = first + place
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _leave(_become_rank, environment, spec, rank, event_fds, listener, host_pid)
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(first_local + place))
+            _leave(_become_rank, environment, spec, rank, event_fds, place, listener, host_pid)
         channel.emit("rank-spawned", rank=rank, pid=pid)
         ranks[pid] = rank
     for fd in event_fds + [listener]:
@@ -88,15 +95,16 @@ def _leave(body, *args):
         os._exit(code)
 
 
-def _become_rank(environment, spec, rank, event_fds, listener, host_pid):
-    """Makes this process die with its host, sends its output to its own logs, and runs the rank."""
+def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid):
+    """Makes this process die with its host, sends its output to its own logs, and runs the rank, whose event
+    channel is at `place`."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != host_pid:
         return 1
     os.close(int(environment["ZPROBE_HOST_FD"]))
     for other, fd in enumerate(event_fds):
-        if other != rank:
+        if other != place:
             os.close(fd)
     if listener is not None and rank != 0:
         os.close(listener)
@@ -106,7 +114,6 @@ def _become_rank(environment, spec, rank, event_fds, listener, host_pid):
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.dup2(log, number)
         os.close(log)
-    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
     from zprobe_rank import rank as rank_module
 
-    return rank_module.main(spec, rank, event_fds[rank], listener)
+    return rank_module.main(spec, rank, event_fds[place], listener)

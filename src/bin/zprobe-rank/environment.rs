@@ -16,7 +16,11 @@ pub struct Environment {
     pub run: String,
     /// Specification of the run.
     pub spec: RunSpec,
-    /// Event channel of each hosted rank, in rank order.
+    /// The first of the ranks of this process.
+    pub first_rank: usize,
+    /// Local rank of the first of them: its number on the machine.
+    pub first_local_rank: usize,
+    /// Event channel of each rank of this process, in rank order.
     pub event_channels: Vec<File>,
     /// The host's own channel, when it forks its ranks.
     pub host_channel: Option<File>,
@@ -43,6 +47,8 @@ impl Environment {
         Ok(Self {
             run: variable(contract::RUN)?,
             spec,
+            first_rank: number("RANK")?,
+            first_local_rank: number("LOCAL_RANK")?,
             event_channels,
             host_channel: optional_descriptor(contract::HOST_FD)?.map(File::from),
             store_listener: optional_descriptor(contract::STORE_FD)?,
@@ -55,7 +61,7 @@ impl Environment {
 }
 
 /// A number that torchrun's contract puts into the environment, such as `RANK`.
-pub fn number(name: &str) -> Result<usize> {
+fn number(name: &str) -> Result<usize> {
     parsed(name, &variable(name)?)
 }
 

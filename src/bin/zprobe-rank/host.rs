@@ -25,9 +25,10 @@ use crate::{exit_now, rank};
 pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()> {
     let recorder = Recorder::new(environment.run.clone(), None, host_channel);
     let channels = std::mem::take(&mut environment.event_channels);
-    let host = getpid();
+    let (host, first_rank) = (getpid(), environment.first_rank);
     let mut children: Vec<Pid> = Vec::new();
-    for rank in 0..channels.len() {
+    for place in 0..channels.len() {
+        let rank = environment.first_rank + place;
         // SAFETY: this process has one thread, so the child may do anything that the parent may.
         match unsafe { fork() }.context("cannot fork a rank")? {
             ForkResult::Parent { child } => {
@@ -37,7 +38,7 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
             ForkResult::Child => {
                 // The host's own channel and the other ranks' close with `recorder` and `channels`.
                 drop(recorder);
-                let channel = channels.into_iter().nth(rank);
+                let channel = channels.into_iter().nth(place);
                 exit_now(match become_rank(rank, host, &environment.run_dir) {
                     Ok(()) => rank::main(rank, channel, environment),
                     Err(err) => crate::complain(&err),
@@ -57,8 +58,9 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
             WaitStatus::Signaled(pid, signal, _) => (pid, Outcome::Signal(signal as i32)),
             _ => continue,
         };
-        if let Some(rank) = children.iter().position(|child| *child == pid) {
+        if let Some(place) = children.iter().position(|child| *child == pid) {
             running -= 1;
+            let rank = first_rank + place;
             recorder.emit(Event::RankExited { rank, outcome })?;
         }
     }

@@ -53,9 +53,8 @@ fn run() -> Result<()> {
     match environment.host_channel.take() {
         Some(channel) => host::fork_ranks(environment, channel),
         None => {
-            let rank = environment::number("RANK")?;
             let channel = environment.event_channels.pop();
-            exit_now(rank::main(rank, channel, environment))
+            exit_now(rank::main(environment.first_rank, channel, environment))
         }
     }
 }

@@ -40,7 +40,8 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
         ("torch".to_owned(), shim::torch_version()),
         ("zprobe-rank".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
-    let device = cuda::device_of(&spec, rank)?;
+    let local_rank = environment.first_local_rank + rank - environment.first_rank;
+    let device = cuda::device_of(&spec, local_rank)?;
     recorder.emit(Event::RankReady { versions, device: cuda::name(device) })?;
 
     let communicator = Communicator::join(

@@ -40,7 +40,7 @@ fn spec_of(command: Command, dir: &TempDir, words: &[&str]) -> Result<zprobe::sp
     let matches =
         config.layer(command)?.try_get_matches_from([&["zprobe", "run"], words].concat())?;
     match Cli::from_arg_matches(&matches)?.command {
-        Chosen::Run(args) => args.spec(None),
+        Chosen::Run(args) => args.spec(),
         _ => panic!("another command"),
     }
 }

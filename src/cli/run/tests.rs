@@ -20,7 +20,7 @@ fn read_back(spec: &RunSpec) -> RunSpec {
     }
     let words = shlex::split(&command.line()).expect("words of a shell");
     assert_eq!(words[2..], command.arguments);
-    Args::parse(&command.arguments).expect("flags").spec(None).expect("a specification")
+    Args::parse(&command.arguments).expect("flags").spec().expect("a specification")
 }
 
 #[test]
@@ -38,12 +38,12 @@ fn every_configuration_is_what_its_command_says() {
         let lattice = Lattice::of(engine);
         for configuration in lattice.covering() {
             let arguments = configuration.arguments();
-            let spec = Args::parse(&arguments).expect("flags").spec(None);
+            let spec = Args::parse(&arguments).expect("flags").spec();
             let Ok(spec) = spec else { continue };
             let command = spec.command("ds.json").expect("a command");
             assert_eq!(command.deepspeed_config, None, "{arguments:?}");
             let words = command.arguments;
-            assert_eq!(Args::parse(&words).unwrap().spec(None).unwrap(), spec, "{arguments:?}");
+            assert_eq!(Args::parse(&words).unwrap().spec().unwrap(), spec, "{arguments:?}");
         }
     }
 }
@@ -53,7 +53,7 @@ fn every_row_of_the_zoo_is_what_its_command_says() {
     for row in registry::rows() {
         for release in &row.releases {
             let arguments: Vec<String> = row.arguments(release).map(str::to_owned).collect();
-            let spec = Args::parse(&arguments).expect("flags").spec(None).expect("a specification");
+            let spec = Args::parse(&arguments).expect("flags").spec().expect("a specification");
             assert_eq!(read_back(&spec), spec, "{}", row.name);
         }
     }
@@ -71,7 +71,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
         let text = fs::read_to_string(&file).expect("a text");
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
-            let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec(None);
+            let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec();
             // Values that are left to "auto" are not in the file that was passed on.
             let Ok(spec) = spec else { continue };
             if engine == "deepspeed" && text.contains("\"auto\"") {
@@ -88,7 +88,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
 fn a_command_says_no_more_than_it_has_to() {
     let spec = |words: &str| {
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        Args::parse(&words).expect("flags").spec(None).expect("a specification")
+        Args::parse(&words).expect("flags").spec().expect("a specification")
     };
     let said = |words| spec(words).command("ds.json").expect("a command").line();
     for words in [

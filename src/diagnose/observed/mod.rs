@@ -8,8 +8,8 @@ use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
-    Aside, Differing, Event, LayoutName, Meetings, ParamInfo, Phase, Point, Remarks, Trace,
-    UNSET_MEMORY, Waiting, combined_digest,
+    AgentLoss, Aside, Differing, Event, LayoutName, Meetings, Outcome, ParamInfo, Phase, Point,
+    Remarks, Trace, UNSET_MEMORY, Waiting, combined_digest,
 };
 
 pub use self::parts::{
@@ -74,6 +74,8 @@ pub struct Observed<'a> {
     pub broken: Vec<Broken<'a>>,
     /// Silence that the watchdog found, if it ended the run.
     pub timed_out: Option<TimedOut>,
+    /// The agent that was lost last: name of its machine, and reason. Its ranks come after it.
+    agent_lost: Option<(&'a str, AgentLoss)>,
     /// True if the user ended the run.
     pub interrupted: bool,
     /// The end of the rank host's standard error.
@@ -84,6 +86,7 @@ impl<'a> Observed<'a> {
     /// Sorts a trace.
     pub fn new(trace: &'a Trace) -> Self {
         let mut observed = Self {
+            agent_lost: None,
             spec: &trace.spec,
             zprobe: "",
             processes: vec![Process::default(); trace.spec.world_size],
@@ -318,9 +321,12 @@ impl<'a> Observed<'a> {
                     process.pid = Some(*pid);
                 }
             }
+            Event::AgentLost { machine, why, .. } => self.agent_lost = Some((machine, *why)),
             Event::RankExited { rank, outcome } => {
+                let lost = self.agent_lost.filter(|_| *outcome == Outcome::Lost);
                 if let Some(process) = self.processes.get_mut(*rank) {
                     process.outcome = Some(*outcome);
+                    process.lost = lost;
                     meetings.leave(*rank);
                 }
             }

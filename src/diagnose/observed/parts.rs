@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::trace::{
-    CollectiveOp, Event, FlushReason, LayoutName, Meeting, Outcome, Payload, Point, Violation,
-    Waiting,
+    AgentLoss, CollectiveOp, Event, FlushReason, LayoutName, Meeting, Outcome, Payload, Point,
+    Violation, Waiting,
 };
 
 /// A buffer as one rank recorded it.
@@ -142,6 +142,8 @@ pub struct Process<'a> {
     pub pid: Option<u32>,
     /// Outcome of the process; none if its end was not recorded.
     pub outcome: Option<Outcome>,
+    /// Loss of the agent that had started it: name of the machine, and reason.
+    pub lost: Option<(&'a str, AgentLoss)>,
     /// True if its last event was [`Event::Finished`].
     pub finished: bool,
     /// Its last event.

@@ -10,7 +10,7 @@ use super::super::signatures::recognise;
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
 use crate::report::{Consequence, Finding, RuleCode};
-use crate::trace::{Event, Outcome};
+use crate::trace::{AgentLoss, Event, Outcome};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP901"),
@@ -29,13 +29,18 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .iter()
         .enumerate()
         .filter(|(_, process)| !process.finished)
-        .filter_map(|(rank, process)| Some((rank, process, ending(process.outcome?)?)))
+        .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
         .collect();
-    // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere.
+    // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere, or
+    // after a machine was lost.
     let by_signal = |process: &Process<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
-    let any_signal = died.iter().any(|(_, process, _)| by_signal(process));
-    let is_root = |process: &Process<'_>| {
-        if any_signal { by_signal(process) } else { !process.failure.is_some_and(blames_a_peer) }
+    let with_agent = |process: &Process<'_>| process.outcome == Some(Outcome::Lost);
+    let any = |is_one: &dyn Fn(&Process<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
+    let (any_signal, any_lost) = (any(&by_signal), any(&with_agent));
+    let is_root = |process: &Process<'_>| match (any_signal, any_lost) {
+        (true, _) => by_signal(process),
+        (false, true) => with_agent(process),
+        (false, false) => !process.failure.is_some_and(blames_a_peer),
     };
     let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
     let (roots, others): (Vec<_>, Vec<_>) =
@@ -132,8 +137,22 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
 }
 
 /// Ending of a process in words, if that is a death of its own.
-fn ending(outcome: Outcome) -> Option<String> {
-    match outcome {
+fn ending(process: &Process<'_>) -> Option<String> {
+    match process.outcome? {
+        Outcome::Lost => Some(match process.lost {
+            Some((machine, AgentLoss::Closed)) => {
+                format!("lost with zprobe's own process on {machine}, which has ended")
+            }
+            Some((machine, AgentLoss::Silent)) => {
+                format!("lost with {machine}, which is silent: it is down, or out of reach")
+            }
+            Some((machine, AgentLoss::Garbled)) => {
+                format!(
+                    "lost with zprobe's own process on {machine}, which said what zprobe does not say"
+                )
+            }
+            None => "lost with its machine".to_owned(),
+        }),
         Outcome::Signal(number) => Some(match Signal::try_from(number) {
             Ok(signal) => format!("killed by {signal}"),
             Err(_) => format!("killed by signal {number}"),

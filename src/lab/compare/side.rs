@@ -46,7 +46,7 @@ impl Side {
 pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
     let queue = Queue::unseen()?;
     let side = |(flags, order): (&str, &Order), name: &str| {
-        let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name));
+        let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name), None);
         let (report, trace) = queue.job(name, record).map_err(|reason| {
             anyhow!(
                 "--{name}: {reason}; nothing was compared, and what was run is in {}",

@@ -77,7 +77,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
     let order = order.warm();
     let mut trials = Trials {
-        runner: Runner::new(&order, scratch.path())?,
+        runner: Runner::new(&order, scratch.path(), None)?,
         wanted: kind(wanted),
         order,
         smallest: run_dir.join(SMALLEST),
@@ -141,7 +141,7 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
 
 /// Runs of candidates.
 struct Trials {
-    runner: Runner,
+    runner: Runner<'static>,
     wanted: (RuleCode, Option<String>),
     /// The order of the run that is tried.
     order: Order,

@@ -1,0 +1,144 @@
+//! The part of a job that this process performs, from its launcher's variables and its flags.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use zprobe::job::{Endpoint, Job, Launcher, Meeting};
+use zprobe::launch::agents::Part;
+use zprobe::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
+
+/// Flags about the processes of a run on several machines.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Many machines")]
+pub struct Nodes {
+    /// Number of machines of the run, on each of which zprobe is started once; a launcher's variables say
+    /// it too
+    #[arg(long, value_name = "N", env = "ZPROBE_NNODES")]
+    nnodes: Option<usize>,
+
+    /// Number of this machine, from 0
+    #[arg(long, value_name = "I", env = "ZPROBE_NODE_RANK")]
+    node_rank: Option<usize>,
+
+    /// Host of rank 0 and a free port there, where the processes of the run meet
+    #[arg(long, value_name = "HOST:PORT", env = "ZPROBE_RDZV_ENDPOINT", value_parser = Endpoint::named)]
+    rdzv_endpoint: Option<Endpoint>,
+
+    /// Word by which the processes of the run know each other, the same everywhere; in a variable other
+    /// users do not see it
+    #[arg(long, value_name = "WORD", env = "ZPROBE_RDZV_TOKEN", hide_env_values = true)]
+    rdzv_token: Option<String>,
+
+    /// Seconds for which the processes of the run wait for each other before it begins
+    #[arg(long, value_name = "SECS", default_value_t = 300, env = "ZPROBE_RDZV_TIMEOUT")]
+    rdzv_timeout: u64,
+}
+
+impl Nodes {
+    /// The job of this process; none if it is the only one.
+    pub fn job(&self) -> Result<Option<Job>> {
+        let told = Job::of_this_process()?;
+        let flags = [("--nnodes", self.nnodes), ("--node-rank", self.node_rank)];
+        let given: Vec<(&'static str, usize)> =
+            flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect();
+        let Some(job) = told else { return self.by_flags() };
+        for (flag, value) in given {
+            let says = if flag == "--nnodes" { job.size } else { job.index };
+            ensure!(
+                job.launcher == Launcher::Node,
+                "{flag} {value}, and this process is {job}: leave {flag} out"
+            );
+            ensure!(
+                value == says,
+                "{flag} {value}, and this process is {job}: leave {flag} out, or correct one"
+            );
+        }
+        Ok(Some(job))
+    }
+
+    fn by_flags(&self) -> Result<Option<Job>> {
+        let (size, index) = match (self.nnodes, self.node_rank) {
+            (None | Some(1), None) => {
+                ensure!(
+                    self.rdzv_endpoint.is_none(),
+                    "--rdzv-endpoint is for a run on several machines: give --nnodes and --node-rank, or use a \
+                     launcher"
+                );
+                return Ok(None);
+            }
+            (Some(0), _) => bail!("--nnodes 0: must be at least 1"),
+            (None, Some(_)) => bail!("--node-rank without --nnodes: give both"),
+            (Some(_), None) => bail!("--nnodes without --node-rank: give both"),
+            (Some(size), Some(index)) => (size, index),
+        };
+        ensure!(index < size, "--node-rank {index} of --nnodes {size}: the first is 0");
+        ensure!(
+            size == 1 || self.rdzv_endpoint.is_some(),
+            "--nnodes {size} without --rdzv-endpoint: give HOST:PORT, the host of node 0 and a free port there"
+        );
+        let evidence = vec![("--nnodes", size.to_string()), ("--node-rank", index.to_string())];
+        let launcher = Launcher::Node;
+        Ok((size > 1).then_some(Job { launcher, index, size, on_machine: None, evidence }))
+    }
+
+    /// The address and the token of the job's meeting.
+    pub fn meeting(&self, job: &Job) -> Result<Meeting> {
+        Ok(job.meeting(self.rdzv_endpoint.clone(), self.rdzv_token.clone())?)
+    }
+
+    /// Time for which the processes of the job wait for each other.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.rdzv_timeout)
+    }
+}
+
+/// Fills in the number of ranks of a job, and the GPUs of all its machines, and returns the part of this
+/// process.
+pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
+    if !job.is_rank() {
+        let here = request.gpus.as_ref().map_or(0, Gpus::count);
+        let ranks = match (request.world_size, request.rank_per_gpu) {
+            (Some(0), _) => bail!("--nproc-per-node 0: must be at least 1"),
+            (Some(ranks), _) => ranks,
+            (None, true) => here,
+            (None, false) if here > 0 => here,
+            (None, false) => DEFAULT_WORLD_SIZE,
+        };
+        (request.world_size, request.rank_per_gpu) = (Some(ranks * job.size), false);
+        multiply(&mut request.gpus, job.size);
+        return Ok(Part::new(job.index, job.size, ranks, (0, ranks)));
+    }
+    let here = job.on_machine.map(|(_, here)| here);
+    match (request.world_size, here) {
+        (Some(asked), Some(here)) if asked == here => {}
+        (Some(asked), _) => {
+            bail!("--nproc-per-node {asked}, and this process is {job}: leave --nproc-per-node out")
+        }
+        (None, _) => {}
+    }
+    ensure!(
+        !request.rank_per_gpu,
+        "--nproc-per-node gpu, and this process is {job}: leave --nproc-per-node out"
+    );
+    request.world_size = Some(job.size);
+    multiply(&mut request.gpus, here.map_or(1, |here| job.size.div_ceil(here)));
+    Ok(Part::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
+}
+
+/// Takes other machines to have the same GPUs as this one.
+fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
+    if let Some(names) = gpus.as_mut().and_then(|gpus| gpus.names.as_mut().ok()) {
+        *names = std::iter::repeat_n(names.iter().cloned(), machines).flatten().collect();
+    }
+}
+
+/// Refuses to run under a launcher, of which every process would do all of `command` by itself.
+pub fn refuse_launcher(command: &str) -> Result<()> {
+    if let Some(job) = Job::of_this_process()? {
+        bail!(
+            "zprobe {command} starts the ranks of its runs itself, and this process is {job}: start it once, \
+             without a launcher"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Runs that several agents make together: the one of rank 0 leads, and the others follow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+
+use super::order::Order;
+use super::recorded::report;
+use super::runner::{cold, warn_of_survivors};
+use super::store::claimed;
+use crate::job::Meeting;
+use crate::launch::agents::{Leader, Part, Request, Team};
+use crate::launch::{Launch, Source};
+use crate::report::Report;
+use crate::trace::{TRACE_FILE, Trace, repeat_dir};
+
+/// Time for which the leader may be silent between two runs: it may be writing a long report.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Role of this process among the agents of a job.
+#[derive(Debug)]
+pub enum Role {
+    /// Leader of the other agents.
+    Leads(Team),
+    /// Follower of the agent of rank 0.
+    Follows(Leader),
+}
+
+impl Role {
+    /// Meets the other agents, all of which are about to make the runs of `order`.
+    ///
+    /// # Errors
+    /// When one of them does not come within `patience`, or is about to do something else.
+    pub fn find(
+        part: Part,
+        order: &Order,
+        run_id: &str,
+        meeting: &Meeting,
+        patience: Duration,
+    ) -> Result<Self> {
+        let Order { spec, repeats, .. } = order;
+        Ok(if part.leads() {
+            Self::Leads(Team::gather(part, spec, *repeats, run_id, meeting, patience)?)
+        } else {
+            Self::Follows(Leader::find(part, spec, *repeats, meeting, patience)?)
+        })
+    }
+}
+
+/// End of the runs that this process took part in.
+#[derive(Debug)]
+pub enum Followed {
+    /// The leader has reported on all of it; all exit with this code.
+    Over(u8),
+    /// The leader is lost: the report on the ranks of this process alone, and where it is.
+    Alone(Box<(Report, Trace)>, PathBuf),
+}
+
+/// Takes part in the runs that `leader` makes. Logs of this process's ranks are below `run_dir`, in a
+/// directory of this process's own, which stays unless every run was clean.
+///
+/// # Errors
+/// When the leader ends everything before a run, or is lost before one.
+pub fn follow(order: &Order, mut leader: Leader, run_dir: &Path) -> Result<Followed> {
+    let own = run_dir.join(format!("agent-{}", leader.own_index()));
+    let mut last = None;
+    loop {
+        match leader.next_request(SILENCE) {
+            Request::Start { run, repeat, port } => {
+                let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
+                let made = claimed(&dir, || {
+                    let program = cold(order, &dir)?;
+                    let source = Source::Cold(&program);
+                    let launch = Launch { run_id: &run, spec: &order.spec, source, run_dir: &dir };
+                    Ok(launch.follow(&mut leader, port)?)
+                });
+                match made {
+                    Ok(ended) => warn_of_survivors(&ended),
+                    Err(error) => leader.tell_failed(format!("{error:#}")),
+                }
+                last = Some(dir);
+            }
+            Request::Over { exit } => {
+                tidy_up(run_dir, &own, exit == 0);
+                return Ok(Followed::Over(exit));
+            }
+            Request::Refused { why } => {
+                tidy_up(run_dir, &own, true);
+                bail!("{why} (said by the process of rank 0)");
+            }
+            Request::Lost => {
+                let dir = last.ok_or_else(|| {
+                    anyhow!(
+                        "the process of rank 0 has ended before a run began; look at its output"
+                    )
+                })?;
+                return Ok(Followed::Alone(Box::new(report(&dir)?), dir));
+            }
+        }
+    }
+}
+
+/// Removes what the leader has all of. What cannot be removed stays.
+fn tidy_up(run_dir: &Path, own: &Path, is_clean: bool) {
+    if is_clean {
+        let _ = fs::remove_dir_all(own);
+        // Only if nothing else is in it, such as the trace, where it is on the same file system.
+        let _ = fs::remove_dir(run_dir);
+        return;
+    }
+    let repeats = fs::read_dir(own).into_iter().flatten().flatten().map(|entry| entry.path());
+    for dir in repeats.chain([own.to_owned()]) {
+        let _ = fs::remove_file(dir.join(TRACE_FILE));
+    }
+}

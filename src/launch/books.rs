@@ -1,0 +1,147 @@
+//! All that is known of the ranks of a run while it goes on: the trace, and the state of each rank.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::news::News;
+use super::recorder::{Recorder, now_ns};
+use super::sender::{Role, Sender, excerpt};
+use super::watchdog::Watchdog;
+use super::{Launch, LaunchError};
+use crate::trace::{Event, Outcome, Violation};
+
+/// The trace of a run, being written, and the state of its ranks.
+pub(super) struct Books<'a> {
+    recorder: Recorder<'a>,
+    pub(super) watchdog: Watchdog,
+    ranks: Vec<Rank>,
+    is_violated: bool,
+}
+
+struct Rank {
+    /// Check of the rank's lines; none after a line that was no record of it.
+    sender: Option<Sender>,
+    finished: bool,
+    outcome: Option<Outcome>,
+}
+
+impl<'a> Books<'a> {
+    /// Opens the books of a run whose ranks have been started.
+    pub(super) fn open(launch: &Launch<'_>, recorder: Recorder<'a>, timeout: Duration) -> Self {
+        let world_size = launch.spec.world_size;
+        let rank = |rank| Rank {
+            sender: Some(Sender::new(launch.run_id, launch.spec, Role::Rank(rank))),
+            finished: false,
+            outcome: None,
+        };
+        Self {
+            recorder,
+            watchdog: Watchdog::new(world_size, timeout, Instant::now()),
+            ranks: (0..world_size).map(rank).collect(),
+            is_violated: false,
+        }
+    }
+
+    /// Enters news. A line that is not the sender's next record is its last.
+    pub(super) fn enter(&mut self, news: News<'_>) -> Result<(), LaunchError> {
+        match news {
+            News::Line { rank, line: Ok(line) } => self.line(rank, line),
+            News::Line { rank, line: Err(start) } => {
+                self.violated(Some(rank), Violation::TooLong, start.excerpt())
+            }
+            News::TooLong { rank, start } => self.violated(Some(rank), Violation::TooLong, start),
+            News::HostViolated { violation, line } => self.violated(None, violation, line),
+            News::Spawned { rank, pid, t_ns } => {
+                self.watchdog.spawned(rank, Instant::now());
+                self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
+            }
+            News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
+            News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
+        }
+    }
+
+    fn line(&mut self, rank: usize, line: &[u8]) -> Result<(), LaunchError> {
+        let state = &mut self.ranks[rank];
+        let Some(sender) = &mut state.sender else { return Ok(()) };
+        match sender.check(line) {
+            Ok(record) => {
+                state.finished |= record.event == Event::Finished;
+                self.watchdog.heard(rank, &record.event, Instant::now());
+                self.recorder.relay(line, record)
+            }
+            Err(violation) => self.violated(Some(rank), violation, excerpt(line)),
+        }
+    }
+
+    fn violated(
+        &mut self,
+        rank: Option<usize>,
+        violation: Violation,
+        line: String,
+    ) -> Result<(), LaunchError> {
+        if let Some(rank) = rank {
+            self.ranks[rank].sender = None;
+        }
+        self.is_violated = true;
+        self.recorder.record(Event::ProtocolViolated { rank, violation, line })
+    }
+
+    fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
+        if self.ranks[rank].outcome.is_some() {
+            return Ok(());
+        }
+        self.ranks[rank].outcome = Some(outcome);
+        self.watchdog.ended(rank, outcome == Outcome::Code(0), Instant::now());
+        self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
+    }
+
+    /// Records that nothing more is known of a rank, because its agent is lost.
+    pub(super) fn lose(&mut self, rank: usize) -> Result<(), LaunchError> {
+        self.ended(rank, Outcome::Lost, now_ns())
+    }
+
+    /// Records an event of the launcher, with the present time.
+    pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
+        self.recorder.record(event)
+    }
+
+    /// Hands all of the trace to the operating system, so that it outlives the launcher.
+    pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
+        self.recorder.flush()
+    }
+
+    /// Takes the secrets of the specification out of the logs of the run.
+    pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
+        self.recorder.keep_secrets_out_of_logs(run_dir)
+    }
+
+    /// Number of ranks of the run.
+    pub(super) fn world_size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// True if something was written on a channel that is not the protocol.
+    pub(super) fn is_violated(&self) -> bool {
+        self.is_violated
+    }
+
+    /// Ranks that have not ended.
+    pub(super) fn running(&self) -> Vec<usize> {
+        self.select(|rank| rank.outcome.is_none())
+    }
+
+    /// Ranks that have finished and not ended.
+    pub(super) fn leaving(&self) -> Vec<usize> {
+        self.select(|rank| rank.finished && rank.outcome.is_none())
+    }
+
+    /// For each rank, true if it has finished and ended with success.
+    pub(super) fn ended_well(&self) -> Vec<bool> {
+        let well = |rank: &Rank| rank.finished && rank.outcome == Some(Outcome::Code(0));
+        self.ranks.iter().map(well).collect()
+    }
+
+    fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|&rank| is_one(&self.ranks[rank])).collect()
+    }
+}

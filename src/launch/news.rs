@@ -1,0 +1,24 @@
+//! News of the ranks of a run, as the process that started them hears of it.
+
+use super::LaunchError;
+use super::channel::TooLong;
+use crate::trace::{Outcome, Violation};
+
+/// Something that a process heard of the ranks that it started.
+pub(super) enum News<'a> {
+    /// A line on the event channel of a rank. After one that is too long there is no other.
+    Line { rank: usize, line: Result<&'a [u8], TooLong<'a>> },
+    /// Another agent heard a line that is too long; this is its start.
+    TooLong { rank: usize, start: String },
+    /// The process of a rank exists.
+    Spawned { rank: usize, pid: u32, t_ns: u64 },
+    /// The process of a rank is gone; there is no other line of it.
+    Ended { rank: usize, outcome: Outcome, t_ns: u64 },
+    /// A host wrote something that is not the protocol; `line` is its start.
+    HostViolated { violation: Violation, line: String },
+    /// The last lines on standard error of a rank, or of a host.
+    LastWords { rank: Option<usize>, tail: String },
+}
+
+/// Receiver of news, in the order in which things happened.
+pub(super) type Sink<'a> = dyn FnMut(News<'_>) -> Result<(), LaunchError> + 'a;
