@@ -1,7 +1,7 @@
 //! Check of the job that a launcher has started this process for.
 
 use super::{Check, State};
-use crate::job::{Endpoint, Job, Meeting, Unclear};
+use crate::job::{Job, Meeting, Unclear};
 
 const SUBJECT: &str = "job";
 
@@ -22,11 +22,7 @@ pub fn job(
         (Err(unclear), _) => broken(unclear.to_string()),
         (Ok(Some(job)), Some(Err(unclear))) => broken(format!("{job}; {unclear}")),
         (Ok(Some(job)), Some(Ok(meeting))) => {
-            let place = match meeting.endpoint {
-                Endpoint::At { host, port } => format!("{host}:{port}"),
-                Endpoint::Store { host, port, .. } => format!("the store at {host}:{port}"),
-            };
-            Check::ok(SUBJECT, format!("{job}; its processes meet at {place}"))
+            Check::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
         }
         (Ok(_), _) => {
             Check::ok(SUBJECT, "this process is the only one: no launcher has set its variables")
@@ -37,7 +33,7 @@ pub fn job(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Launcher;
+    use crate::job::{Endpoint, Launcher};
 
     #[test]
     fn a_job_is_understood_or_its_contradiction_is_said() {

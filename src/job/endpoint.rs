@@ -1,5 +1,7 @@
 //! The address at which the processes of a job meet, and the token by which they know each other.
 
+use std::fmt;
+
 use nix::unistd::geteuid;
 
 use super::variables::Variables;
@@ -27,6 +29,15 @@ pub enum Endpoint {
         /// Key for this job and this attempt at it.
         key: String,
     },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At { host, port } => write!(f, "{host}:{port}"),
+            Self::Store { host, port, .. } => write!(f, "the store at {host}:{port}"),
+        }
+    }
 }
 
 impl Endpoint {

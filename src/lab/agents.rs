@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -10,6 +12,7 @@ use super::order::Order;
 use super::recorded::report;
 use super::runner::{cold, warn_of_survivors};
 use super::store::claimed;
+use crate::console::say;
 use crate::job::Meeting;
 use crate::launch::agents::{Leader, Part, Request, Team};
 use crate::launch::{Launch, Source};
@@ -18,6 +21,9 @@ use crate::trace::{TRACE_FILE, Trace, repeat_dir};
 
 /// Time for which the leader may be silent between two runs: it may be writing a long report.
 const SILENCE: Duration = Duration::from_secs(600);
+
+/// Time after which a process says that it waits for others.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Role of this process among the agents of a job.
 #[derive(Debug)]
@@ -41,10 +47,24 @@ impl Role {
         patience: Duration,
     ) -> Result<Self> {
         let Order { spec, repeats, .. } = order;
-        Ok(if part.leads() {
-            Self::Leads(Team::gather(part, spec, *repeats, run_id, meeting, patience)?)
-        } else {
-            Self::Follows(Leader::find(part, spec, *repeats, meeting, patience)?)
+        let (met, is_met) = channel::<()>();
+        thread::scope(|scope| {
+            let (index, agents) = (part.agent.index, part.agents);
+            scope.spawn(move || {
+                if is_met.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
+                    say(format_args!(
+                        "process {index} of {agents} waits for the others at {}",
+                        meeting.endpoint
+                    ));
+                }
+            });
+            // Its end, whatever it is, ends the wait of the other thread.
+            let _met = met;
+            Ok(if part.leads() {
+                Self::Leads(Team::gather(part, spec, *repeats, run_id, meeting, patience)?)
+            } else {
+                Self::Follows(Leader::find(part, spec, *repeats, meeting, patience)?)
+            })
         })
     }
 }

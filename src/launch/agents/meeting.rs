@@ -290,13 +290,17 @@ fn listen(meeting: &Meeting, deadline: Instant) -> Result<Listening, MeetingErro
             let broken = |cause| MeetingError::Store { host: host.clone(), port: *port, cause };
             let mut store =
                 TcpStore::over(connect(host, *port, deadline).map_err(broken)?).map_err(broken)?;
-            let address = store.own_address().map_err(broken)?;
-            let listener = TcpListener::bind((address, 0))?;
+            // Whatever address the others know this machine by: the store is on it too.
+            let all: IpAddr = match store.address().map_err(broken)? {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let listener = TcpListener::bind((all, 0))?;
             let mut secret = [0; 32];
             getrandom::fill(&mut secret).map_err(io::Error::other)?;
             let token = hex(&secret);
-            let place = format!("{} {token}", listener.local_addr()?);
-            store.set(key, place.as_bytes()).map_err(broken)?;
+            let port = listener.local_addr()?.port();
+            store.set(key, format!("{port} {token}").as_bytes()).map_err(broken)?;
             Ok((listener, Some((store, key.clone())), token))
         }
     }
@@ -390,9 +394,9 @@ pub(super) fn attend(
             let found = String::from_utf8_lossy(&found).into_owned();
             let place = found
                 .split_once(' ')
-                .and_then(|(at, token)| Some((at.parse::<SocketAddr>().ok()?, token.to_owned())));
-            let (at, token) = place.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
-            (at.ip().to_string(), at.port(), token)
+                .and_then(|(port, token)| Some((port.parse().ok()?, token.to_owned())));
+            let (port, token) = place.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
+            (store.address().map_err(broken)?.to_string(), port, token)
         }
     };
     let key = key_of(&token);

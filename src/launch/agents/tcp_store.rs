@@ -40,9 +40,9 @@ impl TcpStore {
         Ok(Self { stream })
     }
 
-    /// Address of this machine over which the store is reached.
-    pub(super) fn own_address(&self) -> io::Result<IpAddr> {
-        Ok(self.stream.local_addr()?.ip())
+    /// Address of the store's machine.
+    pub(super) fn address(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.peer_addr()?.ip())
     }
 
     /// Sets the value of a key.
