@@ -1,0 +1,16 @@
+//! The same runs under real launchers: torchrun with two agents, Slurm with two nodes, and Open MPI. Each
+//! leaves the report that a plain run leaves, and exits like it.
+//!
+//! The tests need libtorch, an interpreter with torch and DeepSpeed beside whose program `torchrun` is
+//! (`ZPROBE_TEST_PYTHON`), and Debian's slurm-wlm, munge and openmpi-bin: `cargo xtask test --launchers`
+//! installs all of it. A launcher that is not there is skipped, with the reason. `ZPROBE_TEST_FULL` makes
+//! them run every engine.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../support/interpreter.rs"]
+mod interpreter;
+mod mpi;
+mod runs;
+mod slurm;
+mod torchrun;
