@@ -47,14 +47,18 @@ pub enum Task {
     /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities
     /// of dependencies; libtorch, clippy of the native engine, the release build, the documentation
     /// and every test; the tests of the HTML report in Chromium, which root installs with apt-get
-    /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, and rows
-    /// of the zoo. Stops at the first failure, and says at the end what could not be checked. Tests
+    /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, those under
+    /// launchers, which root installs in the same way, and rows of the zoo. Stops at the first failure, and says at the end what could not be checked. Tests
     /// run under cargo-nextest where it is installed, else under `cargo test`.
     Test {
         /// Every seed, every configuration and every row of the zoo instead of those that stand for
         /// them (sets ZPROBE_TEST_FULL=1)
         #[arg(long)]
         full: bool,
+
+        /// Only the tests under torchrun, Slurm and Open MPI, and what they need
+        #[arg(long)]
+        launchers: bool,
     },
 
     /// Measure how long `zprobe run` takes
@@ -111,7 +115,8 @@ impl Task {
         match self {
             Self::Run { args } => tasks::run(&args),
             Self::Build => tasks::build(),
-            Self::Test { full } => tasks::test(full),
+            Self::Test { full, launchers: false } => tasks::test(full),
+            Self::Test { full, launchers: true } => tasks::test_launchers(full),
             Self::Bench(options) => tasks::bench(&options),
             Self::Lattice(options) => tasks::lattice(&options),
             Self::Accuracy(options) => tasks::accuracy(&options),

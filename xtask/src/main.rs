@@ -10,6 +10,7 @@ mod dependencies;
 mod engines;
 mod host;
 mod lattice;
+mod launchers;
 mod libtorch;
 mod page;
 mod planted;

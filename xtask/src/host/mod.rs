@@ -1,5 +1,6 @@
 //! The user's machine: its programs, and what its environment asks for.
 
+pub mod apt;
 mod compiler;
 #[cfg(test)]
 pub mod fake;

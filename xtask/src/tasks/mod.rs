@@ -20,4 +20,4 @@ pub use planted::planted;
 pub use provision::provision;
 pub use record_traces::record_traces;
 pub use run::run;
-pub use test::test;
+pub use test::{launchers as test_launchers, test};

@@ -1,6 +1,7 @@
 //! `cargo xtask test`
 
 use std::panic;
+use std::path::Path;
 use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
@@ -13,6 +14,7 @@ use crate::chaos;
 use crate::dependencies::{self, Advisories};
 use crate::engines::Environments;
 use crate::host::Host;
+use crate::launchers;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
 use crate::{tools, workspace};
@@ -24,7 +26,7 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(14);
+    let mut steps = Steps::new(15);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
@@ -80,9 +82,24 @@ pub fn test(full: bool) -> Result<()> {
             }
             Ok(())
         })?;
+        runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
         steps.step("known bugs of real releases", || engines.zoo(full))
     })?;
 
+    steps.finish();
+    Ok(())
+}
+
+/// Makes all that the tests under launchers need, and runs them.
+pub fn launchers(full: bool) -> Result<()> {
+    let runner = Runner { nextest: cargo::has_nextest(), full };
+    let mut steps = Steps::new(4);
+    let host = Host::from_env();
+    let libtorch = steps.step("libtorch", || Libtorch::locate(&host))?;
+    steps.step("release build", || build::release(&libtorch))?;
+    let python =
+        steps.step("a Python environment with DeepSpeed", || Environments::prepare()?.python())?;
+    runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
     steps.finish();
     Ok(())
 }
@@ -127,6 +144,26 @@ impl Runner {
     fn ignored_tests(&self, selection: &str) -> Result<Command> {
         let ignored = if self.nextest { "--run-ignored only" } else { "-- --ignored" };
         self.tests(&format!("{selection} {ignored}"))
+    }
+
+    /// Runs the tests under launchers; those of launchers that are not there, and cannot be installed, skip
+    /// themselves.
+    fn under_launchers(
+        &self,
+        steps: &mut Steps,
+        host: &Host,
+        libtorch: &Libtorch,
+        python: &Path,
+    ) -> Result<()> {
+        if let Err(reason) = launchers::prepare(host) {
+            steps.skip(&format!("tests under Slurm and Open MPI: {reason:#}"));
+        }
+        steps.step(&format!("tests under launchers, with {}", self.name()), || {
+            let tests = self.ignored_tests(&format!("{EVERYTHING} --test launchers"))?;
+            let mut tests = libtorch.apply(tests);
+            tests.env("ZPROBE_TEST_PYTHON", python);
+            cargo::run(tests)
+        })
     }
 
     /// Runs the examples in the documentation, which nextest leaves out and `cargo test` does not.

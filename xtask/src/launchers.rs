@@ -1,0 +1,39 @@
+//! Launchers of jobs, under which the tests run zprobe: Slurm and Open MPI. torchrun comes with torch.
+
+use anyhow::{Result, ensure};
+
+use crate::host::{Host, apt};
+
+/// Programs that the tests start.
+const PROGRAMS: [&str; 5] = ["srun", "slurmctld", "slurmd", "munged", "mpirun"];
+
+/// Packages of Debian that have them.
+const PACKAGES: [&str; 3] = ["slurm-wlm", "munge", "openmpi-bin"];
+
+/// Makes the launchers ready: uses those that are there, or installs them with apt-get as root.
+pub fn prepare(host: &Host) -> Result<()> {
+    let missing = || PROGRAMS.into_iter().filter(|program| !host.has(program)).collect::<Vec<_>>();
+    if missing().is_empty() {
+        return Ok(());
+    }
+    apt::install(host, &PACKAGES)?;
+    let missing = missing();
+    ensure!(missing.is_empty(), "apt-get installed no program {}", missing.join(", "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn launchers_that_are_there_are_not_installed_again() {
+        let all =
+            PROGRAMS.into_iter().fold(FakeHost::new(), |host, name| host.with(name, "exit 0"));
+        prepare(&all).unwrap();
+        let none = FakeHost::new().with("apt-get", "exit 0").with("id", "echo 0");
+        let error = prepare(&none).unwrap_err().to_string();
+        assert!(error.starts_with("apt-get installed no program srun, slurmctld"), "{error}");
+    }
+}
