@@ -247,7 +247,8 @@ impl Supervisor<'_, '_> {
 
     /// Records that the leader is lost, and with it all that was to be known of other ranks.
     fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
-        let Others::Leader(leader) = &self.others else { return Ok(()) };
+        let Others::Leader(leader) = &mut self.others else { return Ok(()) };
+        leader.give_up();
         let ranks = 0..self.books.world_size();
         let foreign: Vec<usize> = ranks.filter(|rank| !leader.is_own(*rank)).collect();
         let machine = leader.machine();

@@ -10,6 +10,7 @@
 
 #[path = "../support/interpreter.rs"]
 mod interpreter;
+mod link;
 mod mpi;
 mod runs;
 mod slurm;

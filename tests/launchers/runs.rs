@@ -19,7 +19,7 @@ pub struct Case {
 }
 
 /// Variable in the environment of everything that a test starts, with the directory of the run.
-const MARK: &str = "TEST_OF_LAUNCHERS";
+pub const MARK: &str = "TEST_OF_LAUNCHERS";
 
 /// Clean runs and runs with the boundary's leak, or what is like it, of each engine.
 const CASES: &[Case] = &[
@@ -117,7 +117,7 @@ fn said(output: &Output) -> String {
 }
 
 /// Processes that were started in this environment and are left.
-fn left(dir: &Path) -> Vec<PathBuf> {
+pub fn left(dir: &Path) -> Vec<PathBuf> {
     let mark = format!("{MARK}={}", dir.display());
     let has_mark = |path: &PathBuf| {
         let variables = fs::read(path.join("environ")).unwrap_or_default();

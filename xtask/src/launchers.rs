@@ -5,10 +5,10 @@ use anyhow::{Result, ensure};
 use crate::host::{Host, apt};
 
 /// Programs that the tests start.
-const PROGRAMS: [&str; 5] = ["srun", "slurmctld", "slurmd", "munged", "mpirun"];
+const PROGRAMS: [&str; 6] = ["srun", "slurmctld", "slurmd", "munged", "mpirun", "ip"];
 
 /// Packages of Debian that have them.
-const PACKAGES: [&str; 3] = ["slurm-wlm", "munge", "openmpi-bin"];
+const PACKAGES: [&str; 4] = ["slurm-wlm", "munge", "openmpi-bin", "iproute2"];
 
 /// Makes the launchers ready: uses those that are there, or installs them with apt-get as root.
 pub fn prepare(host: &Host) -> Result<()> {

@@ -30,6 +30,8 @@ pub struct Environment {
     pub store_host: String,
     /// Port of the TCPStore.
     pub store_port: u16,
+    /// Network interface over which Gloo reaches the other ranks.
+    pub interface: String,
     /// Directory of the ranks' logs.
     pub run_dir: PathBuf,
 }
@@ -54,6 +56,7 @@ impl Environment {
             store_listener: optional_descriptor(contract::STORE_FD)?,
             store_host: variable("MASTER_ADDR")?,
             store_port: parsed("MASTER_PORT", &variable("MASTER_PORT")?)?,
+            interface: variable("GLOO_SOCKET_IFNAME")?,
             // A path need not be valid UTF-8.
             run_dir: env::var_os(contract::RUN_DIR).map_or_else(PathBuf::new, PathBuf::from),
         })

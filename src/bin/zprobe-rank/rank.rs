@@ -49,6 +49,7 @@ fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result
             host: environment.store_host,
             port: environment.store_port,
             listener: environment.store_listener.filter(|_| rank == 0),
+            interface: environment.interface,
         },
         &spec,
         rank,

@@ -359,6 +359,7 @@ pub struct Leader {
     link: Link,
     run_id: String,
     interface: String,
+    is_lost: bool,
 }
 
 /// Request of the leader to another agent between two runs.
@@ -416,7 +417,7 @@ impl Leader {
             Some(interface) => interface,
             None => interface_of(link.own_address()?).unwrap_or_else(|| LOOPBACK.to_owned()),
         };
-        Ok(Self { part, link, run_id, interface })
+        Ok(Self { part, link, run_id, interface, is_lost: false })
     }
 
     /// Id of the run, or of all its repeats.
@@ -431,6 +432,9 @@ impl Leader {
 
     /// Waits for the next request.
     pub fn next_request(&mut self, silence: Duration) -> Request {
+        if self.is_lost {
+            return Request::Lost;
+        }
         self.link.heard = Instant::now();
         loop {
             match self.link.wait_for_message(self.link.heard + silence) {
@@ -514,7 +518,7 @@ impl Leader {
 
     fn finish(&mut self) {
         let deadline = Instant::now() + FAREWELL;
-        while self.link.has_more() && self.link.wait_to_send(deadline) {}
+        while !self.is_lost && self.link.has_more() && self.link.wait_to_send(deadline) {}
     }
 
     /// True if it is time for a sign of life.
@@ -555,6 +559,11 @@ impl Leader {
     /// True if the leader gave no sign of life for `silence`.
     pub(super) fn is_silent(&self, silence: Duration) -> bool {
         self.link.heard.elapsed() > silence
+    }
+
+    /// Gives the leader up: nothing that is said waits for it any more.
+    pub(super) fn give_up(&mut self) {
+        self.is_lost = true;
     }
 
     /// Address of the leader's machine, in words.

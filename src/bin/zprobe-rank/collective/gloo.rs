@@ -26,15 +26,17 @@ struct Started {
 }
 
 impl Gloo {
-    /// Connects to all other ranks. Tensors are on `device`.
+    /// Connects to all other ranks over a network interface. Tensors are on `device`.
     pub fn new(
         store: &Store,
         rank: usize,
         world_size: usize,
+        interface: &str,
         timeout: Duration,
         device: Device,
     ) -> Result<Self> {
-        let group = ManuallyDrop::new(c10d::Gloo::new(store, rank, world_size, timeout)?);
+        let group = c10d::Gloo::new(store, rank, world_size, interface, timeout)?;
+        let group = ManuallyDrop::new(group);
         Ok(Self { group, stages: device != Device::Cpu })
     }
 

@@ -92,6 +92,8 @@ pub struct Rendezvous {
     pub port: u16,
     /// The listening socket, on the rank that hosts the store.
     pub listener: Option<OwnedFd>,
+    /// The network interface over which Gloo reaches the other ranks.
+    pub interface: String,
 }
 
 /// A backend, connected to all ranks. Operations are started in the same order on every rank.
@@ -185,7 +187,14 @@ impl Communicator {
         let world_size = spec.world_size;
         let store = Store::join(&rendezvous.host, rendezvous.port, rendezvous.listener, timeout)?;
         let group: Box<dyn Group> = match spec.backend {
-            Backend::Gloo => Box::new(Gloo::new(&store, rank, world_size, timeout, device)?),
+            Backend::Gloo => Box::new(Gloo::new(
+                &store,
+                rank,
+                world_size,
+                &rendezvous.interface,
+                timeout,
+                device,
+            )?),
             Backend::Nccl => Box::new(Nccl::new(&store, rank, world_size, timeout, device)?),
         };
         Ok(Self { rank, world_size, timeout, store, group, next: Cell::new(0), recorder })

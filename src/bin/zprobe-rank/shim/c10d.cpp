@@ -24,13 +24,6 @@ struct zp_work {
   std::vector<at::Tensor> tensors;
 };
 
-namespace {
-
-// One device serves all ranks of a machine; loopback needs no name resolution.
-constexpr const char* kLoopback = "127.0.0.1";
-
-} // namespace
-
 zp_store* zp_store_join(
     const char* host,
     uint16_t port,
@@ -89,11 +82,16 @@ int zp_store_wait_get(
   });
 }
 
-zp_group* zp_gloo_new(zp_store* store, int rank, int world_size, int64_t timeout_ms) {
+zp_group* zp_gloo_new(
+    zp_store* store,
+    int rank,
+    int world_size,
+    const char* interface,
+    int64_t timeout_ms) {
   return zp::guarded<zp_group*>(nullptr, [&] {
     auto options =
         c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(kLoopback));
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
     auto prefixed = c10::make_intrusive<c10d::PrefixStore>("gloo", store->store);
     return new zp_group{c10::make_intrusive<c10d::ProcessGroupGloo>(
         prefixed, rank, world_size, options)};

@@ -45,6 +45,7 @@ unsafe extern "C" {
         store: *mut RawStore,
         rank: i32,
         world_size: i32,
+        interface: *const c_char,
         timeout_ms: i64,
     ) -> *mut RawGroup;
     fn zp_group_free(group: *mut RawGroup);
@@ -144,15 +145,23 @@ impl Drop for Store {
     }
 }
 
-/// c10d's `ProcessGroupGloo` over the loopback interface.
+/// c10d's `ProcessGroupGloo` over a network interface.
 pub struct Gloo(NonNull<RawGroup>);
 
 impl Gloo {
     /// Connects to all other ranks.
-    pub fn new(store: &Store, rank: usize, world_size: usize, timeout: Duration) -> Result<Self> {
+    pub fn new(
+        store: &Store,
+        rank: usize,
+        world_size: usize,
+        interface: &str,
+        timeout: Duration,
+    ) -> Result<Self> {
         let (rank, world_size) = (i32::try_from(rank)?, i32::try_from(world_size)?);
-        // SAFETY: the store is live.
-        let raw = unsafe { zp_gloo_new(store.0.as_ptr(), rank, world_size, millis(timeout)) };
+        let interface = CString::new(interface)?;
+        let (store, interface) = (store.0.as_ptr(), interface.as_ptr());
+        // SAFETY: the store and the text are live.
+        let raw = unsafe { zp_gloo_new(store, rank, world_size, interface, millis(timeout)) };
         NonNull::new(raw)
             .map(Self)
             .ok_or_else(last_error)

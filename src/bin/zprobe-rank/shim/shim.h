@@ -85,8 +85,13 @@ int zp_store_wait_get(
     void (*sink)(void* context, size_t index, const uint8_t* data, size_t len),
     void* context);
 
-// A Gloo process group over the loopback interface.
-zp_group* zp_gloo_new(zp_store* store, int rank, int world_size, int64_t timeout_ms);
+// A Gloo process group over a network interface.
+zp_group* zp_gloo_new(
+    zp_store* store,
+    int rank,
+    int world_size,
+    const char* interface,
+    int64_t timeout_ms);
 void zp_group_free(zp_group* group);
 // Each of these starts an operation, for which zp_work_wait must be called once; null on failure. The
 // tensors are kept until then.
