@@ -7,6 +7,7 @@
 //! them run every engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
 #[path = "../support/interpreter.rs"]
 mod interpreter;
