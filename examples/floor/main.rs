@@ -82,7 +82,7 @@ fn fork_ranks(spec: &RunSpec) -> Result<()> {
 fn rank_main(spec: &RunSpec, rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
     tch::set_num_threads(1);
     let store = Store::join(&Ipv4Addr::LOCALHOST.to_string(), port, listener, TIMEOUT)?;
-    let gloo = Gloo::new(&store, rank, spec.world_size, TIMEOUT)?;
+    let gloo = Gloo::new(&store, rank, spec.world_size, "lo", TIMEOUT)?;
     collectives(spec, &gloo)?;
     // The rank that hosts the store stays until everybody has left, as in every run.
     store.set(&format!("left/{rank}"), &[])?;

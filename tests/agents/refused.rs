@@ -45,12 +45,15 @@ fn two_processes_with_one_number_are_named() {
     assert!(said[0].contains("two processes of this job are number 1"), "{}", said[0]);
 }
 
+/// Variables of a launcher and flags beside them, and what the refusal says.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
+
 #[test]
 fn flags_that_contradict_the_environment_are_named_with_both_values() {
     let torchrun =
         [("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
     let kubeflow = [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "here")];
-    let cases: [(&[(&str, &str)], &[&str], &str); 7] = [
+    let cases: [Case<'_>; 7] = [
         (&torchrun, &["--nproc-per-node", "4"], "LOCAL_WORLD_SIZE=2"),
         (
             &torchrun,

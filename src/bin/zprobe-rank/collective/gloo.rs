@@ -107,7 +107,7 @@ mod tests {
                 thread::spawn(move || {
                     let host = Ipv4Addr::LOCALHOST.to_string();
                     let store = Store::join(&host, port, listener, TIMEOUT).unwrap();
-                    let group = c10d::Gloo::new(&store, rank, 2, TIMEOUT).unwrap();
+                    let group = c10d::Gloo::new(&store, rank, 2, "lo", TIMEOUT).unwrap();
                     let gloo = Gloo { group: ManuallyDrop::new(group), stages };
                     collectives(&gloo, [1.0, 10.0][rank])
                 })
