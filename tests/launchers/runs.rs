@@ -97,7 +97,7 @@ pub fn compare(launcher: &str, launch: &mut dyn FnMut(&Case, &Path) -> Launched)
     }
 }
 
-/// What a launcher has done.
+/// End of a launcher.
 pub struct Launched {
     /// True if the launcher exited with 0.
     pub succeeded: bool,
