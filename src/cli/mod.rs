@@ -16,6 +16,7 @@ mod man;
 mod minimise;
 mod nodes;
 mod output;
+mod preflight;
 mod provision;
 mod report;
 mod run;
@@ -82,6 +83,8 @@ enum Command {
     Clean(clean::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
+    /// Take one step over every GPU of a job before training starts: a line for each machine, and an exit code
+    Preflight(Box<preflight::Args>),
     /// Make a Python environment with pinned packages, and print its interpreter
     Provision(provision::Args),
     /// Print what a shell needs to complete command lines
@@ -132,7 +135,7 @@ fn command() -> Result<Command> {
 
 fn perform(command: Command) -> Result<Exit> {
     match command {
-        Command::Run(args) => run::main(*args),
+        Command::Run(args) => run::main(&args),
         Command::Exec(args) => exec::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Diagnose(args) => diagnose::main(&args),
@@ -145,6 +148,7 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Worker(args) => worker::main(&args),
         Command::Clean(args) => clean::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Preflight(args) => preflight::main(*args),
         Command::Provision(args) => provision::main(&args),
         Command::Completions(args) => completions::main(&args, &Cli::command()),
         Command::Man(args) => man::main(&args, Cli::command()),

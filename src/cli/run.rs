@@ -26,6 +26,7 @@ use zprobe::report::words::amount;
 use zprobe::report::{Exit, Report};
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
 use zprobe::spec::{BackendChoice, Device, DeviceChoice, Gpus, RunSpec, SpecRequest};
+use zprobe::trace::Trace;
 
 use super::interpreter::Python;
 use super::minimise;
@@ -92,40 +93,12 @@ pub struct Args {
     output: Output,
 }
 
-pub fn main(args: Args) -> Result<Exit> {
-    let job = args.nodes.job()?;
-    let (order, part) = args.order_in(job.as_ref())?;
-    let run_id = run_id();
-    let (Some(job), Some(part)) = (job, part) else { return args.lead(order, &run_id, None) };
-    ensure!(
-        !args.minimises(),
-        "--minimise makes run after run, and this process is {job}: start it once, without a launcher"
-    );
-    let (meeting, patience) = (args.nodes.meeting(&job)?, args.nodes.patience());
-    match Role::find(part, &order, &run_id, &meeting, patience)? {
-        Role::Leads(mut team) => {
-            let led = args.lead(order, &run_id, Some(&mut team));
-            match &led {
-                Ok(exit) => team.over(exit.code()),
-                Err(error) => team.refuse(&format!("{error:#}")),
-            }
-            led
-        }
-        Role::Follows(leader) => {
-            let run_dir = args.run_dir(leader.run_id());
-            match follow(&order, leader, &run_dir)? {
-                Followed::Over(code) => Ok(Exit::of_code(code)),
-                Followed::Alone(known, dir) => {
-                    say(format_args!(
-                        "the process of rank 0 is lost; what is known here is recorded in {}",
-                        dir.display()
-                    ));
-                    args.output.hand_out(&known.0, &known.1)
-                }
-            }
-        }
-    }
+pub fn main(args: &Args) -> Result<Exit> {
+    args.make(&|report, trace| args.output.hand_out(report, trace))
 }
+
+/// Handing out of the report on a run with its trace.
+type HandOut<'a> = &'a dyn Fn(&Report, &Trace) -> Result<Exit>;
 
 /// Removes old runs, and says so. One that cannot be removed does not keep a report from being handed
 /// out.
@@ -162,9 +135,64 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
+    /// A run of these settings alone, whose ranks are placed by these flags and variables.
+    pub fn of(
+        request: SpecRequest,
+        nodes: Nodes,
+        python: Python,
+        out: Option<PathBuf>,
+    ) -> Result<Self> {
+        Ok(Self { request, nodes, python, out, ..Self::parse::<&str>(&[])? })
+    }
+
+    /// Makes the run that is asked for, or the part of it that is this process's, and hands out the report where
+    /// that is this process's part.
+    pub fn make(&self, hand_out: HandOut<'_>) -> Result<Exit> {
+        let job = self.nodes.job()?;
+        let (order, part) = self.order_in(job.as_ref())?;
+        let run_id = run_id();
+        let (Some(job), Some(part)) = (job, part) else {
+            return self.lead(order, &run_id, None, hand_out);
+        };
+        ensure!(
+            !self.minimises(),
+            "--minimise makes run after run, and this process is {job}: start it once, without a launcher"
+        );
+        let (meeting, patience) = (self.nodes.meeting(&job)?, self.nodes.patience());
+        match Role::find(part, &order, &run_id, &meeting, patience)? {
+            Role::Leads(mut team) => {
+                let led = self.lead(order, &run_id, Some(&mut team), hand_out);
+                match &led {
+                    Ok(exit) => team.over(exit.code()),
+                    Err(error) => team.refuse(&format!("{error:#}")),
+                }
+                led
+            }
+            Role::Follows(leader) => {
+                let run_dir = self.run_dir(leader.run_id());
+                match follow(&order, leader, &run_dir)? {
+                    Followed::Over(code) => Ok(Exit::of_code(code)),
+                    Followed::Alone(known, dir) => {
+                        say(format_args!(
+                            "the process of rank 0 is lost; what is known here is recorded in {}",
+                            dir.display()
+                        ));
+                        hand_out(&known.0, &known.1)
+                    }
+                }
+            }
+        }
+    }
+
     /// Makes the run that is asked for, together with the agents that this process leads, if there are any,
     /// and hands out the report.
-    fn lead(&self, order: Order, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
+    fn lead(
+        &self,
+        order: Order,
+        run_id: &str,
+        team: Option<&mut Team>,
+        hand_out: HandOut<'_>,
+    ) -> Result<Exit> {
         let run_dir = self.run_dir(run_id);
         let (mut report, mut trace) = record(&order, run_id, &run_dir, team)?;
         if self.minimises() {
@@ -179,7 +207,7 @@ impl Args {
         if self.out.is_none() {
             make_room(self.keep_runs);
         }
-        self.output.hand_out(&report, &trace)
+        hand_out(&report, &trace)
     }
 
     /// Directory of the run with this id.

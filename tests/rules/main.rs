@@ -8,6 +8,7 @@ mod elements;
 mod hung;
 mod independent;
 mod journey;
+mod machines;
 mod many_ranks;
 mod repeated;
 mod sampled;

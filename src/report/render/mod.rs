@@ -3,10 +3,12 @@
 mod concise;
 mod full;
 mod html;
+mod machines;
 pub mod markdown;
 mod suite;
 
 pub use self::html::html;
+pub use self::machines::machines;
 use super::suite::Suite;
 use super::{Form, Report};
 use crate::visible::Visible;

@@ -85,6 +85,41 @@ impl FromArgMatches for Timeout {
     }
 }
 
+/// The settings that place the ranks of a run, and none of those about training.
+#[derive(Clone, Debug, Default)]
+pub struct Placing(pub SpecRequest);
+
+impl Placing {
+    fn settings() -> impl Iterator<Item = &'static dyn Setting> {
+        const FLAGS: [&str; 5] =
+            ["--engine", "--nproc-per-node", "--device", "--backend", "--timeout"];
+        ALL.iter().copied().filter(|setting| FLAGS.contains(&setting.flag()))
+    }
+}
+
+impl Args for Placing {
+    fn augment_args(command: Command) -> Command {
+        let without_heading = |setting: &dyn Setting| setting.arg().help_heading(Resettable::Reset);
+        Self::settings().fold(command, |command, setting| command.arg(without_heading(setting)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Placing {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut placing = Self::default();
+        placing.update_from_arg_matches(matches)?;
+        Ok(placing)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::settings().try_for_each(|setting| setting.take(matches, &mut self.0).map_err(wrong))
+    }
+}
+
 fn wrong(text: String) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, text + "\n")
 }
