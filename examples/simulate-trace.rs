@@ -1,5 +1,6 @@
 //! Writes the trace of a simulated run, for numbers of ranks that nobody has the machines for:
-//! correct but for gradients that are lost.
+//! correct but for gradients that are lost. Prints the seconds in which the trace was written from the
+//! records of all ranks.
 //!
 //! `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
 //! `zprobe diagnose DIR`.
@@ -8,14 +9,15 @@
 #[allow(dead_code, reason = "tests use what this does not")]
 mod simulator;
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::fs;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use zprobe::console::print;
+use zprobe::launch::record_all;
 use zprobe::spec::{Dtype, Engine, SpecRequest};
-use zprobe::trace::TRACE_FILE;
 
 use self::simulator::Simulation;
 
@@ -57,7 +59,7 @@ fn main() -> Result<()> {
         anyhow::ensure!(number.is_power_of_two(), "{flag} {number}: give a power of two");
     }
     let fp32 = Some(Dtype::Fp32);
-    let simulation = Simulation::large(
+    let mut simulation = Simulation::large(
         SpecRequest {
             engine: Some(Engine::DeepSpeed),
             world_size: Some(args.ranks),
@@ -70,13 +72,12 @@ fn main() -> Result<()> {
         },
         &args.lose,
     );
+    simulation.gathers = true;
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
-    let path = args.out.join(TRACE_FILE);
-    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut file = BufWriter::new(file);
-    for record in simulation.trace().records {
-        serde_json::to_writer(&mut file, &record)?;
-        file.write_all(b"\n")?;
-    }
-    file.flush().with_context(|| format!("cannot write {}", path.display()))
+    let records = simulation.trace().records;
+    let started = Instant::now();
+    // The first record is written with the trace.
+    let events = records.into_iter().skip(1).map(|it| (it.rank, it.t_ns, it.event));
+    record_all(&args.out, "simulated", &simulation.spec, events)?;
+    print(&format!("{}\n", started.elapsed().as_secs_f64()))
 }

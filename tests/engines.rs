@@ -12,7 +12,9 @@
 mod interpreter;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::json;
@@ -210,6 +212,44 @@ fn each_part_of_a_model_has_the_gradients_of_the_ranks_that_hold_it() {
         let weights = last.into_iter().flat_map(|it| &it.weights).flatten();
         let (due, not_due): (Vec<f64>, Vec<f64>) = weights.partition(|weight| **weight == 1.0);
         assert!(!due.is_empty() && !not_due.is_empty(), "{args}: {due:?} {not_due:?}");
+    }
+}
+
+/// An interpreter in whose host an import has started the GPU's driver, as far as the host knows.
+fn with_a_driver_that_is_started(dir: &Path) -> PathBuf {
+    let path = dir.join("python");
+    let real = python();
+    let real = shlex::try_quote(real.to_str().expect("a path")).expect("no zero byte");
+    let script = format!(
+        r#"#!/bin/sh
+[ "$1" = -B ] && [ -d "$2" ] || exec {real} "$@"
+shift
+exec {real} -B -c '
+import sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0])
+from zprobe_rank import device, host
+device.is_started = lambda: True
+host.main()' "$@"
+"#
+    );
+    std::fs::write(&path, script).expect("a script");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("an executable");
+    path
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn ranks_that_may_not_be_forked_import_their_engine_themselves() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let path = with_a_driver_that_is_started(dir.path());
+    for repeats in ["1", "2"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+            .args(["run", "--engine", "ddp", "--ga", "2", "--repeat", repeats, "--python"])
+            .arg(&path)
+            .current_dir(dir.path())
+            .output()
+            .expect("zprobe starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
     }
 }
 

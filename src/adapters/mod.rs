@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::engines;
 use crate::launch::{Hosting, RankProgram};
 use crate::run_dir;
-use crate::spec::Engine;
+use crate::spec::{Device, Engine};
 
 /// The files of the rank program that all engines share, by path: a Python package and its entry
 /// point.
@@ -23,6 +23,7 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
     ("zprobe_rank/codes.py", include_str!("zprobe_rank/codes.py")),
     ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
+    ("zprobe_rank/device.py", include_str!("zprobe_rank/device.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
     ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
     ("zprobe_rank/forward.py", include_str!("zprobe_rank/forward.py")),
@@ -77,21 +78,26 @@ pub struct Unwritable {
 /// # Errors
 /// When the run directory cannot be written.
 pub fn rank_program(python: &Path, dir: &Path) -> Result<RankProgram, Unwritable> {
-    program(python, dir, None)
+    program(python, dir, &[])
 }
 
-/// Writes the rank program as [`rank_program`] does, as a pool for many runs of one engine, which
-/// it loads before the first run.
+/// Writes the rank program as [`rank_program`] does, as a pool for many runs of one engine on one device, which
+/// it loads the engine for before the first run.
 ///
 /// `dir` outlives the runs and is not the directory of any of them.
 ///
 /// # Errors
 /// When the directory cannot be written.
-pub fn pool_program(python: &Path, dir: &Path, engine: Engine) -> Result<RankProgram, Unwritable> {
-    program(python, dir, Some(engine))
+pub fn pool_program(
+    python: &Path,
+    dir: &Path,
+    engine: Engine,
+    device: Device,
+) -> Result<RankProgram, Unwritable> {
+    program(python, dir, &[engine.name(), device.name()])
 }
 
-fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgram, Unwritable> {
+fn program(python: &Path, dir: &Path, pool: &[&str]) -> Result<RankProgram, Unwritable> {
     let directory = dir.join(DIRECTORY);
     let unwritable = |path: &Path| {
         let path = path.to_owned();
@@ -114,7 +120,7 @@ fn program(python: &Path, dir: &Path, pool: Option<Engine>) -> Result<RankProgra
         // -B: leave no byte code in the run directory.
         args: ["-B".into(), directory.into()]
             .into_iter()
-            .chain(pool.map(|engine| engine.name().into()))
+            .chain(pool.iter().map(|word| (*word).into()))
             .collect(),
         hosting: Hosting::Forked,
         library_path: vec![],

@@ -8,7 +8,7 @@ use anyhow::Result;
 use zprobe::console;
 use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings};
 use zprobe::job::Job;
-use zprobe::lab::cuda::Cuda;
+use zprobe::lab::cuda::Found;
 use zprobe::lab::limits::examine;
 use zprobe::report::Exit;
 use zprobe::visible;
@@ -31,7 +31,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout))?;
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
-        machine.cuda = Some(Cuda::look(has_torch.then_some(&*chosen.path))?.gpus);
+        machine.cuda = Some(Found::native(has_torch.then_some(&*chosen.path))?.gpus().clone());
     }
     let engines = engines(&machine, &python);
     let mut text = format!("Python {chosen}\n\nEngines\n");

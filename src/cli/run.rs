@@ -11,9 +11,10 @@ use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::console::say;
+use zprobe::engines;
 use zprobe::job::Job;
 use zprobe::lab::agents::{Followed, Role, follow};
-use zprobe::lab::cuda::Cuda;
+use zprobe::lab::cuda::Found;
 use zprobe::lab::minimise::{Question, search};
 use zprobe::lab::order::{Order, Ranks};
 use zprobe::lab::recorded;
@@ -25,7 +26,7 @@ use zprobe::native;
 use zprobe::report::words::amount;
 use zprobe::report::{Exit, Report};
 use zprobe::spec::deepspeed::{DeepSpeedConfig, Note};
-use zprobe::spec::{BackendChoice, Device, DeviceChoice, Gpus, RunSpec, SpecRequest};
+use zprobe::spec::{BackendChoice, Device, DeviceChoice, RunSpec, SpecRequest};
 use zprobe::trace::Trace;
 
 use super::interpreter::Python;
@@ -119,7 +120,11 @@ fn make_room(keep: usize) {
 pub fn order(arguments: &[String]) -> Result<Order> {
     let args = Args::parse(arguments)?;
     ensure!(!args.minimises(), "--minimise is for `zprobe run`; nothing is minimised here");
-    Ok(Order { spec: args.spec()?, ranks: args.ranks(None), repeats: args.repeats()? })
+    // A suite is the same on every machine: it is on GPUs only where it says so.
+    let found = if args.asks_for_gpus() { args.look_for_gpus()? } else { None };
+    let spec = args.resolve(args.flags_alone(found.as_ref()))?;
+    let ranks = args.ranks(&spec, found);
+    Ok(Order { spec, ranks, repeats: args.repeats()? })
 }
 
 /// The settings that these arguments alone ask for, on the CPU.
@@ -170,7 +175,7 @@ impl Args {
             }
             Role::Follows(leader) => {
                 let run_dir = self.run_dir(leader.run_id());
-                match follow(&order, leader, &run_dir)? {
+                match follow(&order, *leader, &run_dir)? {
                     Followed::Over(code) => Ok(Exit::of_code(code)),
                     Followed::Alone(known, dir) => {
                         say(format_args!(
@@ -223,8 +228,8 @@ impl Args {
     /// The run that is asked for, and the part of this process if it belongs to a job of several. Repeats
     /// are over warm ranks where this process starts them all.
     fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<Part>)> {
-        let cuda = self.look_for_gpus()?;
-        let mut request = self.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus));
+        let found = self.look_for_gpus()?;
+        let mut request = self.flags_alone(found.as_ref());
         let part = job.map(|job| take_part(job, &mut request)).transpose()?;
         let spec = self.resolve(request)?;
         let by_default = self.request.world_size.is_none() && !self.request.rank_per_gpu;
@@ -236,23 +241,23 @@ impl Args {
         if self.rank_program.is_none() {
             self.python.choose().must_have(spec.engine())?;
         }
-        let ranks = self.ranks(cuda.filter(|_| spec.device == Device::Cuda));
+        let ranks = self.ranks(&spec, found);
         let order = Order { spec, ranks, repeats: self.repeats()? };
         let is_warm = order.repeats > 1 && part.is_none();
         Ok((if is_warm { order.warm() } else { order }, part))
     }
 
-    /// The program of `--rank-program`, or else the engine's own ranks, on GPUs if there are any for it.
-    fn ranks(&self, cuda: Option<Cuda>) -> Ranks {
-        match (&self.rank_program, cuda) {
+    /// The program of `--rank-program`, or else the engine's own ranks.
+    fn ranks(&self, spec: &RunSpec, found: Option<Found>) -> Ranks {
+        match (&self.rank_program, found) {
             (Some(program), _) => Ranks::Program(RankProgram {
                 program: program.clone(),
                 args: self.rank_args.clone(),
                 hosting: Hosting::OnePerRank,
                 library_path: Vec::new(),
             }),
-            (None, Some(cuda)) => Ranks::Cuda(cuda),
-            (None, None) => Ranks::Cold(self.python.choose().path),
+            (None, Some(Found::Native(cuda))) if spec.device == Device::Cuda => Ranks::Cuda(cuda),
+            (None, _) => Ranks::Cold(self.python.choose().path),
         }
     }
 
@@ -270,11 +275,11 @@ impl Args {
 
     /// Looks for the smallest configuration, and leaves what it has found in the run directory.
     fn minimise(&self, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
-        let cuda = self.look_for_gpus()?;
+        let found = self.look_for_gpus()?;
         let question = Question {
             code: self.minimise.minimise.as_deref().unwrap_or_default(),
             limit: self.minimise.minimise_runs,
-            flags: self.flags_alone(cuda.as_ref().map(|cuda| &cuda.gpus)),
+            flags: self.flags_alone(found.as_ref()),
             file: self.deepspeed_config.as_deref(),
             command: &|arguments, with_file| self.command(arguments, with_file),
         };
@@ -307,25 +312,37 @@ impl Args {
         self.out.is_some()
     }
 
-    /// CUDA as far as it is there for this run; none where the run is on the CPU in any case, so
-    /// that nobody looks.
-    fn look_for_gpus(&self) -> Result<Option<Cuda>> {
+    /// True if the run is to be on GPUs, and on nothing else.
+    fn asks_for_gpus(&self) -> bool {
         let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
-        let on_gpus = self.request.engine.unwrap_or_default().traits().on_gpus;
-        let on_cpu = device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
-        let asks = device == Some(DeviceChoice::Cuda)
-            || backend == Some(BackendChoice::Nccl)
-            || rank_per_gpu;
-        if on_gpus && !on_cpu && (asks || native::driver_is_there()) {
-            Cuda::look(self.python.named().as_deref()).map(Some)
+        device == Some(DeviceChoice::Cuda) || backend == Some(BackendChoice::Nccl) || rank_per_gpu
+    }
+
+    /// GPUs as far as they are there for this run; none where the run is on the CPU in any case, so
+    /// that nobody looks.
+    fn look_for_gpus(&self) -> Result<Option<Found>> {
+        let engine = self.request.engine.unwrap_or_default();
+        let on_cpu = self.request.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
+        if !engine.traits().on_gpus
+            || on_cpu
+            || !(self.asks_for_gpus() || native::driver_is_there())
+        {
+            return Ok(None);
+        }
+        if engines::of(engine).is_real() {
+            Found::real(&self.python.choose().path).map(Some)
         } else {
-            Ok(None)
+            Found::native(self.python.named().as_deref()).map(Some)
         }
     }
 
-    /// Specification of the run on the CPU.
+    /// Specification of the run on the CPU, whatever it asks for.
     pub fn spec(&self) -> Result<RunSpec> {
-        self.resolve(self.flags_alone(None))
+        let mut request = self.flags_alone(None);
+        if self.asks_for_gpus() {
+            (request.device, request.backend, request.rank_per_gpu) = (None, None, false);
+        }
+        self.resolve(request)
     }
 
     /// Specification of the run that a request of these flags asks for.
@@ -345,7 +362,7 @@ impl Args {
     }
 
     /// Request of the flags alone, without the DeepSpeed file.
-    fn flags_alone(&self, gpus: Option<&Gpus>) -> SpecRequest {
-        SpecRequest { gpus: gpus.cloned(), ..self.request.clone() }
+    fn flags_alone(&self, found: Option<&Found>) -> SpecRequest {
+        SpecRequest { gpus: found.map(|it| it.gpus().clone()), ..self.request.clone() }
     }
 }

@@ -10,8 +10,8 @@ use zprobe::lab::sweep::{self, Runs, matrix, table};
 use zprobe::lattice::Part;
 use zprobe::lattice::outcome::{Ending, Sweep};
 use zprobe::report::{Exit, Form};
-use zprobe::spec::Engine;
 use zprobe::spec::settings::Timeout;
+use zprobe::spec::{DeviceChoice, Engine};
 
 use super::interpreter::{Chosen, Python};
 use super::nodes::refuse_launcher;
@@ -73,6 +73,10 @@ pub struct Args {
 
     #[command(flatten)]
     timeout: Timeout,
+
+    /// Run every configuration on this device
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", env = "ZPROBE_DEVICE")]
+    device: DeviceChoice,
 
     /// Pools side by side
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
@@ -172,7 +176,12 @@ impl Args {
             confirm: self.confirm,
             keep: self.keep.as_deref(),
         };
-        runs.sweep(plan, python.path, &run::spec)
+        let placed = ["--device", self.device.name(), "--python"].map(str::to_owned);
+        let path = python.path.to_string_lossy().into_owned();
+        let order = |arguments: &[String]| {
+            run::order(&[arguments, &placed, std::slice::from_ref(&path)].concat())
+        };
+        runs.sweep(plan, python.path.clone(), &order)
     }
 }
 

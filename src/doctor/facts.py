@@ -78,7 +78,11 @@ def gpus():
 def cuda():
     import torch
 
-    return str(torch.version.cuda or "none")
+    if torch.version.cuda:
+        return "CUDA %s" % torch.version.cuda
+    # torch shows AMD's GPUs as CUDA's.
+    hip = getattr(torch.version, "hip", None)
+    return "ROCm %s" % hip if hip else "none"
 
 
 @fact

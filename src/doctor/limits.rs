@@ -3,7 +3,7 @@
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
 use crate::engines::{self, Features, Limit, Package};
-use crate::spec::RunSpec;
+use crate::spec::{Device, RunSpec};
 
 /// A line for each kind of run that some machines cannot make, if the interpreter was asked about
 /// it.
@@ -62,7 +62,7 @@ fn features(spec: &RunSpec) -> Option<(Package, &'static Features)> {
 /// The limit of a run's engine, if it concerns the run's dtype.
 fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
     limit(engines::of(spec.engine()).python.as_ref()?)
-        .filter(|(_, limit)| limit.dtype == spec.dtype)
+        .filter(|(_, limit)| limit.dtype == spec.dtype && spec.device == Device::Cpu)
 }
 
 /// The limit of an engine, and the package whose releases have it.

@@ -20,6 +20,7 @@ fn machine() -> Machine {
             names: Ok(vec!["H100".to_owned()]),
             libtorch: Ok("libtorch 2.11.0 in /venv/torch/lib".to_owned()),
             nccl: Ok("/venv/nvidia/nccl/lib/libnccl.so.2".to_owned()),
+            of_python: false,
         }),
     }
 }
@@ -113,6 +114,7 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
         names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
         libtorch: Err("libtorch 2.11.0 in /lib: this libtorch has no CUDA".to_owned()),
         nccl: Err("no NCCL library".to_owned()),
+        of_python: false,
     };
     let unseen = Machine { driver: Ok(vec!["H100".to_owned()]), cuda: Some(no_cuda), ..machine() };
     insta::assert_snapshot!(

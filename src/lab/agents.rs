@@ -31,7 +31,7 @@ pub enum Role {
     /// Leader of the other agents.
     Leads(Team),
     /// Follower of the agent of rank 0.
-    Follows(Leader),
+    Follows(Box<Leader>),
 }
 
 impl Role {
@@ -63,7 +63,7 @@ impl Role {
             Ok(if part.leads() {
                 Self::Leads(Team::gather(part, spec, *repeats, run_id, meeting, patience)?)
             } else {
-                Self::Follows(Leader::find(part, spec, *repeats, meeting, patience)?)
+                Self::Follows(Box::new(Leader::find(part, spec, *repeats, meeting, patience)?))
             })
         })
     }

@@ -26,8 +26,7 @@ pub struct Order {
 pub enum Ranks {
     /// The user's own program, started for each run.
     Program(RankProgram),
-    /// The native engine on GPUs, started for each run; no other process makes such runs.
-    #[serde(skip)]
+    /// The native engine on GPUs, started for each run.
     Cuda(Cuda),
     /// The engine, started for each run, with this interpreter if it is Python.
     Cold(PathBuf),

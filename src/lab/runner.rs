@@ -14,7 +14,7 @@ use crate::engines;
 use crate::launch::agents::Team;
 use crate::launch::{Ended, Launch, RankProgram, Source};
 use crate::native;
-use crate::spec::{Engine, RunSpec};
+use crate::spec::{Device, Engine, RunSpec};
 use crate::trace::{Event, Record};
 
 /// Makes one run after the other.
@@ -42,7 +42,10 @@ impl<'a> Runner<'a> {
         let ranks = match &order.ranks {
             Ranks::Warm(python) => {
                 let dir = dir.join("pool");
-                Origin::Warm(Pooled::new(program(engine, python, &dir, true)?, dir))
+                Origin::Warm(Pooled::new(
+                    program(engine, python, &dir, Some(order.spec.device))?,
+                    dir,
+                ))
             }
             Ranks::Cuda(cuda) => Origin::Cuda(cuda.clone()),
             Ranks::Program(_) | Ranks::Cold(_) => Origin::Cold(cold(order, dir)?),
@@ -90,18 +93,18 @@ pub(super) fn cold(order: &Order, dir: &Path) -> Result<RankProgram> {
         Ranks::Program(program) => Ok(program.clone()),
         Ranks::Cuda(cuda) => cuda.ranks(&order.spec, dir),
         Ranks::Cold(python) | Ranks::Warm(python) => {
-            program(order.spec.engine(), python, dir, false)
+            program(order.spec.engine(), python, dir, None)
         }
     }
 }
 
-/// The program of an engine's ranks on the CPU, or of a pool of them. The files that it is started
-/// from are in `dir`.
-fn program(engine: Engine, python: &Path, dir: &Path, is_pool: bool) -> Result<RankProgram> {
-    Ok(match engines::of(engine).is_real() {
-        false => native::cpu_ranks(native::program()?),
-        true if is_pool => adapters::pool_program(python, dir, engine)?,
-        true => adapters::rank_program(python, dir)?,
+/// The program of a real engine's ranks or of native ones on the CPU, or of a pool of them on this device. The
+/// files that it is started from are in `dir`.
+fn program(engine: Engine, python: &Path, dir: &Path, pool: Option<Device>) -> Result<RankProgram> {
+    Ok(match (engines::of(engine).is_real(), pool) {
+        (false, _) => native::cpu_ranks(native::program()?),
+        (true, Some(device)) => adapters::pool_program(python, dir, engine, device)?,
+        (true, None) => adapters::rank_program(python, dir)?,
     })
 }
 

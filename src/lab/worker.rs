@@ -23,7 +23,7 @@ use crate::console::answer;
 use crate::environment::CACHE_VARIABLE;
 use crate::launch::{Stop, is_stopping};
 use crate::report::Report;
-use crate::spec::Engine;
+use crate::spec::{Device, Engine};
 
 /// Name of the command that makes a process a worker.
 pub const COMMAND: &str = "pool-worker";
@@ -154,8 +154,8 @@ pub fn serve(dir: &Path) -> Result<()> {
 struct Bench {
     dir: PathBuf,
     pools: usize,
-    /// The pool of the last run that was warm, with its engine and interpreter.
-    warm: Option<((Engine, PathBuf), Runner<'static>)>,
+    /// The pool of the last run that was warm, with its engine, device and interpreter.
+    warm: Option<((Engine, Device, PathBuf), Runner<'static>)>,
 }
 
 impl Bench {
@@ -179,7 +179,7 @@ impl Bench {
     /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
     /// come engine by engine.
     fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner<'static>> {
-        let wanted = (order.spec.engine(), python.to_owned());
+        let wanted = (order.spec.engine(), order.spec.device, python.to_owned());
         let own = self.warm.take().filter(|(has, _)| *has == wanted);
         let own = match own {
             Some(own) => own,

@@ -11,8 +11,8 @@ use crate::trace::{Contents, Event, LayoutName, Record};
 pub(super) enum Choice {
     /// The line is written as it is.
     Whole,
-    /// This line is written in its place: the content of the buffer is already in the trace, or the
-    /// trace has no room for it.
+    /// This line is written in its place: the content of the buffer, or the list of digests, is already in the
+    /// trace, or the trace has no room for it.
     WithoutContent(Vec<u8>),
     /// No line is written.
     LeftOut,
@@ -70,29 +70,34 @@ impl Selection {
         self.shorten(line.len(), record).map_or(Choice::Whole, Choice::WithoutContent)
     }
 
-    /// The line of a buffer without its content, or none if the content is to be written.
-    ///
-    /// Copies of the whole model are left out once the budget is used up. Where ranks hold the same
-    /// copy the trace has it once anyway, and what an optimizer consumes is the partition of its
-    /// rank.
+    /// The line of a record without what the trace has already or has no room for, or none if all of it is to
+    /// be written.
     fn shorten(&mut self, length: usize, record: &Record) -> Option<Vec<u8>> {
-        let Event::Buffer { step, microbatch, point, layout, payload } = &record.event else {
-            return None;
-        };
-        let recording = &self.spec.recording;
-        let is_full = *layout == LayoutName::Full
-            && self.bytes.saturating_add(length as u64) > recording.room();
-        if !payload.has_content() || !(self.contents.has(payload) || is_full) {
-            return None;
-        }
-        let event = Event::Buffer {
-            step: *step,
-            microbatch: *microbatch,
-            point: *point,
-            layout: *layout,
-            payload: payload.without_content(),
-        };
+        let known = self.contents.shortened(&record.event);
+        let event = known.or_else(|| self.without_copy(length, &record.event))?;
         serde_json::to_vec(&Record { event, run: record.run.clone(), ..*record }).ok()
+    }
+
+    /// A buffer without its content, where that is a copy of the whole model and the budget is used up.
+    ///
+    /// Where ranks hold the same copy the trace has it once anyway, and what an optimizer consumes is the
+    /// partition of its rank.
+    fn without_copy(&self, length: usize, event: &Event) -> Option<Event> {
+        let is_full = self.bytes.saturating_add(length as u64) > self.spec.recording.room();
+        match event {
+            Event::Buffer { step, microbatch, point, layout: LayoutName::Full, payload }
+                if is_full && payload.has_content() =>
+            {
+                Some(Event::Buffer {
+                    step: *step,
+                    microbatch: *microbatch,
+                    point: *point,
+                    layout: LayoutName::Full,
+                    payload: payload.without_content(),
+                })
+            }
+            _ => None,
+        }
     }
 
     /// Lines that were left out and have to be kept because `event` ends a rank or the run: the

@@ -71,6 +71,8 @@ impl Sender {
             (
                 Role::Rank(_),
                 Event::RunStarted { .. }
+                | Event::AgentJoined { .. }
+                | Event::AgentLost { .. }
                 | Event::RankSpawned { .. }
                 | Event::RankExited { .. }
                 | Event::ProtocolViolated { .. }

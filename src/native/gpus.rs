@@ -38,7 +38,7 @@ pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
             Ok(Gpus { names, nccl, .. }) => (names, nccl),
             Err(own) => (Err(own.clone()), Err(own)),
         };
-        Gpus { names, libtorch: Err(words), nccl }
+        Gpus { names, libtorch: Err(words), nccl, of_python: false }
     })
 }
 

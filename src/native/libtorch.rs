@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use serde::{Deserialize, Serialize};
+
 /// Python program that prints the directory of the package `torch`, without the seconds that
 /// importing it takes.
 const FIND_TORCH: &str = "
@@ -12,7 +14,7 @@ print(spec.submodule_search_locations[0] if spec else '')
 ";
 
 /// A libtorch for ranks on CUDA devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libtorch {
     /// Directory of the libraries; none for the libtorch that the rank program was built for.
     directory: Option<PathBuf>,

@@ -10,7 +10,7 @@ use super::{DEFAULT_WORLD_SIZE, Engine, Invalid, SpecRequest, named_enum};
 named_enum! {
     /// Value of `--device`.
     pub enum DeviceChoice {
-        /// CUDA where the native engine can use a GPU, otherwise the CPU.
+        /// CUDA where the engine can use a GPU, otherwise the CPU.
         Auto = "auto",
         /// The CPU.
         Cpu = "cpu",
@@ -65,15 +65,19 @@ impl Default for Backend {
     }
 }
 
-/// CUDA parts that the native engine finds on a machine. An error says in words what is missing.
+/// CUDA parts that an engine finds on a machine. An error says in words what is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
     /// Names of the GPUs that the driver shows.
     pub names: Result<Vec<String>, String>,
-    /// Release and directory of the libtorch that was loaded, if it has CUDA.
+    /// Release and directory of the libtorch that was loaded, if it has CUDA; of a real engine, the torch of its
+    /// interpreter.
     pub libtorch: Result<String, String>,
-    /// Path of the NCCL library.
+    /// Path of the NCCL library, or its version.
     pub nccl: Result<String, String>,
+    /// True if these are what the torch of an interpreter finds, for real engines.
+    #[serde(default)]
+    pub of_python: bool,
 }
 
 /// One thing that keeps ranks from CUDA, and what to do about it.
@@ -122,11 +126,13 @@ impl Gpus {
             Ok(_) => {}
         }
         if let Err(what) = &self.libtorch {
-            missing.push(Missing {
-                what: what.clone(),
-                advice: "`pip install torch==2.11.0`, and name the interpreter that has it with \
-                         --python, or its directory with LIBTORCH, which comes first",
-            });
+            let advice = if self.of_python {
+                "install a torch with CUDA there, or name another Python with --python"
+            } else {
+                "`pip install torch==2.11.0`, and name the interpreter that has it with --python, \
+                 or its directory with LIBTORCH, which comes first"
+            };
+            missing.push(Missing { what: what.clone(), advice });
         }
         if missing.is_empty() { Ok(()) } else { Err(NoCuda(missing)) }
     }
@@ -169,8 +175,8 @@ impl SpecRequest {
         if let (Some(flag), false) = (wants, on_gpus) {
             return Err(Invalid::contradiction(
                 flag,
-                "ranks of real engines run on the CPU over Gloo; use --engine native, or leave it \
-                 out",
+                "ranks of this engine run on the CPU over Gloo; use another with --engine, or leave \
+                 it out",
             ));
         }
         if let (Some(flag), DeviceChoice::Cpu) = (wants, asked_device) {
@@ -229,6 +235,7 @@ mod tests {
             names: Ok(vec!["H100".to_owned(); count]),
             libtorch: Ok("2.11.0 in /venv/torch/lib".to_owned()),
             nccl: Ok("/venv/nvidia/nccl/lib/libnccl.so.2".to_owned()),
+            of_python: false,
         }
     }
 
@@ -269,8 +276,8 @@ mod tests {
         assert_eq!(placed(&on(no_cuda)), cpu);
         let asked = SpecRequest { device: Some(DeviceChoice::Cpu), ..on(gpus(8)) };
         assert_eq!(placed(&asked), cpu);
-        let ddp = on(gpus(8)).place(Engine::Ddp).unwrap();
-        assert_eq!(ddp.device, Device::Cpu);
+        let pipeline = on(gpus(8)).place(Engine::Pipeline).unwrap();
+        assert_eq!(pipeline.device, Device::Cpu);
     }
 
     #[test]
@@ -289,6 +296,7 @@ mod tests {
             names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
             libtorch: Err("the libtorch 2.11.0 in /lib has no CUDA".to_owned()),
             nccl: Err("not looked for".to_owned()),
+            of_python: false,
         };
         let cpu = Some(DeviceChoice::Cpu);
         let native = Engine::Native;
@@ -307,8 +315,8 @@ mod tests {
                     native
                 ),
                 refusal(&cuda(), native),
-                refusal(&cuda(), Engine::DeepSpeed),
-                refusal(&nccl(), Engine::Fsdp2),
+                refusal(&cuda(), Engine::Pipeline),
+                refusal(&nccl(), Engine::Pipeline),
             ]
             .join("\n")
         );

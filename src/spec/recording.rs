@@ -16,6 +16,9 @@ use super::{Invalid, Model, Plan, Point, RunSpec};
 /// Default number of bytes that a trace may take.
 pub const DEFAULT_BUDGET: u64 = 50_000_000;
 
+/// Bytes for each rank of a run of many ranks: what two steps of a few microbatches take.
+const BUDGET_OF_A_RANK: u64 = 64_000;
+
 /// Number of steps whose gradients have codes of their own; later steps use the codes again. A
 /// leftover gradient is recognised as such for this number of steps less one.
 pub const CODE_STEPS: usize = 4;
@@ -37,6 +40,11 @@ pub(crate) const MOST_STEPS: usize = 64;
 
 /// Number of steps at the end of a long run that are recorded too.
 const LAST_STEPS: usize = 3;
+
+/// Bytes that the trace may take if nothing else is asked for: in a run of many ranks, so many for each.
+pub fn default_budget(world_size: usize) -> u64 {
+    DEFAULT_BUDGET.max((world_size as u64).saturating_mul(BUDGET_OF_A_RANK))
+}
 
 /// Bytes of an event without the content of a buffer, as JSON. Measured: 140 to 260.
 const EVENT: u64 = 240;

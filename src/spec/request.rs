@@ -5,6 +5,7 @@ use super::device::Placement;
 use super::engine::Sums;
 use super::fault::check_fault;
 use super::recording::CODE_STEPS;
+use super::recording::default_budget;
 use super::settings;
 use super::validate::{check_exactness, check_shapes};
 use super::{
@@ -86,7 +87,9 @@ impl SpecRequest {
             }),
             seed: asked.seed(),
             timeout_s: asked.timeout_s(),
-            recording: Recording::within(asked.trace_budget().0),
+            recording: Recording::within(
+                self.trace_budget.map_or_else(|| default_budget(world_size), |it| it.0),
+            ),
         };
         refusal.extend(self.check_native(&spec));
         let default_bucket = Plan::default_bucket_size(&spec);

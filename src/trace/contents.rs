@@ -1,19 +1,47 @@
-//! Contents of buffers, each held once.
+//! Contents of buffers and lists of digests, each held once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Payload;
+use super::{Event, Payload};
 use crate::spec::Dtype;
 
 /// The contents that a trace has had so far, by the digest, dtype and number of elements that name
-/// them.
+/// them, and the first list of digests that was gathered in each step.
 #[derive(Debug, Default)]
 pub struct Contents {
     by_name: HashMap<(String, Dtype, usize), Arc<str>>,
+    gathered: HashMap<usize, Vec<String>>,
 }
 
 impl Contents {
+    /// An event without what the trace has had already: the content of a buffer, or the list of digests that
+    /// another rank gathered in the same step. None if all of it is new; it is added then.
+    pub fn shortened(&mut self, event: &Event) -> Option<Event> {
+        match event {
+            Event::Buffer { step, microbatch, point, layout, payload } => {
+                (payload.has_content() && self.has(payload)).then(|| Event::Buffer {
+                    step: *step,
+                    microbatch: *microbatch,
+                    point: *point,
+                    layout: *layout,
+                    payload: payload.without_content(),
+                })
+            }
+            Event::DigestsGathered { step, digests } => {
+                let first = self.gathered.entry(*step).or_default();
+                if first == digests {
+                    return Some(Event::DigestsGathered { step: *step, digests: Vec::new() });
+                }
+                if first.is_empty() {
+                    first.clone_from(digests);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
     /// Returns true if the content of a payload is one of these. If not, and if there is none of
     /// its name, it is added.
     ///
@@ -75,6 +103,19 @@ mod tests {
         let forged = Payload { digest: first.digest.clone(), ..payload(&[3, 4]) };
         let mut written = Contents::default();
         assert!(!written.has(&first) && !written.has(&forged));
+    }
+
+    #[test]
+    fn a_list_of_digests_is_had_once_in_each_step() {
+        let gathered = |step, digests: &[&str]| Event::DigestsGathered {
+            step,
+            digests: digests.iter().map(|&it| it.to_owned()).collect(),
+        };
+        let mut contents = Contents::default();
+        assert_eq!(contents.shortened(&gathered(0, &["a", "b"])), None);
+        assert_eq!(contents.shortened(&gathered(0, &["a", "b"])), Some(gathered(0, &[])));
+        assert_eq!(contents.shortened(&gathered(0, &["a", "c"])), None, "another list is kept");
+        assert_eq!(contents.shortened(&gathered(1, &["a", "b"])), None, "another step");
     }
 
     #[test]

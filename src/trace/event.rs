@@ -307,7 +307,7 @@ pub enum Event {
         /// Optimizer step.
         step: usize,
         /// For each rank the [`super::combined_digest`] of its [`Event::Buffer`]s since the last
-        /// gathering.
+        /// gathering. Empty in a trace where they are those of the first rank in this step.
         digests: Vec<String>,
     },
     /// Duration of a step, without the time for making its data.

@@ -17,7 +17,7 @@ use zprobe::spec::plan::{Param, Segment};
 use zprobe::spec::{Dtype, Plan, RunSpec, Shape, SpecRequest};
 use zprobe::trace::{
     CollectiveOp, Event, LayoutName, Outcome, PROTOCOL_VERSION, ParamInfo, Payload, Phase, Point,
-    Record, Trace,
+    Record, Trace, combined_digest,
 };
 
 pub use self::cut::Cut;
@@ -56,6 +56,9 @@ pub struct Simulation {
     /// True if a rank sees an overflow in a step, given the step, the rank, and whether there is an
     /// overflow. For fp16 only.
     pub overflow: Overflow,
+    /// True if the ranks gather the digests of their buffers after each step, as they do in band: the trace
+    /// has the list of the first rank, which is that of all.
+    pub gathers: bool,
     /// Averaged gradients by step and element, where `weight` and rounding play no part.
     known: Vec<Vec<f32>>,
 }
@@ -80,6 +83,7 @@ impl Simulation {
             cut,
             weight: Box::new(|_, right| right),
             overflow: Box::new(|_, _, right| right),
+            gathers: false,
             known: Vec::new(),
         }
     }
@@ -125,6 +129,9 @@ impl Simulation {
         for step in 0..self.spec.steps {
             self.backwards(step, &mut ranks);
             self.step(step, &mut states, &mut ranks);
+            if self.gathers {
+                gather(step, &mut ranks);
+            }
         }
         let spec = Box::new(self.spec.clone());
         let started = Event::RunStarted { spec, zprobe: "0.0.0".to_owned() };
@@ -397,6 +404,23 @@ impl Simulation {
                 }
             });
         }
+    }
+}
+
+/// All-gathers the digests of the buffers of all ranks since the last gathering.
+fn gather(step: usize, ranks: &mut [Vec<Event>]) {
+    let own = |events: &Vec<Event>| {
+        let since = events.iter().rev();
+        let since = since.take_while(|it| !matches!(it, Event::DigestsGathered { .. }));
+        let digests = since.filter_map(|event| match event {
+            Event::Buffer { payload, .. } => Some(&*payload.digest),
+            _ => None,
+        });
+        combined_digest(digests.collect::<Vec<_>>().into_iter().rev())
+    };
+    let mut list: Vec<String> = ranks.iter().map(own).collect();
+    for events in ranks {
+        events.push(Event::DigestsGathered { step, digests: std::mem::take(&mut list) });
     }
 }
 

@@ -1,5 +1,7 @@
 """The parameters that modules use in forward, beside those that the last step left."""
 
+import torch
+
 from zprobe_rank.optimizer_tap import flat
 
 
@@ -11,7 +13,7 @@ class ForwardWatch:
         """`model` is in the engine's hands already."""
         #: The parameters that the last step left: tensors in the model's order, of the whole shape.
         self.left = None
-        self.differing = {}
+        self.compared = []
         numbers = {id(parameter): index for index, parameter in enumerate(model.parameters())}
         for module in model.modules():
             own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
@@ -19,9 +21,9 @@ class ForwardWatch:
                 module.register_forward_pre_hook(self._hook(own))
 
     def take(self):
-        """Parameters with elements that differed since the last call, by index: number and first element."""
-        differing, self.differing = self.differing, {}
-        return [dict(param=index, elements=n, first=first) for index, (n, first) in sorted(differing.items())]
+        """The comparisons since the last call, for `differences`."""
+        compared, self.compared = self.compared, []
+        return compared
 
     def _hook(self, own):
         def compare(module, _inputs):
@@ -34,8 +36,14 @@ class ForwardWatch:
         # Engines may compute in fewer bits than they hold.
         left = self.left[index].reshape(-1).to(used.dtype)
         if len(used) != len(left):
-            self.differing[index] = (len(left), 0)
+            self.compared.append((index, len(left), 0))
             return
         differs = (used != left) & ~(used.isnan() & left.isnan())
-        if bool(differs.any()):
-            self.differing[index] = (int(differs.sum()), int(differs.nonzero()[0]))
+        # Numbers on the parameter's device, which nobody waits for here.
+        self.compared.append((index, differs.sum(), differs.to(torch.uint8).argmax() if len(left) else 0))
+
+
+def differences(compared):
+    """Parameters with elements that differed in some comparisons, by index: number and first element."""
+    found = {index: (int(count), int(first)) for index, count, first in compared if int(count) > 0}
+    return [dict(param=index, elements=n, first=first) for index, (n, first) in sorted(found.items())]

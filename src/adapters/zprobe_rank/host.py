@@ -7,16 +7,23 @@ import os
 import signal
 import sys
 
-from zprobe_rank import pool
+from zprobe_rank import device, pool
+
+
+# First argument of a process that is a rank and no host.
+RANK = "rank"
 
 
 def main():
     """Entry point that the launcher starts; docs/protocol.md describes its environment.
 
-    As a pool it loads the engine that its argument names, and then hosts run after run.
+    As a pool it loads the engine that its first argument names, for the device that the second names, and then
+    hosts run after run.
     """
-    if pool.is_pool():
-        load(sys.argv[1])
+    if sys.argv[1:2] == [RANK]:
+        _rank_alone(*sys.argv[2:])
+    elif pool.is_pool():
+        load(*sys.argv[1:3])
         refuse_threads()
         pool.serve(run_host)
     else:
@@ -36,7 +43,10 @@ def run_host(environment):
     for name in ("RANK", "LOCAL_RANK"):
         os.environ.pop(name, None)
     spec = json.loads(environment["ZPROBE_SPEC"])
-    load(spec["engine"])
+    load(spec["engine"], spec["device"])
+    # Importing an engine may start the GPU's driver: ranks that are forked from here could not use it then, and
+    # import the engine themselves.
+    imports = device.is_started()
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     host_pid = os.getpid()
@@ -48,7 +58,7 @@ def run_host(environment):
         pid = os.fork()
         if pid == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(first_local + place))
-            _leave(_become_rank, environment, spec, rank, event_fds, place, listener, host_pid)
+            _leave(_become_rank, environment, spec, rank, event_fds, place, listener, host_pid, imports)
         channel.emit("rank-spawned", rank=rank, pid=pid)
         ranks[pid] = rank
     for fd in event_fds + [listener]:
@@ -63,8 +73,9 @@ def run_host(environment):
             channel.emit("rank-exited", rank=ranks.pop(pid), outcome=outcome)
 
 
-def load(engine):
-    """Imports torch and the engine; the ranks that are forked from here have them already."""
+def load(engine, kind):
+    """Imports torch and the engine for a type of device; the ranks that are forked from here have them already."""
+    device.choose(kind)
     module = importlib.import_module("zprobe_rank.engines.%s.adapter" % engine)
     import torch
 
@@ -95,9 +106,9 @@ def _leave(body, *args):
         os._exit(code)
 
 
-def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid):
+def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid, imports):
     """Makes this process die with its host, sends its output to its own logs, and runs the rank, whose event
-    channel is at `place`."""
+    channel is at `place`; in a new interpreter if it `imports` the engine itself."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != host_pid:
@@ -114,6 +125,30 @@ def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid):
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.dup2(log, number)
         os.close(log)
+    if imports:
+        _start_anew(event_fds[place], listener)
     from zprobe_rank import rank as rank_module
 
     return rank_module.main(spec, rank, event_fds[place], listener)
+
+
+def _start_anew(event_fd, listener):
+    """Replaces this process by a new interpreter that runs the rank."""
+    kept = [event_fd] if listener is None else [event_fd, listener]
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
+    program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    os.execv(sys.executable, [sys.executable, "-B", program, RANK, *map(str, kept)])
+
+
+def _rank_alone(event_fd, listener=None):
+    """Runs the rank that `_start_anew` made this process for, and exits."""
+    kept = [int(descriptor) for descriptor in (event_fd, listener) if descriptor is not None]
+    for descriptor in kept:
+        # Not for programs that the engine starts.
+        os.set_inheritable(descriptor, False)
+    from zprobe_rank import rank as rank_module
+
+    spec = json.loads(os.environ["ZPROBE_SPEC"])
+    device.choose(spec["device"])
+    sys.exit(rank_module.main(spec, int(os.environ["RANK"]), *(kept + [None])[:2]))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from zprobe_rank import codes
+from zprobe_rank.device import upload
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.sampler import Pieces
 
@@ -87,7 +88,7 @@ class CodedModel(Node):
 
 class CodedPart:
     """Data of one loss: of the engine's forward, or None without one, and of terms beside it, by the
-    parameter's name. All are fp32, of the parameter's shape, on the CPU."""
+    parameter's name. All are fp32, of the parameter's shape, on the rank's device."""
 
     def __init__(self, forward, beside, managed):
         self.forward, self.beside, self.managed = forward, beside, managed
@@ -96,8 +97,8 @@ class CodedPart:
 class CodedProbe:
     """The coded model with the data of one rank."""
 
-    def __init__(self, spec, params, workload, rank, dtype):
-        self.params, self.workload, self.rank = params, workload, rank
+    def __init__(self, spec, params, workload, rank, dtype, device):
+        self.params, self.workload, self.rank, self.device = params, workload, rank, device
         self.world_size, self.ga = spec["world_size"], spec["gradient_accumulation_steps"]
         self.code, self.code_steps = codes.of_run(spec), codes.code_steps(spec)
         self.code_length = self.code.length
@@ -114,6 +115,7 @@ class CodedProbe:
             twice = whole_name(params[workload.second_use])
             self.again = [index for index in self.held if whole_name(params[index]) == twice]
         self.model = CodedModel(here, workload, float(self.world_size * self.ga), values)
+        self.model.to(device)
         for module in self.model.modules():
             module.reverses = workload.reversed_on_odd_ranks and rank % 2 == 1
 
@@ -149,7 +151,7 @@ class CodedProbe:
                 terms.insert(0, self.model.loss(output))
             else:
                 # A parameter of the user's own, which the engine was never given.
-                extra = torch.ones(1, requires_grad=True)
+                extra = torch.ones(1, requires_grad=True, device=self.device)
                 terms.append((extra * extra).sum())
         return sum(terms[1:], terms[0])
 
@@ -162,7 +164,7 @@ class CodedProbe:
         x = self.code.signed(column, elements(settings), self.signs[param]).reshape(settings["shape"])
         if self.workload.infinite == dict(step=step, microbatch=microbatch, rank=self.rank, param=param):
             x.view(-1)[0] = float("inf")
-        return x
+        return upload(x, self.device)
 
 
 class DenseProbe:
@@ -171,8 +173,8 @@ class DenseProbe:
     A copy of the model that no engine knows of gives each microbatch's local gradient.
     """
 
-    def __init__(self, spec, params, workload, rank, dtype):
-        self.spec, self.rank = spec, rank
+    def __init__(self, spec, params, workload, rank, dtype, device):
+        self.spec, self.rank, self.device = spec, rank, device
         self.ga = spec["gradient_accumulation_steps"]
         self.held = held(params, rank)
         self.code_length = codes.of_run(spec).length
@@ -183,6 +185,9 @@ class DenseProbe:
             for parameter in self.model.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        # Drawn on the host, so that the data are the same on every device.
+        self.model.to(device)
+        self.shadow.to(device)
 
     def parts(self, step, microbatch):
         """The parts of a microbatch, which go forward and backward one after the other."""
@@ -190,7 +195,7 @@ class DenseProbe:
         size = self.spec["micro_batch_size"]
         first = ((step * self.ga + microbatch) * self.spec["world_size"] + self.rank) * size
         samples = [self._sample(number) for number in range(first, first + size)]
-        return [[torch.stack(tensors) for tensors in zip(*samples)]]
+        return [[upload(torch.stack(tensors), self.device) for tensors in zip(*samples)]]
 
     def _sample(self, number):
         """Input and target of a sample of the run."""
@@ -223,9 +228,9 @@ def mlp(params):
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
 
 
-def build(spec, params, workload, rank, dtype):
-    """The probe of a spec's model, its parameters in `dtype`, with the data of one rank."""
-    return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, workload, rank, dtype)
+def build(spec, params, workload, rank, dtype, device):
+    """The probe of a spec's model, its parameters in `dtype` on `device`, with the data of one rank."""
+    return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, workload, rank, dtype, device)
 
 
 def held(params, rank):

@@ -10,9 +10,9 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_rank import collectives, graph, model, rendezvous
+from zprobe_rank import collectives, device, graph, model, rendezvous
 from zprobe_rank.channel import DTYPES, Channel, finite
-from zprobe_rank.forward import ForwardWatch
+from zprobe_rank.forward import ForwardWatch, differences
 from zprobe_rank.host import load
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.placement import Placement
@@ -29,10 +29,19 @@ def main(spec, rank, event_fd, listener):
         run(spec, rank, channel, listener)
         return 0
     except BaseException as error:
+        settle_after_failure(channel)
         # The error goes to the trace as an event, and to the log through standard error.
         channel.emit("failed", message=account(error))
         traceback.print_exc()
         return 1
+
+
+def settle_after_failure(channel):
+    """Emits what was recorded before a failure; a device that has failed may not give it."""
+    try:
+        channel.settle()
+    except Exception:
+        traceback.print_exc()
 
 
 def run(spec, rank, channel, listener):
@@ -41,8 +50,9 @@ def run(spec, rank, channel, listener):
     torch.set_num_threads(1)
     if spec["poison_memory"]:
         poison_memory(channel)
-    engine_class = load(spec["engine"]).Engine
-    channel.emit("rank-ready", versions=versions(engine_class), device="cpu")
+    engine_class = load(spec["engine"], spec["device"]).Engine
+    own_device = device.take()
+    channel.emit("rank-ready", versions=versions(engine_class), device=device.name(own_device))
     group = rendezvous.join(spec, rank, listener)
     # Before the engine's collectives are watched: the probe's own are not among them.
     all_gather = functools.partial(dist.all_gather, group=group)
@@ -50,7 +60,7 @@ def run(spec, rank, channel, listener):
     params = json.loads(os.environ["ZPROBE_PARAMS"])
     dtype = engine_class.model_dtype or DTYPES[spec["dtype"]]
     workload = Workload(json.loads(os.environ["ZPROBE_WORKLOAD"]))
-    probe = model.build(spec, params, workload, rank, dtype)
+    probe = model.build(spec, params, workload, rank, dtype, own_device)
     parameters = dict(zip(probe.held, probe.model.parameters()))
     channel.emit("model", params=[described(param) for param in params])
     segments = [dict(param=i, offset=0, len=p.numel()) for i, p in parameters.items()]
@@ -88,7 +98,10 @@ def run(spec, rank, channel, listener):
     for step in range(spec["steps"]):
         take_step(spec, step, engine, probe, observer, channel)
         channel.emit("phase-entered", step=step, microbatch=spec["gradient_accumulation_steps"] - 1, phase="digests")
-        exchange_digests(spec, step, channel, all_gather)
+        # Where only the outcome is observed, nobody waits for a device between the steps.
+        if full or own_device.type == "cpu" or step + 1 == spec["steps"]:
+            channel.settle()
+            exchange_digests(spec, step, channel, all_gather)
     facts = engine.describe_afterwards()
     if facts:
         channel.emit("engine-described", facts=facts)
@@ -134,17 +147,20 @@ class Observer:
             return
         at = self.at = dict(step=step, microbatch=microbatch)
         self.tap.microbatch = microbatch
-        self.channel.emit("loss", value=finite(loss.item()), **at)
+        self.channel.later(lambda: self.channel.emit("loss", value=finite(loss.item()), **at), loss)
         held = self.probe.held
         if self.forward is not None:
-            differing = [dict(it, param=held[it["param"]]) for it in self.forward.take()]
-            self.channel.emit("forward-used", differing=differing, **at)
+            self.channel.later(functools.partial(self._forward_used, self.forward.take(), at), loss)
         indices = {tensor: held[index] for tensor, index in self.engine.graph_index().items()}
         nodes, reached = graph.walk(loss, indices)
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
             gradient = self.probe.local_gradient(self.held, data)
             self._record("local-gradient", "full", gradient, **at)
+
+    def _forward_used(self, compared, at):
+        differing = [dict(it, param=self.probe.held[it["param"]]) for it in differences(compared)]
+        self.channel.emit("forward-used", differing=differing, **at)
 
     def after_backward(self, step, microbatch, last):
         """Records hooks and accumulators; also when backward failed."""

@@ -15,13 +15,13 @@ def keep_listener(fd):
 
 
 def join(spec, rank, listener):
-    """Joins the other ranks in a process group over Gloo; returns a group of the probe's own, whose
-    collectives cannot meet the engine's."""
+    """Joins the other ranks in a process group over the run's backend; returns a group of the probe's own, over
+    Gloo, whose collectives cannot meet the engine's."""
     # As `contract::patience` has it. The launcher's watchdog speaks first: it knows what every rank did
     # last, and lets a rank be waited for while that one works.
     timeout = datetime.timedelta(seconds=min(100 * spec["timeout_s"], 2_000_000))
     store = _store(spec["world_size"], rank == 0, timeout, listener)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
+    dist.init_process_group(spec["backend"], store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
     return dist.new_group(backend="gloo", timeout=timeout)
 
 

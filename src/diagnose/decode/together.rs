@@ -27,7 +27,9 @@ pub fn candidates(
 ) -> Vec<Rc<Weights>> {
     let mut found: Vec<Rc<Weights>> = Vec::new();
     let partitions = || moment.iter().filter(|it| it.buffer.layout == LayoutName::Partition);
-    if spec.recording.sampled {
+    let held: usize = partitions().flat_map(|it| &it.pieces).map(|piece| piece.flat.len()).sum();
+    // Samples of a large model hold no window of it; those of many small partitions may be all of it.
+    if spec.recording.sampled && held < plan.numel() {
         return found;
     }
     let mut whole = vec![f64::NAN; plan.numel()];

@@ -1,6 +1,6 @@
 //! ZP904: a buffer's digest came over the process group differently than over the event channel.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -22,7 +22,10 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let mut differing: Vec<(usize, usize)> = Vec::new();
-    for gathered in &observed.gathered {
+    let mut seen: HashSet<(usize, *const String)> = HashSet::new();
+    // Most ranks have gathered the same list, which the trace has once.
+    let lists = observed.gathered.iter().filter(|it| seen.insert((it.step, it.in_band.as_ptr())));
+    for gathered in lists {
         for (source, in_band) in gathered.in_band.iter().enumerate() {
             let out_of_band = observed.digests.get(&(source, gathered.step));
             let key = (gathered.step, source);

@@ -5,8 +5,10 @@ import importlib
 import os
 import sys
 
+from zprobe_rank import device
+
 # Set before the import, during which DeepSpeed chooses its accelerator.
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("DS_ACCELERATOR", device.kind)
 
 import deepspeed
 import torch
@@ -37,7 +39,10 @@ class Engine(BaseEngine):
         avoid_compiling()
         # As DeepSpeed's own launcher sets it.
         os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
-        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+        if self.device().index is not None:
+            # DeepSpeed takes the device of this number; ranks that share one have the same.
+            os.environ["LOCAL_RANK"] = str(self.device().index)
+        deepspeed.init_distributed(dist_backend=self.spec["backend"], auto_mpi_discovery=False, verbose=False)
         parameters = self.trainable()
         if self.workload.expert is not None:
             name, _ = list(self.model.named_parameters())[self.workload.expert]

@@ -133,11 +133,12 @@ class Engine(LoopEngine):
     def _mesh(self):
         """The ranks one after the other, or in rows that each hold the whole model, each cut for tensor
         parallelism."""
+        kind = self.device().type
         sides = dict(replicate=self.settings["replicas"], shard=self.shards_per_replica, tp=self.parts)
         sides = {name: side for name, side in sides.items() if side > 1 or name == "shard"}
         if len(sides) == 1:
-            return init_device_mesh("cpu", (self.spec["world_size"],))
-        return init_device_mesh("cpu", tuple(sides.values()), mesh_dim_names=tuple(sides))
+            return init_device_mesh(kind, (self.spec["world_size"],))
+        return init_device_mesh(kind, tuple(sides.values()), mesh_dim_names=tuple(sides))
 
     def _sharded_dimensions(self):
         """The dimensions of the mesh that `fully_shard` is given. Replicas that a hook averages over are none to
@@ -207,7 +208,7 @@ def waiting(shard):
     copy = getattr(shard, "_unsharded_param", None)
     if copy is not None and copy.grad is not None:
         return copy.grad
-    return torch.zeros(shard._orig_size)
+    return torch.zeros(shard._orig_size, device=shard.sharded_param.device)
 
 
 def gradient(parameter):

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::plan::Plan;
 use crate::lab::limits::Limits;
-use crate::lab::order::{Order, Ranks, ReadSpec};
+use crate::lab::order::{Order, Ranks, Read};
 use crate::lab::queue::{NotStarted, Queue};
 use crate::lab::scratch::Scratch;
 use crate::lab::store;
@@ -37,10 +37,10 @@ pub struct Runs<'a> {
 impl Runs<'_> {
     /// Runs the plan's configurations with this interpreter. Those that were not started, because time was up
     /// or the user wanted it to end, have no row.
-    pub fn sweep(&self, plan: Plan, python: PathBuf, spec: &ReadSpec<'_>) -> Result<Sweep> {
+    pub fn sweep(&self, plan: Plan, python: PathBuf, order: &Read<'_>) -> Result<Sweep> {
         let scratch = Scratch::new(&store::place("sweep")?)?;
         let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);
-        let bench = Bench { runs: self, spec, limits: Limits::default(), python };
+        let bench = Bench { runs: self, order, limits: Limits::default(), python };
         let worker = |number| Worker::new(scratch.path().join(format!("pool-{number}")));
         let results = queue.all(
             &plan.chosen,
@@ -88,7 +88,7 @@ fn file_name(words: &[String]) -> String {
 /// Settings and tools with which a configuration is run and its outcome confirmed.
 struct Bench<'a> {
     runs: &'a Runs<'a>,
-    spec: &'a ReadSpec<'a>,
+    order: &'a Read<'a>,
     limits: Limits,
     python: PathBuf,
 }
@@ -133,14 +133,18 @@ impl Bench<'_> {
         arguments.extend(self.runs.timeout.iter().cloned());
         let not_run =
             |error: anyhow::Error| (Outcome::not_run(&format!("{error:#}")), Versions::new());
-        let spec = match (self.spec)(&arguments) {
-            Ok(spec) => spec,
+        let order = match (self.order)(&arguments) {
+            Ok(order) => order,
             Err(error) => return not_run(error),
         };
-        if let Some(reason) = self.limits.refusal(&spec, &self.python) {
+        if let Some(reason) = self.limits.refusal(&order.spec, &self.python) {
             return (Outcome::skipped(&reason), Versions::new());
         }
-        let order = Order { spec, ranks: Ranks::Warm(self.python.clone()), repeats: 1 };
+        let ranks = match order.ranks {
+            Ranks::Cuda(cuda) => Ranks::Cuda(cuda),
+            _ => Ranks::Warm(self.python.clone()),
+        };
+        let order = Order { ranks, ..order };
         match worker.report(order, dir) {
             Ok(report) => (Outcome::of(&report), report.run.versions),
             Err(error) => not_run(error),

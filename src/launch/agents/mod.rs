@@ -37,10 +37,13 @@ use super::news::News;
 use super::place::{LOOPBACK, Place};
 use crate::job::Meeting;
 use crate::spec::RunSpec;
-use crate::trace::AgentLoss;
+use crate::trace::{AgentLoss, Contents, Record};
 
 /// Time that another agent may take to end its processes and to tell the rest.
 const FAREWELL: Duration = Duration::from_secs(20).saturating_add(KILL_GRACE);
+
+/// Bytes from which on a line is read for contents that the leader has been told already.
+const LONG: usize = 4096;
 
 /// The part of a job that this process performs.
 #[derive(Clone, Debug)]
@@ -360,6 +363,8 @@ pub struct Leader {
     run_id: String,
     interface: String,
     is_lost: bool,
+    /// Contents that the leader was told in the present run.
+    told: Contents,
 }
 
 /// Request of the leader to another agent between two runs.
@@ -417,7 +422,7 @@ impl Leader {
             Some(interface) => interface,
             None => interface_of(link.own_address()?).unwrap_or_else(|| LOOPBACK.to_owned()),
         };
-        Ok(Self { part, link, run_id, interface, is_lost: false })
+        Ok(Self { part, link, run_id, interface, is_lost: false, told: Contents::default() })
     }
 
     /// Id of the run, or of all its repeats.
@@ -439,6 +444,7 @@ impl Leader {
         loop {
             match self.link.wait_for_message(self.link.heard + silence) {
                 Ok(Some(Message::Start { run, repeat, port })) => {
+                    self.told = Contents::default();
                     return Request::Start { run, repeat, port };
                 }
                 Ok(Some(Message::Over { exit })) => return Request::Over { exit },
@@ -471,7 +477,8 @@ impl Leader {
     pub(super) fn tell(&mut self, news: &News<'_>) {
         let message = match news {
             News::Line { rank, line: Ok(line) } => {
-                let _ = self.link.pass_on(*rank, line);
+                let shorter = self.shorten(line);
+                let _ = self.link.pass_on(*rank, shorter.as_deref().unwrap_or(line));
                 return;
             }
             News::Line { rank, line: Err(start) } => {
@@ -492,6 +499,17 @@ impl Leader {
             }
         };
         let _ = self.link.say(&message);
+    }
+
+    /// The line of a rank without what the leader has heard from this agent already; none if it has not. Only
+    /// long lines can hold such a thing.
+    fn shorten(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+        if line.len() < LONG {
+            return None;
+        }
+        let record: Record = serde_json::from_slice(line).ok()?;
+        let event = self.told.shortened(&record.event)?;
+        serde_json::to_vec(&Record { event, ..record }).ok()
     }
 
     /// Says that all processes have ended.

@@ -480,7 +480,7 @@ settings! {
 
     /// Size of the trace: what has no room is left out of a long or wide run, and the report says so
     "--trace-budget" trace_budget: Option<ByteSize> = |_| ByteSize(DEFAULT_BUDGET), {
-        placeholder: "SIZE", default_words: "50MB", about: How,
+        placeholder: "SIZE", default_words: "50MB, or 64kB a rank", about: How,
         said: |spec| Some(ByteSize(spec.recording.budget)),
     }
 }

@@ -1,4 +1,4 @@
-//! Time and memory of the diagnosis of many ranks, on traces of simulated runs, which
+//! Time of the recording, and time and memory of the diagnosis, of many ranks, on traces of simulated runs, which
 //! `simulate-trace` writes.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use super::{Options, release_dir};
 use crate::workspace;
 
 /// Numbers of ranks of the traces.
-const RANKS: &[usize] = &[64, 512, 4096];
+const RANKS: &[usize] = &[1024, 4096, 16_384];
 
 /// Microbatches per step, and steps.
 const GA: usize = 4;
@@ -34,6 +34,8 @@ pub struct Report {
 struct Row {
     ranks: usize,
     trace_bytes: u64,
+    /// Milliseconds in which the trace was written from the ranks' records.
+    recorded: f64,
     times: Sample,
     /// Peak RSS in kB.
     peak_rss: u64,
@@ -57,17 +59,25 @@ fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
     eprintln!("{ranks} ranks");
     let dir = scratch.empty("trace")?;
     // One gradient of one rank is lost: a trace with a finding takes longer than a clean one.
-    let status = Command::new(release_dir()?.join("examples/simulate-trace"))
+    let simulated = Command::new(release_dir()?.join("examples/simulate-trace"))
         .args(["--ranks", &ranks.to_string(), "--ga", &GA.to_string()])
         .args(["--steps", &STEPS.to_string()])
         .args(["--lose", &format!("0,{},1", ranks / 3), "--out"])
         .arg(&dir)
-        .status()
+        .stderr(Stdio::inherit())
+        .output()
         .context("cannot start simulate-trace")?;
-    ensure!(status.success(), "simulate-trace failed; see the messages above");
+    ensure!(simulated.status.success(), "simulate-trace failed; see the messages above");
+    let seconds: f64 = String::from_utf8_lossy(&simulated.stdout).trim().parse()?;
     let trace_bytes = fs::metadata(dir.join("trace.jsonl"))?.len();
-    let mut row =
-        Row { ranks, trace_bytes, times: Sample::default(), peak_rss: 0, verdict: String::new() };
+    let mut row = Row {
+        ranks,
+        trace_bytes,
+        recorded: 1e3 * seconds,
+        times: Sample::default(),
+        peak_rss: 0,
+        verdict: String::new(),
+    };
     // Round 0 fills caches and is not counted.
     for round in 0..=runs {
         let (time, peak_rss, verdict) = diagnose(&dir, scratch)?;
@@ -114,6 +124,7 @@ impl fmt::Display for Report {
             vec![
                 row.ranks.to_string(),
                 format!("{:.1} MB", row.trace_bytes as f64 / 1e6),
+                time(row.recorded),
                 time(row.times.median()),
                 time(row.times.min()),
                 format!("{:.2} ms", row.times.median() / row.ranks as f64),
@@ -122,7 +133,8 @@ impl fmt::Display for Report {
             ]
         };
         let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
-        let head = ["ranks", "trace", "median", "min", "a rank", "peak RSS", "verdict"];
+        let head =
+            ["ranks", "trace", "recorded", "diagnosed", "min", "a rank", "peak RSS", "verdict"];
         table(f, &head, &rows)
     }
 }

@@ -10,8 +10,8 @@ from zprobe_rank.sampler import Pieces
 class BaseEngine:
     """Wraps a model in the engine under test, as a user would.
 
-    Every adapter defines its methods in the order in which they stand here, and then its own. All tensors
-    are on the CPU. "The model's order" is that of `model.parameters()`, each parameter flat, one after the
+    Every adapter defines its methods in the order in which they stand here, and then its own. Tensors are on
+    the device of the model, or where the engine keeps them. "The model's order" is that of `model.parameters()`, each parameter flat, one after the
     other: numel elements in all, those of frozen parameters too.
     """
 
@@ -132,6 +132,10 @@ class BaseEngine:
         clips: two floats. None without a norm."""
         return None
 
+    def device(self):
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
     def trainable(self):
         """The parameters that require a gradient."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -151,12 +155,13 @@ class LoopEngine(BaseEngine):
             return
         limit = self.spec["gradient_clipping"]
         if limit > 0:
-            self.norm = whole(torch.nn.utils.clip_grad_norm_(self.trainable(), limit)).item()
+            # A number on the device, which is read only where it is recorded.
+            self.norm = whole(torch.nn.utils.clip_grad_norm_(self.trainable(), limit))
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def gradient_norm(self):
-        return None if self.norm is None else (self.norm, self.spec["gradient_clipping"])
+        return None if self.norm is None else (float(self.norm), self.spec["gradient_clipping"])
 
 
 def whole(tensor):
@@ -169,7 +174,8 @@ def or_zeros(gradient, parameter, dtype=None):
     """A parameter's gradient; without one, zeros of its length in `dtype` or the parameter's dtype."""
     if gradient is not None:
         return gradient
-    return torch.zeros(1, dtype=dtype or parameter.dtype).expand(parameter.numel())
+    zero = torch.zeros(1, dtype=dtype or parameter.dtype, device=parameter.device)
+    return zero.expand(parameter.numel())
 
 
 def gradients_of(parameters):

@@ -63,6 +63,7 @@ pub fn describe() -> Gpus {
         names: names.map_err(words),
         libtorch: libtorch(count).map_err(words),
         nccl: nccl().map_err(words),
+        of_python: false,
     }
 }
 

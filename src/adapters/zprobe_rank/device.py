@@ -1,0 +1,84 @@
+"""The devices that ranks compute on. Nothing here is touched before the ranks are forked: a child cannot use a GPU
+that its parent has started."""
+
+import ctypes
+import os
+
+#: The type of the device, as torch names it; `choose` sets it before an engine is imported.
+kind = "cpu"
+
+# What `cuDeviceGetCount` answers in a process that has not called `cuInit`.
+NOT_INITIALIZED = 3
+
+
+def choose(name):
+    """Sets the type of the device."""
+    global kind
+    kind = name
+    # torch then asks the driver's management library for GPUs, and does not start the driver.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+
+def is_started():
+    """True if this process has started a GPU's driver, so that ranks forked from it could not use one."""
+    import torch
+
+    if kind == "cpu":
+        return False
+    module = getattr(torch, kind, None)
+    if module is not None and getattr(module, "is_initialized", bool)():
+        return True
+    return kind == "cuda" and _driver_is_started()
+
+
+def _driver_is_started():
+    """True if `cuInit` was called; the driver's library may be loaded without that."""
+    try:
+        # Only if it is loaded already.
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED
+
+
+def take():
+    """Makes the rank's device the current one, and returns it: of several GPUs the one with the rank's local number,
+    counted round if there are more ranks."""
+    import torch
+
+    if kind == "cpu":
+        return torch.device("cpu")
+    # `torch.accelerator` came with torch 2.6.
+    if hasattr(torch, "accelerator"):
+        count, choose_index = torch.accelerator.device_count(), torch.accelerator.set_device_index
+    else:
+        module = getattr(torch, kind)
+        count, choose_index = module.device_count(), module.set_device
+    if count == 0:
+        raise RuntimeError("torch finds no device of type %s here" % kind)
+    index = int(os.environ["LOCAL_RANK"]) % count
+    choose_index(index)
+    return torch.device(kind, index)
+
+
+def synchronize():
+    """Waits until the current device has done all that it was asked to do."""
+    import torch
+
+    (torch.accelerator if hasattr(torch, "accelerator") else getattr(torch, kind)).synchronize()
+
+
+def name(device):
+    """A device in words: `cpu`, or `cuda:0 (NVIDIA H200)`."""
+    import torch
+
+    module = getattr(torch, device.type, None)
+    describe = getattr(module, "get_device_name", None)
+    return str(device) if device.type == "cpu" or describe is None else "%s (%s)" % (device, describe(device))
+
+
+def upload(tensor, device):
+    """A tensor of the host on a device; the copy is behind what is computed there, and nobody waits for it."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
