@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{accuracy, bench, chaos, lattice, planted, tasks};
+use crate::{accuracy, bench, chaos, gpu, lattice, planted, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -96,6 +96,13 @@ pub enum Task {
     /// what survival means.
     Chaos(chaos::Options),
 
+    /// Run everything that zprobe does on GPUs, and print a table
+    ///
+    /// For a machine with at least one GPU and NVIDIA's driver. Builds, makes environments for DeepSpeed and
+    /// torch, and makes each run of the list on the GPU and on the CPU: verdicts and weights must be the same.
+    /// docs/gpu.md has the place for the table.
+    Gpu(gpu::Options),
+
     /// Make libtorch ready, and print where it is
     ///
     /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
@@ -122,6 +129,7 @@ impl Task {
             Self::Accuracy(options) => tasks::accuracy(&options),
             Self::Planted(options) => tasks::planted(&options),
             Self::Chaos(options) => tasks::chaos(&options),
+            Self::Gpu(options) => tasks::gpu(&options),
             Self::Provision => tasks::provision(),
             Self::RecordTraces => tasks::record_traces(),
         }

@@ -44,10 +44,15 @@ impl Environments {
 
     /// The interpreter of the environment that the tests of engines run with.
     pub fn python(&self) -> Result<PathBuf> {
+        self.python_with(TESTED)
+    }
+
+    /// The interpreter of an environment with these packages.
+    pub fn python_with(&self, packages: &[&str]) -> Result<PathBuf> {
         let output = self
             .zprobe()?
             .arg("provision")
-            .args(TESTED)
+            .args(packages)
             .stderr(Stdio::inherit())
             .output()
             .context("cannot start zprobe")?;

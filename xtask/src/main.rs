@@ -8,6 +8,7 @@ mod chaos;
 mod cli;
 mod dependencies;
 mod engines;
+mod gpu;
 mod host;
 mod lattice;
 mod launchers;
@@ -30,7 +31,8 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran;
     // 1, its "findings", is only for checks that failed.
-    let checks = matches!(cli.task, cli::Task::Test { .. } | cli::Task::Chaos(_));
+    let checks =
+        matches!(cli.task, cli::Task::Test { .. } | cli::Task::Chaos(_) | cli::Task::Gpu(_));
     let failure = if checks { 1 } else { 2 };
     match cli.task.perform() {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,10 +12,10 @@ mod memory;
 pub mod native;
 mod overhead;
 mod processes;
-mod report;
+pub mod report;
 mod sample;
 pub mod scale;
-mod scratch;
+pub mod scratch;
 mod seed_script;
 pub mod suite;
 
