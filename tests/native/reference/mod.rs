@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use zprobe::launch::{Pool, Source};
-use zprobe::spec::{Dtype, Engine, Fault, Model, Plan, SpecRequest};
+use zprobe::spec::{Device, Dtype, Engine, Fault, Model, Plan, SpecRequest};
 use zprobe::trace::Trace;
 
 use self::interval::Interval;
@@ -131,7 +131,8 @@ fn every_engine_ends_where_a_single_process_does() {
     native(&mut table);
     for engine in [Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2] {
         let dir = tempfile::tempdir().unwrap();
-        let program = zprobe::adapters::pool_program(&python, dir.path(), engine).unwrap();
+        let program =
+            zprobe::adapters::pool_program(&python, dir.path(), engine, Device::Cpu).unwrap();
         let pool = Pool::start(&program, dir.path(), Duration::from_secs(600)).unwrap();
         for spec in grid::real(engine, full()) {
             table.add(&run(Source::Warm(&pool), &spec));
