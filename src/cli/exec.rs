@@ -13,6 +13,7 @@ use zprobe::report::Exit;
 use zprobe::spec::Weighting;
 use zprobe::trace::Outcome;
 
+use super::nodes::refuse_rank;
 use super::output::Output;
 
 /// Arguments of `zprobe exec`.
@@ -63,6 +64,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
+    refuse_rank()?;
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
     let run_id = run_id();

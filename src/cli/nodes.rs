@@ -132,6 +132,17 @@ fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
     }
 }
 
+/// Refuses to watch a script as one rank of a launcher, which `zprobe exec` starts itself.
+pub fn refuse_rank() -> Result<()> {
+    if let Some(job) = Job::of_this_process()?.filter(Job::is_rank) {
+        bail!(
+            "zprobe exec watches all ranks of a script, and this process is {job}: put it before the launcher, as in \
+             `zprobe exec -- torchrun … train.py`"
+        );
+    }
+    Ok(())
+}
+
 /// Refuses to run under a launcher, of which every process would do all of `command` by itself.
 pub fn refuse_launcher(command: &str) -> Result<()> {
     if let Some(job) = Job::of_this_process()? {

@@ -32,6 +32,16 @@ pub fn all(
             Err(_) => make(),
         };
         match made {
+            Ok(true) if runner.has_lost() => {
+                let left = order.repeats - number - 1;
+                if left > 0 {
+                    queue.say(format_args!(
+                        "warning: {left} of {} repeats are not made, because a process of the job is lost",
+                        order.repeats
+                    ));
+                }
+                break;
+            }
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) if number == 0 => return Err(error),

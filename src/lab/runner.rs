@@ -53,6 +53,11 @@ impl<'a> Runner<'a> {
         Ok(Self { ranks, team })
     }
 
+    /// True if a process that starts some of the ranks is lost, so that there can be no further run.
+    pub fn has_lost(&self) -> bool {
+        self.team.as_ref().is_some_and(|team| team.has_lost())
+    }
+
     /// Makes a run and leaves its trace in `run_dir`; `repeat` is its number among several. The result is
     /// false if the user has interrupted the run.
     pub fn run(

@@ -94,9 +94,12 @@ impl Job {
         if node == 0 { run } else { run.join(format!("agent-{node}")) }
     }
 
-    /// Records of the trace that a node has written so far.
+    /// Records of the trace that a node has written so far, of its run or of the first repeat.
     pub fn records(&self, node: usize) -> Vec<Record> {
-        let text = fs::read_to_string(self.run_dir(node).join("trace.jsonl")).unwrap_or_default();
+        let run_dir = self.run_dir(node);
+        let first = run_dir.join("repeat-0");
+        let dir = if first.is_dir() { first } else { run_dir };
+        let text = fs::read_to_string(dir.join("trace.jsonl")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 

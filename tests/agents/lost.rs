@@ -37,6 +37,16 @@ fn a_process_that_is_killed_is_lost_with_its_ranks() {
 }
 
 #[test]
+fn there_is_no_repeat_without_a_process_that_is_lost() {
+    let (mut job, ranks) = sleeping(&["--repeat", "3"]);
+    job.signal(1, Signal::SIGKILL);
+    let nodes = end(&mut job, &ranks);
+    assert_eq!(nodes[0].code, Some(3), "{}", nodes[0].stderr);
+    assert!(nodes[0].stderr.contains("2 of 3 repeats are not made"), "{}", nodes[0].stderr);
+    assert!(!job.has_left(0, "run/repeat-1"));
+}
+
+#[test]
 fn a_process_that_loses_rank_0s_reports_what_it_knows() {
     let (mut job, ranks) = sleeping(&[]);
     job.signal(0, Signal::SIGKILL);

@@ -1,5 +1,7 @@
 //! Jobs whose processes do not fit together: every process exits with 2, and says why.
 
+use std::process::Command;
+
 use crate::job::{Job, Node, zprobe};
 
 fn refusals(job: &mut Job) -> Vec<String> {
@@ -43,6 +45,18 @@ fn two_processes_with_one_number_are_named() {
     });
     let said = refusals(&mut job);
     assert!(said[0].contains("two processes of this job are number 1"), "{}", said[0]);
+}
+
+#[test]
+fn a_script_is_watched_from_before_its_launcher() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    command.args(["exec", "--", "true"]).current_dir(dir.path());
+    let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"].into_iter().zip(["1", "4", "1"]);
+    let output = command.envs(variables).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("put it before the launcher"), "{said}");
 }
 
 /// Variables of a launcher and flags beside them, and what the refusal says.

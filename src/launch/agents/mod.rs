@@ -196,6 +196,11 @@ impl Team {
         [(&self.part.agent, 0)].into_iter().chain(others)
     }
 
+    /// True if an agent is lost, so that there can be no further run.
+    pub fn has_lost(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.state, Progress::Lost))
+    }
+
     /// Descriptors of all connections with the events that they wait for; none of those that are lost.
     pub(super) fn awaited(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, PollFlags)>> {
         self.members.iter().map(|member| {
