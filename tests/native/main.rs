@@ -12,6 +12,7 @@ mod grid;
 mod large;
 mod pool;
 mod pooled;
+mod preflight;
 mod reference;
 mod repeat;
 #[path = "../support/mod.rs"]

@@ -12,7 +12,7 @@ use crate::engines;
 use crate::engines::source::{literal, torch, truth};
 use crate::report::{Finding, Report};
 use crate::spec::workload::{self, Output};
-use crate::spec::{Dtype, Model, Optimizer, Plan, RunSpec, Usage, Workload};
+use crate::spec::{Device, Dtype, Model, Optimizer, Plan, RunSpec, Usage, Workload};
 
 /// Python file that the scripts of all engines share. Lines that begin with `#:` are replaced.
 const SCRIPT: &str = include_str!("script.py");
@@ -72,6 +72,13 @@ fn check(spec: &RunSpec) -> Result<(), String> {
     }
     if let Some(shape) = spec.shapes.iter().find(|shape| !shape.is_in_scripts()) {
         return Err(format!("the script does not have the shape {shape}"));
+    }
+    if spec.device != Device::Cpu {
+        return Err(
+            "the script has ranks on the CPU, and those of this run were on GPUs; run with \
+                    `--device cpu` to see whether it shows the same"
+                .to_owned(),
+        );
     }
     if spec.gradient_clipping > 0.0 {
         return Err("clipping changes every weight, and the script does not take it out".to_owned());

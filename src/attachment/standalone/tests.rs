@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::script;
 use crate::report::Report;
 use crate::report::blank::report;
-use crate::spec::{Dtype, Engine, EngineSettings, Model, Offload, Shape, SpecRequest};
+use crate::spec::{Device, Dtype, Engine, EngineSettings, Model, Offload, Shape, SpecRequest};
 
 fn scripted(request: SpecRequest) -> Result<String, String> {
     script(&reported(request))
@@ -74,6 +74,13 @@ fn what_a_script_cannot_show_is_refused_by_name() {
         let refused = scripted(request).unwrap_err();
         assert!(refused.contains(reason), "{refused}");
     }
+}
+
+#[test]
+fn a_run_on_gpus_has_no_script() {
+    let mut report = reported(of(Engine::Ddp));
+    report.run.spec.device = Device::Cuda;
+    assert!(script(&report).unwrap_err().contains("--device cpu"));
 }
 
 /// Python program that prints `SEEN_WITH` and `CONFIG` of the script, and the kinds of its

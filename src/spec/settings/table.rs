@@ -132,7 +132,7 @@ settings! {
         said: |spec| Some(spec.world_size),
     }
 
-    /// Device of the ranks; `auto` is `cuda` where the native engine can use a GPU
+    /// Device of the ranks; `auto` is `cuda` where the engine can use a GPU
     "--device" device: Option<DeviceChoice> = |_| DeviceChoice::Auto, {
         heading: "Engine", reduction: KeepAlways,
     }

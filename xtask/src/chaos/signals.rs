@@ -118,7 +118,13 @@ fn try_case(case: &mut Case) -> Result<Survival> {
 
 /// Sends the signals. A process that is gone already gets nothing.
 fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()> {
-    let others: Vec<Pid> = case.processes().into_iter().filter(|pid| *pid != launcher).collect();
+    let mut others = case.processes();
+    others.retain(|pid| *pid != launcher);
+    if sent == Sent::Stopped {
+        // A launcher waits until a process that it has forked is another program, however long that is
+        // stopped.
+        others.retain(|pid| program(*pid) != program(launcher));
+    }
     let pid = match target {
         Target::Launcher | Target::Group => launcher,
         Target::Other if others.is_empty() => return Ok(()),
@@ -141,6 +147,11 @@ fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()
             send(Signal::SIGCONT)
         }
     }
+}
+
+/// Path of the program that a process runs; none of one that is gone.
+fn program(pid: Pid) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// Checks that a run may end like this, and has left what it must.
