@@ -127,14 +127,15 @@ pub fn main(args: &Args) -> Result<Exit> {
         timeout: args.timeout.arguments(),
         python: named.as_deref(),
     };
-    let tasks = select::tasks(&probes, &choice, &run::spec)?;
+    let python = args.python.choose().path;
+    let tasks = select::tasks(&probes, &choice, &|arguments| run::order_with(arguments, &python))?;
     if args.list {
         console::plain(&select::list(&tasks))?;
         return Ok(Exit::Clean);
     }
     let check = Check {
         named: &args.engine,
-        python: &args.python.choose().path,
+        python: &python,
         accepted: &accepted,
         fail_fast: args.fail_fast,
         jobs: args.jobs,
@@ -190,7 +191,7 @@ mod tests {
     fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
         let probes = select::probes(&[], &settings).unwrap();
         let choice = Choice { engines: &[], filter: &[], timeout: vec![], python: None };
-        let tasks = select::tasks(&probes, &choice, &run::spec);
+        let tasks = select::tasks(&probes, &choice, &run::order);
         let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
         for task in &tasks {
             assert_eq!(task.spec.engine(), task.engine, "{}", task.id());

@@ -127,6 +127,12 @@ pub fn order(arguments: &[String]) -> Result<Order> {
     Ok(Order { spec, ranks, repeats: args.repeats()? })
 }
 
+/// The run that these arguments ask for, with this interpreter for ranks that are Python.
+pub fn order_with(arguments: &[String], python: &Path) -> Result<Order> {
+    let python = ["--python".to_owned(), python.display().to_string()];
+    order(&[arguments, &python].concat())
+}
+
 /// The settings that these arguments alone ask for, on the CPU.
 pub fn spec(arguments: &[String]) -> Result<RunSpec> {
     Args::parse(arguments)?.spec()
@@ -336,13 +342,9 @@ impl Args {
         }
     }
 
-    /// Specification of the run on the CPU, whatever it asks for.
+    /// Specification of the run on the CPU.
     pub fn spec(&self) -> Result<RunSpec> {
-        let mut request = self.flags_alone(None);
-        if self.asks_for_gpus() {
-            (request.device, request.backend, request.rank_per_gpu) = (None, None, false);
-        }
-        self.resolve(request)
+        self.resolve(self.flags_alone(None))
     }
 
     /// Specification of the run that a request of these flags asks for.

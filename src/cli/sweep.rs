@@ -176,12 +176,10 @@ impl Args {
             confirm: self.confirm,
             keep: self.keep.as_deref(),
         };
-        let placed = ["--device", self.device.name(), "--python"].map(str::to_owned);
-        let path = python.path.to_string_lossy().into_owned();
-        let order = |arguments: &[String]| {
-            run::order(&[arguments, &placed, std::slice::from_ref(&path)].concat())
-        };
-        runs.sweep(plan, python.path.clone(), &order)
+        let device = ["--device", self.device.name()].map(str::to_owned);
+        let path = python.path.clone();
+        let order = |arguments: &[String]| run::order_with(&[arguments, &device].concat(), &path);
+        runs.sweep(plan, python.path, &order)
     }
 }
 

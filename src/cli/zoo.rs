@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use zprobe::console;
 use zprobe::lab::zoo::{self, Runs, rows, table};
 use zprobe::report::{Exit, Form};
+use zprobe::spec::DeviceChoice;
 
 use super::nodes::refuse_launcher;
 use super::run;
@@ -28,6 +29,10 @@ pub struct Args {
     /// Runs at the same time
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
+
+    /// Make every run on this device
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", env = "ZPROBE_DEVICE")]
+    device: DeviceChoice,
 
     /// Stop at the first run that is not as expected, instead of trying all
     #[arg(long)]
@@ -58,7 +63,9 @@ pub fn main(args: &Args) -> Result<Exit> {
         return Ok(Exit::Clean);
     }
     let runs = Runs { jobs: args.jobs, fail_fast: args.fail_fast };
-    let outcomes = zoo::outcomes(&cases, runs, args.out.clone(), &run::order)?;
+    let device = ["--device", args.device.name()].map(str::to_owned);
+    let order = |arguments: &[String]| run::order(&[arguments, &device].concat());
+    let outcomes = zoo::outcomes(&cases, runs, args.out.clone(), &order)?;
     console::plain(&table::outcomes(&cases, &outcomes, args.output_format)?)?;
     zoo::exit(&outcomes)
 }

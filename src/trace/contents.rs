@@ -11,7 +11,7 @@ use crate::spec::Dtype;
 #[derive(Debug, Default)]
 pub struct Contents {
     by_name: HashMap<(String, Dtype, usize), Arc<str>>,
-    gathered: HashMap<usize, Vec<String>>,
+    gathered: HashMap<usize, Arc<Vec<String>>>,
 }
 
 impl Contents {
@@ -31,10 +31,10 @@ impl Contents {
             Event::DigestsGathered { step, digests } => {
                 let first = self.gathered.entry(*step).or_default();
                 if first == digests {
-                    return Some(Event::DigestsGathered { step: *step, digests: Vec::new() });
+                    return Some(Event::DigestsGathered { step: *step, digests: Arc::default() });
                 }
                 if first.is_empty() {
-                    first.clone_from(digests);
+                    *first = Arc::clone(digests);
                 }
                 None
             }
@@ -59,13 +59,25 @@ impl Contents {
         }
     }
 
-    /// Gives a payload without content the content of the earlier payload with its name, if there
-    /// is one.
-    pub fn complete(&mut self, payload: &mut Payload) {
-        if payload.has_content() {
-            self.has(payload);
-        } else if let Some(data) = self.by_name.get(&name(payload)) {
-            payload.data = Arc::clone(data);
+    /// Gives an event back what the trace had before it: a buffer without content that of the earlier one with its
+    /// name, and an empty list of digests the first list of the step.
+    pub fn complete(&mut self, event: &mut Event) {
+        match event {
+            Event::Buffer { payload, .. } if payload.has_content() => {
+                self.has(payload);
+            }
+            Event::Buffer { payload, .. } => {
+                if let Some(data) = self.by_name.get(&name(payload)) {
+                    payload.data = Arc::clone(data);
+                }
+            }
+            Event::DigestsGathered { step, digests } => {
+                let first = self.gathered.entry(*step).or_insert_with(|| Arc::clone(digests));
+                if digests.is_empty() {
+                    *digests = Arc::clone(first);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -77,6 +89,7 @@ fn name(payload: &Payload) -> (String, Dtype, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::{LayoutName, Point};
 
     fn payload(bytes: &[u8]) -> Payload {
         Payload::new(Dtype::Bf16, bytes, 0.0)
@@ -88,12 +101,18 @@ mod tests {
         let mut written = Contents::default();
         assert!(!written.has(&first) && written.has(&first) && !written.has(&other));
         let mut read = Contents::default();
-        read.complete(&mut first.clone());
-        let mut short = first.without_content();
-        read.complete(&mut short);
-        assert_eq!(short, first);
-        let mut unknown = other.without_content();
-        read.complete(&mut unknown);
+        let mut completed = |payload: Payload| {
+            let (layout, point) = (LayoutName::Full, Point::Parameters);
+            let mut event = Event::Buffer { step: None, microbatch: None, point, layout, payload };
+            read.complete(&mut event);
+            match event {
+                Event::Buffer { payload, .. } => payload,
+                other => panic!("{other:?}"),
+            }
+        };
+        completed(first.clone());
+        assert_eq!(completed(first.without_content()), first);
+        let unknown = completed(other.without_content());
         assert!(!unknown.has_content() && unknown.bytes().is_err());
     }
 
@@ -109,13 +128,18 @@ mod tests {
     fn a_list_of_digests_is_had_once_in_each_step() {
         let gathered = |step, digests: &[&str]| Event::DigestsGathered {
             step,
-            digests: digests.iter().map(|&it| it.to_owned()).collect(),
+            digests: Arc::new(digests.iter().map(|&it| it.to_owned()).collect()),
         };
         let mut contents = Contents::default();
         assert_eq!(contents.shortened(&gathered(0, &["a", "b"])), None);
         assert_eq!(contents.shortened(&gathered(0, &["a", "b"])), Some(gathered(0, &[])));
         assert_eq!(contents.shortened(&gathered(0, &["a", "c"])), None, "another list is kept");
         assert_eq!(contents.shortened(&gathered(1, &["a", "b"])), None, "another step");
+        let mut read = Contents::default();
+        let mut short = [gathered(0, &["a", "b"]), gathered(0, &[]), gathered(0, &["a", "c"])];
+        short.iter_mut().for_each(|event| read.complete(event));
+        assert_eq!(short[1], gathered(0, &["a", "b"]));
+        assert_eq!(short[2], gathered(0, &["a", "c"]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The events: one enum for all engines.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -308,7 +309,7 @@ pub enum Event {
         step: usize,
         /// For each rank the [`super::combined_digest`] of its [`Event::Buffer`]s since the last
         /// gathering. Empty in a trace where they are those of the first rank in this step.
-        digests: Vec<String>,
+        digests: Arc<Vec<String>>,
     },
     /// Duration of a step, without the time for making its data.
     StepTimed {

@@ -165,9 +165,7 @@ impl Trace {
                     problem: problem.to_string(),
                 })?;
             }
-            if let Event::Buffer { payload, .. } = &mut record.event {
-                contents.complete(payload);
-            }
+            contents.complete(&mut record.event);
             records.push(record);
         }
         let spec = match records.first() {

@@ -9,6 +9,7 @@
 mod cut;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use zprobe::report::Report;
@@ -56,8 +57,7 @@ pub struct Simulation {
     /// True if a rank sees an overflow in a step, given the step, the rank, and whether there is an
     /// overflow. For fp16 only.
     pub overflow: Overflow,
-    /// True if the ranks gather the digests of their buffers after each step, as they do in band: the trace
-    /// has the list of the first rank, which is that of all.
+    /// True if the ranks gather the digests of their buffers after each step, as they do in band.
     pub gathers: bool,
     /// Averaged gradients by step and element, where `weight` and rounding play no part.
     known: Vec<Vec<f32>>,
@@ -418,9 +418,9 @@ fn gather(step: usize, ranks: &mut [Vec<Event>]) {
         });
         combined_digest(digests.collect::<Vec<_>>().into_iter().rev())
     };
-    let mut list: Vec<String> = ranks.iter().map(own).collect();
+    let list = Arc::new(ranks.iter().map(own).collect::<Vec<String>>());
     for events in ranks {
-        events.push(Event::DigestsGathered { step, digests: std::mem::take(&mut list) });
+        events.push(Event::DigestsGathered { step, digests: Arc::clone(&list) });
     }
 }
 

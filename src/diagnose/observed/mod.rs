@@ -65,8 +65,6 @@ pub struct Observed<'a> {
     pub norms: BTreeMap<(usize, usize), Norm>,
     /// Digests as gathered in band.
     pub gathered: Vec<Gathered<'a>>,
-    /// The first list of digests of each step.
-    first_gathered: HashMap<usize, &'a [String]>,
     /// Combined digests out of band, by (rank, step in which they were gathered).
     pub digests: BTreeMap<(usize, usize), String>,
     /// Announcements of all ranks where they disagreed about the next collective, by sequence
@@ -112,7 +110,6 @@ impl<'a> Observed<'a> {
             forward: BTreeMap::new(),
             norms: BTreeMap::new(),
             gathered: Vec::new(),
-            first_gathered: HashMap::new(),
             digests: BTreeMap::new(),
             mismatches: BTreeMap::new(),
             broken: Vec::new(),
@@ -483,9 +480,7 @@ impl<'a> Observed<'a> {
             }
             Event::DigestsGathered { step, digests } => {
                 self.digests.insert((rank, *step), combined_digest(std::mem::take(pending)));
-                let first = self.first_gathered.entry(*step).or_insert(digests);
-                let in_band = if digests.is_empty() { *first } else { digests };
-                self.gathered.push(Gathered { rank, step: *step, in_band });
+                self.gathered.push(Gathered { rank, step: *step, in_band: digests });
             }
             Event::Failed { message } => process.failure = Some(message),
             _ => {}

@@ -93,7 +93,11 @@ fn words(case: &Case) -> Option<String> {
 fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
-    let (spec, ranks) = (task.spec.clone(), Ranks::Warm(python.to_owned()));
+    let ranks = match &task.ranks {
+        Ranks::Cuda(cuda) => Ranks::Cuda(cuda.clone()),
+        _ => Ranks::Warm(python.to_owned()),
+    };
+    let spec = task.spec.clone();
     let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir) {
         Ok(report) => judged(task, &report),
         Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),

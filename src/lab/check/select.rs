@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::probe::{Probe, registry};
 use crate::document::{Document, nearest};
 use crate::engines;
-use crate::lab::order::ReadSpec;
+use crate::lab::order::{Ranks, Read};
 use crate::spec::{Engine, RunSpec};
 
 /// Reads the settings of a probe as arguments of `zprobe run`. Paths in them are meant from this directory.
@@ -42,6 +42,8 @@ pub struct Task<'a> {
     pub engine: Engine,
     /// The settings of the run.
     pub spec: RunSpec,
+    /// The source of its ranks.
+    pub ranks: Ranks,
     /// The command that makes the run by itself.
     pub command: String,
 }
@@ -156,7 +158,7 @@ pub struct Choice<'a> {
 pub fn tasks<'a>(
     probes: &'a [Chosen],
     choice: &Choice<'_>,
-    spec: &ReadSpec<'_>,
+    read: &Read<'_>,
 ) -> Result<Vec<Task<'a>>> {
     let mut pairs = Vec::new();
     for &engine in Engine::CHOICES {
@@ -174,7 +176,7 @@ pub fn tasks<'a>(
     }
     pairs.retain(|(chosen, engine)| wanted(chosen, *engine, choice.filter));
     ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", choice.filter.join(", "));
-    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, spec)).collect()
+    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, read)).collect()
 }
 
 /// A probe on an engine, if `zprobe run` takes it.
@@ -182,7 +184,7 @@ fn task<'a>(
     chosen: &'a Chosen,
     engine: Engine,
     choice: &Choice<'_>,
-    spec: &ReadSpec<'_>,
+    read: &Read<'_>,
 ) -> Result<Task<'a>> {
     let mut arguments = chosen.arguments_on(engine);
     let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
@@ -195,8 +197,8 @@ fn task<'a>(
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
     arguments.extend(choice.timeout.iter().cloned());
     let file = &chosen.probe.document.file;
-    let spec = spec(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
-    Ok(Task { chosen, engine, spec, command })
+    let order = read(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
+    Ok(Task { chosen, engine, spec: order.spec, ranks: order.ranks, command })
 }
 
 /// True if the filters let a probe on an engine pass.

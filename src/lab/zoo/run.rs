@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::environments::Environments;
 use super::rows::Case;
 use crate::lab::limits::{CANNOT_RUN, Limits};
-use crate::lab::order::{Ranks, Read};
+use crate::lab::order::Read;
 use crate::lab::queue::{NotStarted, Queue};
 use crate::lab::recorded::reported;
 use crate::lab::worker::Worker;
@@ -188,14 +188,14 @@ fn run(
         };
         return Outcome { dir: Some(dir), ..outcome };
     }
-    let arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
-    let mut order = match read(&arguments) {
+    let mut arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
+    if let Some(python) = python {
+        arguments.extend(["--python".to_owned(), python.display().to_string()]);
+    }
+    let order = match read(&arguments) {
         Ok(order) => order,
         Err(error) => return did_not_run(error),
     };
-    if let (Ranks::Cold(own), Some(python)) = (&mut order.ranks, python) {
-        own.clone_from(python);
-    }
     let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
     if let Some(reason) = refusal {
         return Outcome::skipped(reason);

@@ -40,6 +40,7 @@ pub mod settings;
 mod stopwatch;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::Result;
 use tch::{Kind, Tensor};
@@ -223,6 +224,7 @@ impl Engine {
         let gathered: Vec<i64> = gathered.try_into()?;
         let digests =
             gathered.iter().map(|digest| format!("{:016x}", digest.cast_unsigned())).collect();
+        let digests = Arc::new(digests);
         context.recorder.emit(Event::DigestsGathered { step: boundary.step, digests })
     }
 }
