@@ -35,8 +35,15 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// Files of the rank program that the watch uses.
-const SHARED: [&str; 6] =
-    ["__init__.py", "channel.py", "codes.py", "graph.py", "placement.py", "sampler.py"];
+const SHARED: [&str; 7] = [
+    "__init__.py",
+    "channel.py",
+    "codes.py",
+    "device.py",
+    "graph.py",
+    "placement.py",
+    "sampler.py",
+];
 
 /// Seconds that a rank waits for the letters of the others.
 const PATIENCE_S: u64 = 60;
@@ -107,5 +114,24 @@ mod tests {
         lying.sort();
         let written: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(lying, written);
+    }
+
+    /// The watch writes a few files of the rank program only; one that is missing shows first when a
+    /// training script imports torch.
+    #[test]
+    fn a_shared_file_imports_shared_files_only() {
+        for (path, text) in adapters::shared(&SHARED) {
+            let imports = text.lines().map(str::trim);
+            for line in imports {
+                let Some(names) = line.strip_prefix("from zprobe_rank import ") else {
+                    assert!(!line.starts_with("from zprobe_rank."), "{path}: {line}");
+                    continue;
+                };
+                for name in names.split(", ") {
+                    let file = format!("{name}.py");
+                    assert!(SHARED.contains(&file.as_str()), "{path} imports {file}");
+                }
+            }
+        }
     }
 }
