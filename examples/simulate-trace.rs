@@ -3,7 +3,7 @@
 //! records of all ranks.
 //!
 //! `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
-//! `zprobe diagnose DIR`.
+//! `zprobe show DIR`.
 
 #[path = "../tests/simulator/mod.rs"]
 #[allow(dead_code, reason = "tests use what this does not")]

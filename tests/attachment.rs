@@ -1,4 +1,4 @@
-//! `zprobe report`: required contents of the attachment of a bug report, and contents that it must
+//! `zprobe issue`: required contents of the attachment of a bug report, and contents that it must
 //! not have.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -39,7 +39,7 @@ const PLAIN: &[&str] = &[
     "### Additional context",
 ];
 
-/// A directory from which `zprobe report` is called.
+/// A directory from which `zprobe issue` is called.
 struct Bench {
     dir: TempDir,
     variables: Vec<(String, String)>,

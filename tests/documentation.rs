@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use zprobe::diagnose::{diagnose, rules::RULES};
-use zprobe::report::render::render;
+use zprobe::diagnose::{diagnose, rules, rules::RULES};
+use zprobe::report::document::Surroundings;
+use zprobe::report::render::render_within;
 use zprobe::report::{Exit, Form, Verdict};
 use zprobe::spec::settings::{self, Description};
 use zprobe::spec::{Engine, Fault};
@@ -194,7 +195,13 @@ fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
 #[test]
 fn the_readme_shows_a_report_as_it_is() {
     let trace = Trace::read(&root().join("fixtures/traces/boundary-leak")).unwrap();
-    let text = render(&diagnose(&trace), Form::Full).unwrap();
+    let around = Surroundings {
+        run_dir: Some(".zprobe/runs/20261124T091500Z-4711"),
+        own_engine: None,
+        page: Some(|code| rules::find(code).map(|rule| rule.doc)),
+    };
+    let report = diagnose(&trace);
+    let text = render_within(&report, Form::Brief, 80, &around, || unreachable!()).unwrap();
     let report = anstream::adapter::strip_str(&text).to_string();
     assert!(
         read("README.md").contains(&format!("```\n{report}```")),

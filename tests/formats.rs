@@ -7,7 +7,7 @@ use std::path::Path;
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::document::{Block, Document};
+use zprobe::report::document::{Block, Document, Surroundings};
 use zprobe::report::render::markdown::escaped;
 use zprobe::report::render::{render as rendered, render_within as rendered_within};
 use zprobe::report::render::{render_suite as render, render_suite_within as render_within};
@@ -297,7 +297,8 @@ fn terminal_and_markdown_say_every_fact_of_the_document() {
         let visible = Visible::of(&report).unwrap();
         let document = Document::of(&visible).unwrap();
         let suite = || unreachable!("a run has these forms of its own");
-        let full = rendered_within(&report, Form::Full, 5000, suite).unwrap();
+        let full =
+            rendered_within(&report, Form::Full, 5000, &Surroundings::default(), suite).unwrap();
         let full = anstream::adapter::strip_str(&full).to_string();
         let markdown = rendered(&report, Form::Markdown).unwrap();
         let mut said = 0;

@@ -219,6 +219,8 @@ fn report(trace: &Trace, text: &str) -> Report {
             fixed: Some(text.to_owned()),
             cause: text.to_owned(),
             workaround: text.to_owned(),
+            summary: text.to_owned(),
+            package: Some(text.to_owned()),
         });
         finding.param = Some(text.to_owned());
         finding.evidence.push(text.to_owned());

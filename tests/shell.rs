@@ -16,12 +16,10 @@ fn zprobe(args: &[&str]) -> String {
 /// Commands that `zprobe --help` lists.
 fn commands() -> BTreeSet<String> {
     let help = zprobe(&["--help"]);
-    let (_, listed) = help.split_once("Commands:\n").unwrap();
-    let lines = listed.lines().take_while(|line| !line.is_empty());
-    // The next line of a description is indented further.
-    let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|it| !it.starts_with(' ')));
-    let names = names.map(|line| line.split(' ').next().unwrap().to_owned());
-    names.filter(|name| name != "help").collect()
+    let (_, listed) = help.split_once("Usage:").unwrap();
+    let (listed, _) = listed.split_once("Options:").unwrap();
+    let names = listed.lines().filter_map(|line| line.strip_prefix("  "));
+    names.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
 /// Completions that bash offers for the last of these words.
@@ -49,7 +47,7 @@ fn bash(words: &[&str]) -> Vec<String> {
 
 #[test]
 fn bash_completes_commands_flags_and_values() {
-    assert_eq!(bash(&["zprobe", "di"]), ["diagnose"]);
+    assert_eq!(bash(&["zprobe", "sh"]), ["show"]);
     assert_eq!(bash(&["zprobe", "run", "--deepspeed-c"]), ["--deepspeed-config"]);
     let engines = bash(&["zprobe", "run", "--engine", ""]);
     assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2", "pipeline"]);

@@ -52,7 +52,7 @@ const MAKERS: &[Maker] = &[
     }),
     (
         "run/trace.jsonl",
-        "what every rank did, buffers included; `zprobe diagnose run` reads it",
+        "what every rank did, buffers included; `zprobe show run` reads it",
         |material| Ok(Some(material.trace.text.clone())),
     ),
 ];

@@ -63,7 +63,13 @@ pub struct Args {
     baseline: Known,
 
     /// Form of the report on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        env = "ZPROBE_OUTPUT_FORMAT",
+        value_parser = Form::among(Form::OF_A_SUITE)
+    )]
     output_format: Form,
 
     /// Also write the report as JSON to this file

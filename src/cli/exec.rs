@@ -81,7 +81,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let over = run::record_script(&order, &run_id, &run_dir, &mut || {
         let (report, _) = early.insert(recorded::report(&run_dir)?);
         say(format_args!(
-            "observed: {} so far; the script goes on, and the report follows at its end (`zprobe diagnose \
+            "observed: {} so far; the script goes on, and the report follows at its end (`zprobe show \
              {}` shows it now)",
             report.verdict,
             run_dir.display(),
@@ -97,7 +97,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
     say(format_args!("recorded in {}", run_dir.display()));
-    let exit = args.output.hand_out(&report, &trace)?;
+    let exit = args.output.hand_out(&report, &trace, &run_dir, None)?;
     // A script that is only observed does its own work, which its exit code tells of.
     Ok(match over.outcome {
         Some(Outcome::Code(code @ 1..=255)) if args.observe.is_some() && exit == Exit::Clean => {

@@ -6,12 +6,15 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use zprobe::console;
-use zprobe::diagnose::rules::RULES;
+use zprobe::diagnose::rules::{RULES, Rule};
 use zprobe::lab::check::probe;
 use zprobe::lab::limits::examine;
-use zprobe::report::Exit;
+
+use zprobe::report::document::first_sentence;
+use zprobe::report::{Exit, Form};
 use zprobe::spec::{Engine, Fault, Shape};
-use zprobe::zoo;
+use zprobe::visible;
+use zprobe::zoo::registry;
 
 use super::doctor::engine_lines;
 use super::interpreter::inside;
@@ -24,6 +27,16 @@ const TRY_LIMIT: Duration = Duration::from_secs(120);
 pub struct Args {
     /// Kind of things to list
     what: What,
+
+    /// Form of the listing on standard output
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        env = "ZPROBE_OUTPUT_FORMAT",
+        value_parser = Form::among(&[Form::Full, Form::Json])
+    )]
+    output_format: Form,
 
     /// With `engines`: interpreter or virtual environment to try them with, and say which can run
     #[arg(long, value_name = "PATH")]
@@ -51,35 +64,53 @@ pub fn main(args: &Args) -> Result<Exit> {
         args.python.is_none() || matches!(args.what, What::Engines),
         "--python: only `zprobe list engines` tries an interpreter",
     );
-    let lines = match args.what {
-        What::Rules => RULES.iter().map(|rule| format!("{}  {}\n", rule.code, rule.name)).collect(),
+    if let Some(python) = &args.python {
+        ensure!(
+            args.output_format == Form::Full,
+            "--python: what an interpreter can run is listed for people alone; `zprobe doctor` says more"
+        );
+        console::print(&tried(python)?)?;
+        return Ok(Exit::Clean);
+    }
+    let entries = match args.what {
+        What::Rules => RULES.iter().map(Entry::of_rule).collect(),
         What::Faults => values::<Fault>(),
-        What::Shapes => named(
-            Shape::ALL
-                .iter()
-                .map(|shape| (shape.name().to_owned(), shape.describe().to_owned()))
-                .collect(),
-        ),
-        What::Engines => match &args.python {
-            Some(python) => tried(python)?,
-            None => values::<Engine>(),
-        },
-        What::Probes => named(
-            probe::registry::probes()?
-                .into_iter()
-                .map(|probe| {
-                    let engines: Vec<&str> = probe.engines.iter().map(|it| it.name()).collect();
-                    (probe.name, format!("{} ({})", probe.description, engines.join(", ")))
-                })
-                .collect(),
-        ),
+        What::Shapes => Shape::ALL.iter().map(|it| Entry::new(it.name(), it.describe())).collect(),
+        What::Engines => values::<Engine>(),
+        What::Probes => probe::registry::probes()?
+            .into_iter()
+            .map(|probe| {
+                let engines: Vec<&str> = probe.engines.iter().map(|it| it.name()).collect();
+                Entry::new(&probe.name, format!("{} ({})", probe.description, engines.join(", ")))
+            })
+            .collect(),
         What::Zoo => {
-            let rows = zoo::registry::rows().iter();
-            named(rows.map(|row| (row.name.clone(), row.title.clone())).collect())
+            registry::rows().iter().map(|row| Entry::new(&row.name, row.title.as_str())).collect()
         }
     };
-    console::print(&lines)?;
+    match args.output_format {
+        Form::Json => console::print(&visible::json(&entries)?)?,
+        _ => console::print(&in_columns(&entries))?,
+    }
     Ok(Exit::Clean)
+}
+
+/// A line of a listing.
+#[derive(serde::Serialize)]
+struct Entry {
+    name: String,
+    description: String,
+}
+
+impl Entry {
+    fn new(name: &str, description: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), description: description.into() }
+    }
+
+    fn of_rule(rule: &Rule) -> Self {
+        let meaning = first_sentence(rule.doc, "What it means").unwrap_or_default();
+        Self::new(&rule.code, format!("{}: {meaning}", rule.name))
+    }
 }
 
 /// Lines that say of each engine whether it can run with this interpreter, and if not, why.
@@ -91,17 +122,18 @@ fn tried(python: &Path) -> Result<String> {
 }
 
 /// Names with their help, as the command line has them.
-fn values<T: ValueEnum>() -> String {
+fn values<T: ValueEnum>() -> Vec<Entry> {
     let values = T::value_variants().iter().filter_map(T::to_possible_value);
-    let pairs = values.map(|value| {
+    let entry = |value: clap::builder::PossibleValue| {
         let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-        (value.get_name().to_owned(), help.replace('\n', " "))
-    });
-    named(pairs.collect())
+        Entry::new(value.get_name(), help.replace('\n', " "))
+    };
+    values.map(entry).collect()
 }
 
 /// Names with what they stand for, in two columns.
-fn named(pairs: Vec<(String, String)>) -> String {
-    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    pairs.into_iter().map(|(name, text)| format!("{name:width$}  {text}\n")).collect()
+fn in_columns(entries: &[Entry]) -> String {
+    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let line = |it: &Entry| format!("{:width$}  {}\n", it.name, it.description);
+    entries.iter().map(line).collect()
 }

@@ -8,6 +8,7 @@ pub struct Flags {
     /// Look for the smallest configuration that still shows this finding [default: the first one]
     #[arg(
         long,
+        alias = "minimize",
         value_name = "CODE",
         num_args = 0..=1,
         default_missing_value = "",
@@ -17,7 +18,13 @@ pub struct Flags {
     pub minimise: Option<String>,
 
     /// Most runs that --minimise may make
-    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Run")]
+    #[arg(
+        long,
+        alias = "minimize-runs",
+        value_name = "N",
+        default_value_t = 100,
+        help_heading = "Run"
+    )]
     pub minimise_runs: usize,
 }
 

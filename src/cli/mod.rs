@@ -5,12 +5,13 @@ mod clean;
 mod compare;
 mod completions;
 mod config;
-mod diagnose;
 mod doctor;
 mod exec;
 mod explain;
 mod flags;
+mod help;
 mod interpreter;
+mod issue;
 mod list;
 mod man;
 mod minimise;
@@ -18,8 +19,8 @@ mod nodes;
 mod output;
 mod preflight;
 mod provision;
-mod report;
 mod run;
+mod show;
 mod sweep;
 mod words;
 mod worker;
@@ -36,39 +37,36 @@ use zprobe::report::Exit;
 /// Did every (rank, microbatch) gradient reach the optimizer exactly once, with the right weight,
 /// in the right place, on every rank?
 #[derive(Parser)]
-#[command(name = "zprobe", version, after_help = Exit::help(EXIT_CODES))]
+#[command(name = "zprobe", version, after_long_help = Exit::help(help::EXIT_CODES))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 
     #[command(flatten)]
     verbosity: Verbosity,
-}
 
-/// The words for each exit code of a run.
-const EXIT_CODES: [&str; 5] = [
-    "clean",
-    "findings",
-    "usage or set-up error, nothing ran",
-    "the engine under test crashed or hung",
-    "inconclusive",
-];
+    /// Colours: auto is on a terminal alone, unless NO_COLOR or FORCE_COLOR is set
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto")]
+    color: console::Colour,
+}
 
 #[derive(Subcommand)]
 enum Command {
     /// Run real optimizer steps on every rank, and diagnose them
     Run(Box<run::Args>),
-    /// Run a training script of your own, unmodified, and diagnose its first steps
+    /// Run your own training script, unmodified, and diagnose it
     Exec(exec::Args),
     /// Run every probe of a suite over warm ranks, for a CI
     Check(Box<check::Args>),
-    /// Diagnose a recorded run again
-    Diagnose(diagnose::Args),
-    /// Put two runs side by side: verdicts, weights, and loss and norm of each step
+    /// Show the report on a recorded run again
+    #[command(alias = "diagnose")]
+    Show(show::Args),
+    /// Put two runs side by side: verdicts, weights, losses, norms
     Compare(compare::Args),
-    /// Make a bug report of a recorded run, as a zip to attach to an issue
-    Report(report::Args),
-    /// Explain a rule
+    /// Make a bug report of a recorded run, as a zip to attach
+    #[command(alias = "report")]
+    Issue(issue::Args),
+    /// Explain a rule, known bug, shape, fault, engine or exit code
     Explain(explain::Args),
     /// List what zprobe knows
     List(list::Args),
@@ -83,9 +81,9 @@ enum Command {
     Clean(clean::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
-    /// Take one step over every GPU of a job before training starts: a line for each machine, and an exit code
+    /// Take one step over every GPU of a job before training starts
     Preflight(Box<preflight::Args>),
-    /// Make a Python environment with pinned packages, and print its interpreter
+    /// Make a Python environment with pinned packages
     Provision(provision::Args),
     /// Print what a shell needs to complete command lines
     Completions(completions::Args),
@@ -127,9 +125,11 @@ fn run_command_line() -> ExitCode {
 
 /// The command of the command line, with a configuration file below it.
 fn command() -> Result<Command> {
-    let matches = config::matches(Cli::command(), &words::dashed(std::env::args_os()))?;
+    let words = words::dashed(std::env::args_os());
+    let matches = config::matches(help::arranged(Cli::command(), &words), &words)?;
     let cli = Cli::from_arg_matches(&matches)?;
     cli.verbosity.install();
+    console::colour(cli.color);
     Ok(cli.command)
 }
 
@@ -138,9 +138,9 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Run(args) => run::main(&args),
         Command::Exec(args) => exec::main(&args),
         Command::Check(args) => check::main(&args),
-        Command::Diagnose(args) => diagnose::main(&args),
+        Command::Show(args) => show::main(&args),
         Command::Compare(args) => compare::main(&args),
-        Command::Report(args) => report::main(&args),
+        Command::Issue(args) => issue::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),

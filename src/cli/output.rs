@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::builder::BoolishValueParser;
-use zprobe::console::{self, columns};
+use zprobe::console::{self, Verbosity, columns};
 use zprobe::diagnose::rules;
 use zprobe::lab::secrets;
+use zprobe::report::document::Surroundings;
 use zprobe::report::render::{html, render_suite, render_suite_within, render_within};
 use zprobe::report::suite::Suite;
 use zprobe::report::{Exit, Form, Report};
@@ -22,9 +23,9 @@ const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
 /// Flags that say how to hand out the report on a run.
 #[derive(clap::Args)]
 pub struct Output {
-    /// Form of the report on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "full", env = "ZPROBE_OUTPUT_FORMAT")]
-    output_format: Form,
+    /// Form of the report on standard output [default: brief; with --verbose full]
+    #[arg(long, value_name = "FORMAT", env = "ZPROBE_OUTPUT_FORMAT")]
+    output_format: Option<Form>,
 
     /// Also write report.json to this file
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
@@ -43,8 +44,26 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prints the report on a recorded run, exports it, and turns its verdict into an exit code.
-    pub fn hand_out(&self, report: &Report, trace: &Trace) -> Result<Exit> {
+    /// Form of the report on standard output.
+    fn form(&self) -> Form {
+        let usual = if Verbosity::get().verbose { Form::Full } else { Form::Brief };
+        self.output_format.unwrap_or(usual)
+    }
+
+    /// True if the report is a screen for reading, which has room for hints.
+    pub fn has_hints(&self) -> bool {
+        self.form() == Form::Brief
+    }
+
+    /// Prints the report on the run that is recorded in a directory, exports it, and turns its verdict into an
+    /// exit code. `own_engine` is a hint at an engine of the user's.
+    pub fn hand_out(
+        &self,
+        report: &Report,
+        trace: &Trace,
+        run_dir: &Path,
+        own_engine: Option<&str>,
+    ) -> Result<Exit> {
         let suite = || {
             // A word that is no Unicode is shown as well as it can be.
             let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
@@ -52,8 +71,10 @@ impl Output {
             let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
-        let text = render_within(report, self.output_format, columns(), suite)?;
-        print(&text, self.output_format, suite)?;
+        let run_dir = run_dir.display().to_string();
+        let around = Surroundings { run_dir: Some(&run_dir), own_engine, page: Some(page) };
+        let text = render_within(report, self.form(), columns(), &around, suite)?;
+        print(&text, self.form(), suite)?;
         if let Some(path) = &self.export_json {
             write(path, &report.to_json()?)?;
         }

@@ -1,6 +1,6 @@
 //! `zprobe preflight`: one step over every GPU of a job, a line for each machine, and an exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use zprobe::console;
@@ -47,7 +47,7 @@ pub struct Args {
 pub fn main(args: Args) -> Result<Exit> {
     let Args { placing, python, out, export_json, nodes, config: _ } = args;
     let run = run::Args::of(settings(placing.0), nodes, python, out)?;
-    run.make(&|report: &Report, trace: &Trace| {
+    run.make(&|report: &Report, trace: &Trace, _: &Path| {
         console::print(&machines(report, trace)?)?;
         if let Some(path) = &export_json {
             write(path, &report.to_json()?)?;

@@ -95,11 +95,14 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
-    args.make(&|report, trace| args.output.hand_out(report, trace))
+    let own = args.hint_at_own_engine();
+    args.make(&|report, trace, run_dir| {
+        args.output.hand_out(report, trace, run_dir, own.as_deref())
+    })
 }
 
-/// Handing out of the report on a run with its trace.
-type HandOut<'a> = &'a dyn Fn(&Report, &Trace) -> Result<Exit>;
+/// Handing out of the report on a run with its trace and its directory.
+type HandOut<'a> = &'a dyn Fn(&Report, &Trace, &Path) -> Result<Exit>;
 
 /// Removes old runs, and says so. One that cannot be removed does not keep a report from being handed
 /// out.
@@ -188,7 +191,7 @@ impl Args {
                             "the process of rank 0 is lost; what is known here is recorded in {}",
                             dir.display()
                         ));
-                        hand_out(&known.0, &known.1)
+                        hand_out(&known.0, &known.1, &dir)
                     }
                 }
             }
@@ -218,7 +221,7 @@ impl Args {
         if self.out.is_none() {
             make_room(self.keep_runs);
         }
-        hand_out(&report, &trace)
+        hand_out(&report, &trace, &run_dir)
     }
 
     /// Directory of the run with this id.
@@ -311,6 +314,31 @@ impl Args {
             words.extend(self.rank_args.iter().map(|arg| arg.to_string_lossy().into_owned()));
         }
         shlex::try_join(words.iter().map(String::as_str)).context("an argument holds a zero byte")
+    }
+
+    /// A hint at an engine of the user's, where none was named and zprobe's own is run for her to see.
+    fn hint_at_own_engine(&self) -> Option<String> {
+        let is_own = self.request.engine.is_none() && self.rank_program.is_none();
+        if !is_own || self.request.inject.is_some() || !self.output.has_hints() {
+            return None;
+        }
+        let python = self.python.choose();
+        let Some(engine) = python.engine() else {
+            return Some(format!(
+                "this was zprobe's own engine, not yours; {python} has neither torch nor DeepSpeed: name your \
+                 environment with --python, and your engine with --engine"
+            ));
+        };
+        let words = std::env::args().skip(1);
+        let run = words.skip_while(|word| word != "run").skip(1).collect::<Vec<_>>();
+        let given = shlex::try_join(run.iter().map(String::as_str)).ok()?;
+        let command = format!("zprobe run --engine {engine} {given}");
+        Some(format!(
+            "this was zprobe's own engine, not yours; for the {} of {}: {}",
+            engines::of(engine).title,
+            python.path.display(),
+            command.trim_end(),
+        ))
     }
 
     /// True if the user has said where to record the run.

@@ -21,6 +21,32 @@ pub use self::verbosity::Verbosity;
 use crate::report::render::WIDTH;
 use crate::visible;
 
+/// Colours on standard output and standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless variables say otherwise.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Chooses the colours of this process. `NO_COLOR` weighs more than `FORCE_COLOR`, as in Python, and the flag
+/// more than both.
+pub fn colour(chosen: Colour) {
+    let is_set = |name| std::env::var(name).is_ok_and(|value| !value.is_empty() && value != "0");
+    let choice = match chosen {
+        Colour::Always => anstream::ColorChoice::Always,
+        Colour::Never => anstream::ColorChoice::Never,
+        Colour::Auto if is_set("FORCE_COLOR") && !is_set("NO_COLOR") => {
+            anstream::ColorChoice::Always
+        }
+        Colour::Auto => anstream::ColorChoice::Auto,
+    };
+    choice.write_global();
+}
+
 /// Columns for text on standard output: those of the terminal, or the number in `COLUMNS`, but no more
 /// than reads well, and no fewer than tables take.
 pub fn columns() -> usize {

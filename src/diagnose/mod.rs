@@ -3,7 +3,7 @@
 //! [`observed`] sorts the events, [`placement`] says who holds what, [`decode`] reads contribution
 //! weights from buffers, [`deviation`] compares them with the plan and recognises patterns, the
 //! [`rules`] turn what they see into findings, and [`causes`] hangs consequences under their root.
-//! The live run and `zprobe diagnose RUN_DIR` both come through [`diagnose`], with the trace read
+//! The live run and `zprobe show RUN_DIR` both come through [`diagnose`], with the trace read
 //! from disk.
 
 pub mod bounds;

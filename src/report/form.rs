@@ -8,6 +8,8 @@ use crate::spec::named_enum;
 named_enum! {
     /// Form of a document on standard output (`--output-format`): a report, a suite, a comparison or a table.
     pub enum Form {
+        /// A screen for reading: the verdict, the fix, and what it is about.
+        Brief = "brief",
         /// The whole document, for reading.
         Full = "full",
         /// A line for all, and one for each finding or each case that is not well.
@@ -26,6 +28,17 @@ named_enum! {
 }
 
 impl Form {
+    /// Forms of a suite.
+    pub const OF_A_SUITE: &'static [Self] = &[
+        Self::Full,
+        Self::Concise,
+        Self::Json,
+        Self::Markdown,
+        Self::Junit,
+        Self::Github,
+        Self::Sarif,
+    ];
+
     /// Forms of a table and of a comparison.
     pub const OF_A_TABLE: &'static [Self] = &[Self::Full, Self::Json, Self::Markdown];
 

@@ -281,6 +281,12 @@ pub struct KnownBug {
     pub cause: String,
     /// Workaround for those who cannot have the fix.
     pub workaround: String,
+    /// Settings that have the bug, and what goes wrong.
+    #[serde(default)]
+    pub summary: String,
+    /// Package whose releases `fixed` counts; none if no release is known to be without the bug.
+    #[serde(default)]
+    pub package: Option<String>,
 }
 
 impl KnownBug {
@@ -288,6 +294,19 @@ impl KnownBug {
     /// in 0.19.0)`.
     pub fn description(&self) -> String {
         format!("{} ({}; {})", self.title, self.affected, self.fix())
+    }
+
+    /// The bug with its releases in a few words: `boundary-leak, in deepspeed >=0.18.5, <0.19.0; fixed in
+    /// 0.19.0`, and the first place that tells of it.
+    pub fn range(&self) -> String {
+        let link = self.links.first().map(|link| format!("; {link}"));
+        format!("{}, in {}; {}{}", self.name, self.affected, self.fix(), link.unwrap_or_default())
+    }
+
+    /// Command that installs a release without the bug, if there is one.
+    pub fn upgrade(&self) -> Option<String> {
+        let (package, release) = (self.package.as_ref()?, self.fixed.as_ref()?);
+        Some(format!("pip install '{package}>={release}'"))
     }
 
     /// The fix in words: `fixed in 0.19.0`.

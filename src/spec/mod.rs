@@ -232,10 +232,13 @@ named_enum! {
     /// Element type of a buffer.
     pub enum Dtype {
         /// bfloat16: 8 significant bits.
+        #[value(alias = "bfloat16")]
         Bf16 = "bf16",
         /// IEEE half: 11 significant bits.
+        #[value(aliases = ["float16", "half"])]
         Fp16 = "fp16",
         /// IEEE single: 24 significant bits.
+        #[value(aliases = ["float32", "float"])]
         Fp32 = "fp32",
     }
 }

@@ -83,7 +83,7 @@ impl Row {
 
     /// Description of the bug for a report; none if the row does not say when a finding is this
     /// bug.
-    fn known_bug(&self) -> Option<KnownBug> {
+    pub fn known_bug(&self) -> Option<KnownBug> {
         let known = self.known.as_ref()?;
         Some(KnownBug {
             name: self.name.clone(),
@@ -93,6 +93,8 @@ impl Row {
             fixed: known.fixed.as_ref().map(Version::to_string),
             cause: self.cause.clone(),
             workaround: self.workaround.clone(),
+            summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
+            package: known.fixed.as_ref().and_then(|fixed| known.package_of(fixed)),
         })
     }
 }
@@ -110,8 +112,14 @@ impl Known {
             && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }
 
+    /// The package whose release `fixed` is without the bug: the one that has the bug in others alone.
+    fn package_of(&self, fixed: &Version) -> Option<String> {
+        let mut others = self.affected.iter().filter(|(_, versions)| !versions.contains(fixed));
+        others.next().map(|(package, _)| package.clone())
+    }
+
     /// Affected versions for people: `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
-    fn affected_text(&self) -> String {
+    pub(super) fn affected_text(&self) -> String {
         let parts = self.affected.iter().map(|(package, versions)| {
             if versions.is_empty() {
                 format!("every release of {package}")

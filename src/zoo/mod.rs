@@ -87,6 +87,32 @@ impl Row {
 }
 
 impl Row {
+    /// The bug in words, as Markdown: what goes wrong, on which releases, why, and what to do.
+    pub fn explain(&self) -> String {
+        let releases = self.releases.iter().map(|release| {
+            let got = match &release.expect {
+                Expectation::Clean => "clean".to_owned(),
+                Expectation::Finding(code) => code.to_string(),
+                Expectation::Crash { message, .. } => format!("crash: {message}"),
+            };
+            format!("- {}: {got}\n", release.label())
+        });
+        let affected = self.known.as_ref().map(|known| format!("In {}. ", known.affected_text()));
+        format!(
+            "# Known bug {}: {}\n\n{}{}\n\n## Cause\n\n{}\n\n## What to do\n\n{}\n\n## Tried on\n\n{}\n\
+             Command: {}\n{}",
+            self.name,
+            self.title,
+            affected.unwrap_or_default(),
+            self.summary.trim(),
+            self.cause.trim(),
+            self.workaround.trim(),
+            releases.collect::<String>(),
+            self.command(),
+            self.links.iter().map(|link| format!("See: {link}\n")).collect::<String>(),
+        )
+    }
+
     /// The command that shows the bug, for people.
     pub fn command(&self) -> String {
         match &self.script {

@@ -20,10 +20,12 @@ mod simulator;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use zprobe::diagnose::{diagnose, rules::RULES};
+use zprobe::diagnose::{diagnose, rules, rules::RULES};
+use zprobe::report::document::Surroundings;
 use zprobe::report::render::{render, render_within};
-use zprobe::report::{Form, Report, RuleCode};
+use zprobe::report::{Form, Report, RuleCode, Verdict};
 use zprobe::trace::Trace;
+use zprobe::zoo::{Row, registry};
 
 fn traces() -> Vec<(String, PathBuf)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
@@ -196,6 +198,49 @@ fn the_terminal_report_of_a_real_engine_that_did_not_agree_on_an_overflow() {
     insta::assert_snapshot!(simulated_report("simulated-overflow-seen-by-one-rank"));
 }
 
+/// Surroundings of a run that was recorded where runs are.
+fn surroundings() -> Surroundings<'static> {
+    Surroundings {
+        run_dir: Some(".zprobe/runs/20260101T000000Z-1"),
+        own_engine: None,
+        page: Some(|code| rules::find(code).map(|rule| rule.doc)),
+    }
+}
+
+fn brief(report: &Report) -> String {
+    let text = render_within(report, Form::Brief, 80, &surroundings(), || unreachable!()).unwrap();
+    anstream::adapter::strip_str(&text).to_string()
+}
+
+#[test]
+fn the_first_screen() {
+    let of = |name| brief(&named(name));
+    insta::assert_snapshot!("first-screen-leak", of("boundary-leak"));
+    insta::assert_snapshot!("first-screen-clean", of("clean-ipg-bucket"));
+    insta::assert_snapshot!("first-screen-killed", of("rank-dies"));
+    insta::assert_snapshot!("first-screen-script", of("script-mean-of-means"));
+    let mut inconclusive = named("clean-accumulator");
+    inconclusive.verdict = Verdict::Inconclusive;
+    insta::assert_snapshot!("first-screen-inconclusive", brief(&inconclusive));
+}
+
+#[test]
+fn the_first_screen_of_a_known_bug_has_its_fix_as_a_command() {
+    let row = registry::rows().iter().find(|row| row.name == "boundary-leak").unwrap();
+    let mut report = named("boundary-leak");
+    report.findings[0].known.extend(row.known_bug());
+    let text = brief(&report);
+    assert_eq!(text.matches("pip install 'deepspeed>=0.19.0'").count(), 2, "{text}");
+    insta::assert_snapshot!("first-screen-known", text);
+}
+
+#[test]
+fn every_known_bug_that_is_fixed_says_in_which_package() {
+    for bug in registry::rows().iter().filter_map(Row::known_bug) {
+        assert_eq!(bug.upgrade().is_some(), bug.fixed.is_some(), "{}", bug.name);
+    }
+}
+
 #[test]
 fn the_concise_report() {
     insta::assert_snapshot!(rendered("stale-all-gather", Form::Concise));
@@ -205,9 +250,12 @@ fn the_concise_report() {
 fn no_line_of_a_terminal_report_is_wider_than_the_terminal() {
     for (name, report) in reports() {
         for columns in [40, 60, 80] {
-            let text = render_within(&report, Form::Full, columns, || unreachable!()).unwrap();
-            for line in anstream::adapter::strip_str(&text).to_string().lines() {
-                assert!(line.chars().count() <= columns, "{name} in {columns} columns: {line}");
+            for form in [Form::Brief, Form::Full] {
+                let around = surroundings();
+                let text = render_within(&report, form, columns, &around, || unreachable!());
+                for line in anstream::adapter::strip_str(&text.unwrap()).to_string().lines() {
+                    assert!(line.chars().count() <= columns, "{name} in {columns} columns: {line}");
+                }
             }
         }
     }

@@ -194,7 +194,7 @@ impl Bench {
         files
     }
 
-    /// Every form that `zprobe diagnose` has.
+    /// Every form that `zprobe show` has.
     pub fn exports(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         for form in ["full", "concise", "json", "markdown", "github", "junit", "sarif"] {

@@ -50,7 +50,7 @@ impl Run {
         self.report.findings.iter().map(|finding| finding.code.as_str()).collect()
     }
 
-    /// `zprobe diagnose` on this run: exit code and standard output.
+    /// `zprobe show` on this run: exit code and standard output.
     pub fn diagnose(&self, format: &str) -> (i32, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
             .args(["diagnose", "run", "--output-format", format])

@@ -169,7 +169,7 @@ fn collect_env(material: &Material, _: &Document<'_>) -> Vec<Part> {
     collected(title, material.environment.collect_env.as_deref(), otherwise)
 }
 
-/// Output of an engine's own script, folded; `otherwise` says what `zprobe report --python PATH` does where
+/// Output of an engine's own script, folded; `otherwise` says what `zprobe issue --python PATH` does where
 /// there is none.
 fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
     match output {
@@ -177,7 +177,7 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
             let output = visible::text(output).into_owned();
             vec![fold(title, "text", output, "environment.txt")]
         }
-        None => open(format!("Not collected: `zprobe report --python PATH` {otherwise}.\n")),
+        None => open(format!("Not collected: `zprobe issue --python PATH` {otherwise}.\n")),
     }
 }
 
@@ -260,7 +260,7 @@ fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
         None => String::new(),
     };
     let power = document.about(Topic::Power).map(markdown::titled).unwrap_or_default();
-    let zip = "The attached zip has the recorded run, for `zprobe diagnose run`.";
+    let zip = "The attached zip has the recorded run, for `zprobe show run`.";
     parts.push(Part::Open(format!("{power}\n{zip}{alone}\n")));
     parts
 }

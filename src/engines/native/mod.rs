@@ -9,7 +9,7 @@ use crate::spec::Point::{
 use crate::spec::{Dataflow, Offload, Point, RunSpec};
 
 pub(super) static ROOM: Room = Room {
-    title: "native engine",
+    title: "zprobe's own engine",
     project: Project::Plain,
     python: None,
     unwatched: None,

@@ -174,6 +174,20 @@ pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
     Ok(all)
 }
 
+/// The run below the directory `base` whose trace was written last.
+///
+/// # Errors
+/// When there is none, or the directory cannot be read.
+pub fn newest(base: &Path) -> Result<PathBuf> {
+    let newest = recorded(base)?.into_iter().next().map(|run| run.path);
+    newest.with_context(|| {
+        format!(
+            "no run is recorded here, in {RUNS}; record one with `zprobe run`, or name the directory of \
+             another"
+        )
+    })
+}
+
 /// The run in a directory, if it is one that nobody writes.
 fn run(path: PathBuf) -> Option<Recorded> {
     let traces = trace_dirs(&path).into_iter().map(|dir| dir.join(TRACE_FILE));

@@ -85,3 +85,20 @@ fn no_two_runs_of_a_process_have_the_same_name() {
     assert!(names[0] != names[1] && names[1] != names[2], "{names:?}");
     assert!(names.is_sorted(), "{names:?}");
 }
+
+#[test]
+fn the_newest_run_is_the_one_whose_trace_was_written_last() {
+    let dir = runs(&[("b", 20, 0), ("a", 30, 0), ("c", 10, 0)]);
+    fs::create_dir(dir.path().join(RUNS).join("d")).unwrap();
+    assert_eq!(newest(dir.path()).unwrap(), dir.path().join(RUNS).join("a"));
+}
+
+#[test]
+fn where_no_run_is_recorded_it_says_how_to_come_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(
+        newest(dir.path()).unwrap_err().to_string(),
+        "no run is recorded here, in .zprobe/runs; record one with `zprobe run`, or name the directory of \
+         another"
+    );
+}

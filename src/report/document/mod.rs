@@ -3,6 +3,7 @@
 //! [`Document::of`] makes it of a [`Report`], once. Printers (`render`) give its blocks a form; words, order and
 //! choice of the content are decided here.
 
+mod brief;
 mod details;
 mod findings;
 mod headline;
@@ -12,6 +13,7 @@ mod setting;
 mod tables;
 mod weights;
 
+pub use self::brief::{Brief, Surroundings, first_sentence};
 pub use self::headline::headline;
 pub use self::ranks::{MOST_APART, RankGroup, groups};
 use super::{Finding, Report, Verdict};

@@ -9,6 +9,7 @@ mod suite;
 
 pub use self::html::html;
 pub use self::machines::machines;
+use super::document::Surroundings;
 use super::suite::Suite;
 use super::{Form, Report};
 use crate::visible::Visible;
@@ -22,11 +23,11 @@ pub const WIDTH: usize = 80;
 /// When JSON or XML cannot be written, which no report that [`crate::diagnose`] builds leads to.
 pub fn render(report: &Report, form: Form) -> anyhow::Result<String> {
     let suite = || Ok(Suite::of_run(report, String::new(), String::new(), |_| None));
-    render_within(report, form, WIDTH, suite)
+    render_within(report, form, WIDTH, &Surroundings::default(), suite)
 }
 
-/// Renders a report for a terminal of this width in columns, with this suite of one case for the
-/// forms that only suites have.
+/// Renders a report in these surroundings for a terminal of this width in columns, with this suite of one
+/// case for the forms that only suites have.
 ///
 /// # Errors
 /// As [`render`], and those of `suite`.
@@ -34,9 +35,11 @@ pub fn render_within(
     report: &Report,
     form: Form,
     columns: usize,
+    around: &Surroundings<'_>,
     suite: impl FnOnce() -> anyhow::Result<Suite>,
 ) -> anyhow::Result<String> {
     Ok(match form {
+        Form::Brief => full::brief(&Visible::of(report)?, columns, around)?,
         Form::Full => full::render(&Visible::of(report)?, columns)?,
         Form::Concise => concise::render(&Visible::of(report)?),
         Form::Json => report.to_json()?,
@@ -60,7 +63,7 @@ pub fn render_suite(suite: &Suite, form: Form) -> anyhow::Result<String> {
 pub fn render_suite_within(suite: &Suite, form: Form, columns: usize) -> anyhow::Result<String> {
     let visible = || Visible::of(suite);
     Ok(match form {
-        Form::Full => suite::text::full(&visible()?, columns),
+        Form::Brief | Form::Full => suite::text::full(&visible()?, columns),
         Form::Concise => suite::text::concise(&visible()?),
         Form::Json => suite.to_json()?,
         Form::Markdown => suite::markdown::render(&visible()?),

@@ -125,7 +125,7 @@ settings! {
 
     /// Ranks: a number, `gpu` (one per GPU) or `cpu` (one per core)
     "--nproc-per-node" world_size: Option<usize>, {
-        heading: "Engine", placeholder: "N|gpu|cpu", reduction: Keep,
+        heading: "Engine", placeholder: "N|gpu|cpu", alias: "world-size", reduction: Keep,
         default_words: "on CUDA one per GPU, otherwise 2",
         words: Some(ranks),
         check: up_to::<MOST, _>,

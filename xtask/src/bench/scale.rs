@@ -112,7 +112,7 @@ fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
         std::thread::sleep(Duration::from_millis(1));
     };
     let time = started.elapsed();
-    ensure!(status.success(), "zprobe diagnose failed; see the messages above");
+    ensure!(status.success(), "zprobe show failed; see the messages above");
     let said = scratch.read("stdout.log")?;
     Ok((time, peak_rss, said.lines().next().unwrap_or_default().to_owned()))
 }

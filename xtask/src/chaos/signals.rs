@@ -195,7 +195,7 @@ fn finished(case: &Case) -> Result<usize> {
     Ok(count)
 }
 
-/// Checks that `zprobe diagnose` reads the traces and comes to the same exit code, and that
+/// Checks that `zprobe show` reads the traces and comes to the same exit code, and that
 /// `report.json` follows its schema.
 fn readable(case: &Case, code: Option<i64>) -> Result<()> {
     let run = case.dir.join("run");

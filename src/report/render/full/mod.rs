@@ -1,15 +1,17 @@
 //! The document for a terminal: verdict first, then the reasons, then the facts.
 
+mod brief;
 mod page;
 
 use std::fmt::Write as _;
 
 use anstyle::Style;
 
+pub(super) use self::brief::render as brief;
 pub(super) use self::page::Page;
 use self::page::{BOLD, DIM, verdict_style};
 use super::Report;
-use crate::report::document::{Block, Document, Fact, Matrix, RankGroup};
+use crate::report::document::{Block, Document, Fact, Matrix, RankGroup, Section};
 use crate::report::words::one_line;
 use crate::report::{Finding, Severity, Verdict};
 use crate::visible::Visible;
@@ -34,16 +36,17 @@ pub(super) fn render(report: &Visible<Report>, width: usize) -> serde_json::Resu
     for finding in document.findings {
         page.finding(finding);
     }
-    for section in document.sections.iter().filter(|section| !section.is_detail) {
-        page.section(&section.title);
-        for block in &section.blocks {
-            page.block(block);
-        }
-    }
+    document.sections.iter().filter(|it| !it.is_detail).for_each(|section| page.whole(section));
     Ok(page.into_text())
 }
 
 impl Page {
+    /// Writes a section with its title.
+    fn whole(&mut self, section: &Section<'_>) {
+        self.section(&section.title);
+        section.blocks.iter().for_each(|block| self.block(block));
+    }
+
     /// Writes a finding with everything that is known of it.
     pub fn finding(&mut self, finding: &Finding) {
         let style = match finding.severity {

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use crate::report::Verdict;
-use crate::report::document::Table;
+use crate::report::document::{Cell, Table};
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -83,7 +83,8 @@ impl Page {
     pub fn indented(&mut self, table: &Table) -> bool {
         let lines: Vec<String> =
             lines(table, None).into_iter().map(|line| format!("    {line}")).collect();
-        let fits = lines.iter().all(|line| line.trim_end().chars().count() <= self.width);
+        let columns = |line: &String| textwrap::core::display_width(line.trim_end());
+        let fits = lines.iter().all(|line| columns(line) <= self.width);
         if fits {
             self.text.extend(lines);
         }
@@ -102,7 +103,11 @@ impl std::fmt::Write for Page {
 fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
     let mut grid = comfy_table::Table::new();
     grid.load_style(presets::NOTHING).set_header(&table.head);
-    grid.add_rows(table.rows.iter().map(|row| row.iter().map(|cell| &cell.text)));
+    let marked = |(index, cell): (usize, &Cell)| match cell.is_wrong && index >= table.left {
+        true => format!("[{}]", cell.text),
+        false => cell.text.clone(),
+    };
+    grid.add_rows(table.rows.iter().map(|row| row.iter().enumerate().map(marked)));
     if let Some(width) = width {
         grid.set_content_arrangement(ContentArrangement::Dynamic);
         grid.set_width(u16::try_from(width - 1).unwrap_or(u16::MAX));
@@ -111,7 +116,19 @@ fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
         let left = index < table.left;
         column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
     }
-    grid.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
+    let has_wrong = |row: &Vec<Cell>| row[table.left..].iter().any(|cell| cell.is_wrong);
+    let colour = table.rows.iter().any(has_wrong);
+    let line = |line: String| match colour {
+        true => format!(" {}\n", in_colour(line.trim_end())),
+        false => format!(" {}\n", line.trim_end()),
+    };
+    grid.lines().map(line).collect()
+}
+
+/// A line in which what stands in brackets has the colour of a finding.
+fn in_colour(line: &str) -> String {
+    let style = verdict_style(Verdict::Findings);
+    line.replace('[', &format!("{style}[")).replace(']', &format!("]{style:#}"))
 }
 
 #[cfg(test)]

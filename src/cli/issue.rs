@@ -1,11 +1,11 @@
-//! `zprobe report`: a bug report of a run, as an attachment.
+//! `zprobe issue`: a bug report of a run, as an attachment.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use bytesize::ByteSize;
 use zprobe::attachment::{
     Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
@@ -14,7 +14,7 @@ use zprobe::console::{print, say};
 use zprobe::doctor::Python;
 use zprobe::lab::limits::{examine, machine};
 use zprobe::lab::recorded::diagnosis;
-use zprobe::lab::store::{RUNS, recorded};
+use zprobe::lab::store::newest;
 use zprobe::redact::Private;
 use zprobe::report::{Exit, Report};
 use zprobe::spec::settings::size;
@@ -23,7 +23,7 @@ use zprobe::trace::trace_dirs;
 use super::interpreter::inside;
 use super::output::page;
 
-/// Arguments of `zprobe report`.
+/// Arguments of `zprobe issue`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
@@ -60,10 +60,7 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
-    let run_dir = match &args.run_dir {
-        Some(dir) => dir.clone(),
-        None => newest(Path::new(""))?,
-    };
+    let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, _) = diagnosis(&run_dir)?;
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
     let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
@@ -127,47 +124,4 @@ fn default_name(run_dir: &Path) -> PathBuf {
     let absolute = fs::canonicalize(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let name = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
     PathBuf::from(format!("zprobe-report-{name}.zip"))
-}
-
-/// The run below the directory `base` whose trace was written last.
-fn newest(base: &Path) -> Result<PathBuf> {
-    let newest = recorded(base)?.into_iter().next().map(|run| run.path);
-    newest.with_context(|| {
-        format!(
-            "no run is recorded here, in {RUNS}; record one with `zprobe run`, or name the directory of \
-             another"
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use zprobe::trace::TRACE_FILE;
-
-    use super::*;
-
-    #[test]
-    fn the_newest_run_is_the_one_whose_trace_was_written_last() {
-        let dir = tempfile::tempdir().unwrap();
-        let runs = dir.path().join(RUNS);
-        for (name, seconds) in [("b", 20), ("a", 30), ("c", 10)] {
-            fs::create_dir_all(runs.join(name)).unwrap();
-            let trace = fs::File::create(runs.join(name).join(TRACE_FILE)).unwrap();
-            trace.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
-        }
-        fs::create_dir(runs.join("d")).unwrap();
-        assert_eq!(newest(dir.path()).unwrap(), runs.join("a"));
-    }
-    #[test]
-    fn where_no_run_is_recorded_it_says_how_to_come_by_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = newest(dir.path()).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "no run is recorded here, in .zprobe/runs; record one with `zprobe run`, or name the \
-             directory of another"
-        );
-    }
 }

@@ -1,0 +1,26 @@
+//! `zprobe show`: the same report again from a recorded run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use zprobe::lab::recorded::diagnosis;
+use zprobe::lab::store::newest;
+use zprobe::report::Exit;
+
+use super::output::Output;
+
+/// Arguments of `zprobe show`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
+    run_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
+    let (report, trace) = diagnosis(&run_dir)?;
+    args.output.hand_out(&report, &trace, &run_dir, None)
+}
