@@ -32,6 +32,7 @@
 //! Dependencies point one way along the journey; `tests/journey.rs` checks it.
 
 pub mod adapters;
+pub mod answer;
 pub mod attachment;
 pub mod console;
 pub mod diagnose;

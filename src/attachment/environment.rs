@@ -4,11 +4,9 @@
 //! ranks ran is in the report.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use process_control::{ChildExt as _, Control as _};
-
+use crate::answer::output_within;
 use crate::doctor::{Attempt, Machine, Python};
 use crate::engines::{self, Package};
 use crate::redact::{Private, Redactor};
@@ -186,19 +184,13 @@ fn another(python: &Python, report: &Report) -> Option<String> {
 
 /// Standard output of an interpreter, or a few words on why there is none.
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
-    let asked = crate::python::command(interpreter)
+    let mut command = crate::python::command(interpreter);
+    command
         .args(arguments)
         // On a machine without a GPU, DeepSpeed would look for a compiler first.
         .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .and_then(|child| {
-            child.controlled_with_output().time_limit(limit).terminate_for_timeout().wait()
-        });
-    match asked {
+        .env("NO_COLOR", "1");
+    match output_within(&mut command, limit) {
         Ok(Some(output)) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout);
             anstream::adapter::strip_str(&text).to_string()

@@ -19,7 +19,7 @@ pub const EXIT_CODES: [&str; 5] = [
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Ask", &["run", "exec", "check", "preflight"]),
     ("Understand", &["show", "explain", "compare", "issue"]),
-    ("Search", &["sweep", "zoo", "list"]),
+    ("Search", &["sweep", "bisect", "zoo", "list"]),
     ("Set up", &["doctor", "provision", "clean", "completions", "man"]),
 ];
 

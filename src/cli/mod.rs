@@ -1,5 +1,6 @@
 //! The command line: arguments in, exit code out.
 
+mod bisect;
 mod check;
 mod clean;
 mod compare;
@@ -77,6 +78,8 @@ enum Command {
     /// Make the runs that standard input names, one after the other
     #[command(name = zprobe::lab::worker::COMMAND, hide = true)]
     Worker(worker::Args),
+    /// Find the first bad release, or the first good one
+    Bisect(Box<bisect::Args>),
     /// Remove recorded runs that are too old, too many or too large
     Clean(clean::Args),
     /// Say what this machine can run, and why not
@@ -146,6 +149,7 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Zoo(args) => zoo::main(&args),
         Command::Sweep(args) => sweep::main(&args),
         Command::Worker(args) => worker::main(&args),
+        Command::Bisect(args) => bisect::main(&args),
         Command::Clean(args) => clean::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Preflight(args) => preflight::main(*args),

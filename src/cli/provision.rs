@@ -22,10 +22,15 @@ pub fn main(args: &Args) -> Result<Exit> {
 
 /// The interpreter of an environment with these packages, with progress on standard error.
 pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
-    let packages = packages.iter().map(|text| pinned(text)).collect::<Result<Packages>>()?;
+    let packages = self::packages(packages)?;
     let line = Line::steps();
     let mut step = |step: &str| line.step(&format!("{packages}: {step}"));
     Ok(Cache::locate()?.provide(&packages, &Installer::find(), &mut step)?)
+}
+
+/// Packages with their versions.
+pub fn packages<'a>(words: impl IntoIterator<Item = &'a String>) -> Result<Packages> {
+    words.into_iter().map(|text| pinned(text)).collect()
 }
 
 /// Reads `name==version`.

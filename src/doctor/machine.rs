@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use nix::sys::utsname::uname;
-use process_control::{ChildExt as _, Control as _};
 
+use crate::answer::output_within;
 use crate::spec::Gpus;
 
 /// File in which the NVIDIA kernel module states its version.
@@ -102,19 +102,9 @@ fn available(meminfo: &str) -> Option<u64> {
 /// Names of GPUs as `nvidia-smi` lists them; none where there is no such program.
 fn driver() -> Result<Vec<String>, String> {
     let Ok(program) = which::which("nvidia-smi") else { return Ok(Vec::new()) };
-    let output = Command::new(program)
-        .args(["--query-gpu=name", "--format=csv,noheader"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .and_then(|child| {
-            child
-                .controlled_with_output()
-                .time_limit(NVIDIA_SMI_LIMIT)
-                .terminate_for_timeout()
-                .wait()
-        })
+    let mut command = Command::new(program);
+    command.args(["--query-gpu=name", "--format=csv,noheader"]);
+    let output = output_within(&mut command, NVIDIA_SMI_LIMIT)
         .map_err(|error| format!("nvidia-smi: {error}"))?
         .ok_or_else(|| format!("nvidia-smi: no answer within {} s", NVIDIA_SMI_LIMIT.as_secs()))?;
     let text = String::from_utf8_lossy(&output.stdout);

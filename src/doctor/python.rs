@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use process_control::{ChildExt as _, Control as _};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::answer::output_within;
 use crate::engines::{self, Package, TORCH};
 
 /// The script that collects the facts; it needs nothing but the interpreter. One of its lines is
@@ -176,19 +175,9 @@ fn answer<T: DeserializeOwned>(
 ) -> Result<T, NoAnswer> {
     let name = || python.display().to_string();
     let start = |cause| NoAnswer::Start { python: name(), cause };
-    let output = crate::python::command(python)
-        .args(["-c", script])
-        .args(arguments)
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(start)?
-        .controlled_with_output()
-        .time_limit(limit)
-        .terminate_for_timeout()
-        .wait()
+    let mut command = crate::python::command(python);
+    command.args(["-c", script]).args(arguments).env("OMP_NUM_THREADS", "1");
+    let output = output_within(&mut command, limit)
         .map_err(start)?
         .ok_or_else(|| NoAnswer::Late { python: name(), seconds: limit.as_secs() })?;
     serde_json::from_slice(&output.stdout).map_err(|_| {

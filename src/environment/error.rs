@@ -40,6 +40,14 @@ pub enum ProvisionError {
         /// Error of the operating system.
         cause: io::Error,
     },
+    /// The package index does not say which releases there are.
+    #[error("no releases of {package} are known: {said}; check the name and the network")]
+    NoReleases {
+        /// The package.
+        package: String,
+        /// Last error of the tool.
+        said: String,
+    },
     /// The recipe, which holds the facts about releases, cannot be read.
     #[error("src/environment/recipe.toml, as built into this program: {0}")]
     Recipe(Box<toml::de::Error>),

@@ -57,6 +57,24 @@ impl Installer {
         }
     }
 
+    /// The command that lists the releases of a package, as `pip index versions` does.
+    pub fn list(&self, package: &str) -> Command {
+        let mut command = match self {
+            Self::Uv { program } => {
+                let mut command = Command::new(program);
+                command.args(["tool", "run", "pip"]);
+                command
+            }
+            Self::Pip => {
+                let mut command = Command::new("python3");
+                command.args(["-m", "pip"]);
+                command
+            }
+        };
+        command.args(["index", "versions", package]);
+        command
+    }
+
     /// The command that installs into the environment whose interpreter is `python`.
     pub fn install(&self, python: &Path, stage: &Stage) -> Command {
         let mut command = match self {

@@ -10,6 +10,7 @@ mod error;
 mod installer;
 mod packages;
 mod recipe;
+mod releases;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -23,6 +24,8 @@ use etcetera::BaseStrategy as _;
 pub use error::{Failure, ProvisionError};
 pub use installer::Installer;
 pub use packages::Packages;
+pub use releases::releases;
+
 use recipe::Plan;
 
 /// The mark of a complete environment; it holds the plan.

@@ -5,6 +5,7 @@
 //! - [`compare`]: two runs side by side.
 //! - [`check`]: a suite of probes for a CI.
 //! - [`sweep`]: one engine over the lattice of its configurations.
+//! - [`bisect`]: the first release in which a run shows a finding.
 //! - [`zoo`]: known bugs on the releases that have them, and on those that do not.
 //!
 //! All of them have their runs made in one way. A `queue::Queue` starts them, and alone decides when no more
@@ -17,6 +18,7 @@
 //! `zprobe run`, which it has the command line read.
 
 pub mod agents;
+pub mod bisect;
 pub mod check;
 pub mod compare;
 pub mod cuda;

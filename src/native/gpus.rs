@@ -2,12 +2,11 @@
 //! CUDA.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use process_control::{ChildExt as _, Control as _};
-
 use super::Libtorch;
+use crate::answer::output_within;
 use crate::launch::library_path;
 use crate::spec::Gpus;
 use crate::trace::contract::GPUS;
@@ -51,15 +50,8 @@ fn ask(program: &Path, libtorch: &Libtorch) -> Result<Gpus, String> {
     };
     let failed = |cause: std::io::Error| format!("cannot start {name}: {cause}");
     let mut command = Command::new(program);
-    command.arg(GPUS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.envs(library_path(&directories));
-    let output = command
-        .spawn()
-        .map_err(failed)?
-        .controlled_with_output()
-        .time_limit(LIMIT)
-        .terminate_for_timeout()
-        .wait()
+    command.arg(GPUS).envs(library_path(&directories));
+    let output = output_within(&mut command, LIMIT)
         .map_err(failed)?
         .ok_or_else(|| format!("{name} gave no answer within {} s", LIMIT.as_secs()))?;
     serde_json::from_slice(&output.stdout).map_err(|_| {

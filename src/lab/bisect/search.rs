@@ -1,0 +1,140 @@
+//! The search for the first new release: which releases to try next, and when the answer is known.
+//!
+//! The releases are in order, the old end first. Some cannot be tested: they are skipped, and the answer then
+//! names all among which the first new one is. As `git bisect` does it, but with several trials at a time.
+
+use std::ops::RangeInclusive;
+
+/// Result of the trial of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// As the old end.
+    Old,
+    /// As the new end.
+    New,
+    /// Without a result: the release could not be tested.
+    Skipped,
+}
+
+/// A search as far as it is.
+#[derive(Clone, Debug)]
+pub struct Search {
+    marks: Vec<Option<Mark>>,
+}
+
+impl Search {
+    /// A search among so many releases, of which none is tried yet.
+    pub fn new(releases: usize) -> Self {
+        Self { marks: vec![None; releases] }
+    }
+
+    /// Takes note of a trial.
+    pub fn mark(&mut self, release: usize, mark: Mark) {
+        self.marks[release] = Some(mark);
+    }
+
+    /// Releases to try next, at most so many, spread evenly over those that are open; none if the answer is
+    /// known. The two ends come first.
+    pub fn next(&self, most: usize) -> Vec<usize> {
+        let last = self.marks.len() - 1;
+        let ends: Vec<usize> =
+            [0, last].into_iter().filter(|&end| self.marks[end].is_none()).collect();
+        if !ends.is_empty() {
+            return ends;
+        }
+        let Some(answer) = self.among() else { return Vec::new() };
+        let open: Vec<usize> = answer.filter(|&it| self.marks[it].is_none()).collect();
+        let count = most.min(open.len());
+        (1..=count).map(|nth| open[nth * open.len() / (count + 1)]).collect()
+    }
+
+    /// Releases among which the first new one is: those behind the last old one, up to a new one. None if an
+    /// end is not what it has to be.
+    pub fn among(&self) -> Option<RangeInclusive<usize>> {
+        let new = self.marks.iter().position(|mark| *mark == Some(Mark::New))?;
+        let old = self.marks[..new].iter().rposition(|mark| *mark == Some(Mark::Old))?;
+        Some(old + 1..=new)
+    }
+
+    /// Releases that are as the old end although they come behind a new one.
+    pub fn old_again(&self) -> Vec<usize> {
+        let new = self.marks.iter().position(|mark| *mark == Some(Mark::New));
+        let behind = new.unwrap_or(self.marks.len())..self.marks.len();
+        behind.filter(|&it| self.marks[it] == Some(Mark::Old)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Searches among releases of which these are what they are; returns the answer and the number of trials.
+    fn search(truth: &[Mark], most: usize) -> (Option<RangeInclusive<usize>>, usize) {
+        let mut search = Search::new(truth.len());
+        let mut trials = 0;
+        loop {
+            let next = search.next(most);
+            if next.is_empty() {
+                return (search.among(), trials);
+            }
+            for release in next {
+                assert!(search.marks[release].is_none(), "tried twice: {release}");
+                search.mark(release, truth[release]);
+                trials += 1;
+            }
+        }
+    }
+
+    fn releases(count: usize, first_new: usize) -> Vec<Mark> {
+        (0..count).map(|at| if at < first_new { Mark::Old } else { Mark::New }).collect()
+    }
+
+    #[test]
+    fn the_first_new_release_is_found_with_few_trials() {
+        for count in 2..40 {
+            for first_new in 1..count {
+                for most in 1..4 {
+                    let (answer, trials) = search(&releases(count, first_new), most);
+                    assert_eq!(answer, Some(first_new..=first_new), "{count}, {first_new}");
+                    let halvings = usize::BITS - (count - 1).leading_zeros();
+                    assert!(trials <= 2 + most * halvings as usize, "{count}: {trials}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_tested_is_named_where_it_matters_and_only_there() {
+        let mut truth = releases(12, 7);
+        truth[6] = Mark::Skipped;
+        truth[7] = Mark::Skipped;
+        truth[2] = Mark::Skipped;
+        for most in 1..4 {
+            assert_eq!(search(&truth, most).0, Some(6..=8));
+        }
+        // All that lies between the ends cannot be tested.
+        let mut truth = vec![Mark::Skipped; 5];
+        truth[0] = Mark::Old;
+        truth[4] = Mark::New;
+        assert_eq!(search(&truth, 2), (Some(1..=4), 5));
+    }
+
+    #[test]
+    fn an_end_that_is_not_what_it_has_to_be_ends_the_search() {
+        for ends in [[Mark::New, Mark::New], [Mark::Old, Mark::Old], [Mark::Skipped, Mark::New]] {
+            let mut truth = releases(9, 4);
+            (truth[0], truth[8]) = (ends[0], ends[1]);
+            let answer = search(&truth, 1);
+            assert!(answer.1 <= 2 || answer.0.is_none(), "{ends:?}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_release_that_is_old_again_is_known() {
+        let mut search = Search::new(4);
+        for (at, mark) in [Mark::Old, Mark::New, Mark::Old, Mark::New].into_iter().enumerate() {
+            search.mark(at, mark);
+        }
+        assert_eq!((search.among(), search.old_again()), (Some(1..=1), vec![2]));
+    }
+}
