@@ -240,10 +240,13 @@ impl Trials<'_> {
         chosen: &[usize],
         all: &[Version],
     ) -> Vec<Result<Result<Report>, NotStarted>> {
+        // Each round has workers of its own, whose directories must be new.
+        let round = chosen.first().map(|at| all[*at].to_string()).unwrap_or_default();
+        let worker = |number| Worker::new(self.out.join(format!("worker-{round}-{number}")));
         let label = |at: &usize| format!("{} {}", self.question.package, all[*at]);
         queue.all(
             chosen,
-            (self.question.jobs, |number| Worker::new(self.out.join(format!("worker-{number}")))),
+            (self.question.jobs, worker),
             |_, at| label(at),
             |worker, at| {
                 let report = self.report(worker, &all[*at], &|step| {
