@@ -1,5 +1,7 @@
 //! `zprobe bisect`: the first release of a package that shows a finding, or the first that no longer does.
 
+pub mod step;
+
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -21,17 +23,21 @@ const TORCH: &str = "torch==2.11.0";
 
 /// Arguments of `zprobe bisect`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    step: Option<Step>,
+
     /// Directory of a recorded run that shows the finding [default: the settings below make the run]
     run_dir: Option<PathBuf>,
 
     /// Package whose releases are tried, for example deepspeed
-    #[arg(long, value_name = "NAME")]
-    package: String,
+    #[arg(long, value_name = "NAME", required = true)]
+    package: Option<String>,
 
     /// A release without the finding
-    #[arg(long, value_name = "VERSION")]
-    good: Version,
+    #[arg(long, value_name = "VERSION", required = true)]
+    good: Option<Version>,
 
     /// A release with the finding [default: the one that the recorded run had]
     #[arg(long, value_name = "VERSION")]
@@ -71,7 +77,16 @@ pub struct Args {
     request: SpecRequest,
 }
 
+#[derive(clap::Subcommand)]
+enum Step {
+    /// Make one run for `git bisect run`: exit with 0 if it is good, 1 if bad, 125 if it tells nothing
+    Step(Box<step::Args>),
+}
+
 pub fn main(args: &Args) -> Result<Exit> {
+    if let Some(Step::Step(args)) = &args.step {
+        return step::main(args);
+    }
     refuse_launcher("bisect")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
@@ -85,24 +100,26 @@ pub fn main(args: &Args) -> Result<Exit> {
 
 impl Args {
     fn question(&self) -> Result<Question> {
+        let package = self.package.clone().context("--package is missing")?;
+        let good = self.good.clone().context("--good is missing")?;
         let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
         let report = recorded.as_ref().map(|(report, _)| report);
         let spec = match report {
             Some(report) => report.run.spec.clone(),
             None => self.request.clone().resolve()?,
         };
-        self.refuse(&spec)?;
+        refuse(&package, &spec)?;
         let bad = match (&self.bad, report) {
             (Some(bad), _) => bad.clone(),
-            (None, Some(report)) => version(report, &self.package)?,
+            (None, Some(report)) => version(report, &package)?,
             (None, None) => {
                 anyhow::bail!("--bad is missing: name a release that shows the finding")
             }
         };
         ensure!(
-            self.fixed == (bad < self.good),
+            self.fixed == (bad < good),
             "--good {} and --bad {bad}: {}",
-            self.good,
+            good,
             if self.fixed {
                 "with --fixed the bad release is the older one"
             } else {
@@ -115,9 +132,9 @@ impl Args {
         });
         Ok(Question {
             order: Order { spec, ranks: Ranks::Cold(PathBuf::new()), repeats: self.repeat },
-            package: self.package.clone(),
-            beside: self.beside()?,
-            good: self.good.clone(),
+            beside: self.beside(&package)?,
+            package,
+            good,
             bad,
             signature: signature.transpose()?,
             jobs: self.jobs,
@@ -125,37 +142,36 @@ impl Args {
         })
     }
 
-    /// Refuses runs that no release of the package has a part in.
-    fn refuse(&self, spec: &RunSpec) -> Result<()> {
-        let engine = spec.engine();
-        ensure!(
-            spec.script().is_none(),
-            "a run of your own script cannot be made again here; bisect the same engine with \
-             `zprobe bisect --engine`"
-        );
-        let needs = engines::of(engine).python.as_ref();
-        let modules: Vec<&str> =
-            needs.iter().flat_map(|it| it.packages()).map(|package| package.module).collect();
-        ensure!(
-            modules.contains(&self.package.as_str()),
-            "--package {}: the {engine} engine does not use it; {}",
-            self.package,
-            match modules.as_slice() {
-                [] => "name an engine with --engine".to_owned(),
-                all => format!("it uses {}", all.join(" and ")),
-            }
-        );
-        ensure!(spec.device == Device::Cpu, "releases are tried on the CPU; leave --device out");
-        Ok(())
-    }
-
     /// Packages that stay the same.
-    fn beside(&self) -> Result<Packages> {
+    fn beside(&self, package: &str) -> Result<Packages> {
         let names_torch =
-            self.package == "torch" || self.with.iter().any(|text| text.starts_with("torch=="));
+            package == "torch" || self.with.iter().any(|text| text.starts_with("torch=="));
         let torch = (!names_torch).then(|| TORCH.to_owned());
         provision::packages(torch.iter().chain(&self.with))
     }
+}
+
+/// Refuses runs that no release of the package has a part in.
+fn refuse(package: &str, spec: &RunSpec) -> Result<()> {
+    let engine = spec.engine();
+    ensure!(
+        spec.script().is_none(),
+        "a run of your own script cannot be made again here; bisect the same engine with \
+         `zprobe bisect --engine`"
+    );
+    let needs = engines::of(engine).python.as_ref();
+    let modules: Vec<&str> =
+        needs.iter().flat_map(|it| it.packages()).map(|it| it.module).collect();
+    ensure!(
+        modules.contains(&package),
+        "--package {package}: the {engine} engine does not use it; {}",
+        match modules.as_slice() {
+            [] => "name an engine with --engine".to_owned(),
+            all => format!("it uses {}", all.join(" and ")),
+        }
+    );
+    ensure!(spec.device == Device::Cpu, "releases are tried on the CPU; leave --device out");
+    Ok(())
 }
 
 /// The version of a package in a recorded run, without the name of its build.

@@ -104,6 +104,7 @@ pub fn main() -> ExitCode {
     let everything = std::thread::Builder::new().stack_size(STACK).spawn(run_command_line);
     match everything.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
+        Ok(Err(_)) if is_step() => bisect::step::ABORT.into(),
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         // No thread could be started: the stack of this one has to do.
         Err(_) => run_command_line(),
@@ -123,7 +124,16 @@ fn run_command_line() -> ExitCode {
         console::error(&format!("{error:#}"));
         Exit::NothingRan
     });
-    exit.into()
+    // To `git bisect run` this code would mean a bad commit.
+    if exit == Exit::NothingRan && is_step() { bisect::step::ABORT.into() } else { exit.into() }
+}
+
+/// True if this is a step of `git bisect run`.
+fn is_step() -> bool {
+    let mut words =
+        std::env::args_os().skip(1).filter(|word| !word.to_string_lossy().starts_with('-'));
+    words.next().is_some_and(|word| word == "bisect")
+        && words.next().is_some_and(|word| word == "step")
 }
 
 /// The command of the command line, with a configuration file below it.

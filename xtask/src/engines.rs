@@ -72,6 +72,24 @@ impl Environments {
                 .args(["zoo", row, "--release", release, "--out"])
                 .arg(self.runs()?))?;
         }
+        self.bisect()
+    }
+
+    /// Searches two releases, of which the second is without the bug.
+    fn bisect(&self) -> Result<()> {
+        let output = self
+            .zprobe()?
+            .args(["bisect", "--engine", "deepspeed", "--stage", "1", "--ga", "4", "--fixed"])
+            .args(["--package", "deepspeed", "--bad", "0.18.9", "--good", "0.19.0", "--out"])
+            .arg(self.runs()?)
+            .stderr(Stdio::inherit())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success()
+                && said.starts_with("deepspeed 0.19.0 is the first release without ZP101"),
+            "zprobe bisect did not find 0.19.0: {said}"
+        );
         Ok(())
     }
 

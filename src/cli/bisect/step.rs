@@ -1,0 +1,101 @@
+//! `zprobe bisect step`: one run for `git bisect run`, which goes by its exit code.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use zprobe::console::say;
+use zprobe::diagnose::rules;
+use zprobe::lab::bisect::{Seen, Signature};
+use zprobe::lab::order::{Order, Ranks};
+use zprobe::lab::recorded::diagnosis;
+use zprobe::lab::run::record;
+use zprobe::lab::store::{self, run_id};
+use zprobe::report::Exit;
+use zprobe::spec::SpecRequest;
+use zprobe::zoo::got;
+
+use crate::cli::interpreter::Python;
+use crate::cli::nodes::refuse_launcher;
+
+/// Exit code that makes `git bisect run` skip a commit.
+const SKIP: Exit = Exit::OfCommand(125);
+
+/// Exit code that ends `git bisect run`: any smaller one would call the commit bad.
+pub const ABORT: Exit = Exit::OfCommand(128);
+
+/// Arguments of `zprobe bisect step`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory of a recorded run that shows the finding: bad is the same rule with the same weights
+    /// [default: bad is any finding, or that of --code]
+    run_dir: Option<PathBuf>,
+
+    /// Rule that makes a commit bad
+    #[arg(long, value_name = "CODE", conflicts_with = "run_dir")]
+    code: Option<String>,
+
+    /// Call a commit good that shows the finding, and bad if it does not: for the first good one
+    #[arg(long)]
+    fixed: bool,
+
+    /// Make the run so many times, where chance has a hand in the finding
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: usize,
+
+    /// Directory for the run [default: a new one under .zprobe/bisect]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    #[command(flatten)]
+    python: Python,
+
+    #[command(flatten)]
+    request: SpecRequest,
+}
+
+/// Makes the run. Whatever keeps it from being made ends the bisection: the same would happen at the next
+/// commit.
+pub fn main(args: &Args) -> Result<Exit> {
+    refuse_launcher("bisect step")?;
+    ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
+    let code = args.code.as_deref().map(|code| {
+        rules::find(code)
+            .with_context(|| format!("--code {code}: no such rule; see `zprobe list rules`"))
+    });
+    let code = code.transpose()?;
+    let recorded = args.run_dir.as_deref().map(diagnosis).transpose()?;
+    let signature = match &recorded {
+        Some((report, _)) => {
+            Some(Signature::of(report).context("the recorded run has no finding")?)
+        }
+        None => None,
+    };
+    let spec = match recorded {
+        Some((report, _)) => report.run.spec,
+        None => args.request.clone().resolve()?,
+    };
+    ensure!(spec.script().is_none(), "a run of your own script cannot be made again here");
+    let python = args.python.choose();
+    python.must_have(spec.engine())?;
+    let order = Order { spec, ranks: Ranks::Cold(python.path), repeats: args.repeat };
+    let order = if args.repeat > 1 { order.warm() } else { order };
+    let out = args.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
+    let (report, _) = record(&order, &run_id(), &out, None)?;
+    let seen = match (&signature, code) {
+        (Some(signature), _) => signature.seen_in(&report),
+        (None, Some(rule)) if report.findings.iter().any(|it| it.code == rule.code) => Seen::Same,
+        (None, code) => match report.exit() {
+            Exit::Clean => Seen::Absent,
+            Exit::Findings if code.is_some() => Seen::Absent,
+            Exit::Findings => Seen::Same,
+            _ => Seen::Unclear(got(&report)),
+        },
+    };
+    let (exit, word) = match (&seen, args.fixed) {
+        (Seen::Unclear(_), _) => (SKIP, "skip"),
+        (Seen::Same, false) | (Seen::Absent, true) => (Exit::Findings, "bad"),
+        (Seen::Absent, false) | (Seen::Same, true) => (Exit::Clean, "good"),
+    };
+    say(format_args!("{word}: {}; recorded in {}", got(&report), out.display()));
+    Ok(exit)
+}

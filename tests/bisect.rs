@@ -1,0 +1,61 @@
+//! `zprobe bisect`: the requests that it refuses, and the exit codes of a step of `git bisect run`. Needs no
+//! engine: a program stands in for a Python that has one. `cargo xtask test` bisects real releases.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn bisect(dir: &TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ZPROBE_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg("bisect").args(args).current_dir(dir.path()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_search_that_cannot_be_made_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let ends = ["--good", "0.18.4", "--bad", "0.18.9"];
+    let leak = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/traces/boundary-leak");
+    for (args, message) in [
+        (&["--package", "deepspeed"][..], "name an engine with --engine"),
+        (&["--package", "numpy", "--engine", "deepspeed"], "it uses torch and deepspeed"),
+        (&["--package", "deepspeed", "--engine", "deepspeed", "--fixed"], "is the older one"),
+        (&["--package", "deepspeed", "--engine", "deepspeed", "--jobs", "0"], "--jobs 0"),
+        (&["--package", "deepspeed", leak], "the native engine does not use it"),
+    ] {
+        let output = bisect(&dir, &[args, &ends].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(said(&output).contains(message), "{args:?}: {}", said(&output));
+    }
+    let output = bisect(&dir, &["--engine", "deepspeed"]);
+    assert!(said(&output).contains("--package <NAME>"), "{}", said(&output));
+}
+
+#[test]
+fn a_step_that_tells_nothing_is_skipped_and_an_error_ends_the_bisection() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ranks/swept.py");
+    let step = |args: &[&str]| bisect(&dir, &[&["step", "--engine", "ddp"], args].concat());
+    for (args, code) in [
+        // Crashed, and inconclusive.
+        (&["--python", python, "--repeat", "2", "--ga", "1"][..], 125),
+        (&["--python", python, "--repeat", "2", "--ga", "2"], 125),
+        (&["--python", "/does/not/exist"], 128),
+        (&["--python", python, "--code", "ZP000"], 128),
+        (&["--no-such-flag"], 128),
+    ] {
+        let output = step(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
+    }
+    assert_eq!(bisect(&dir, &["step", "--help"]).status.code(), Some(0));
+}
