@@ -13,6 +13,7 @@ use zprobe::report::{Exit, Form, Verdict};
 use zprobe::spec::settings::{self, Description};
 use zprobe::spec::{Engine, Fault};
 use zprobe::trace::Trace;
+use zprobe::zoo::{Expectation, registry};
 
 /// Sections of a rule's page, in order.
 const SECTIONS: [&str; 4] =
@@ -283,4 +284,19 @@ fn the_first_sentence_of_every_comment_names_its_object() {
         }
     }
     assert!(nameless.is_empty(), "{}", nameless.join("\n"));
+}
+
+#[test]
+fn a_rule_that_a_known_bug_leads_to_has_real_cases() {
+    for row in registry::rows() {
+        let expected = row.releases.iter().filter_map(|release| match &release.expect {
+            Expectation::Finding(code) => Some(*code),
+            Expectation::Crash { finding, .. } => *finding,
+            Expectation::Clean => None,
+        });
+        for code in expected {
+            let rule = rules::find(&code).unwrap();
+            assert!(!rule.doc.contains("None known"), "{code}: see zprobe zoo {}", row.name);
+        }
+    }
 }
