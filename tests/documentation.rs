@@ -244,20 +244,6 @@ fn every_table_of_exit_codes_has_all_of_them_and_no_other() {
     assert!(tables > 0, "no page has a table of exit codes");
 }
 
-#[test]
-fn files_that_pages_point_to_exist() {
-    let pages = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/journey.md"];
-    for page in pages {
-        let dir = Path::new(page).parent().unwrap();
-        for target in read(page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            if !file.is_empty() && !file.contains("://") {
-                assert!(root().join(dir).join(file).exists(), "{page} points to {target}");
-            }
-        }
-    }
-}
-
 /// Words with which a first sentence does not name its object.
 const NO_OBJECT: &[&str] =
     &["What", "Whether", "How", "Which", "Where", "Who", "Whose", "Why", "When", "It", "They"];

@@ -7,6 +7,8 @@ mod compare;
 mod completions;
 mod config;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod exec;
 mod explain;
 mod flags;

@@ -105,9 +105,13 @@ impl Environments {
 
     /// The command `zprobe`, with this cache for its environments.
     pub fn zprobe(&self) -> Result<Command> {
-        let mut command = Command::new(workspace::zprobe()?);
+        Ok(self.apply(Command::new(workspace::zprobe()?)))
+    }
+
+    /// A command whose zprobe has this cache for its environments, and uv to make them.
+    pub fn apply(&self, mut command: Command) -> Command {
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
-        Ok(command)
+        command
     }
 }
 

@@ -26,7 +26,7 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(15);
+    let mut steps = Steps::new(16);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
@@ -81,6 +81,10 @@ pub fn test(full: bool) -> Result<()> {
                 cargo::run(tests)?;
             }
             Ok(())
+        })?;
+        steps.step(&format!("pages as they are on the screen, with {}", runner.name()), || {
+            let tests = runner.ignored_tests(&format!("{EVERYTHING} --test screens"))?;
+            cargo::run(engines.apply(libtorch.apply(tests)))
         })?;
         runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
         steps.step("known bugs of real releases", || engines.zoo(full))

@@ -1,0 +1,135 @@
+//! The place where a reader types: a directory with environments, and a terminal of 80 columns.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::{env, fs};
+
+use tempfile::TempDir;
+
+use super::page::Installed;
+
+/// Columns of the terminal.
+const COLUMNS: u16 = 80;
+
+/// Rows of the terminal: more than any sample has, so that nothing scrolls away.
+const ROWS: u16 = 2_000;
+
+/// torch beside every engine.
+const TORCH: &str = "torch==2.11.0";
+
+/// A directory of one reader.
+pub struct Place {
+    dir: TempDir,
+    engines: Vec<PathBuf>,
+}
+
+/// End of a command on the terminal.
+pub struct Screen {
+    /// Lines on the terminal, without spaces at their ends.
+    pub text: String,
+    /// Exit code of the command.
+    pub code: i32,
+}
+
+impl Place {
+    /// An empty directory, but for the programs in `target/release`, as in a checkout.
+    pub fn new() -> Self {
+        let place = Self { dir: TempDir::new().unwrap(), engines: Vec::new() };
+        let target = place.dir.path().join("target");
+        fs::create_dir(&target).unwrap();
+        std::os::unix::fs::symlink(programs(), target.join("release")).unwrap();
+        place
+    }
+
+    /// Puts environments with these engines here, and takes away those that were here.
+    pub fn have(&mut self, engines: &[Installed]) {
+        for old in self.engines.drain(..) {
+            fs::remove_file(old).unwrap();
+        }
+        for Installed { package, dir } in engines {
+            let link = self.dir.path().join(dir);
+            std::os::unix::fs::symlink(environment(package), &link).unwrap();
+            self.engines.push(link);
+        }
+    }
+
+    /// Writes a file.
+    pub fn write(&self, path: &Path, text: &str) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Types a command, and waits for its end.
+    pub fn type_in(&self, command: &str) -> Screen {
+        let script = format!("stty rows {ROWS} cols {COLUMNS}; {command}");
+        let Output { stdout, status, .. } = clean("script")
+            .args(["-qec", &script, "/dev/null"])
+            .env("TERM", "xterm-256color")
+            .env("SHELL", "/bin/sh")
+            // On the CPU even where there is a GPU: pages without a GPU say so of the CPU.
+            .env("ZPROBE_DEVICE", "cpu")
+            .current_dir(self.dir.path())
+            .output()
+            .expect("script(1) of util-linux gives a program a terminal");
+        let text = self.without_place(&shown(&stdout));
+        Screen { text, code: status.code().expect("script ends by itself") }
+    }
+
+    /// The text with the paths of this directory and of the repository taken out.
+    fn without_place(&self, text: &str) -> String {
+        let real = fs::canonicalize(self.dir.path()).unwrap();
+        // The programs are those of this repository.
+        [real.as_path(), Path::new(env!("CARGO_MANIFEST_DIR"))]
+            .iter()
+            .fold(text.to_owned(), |text, dir| text.replace(&format!("{}/", dir.display()), ""))
+    }
+}
+
+/// The lines that a terminal shows in the end of what was written to it.
+fn shown(written: &[u8]) -> String {
+    let size = |number| std::num::NonZeroU16::new(number).unwrap();
+    let mut terminal = vt100::Parser::new(size(ROWS), size(COLUMNS), 0);
+    terminal.process(written);
+    let text = terminal.screen().contents();
+    let lines = text.trim_end().lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+/// Directory of the programs under test.
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_zprobe")).parent().unwrap().to_owned()
+}
+
+/// The directory of an environment with this engine, made if it is not there.
+fn environment(package: &str) -> PathBuf {
+    let mut command = clean(env!("CARGO_BIN_EXE_zprobe"));
+    let output = command.args(["provision", TORCH, package]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "no environment with {package}: {said}");
+    let python = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    python.ancestors().nth(2).expect("bin/python of an environment").to_owned()
+}
+
+/// A program with zprobe on its path, in whose environment nothing else chooses what zprobe does.
+fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        let chooses = text.starts_with("ZPROBE_") && text != "ZPROBE_CACHE_DIR";
+        let colours = text.starts_with("CLICOLOR") || text.ends_with("_COLOR");
+        let finds = ["VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "CI"].contains(&&*text);
+        if chooses || colours || finds || text.starts_with("GITHUB_") {
+            command.env_remove(&name);
+        }
+    }
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let path = [programs()].into_iter().chain(env::split_paths(&inherited));
+    command.env("PATH", env::join_paths(path).unwrap()).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_line_that_was_erased_is_not_shown() {
+    assert_eq!(shown(b"one  \r\nspinner\r\x1b[2Ktwo\r\n\r\n"), "one\ntwo\n");
+}
