@@ -1,6 +1,6 @@
 //! Commands of Python interpreters, whose answers the working directory cannot change.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The command of an interpreter, which starts in a directory where nobody but the administrator
@@ -14,6 +14,19 @@ pub fn command(interpreter: &Path) -> Command {
     let mut command = Command::new(absolute.as_deref().unwrap_or(interpreter));
     command.current_dir("/");
     command
+}
+
+/// The interpreter of the virtual environment that this zprobe is installed in, if it is in one.
+pub fn own() -> Option<PathBuf> {
+    // Links are followed: pipx and uv put one on PATH, and the program elsewhere.
+    beside(&std::env::current_exe().ok()?)
+}
+
+/// The interpreter of the virtual environment that a program is installed in, if it is in one.
+fn beside(program: &Path) -> Option<PathBuf> {
+    let bin = program.parent()?;
+    let is_environment = bin.parent()?.join("pyvenv.cfg").is_file();
+    Some(bin.join("python")).filter(|python| is_environment && python.is_file())
 }
 
 #[cfg(test)]
@@ -35,5 +48,18 @@ mod tests {
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "/\n", "{interpreter:?}");
         }
         assert!(command(Path::new("true")).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_program_has_an_interpreter_of_its_own_in_a_virtual_environment_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("python"), "").unwrap();
+        assert_eq!(beside(&bin.join("zprobe")), None);
+        fs::write(dir.path().join("pyvenv.cfg"), "").unwrap();
+        assert_eq!(beside(&bin.join("zprobe")), Some(bin.join("python")));
+        fs::remove_file(bin.join("python")).unwrap();
+        assert_eq!(beside(&bin.join("zprobe")), None);
     }
 }

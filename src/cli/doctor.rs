@@ -28,10 +28,11 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<Exit> {
     let chosen = args.python.choose();
-    let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout))?;
+    let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
-        machine.cuda = Some(Found::native(has_torch.then_some(&*chosen.path))?.gpus().clone());
+        let found = Found::native(has_torch.then_some(&*chosen.path), &chosen.path)?;
+        machine.cuda = Some(found.gpus().clone());
     }
     let engines = engines(&machine, &python);
     let mut text = format!("Python {chosen}\n\nEngines\n");

@@ -1,28 +1,43 @@
 //! The Python that has the engines: which one is meant, why, and whether an engine is there at all.
 //!
 //! It is found as uv finds one: what is named, the active virtual environment, the active conda
-//! environment other than base, `.venv` here or above, and then what `PATH` has.
+//! environment other than base, the virtual environment that zprobe itself is installed in if torch is
+//! there, `.venv` here or above, and then what `PATH` has.
+//!
+//! The environment of zprobe itself counts for those who call it by its path, without activation. In one
+//! that was made for zprobe alone, as uvx and pipx make them, there is no torch: it is passed over, on
+//! `PATH` too, where uvx puts it first.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
 use zprobe::doctor::{NoAnswer, absent};
 use zprobe::engines::{self, Package};
+use zprobe::python;
 use zprobe::spec::Engine;
 
 /// Time that an interpreter may take to say which packages it has; it imports none of them, and
 /// needs seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The environment that zprobe is installed in, asked once.
+static OWN: LazyLock<Option<Own>> = LazyLock::new(|| {
+    let python = python::own()?;
+    let has_torch = absent(&python, &["torch"], PATIENCE).is_ok_and(|absent| absent.is_empty());
+    Some(Own { python, has_torch })
+});
+
 /// The flag that names an interpreter.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Python {
     /// Python that has the engine under test: an interpreter, a virtual environment, or its bin
-    /// directory [default: VIRTUAL_ENV, CONDA_PREFIX, .venv here or above, then python3 on PATH]
+    /// directory [default: VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if torch is there, .venv
+    /// here or above, then python3 on PATH]
     #[arg(
         long,
         value_name = "PATH",
@@ -41,7 +56,8 @@ impl Python {
     /// The interpreter that is meant.
     pub fn choose(&self) -> Chosen {
         let dir = std::env::current_dir().unwrap_or_default();
-        choose(self.python.as_deref(), &|name| std::env::var_os(name), &dir)
+        let own = || OWN.as_ref();
+        choose(self.python.as_deref(), &|name| std::env::var_os(name), &own, &dir)
     }
 }
 
@@ -117,8 +133,19 @@ pub fn inside(path: &Path) -> PathBuf {
     found.clone()
 }
 
+/// The virtual environment that zprobe is installed in.
+struct Own {
+    python: PathBuf,
+    has_torch: bool,
+}
+
 /// The first interpreter that is there, in the order that the head of this module gives.
-fn choose(named: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>, dir: &Path) -> Chosen {
+fn choose<'own>(
+    named: Option<&Path>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    own: &dyn Fn() -> Option<&'own Own>,
+    dir: &Path,
+) -> Chosen {
     if let Some(path) = named {
         let why = "named by --python, ZPROBE_PYTHON or the configuration file".to_owned();
         return Chosen { path: inside(path), why };
@@ -133,15 +160,25 @@ fn choose(named: Option<&Path>, variable: &dyn Fn(&str) -> Option<OsString>, dir
     let is_base =
         variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = || from_variable("CONDA_PREFIX").filter(|_| !is_base);
+    let with_torch = || {
+        let Own { python, .. } = own().filter(|own| own.has_torch)?;
+        let why = "chosen because zprobe is installed there, and torch".to_owned();
+        Some(Chosen { path: python.clone(), why })
+    };
     from_variable("VIRTUAL_ENV")
         .or_else(conda)
+        .or_else(with_torch)
         .or_else(|| nearby(dir))
-        .or_else(|| on_path(variable("PATH").as_ref()))
-        .unwrap_or_else(|| Chosen {
-            path: "python3".into(),
-            why: "no virtual environment is active, there is no .venv here or above, and no python3 on \
-                  PATH"
-                .to_owned(),
+        .or_else(|| on_path(variable("PATH").as_ref(), own()))
+        .unwrap_or_else(|| {
+            let none = "no virtual environment is active, there is no .venv here or above, and no";
+            match own() {
+                Some(Own { python, .. }) => Chosen {
+                    path: python.clone(),
+                    why: format!("zprobe's own environment: {none} other python3 on PATH"),
+                },
+                None => Chosen { path: "python3".into(), why: format!("{none} python3 on PATH") },
+            }
         })
 }
 
@@ -162,9 +199,12 @@ fn nearby(dir: &Path) -> Option<Chosen> {
     })
 }
 
-fn on_path(path: Option<&OsString>) -> Option<Chosen> {
+/// The first interpreter on this `PATH`, other than that of zprobe's own environment.
+fn on_path(path: Option<&OsString>, own: Option<&Own>) -> Option<Chosen> {
+    let bin = |python: &Path| python.parent()?.canonicalize().ok();
+    let is_own = |found: &PathBuf| own.is_some_and(|own| bin(found) == bin(&own.python));
     ["python3", "python"].into_iter().find_map(|name| {
-        let found = which::which_in_global(name, path).ok()?.next()?;
+        let found = which::which_in_global(name, path).ok()?.find(|found| !is_own(found))?;
         Some(Chosen { path: found, why: format!("the first {name} on PATH") })
     })
 }
@@ -204,11 +244,24 @@ mod tests {
             let (_, value) = variables.iter().find(|(it, _)| *it == name)?;
             Some(value.replace("HERE", here).into())
         };
-        let dir = place.path().join("project/deep");
-        choose(named.as_deref(), &variable, &dir).to_string().replace(here, "HERE")
+        chosen_by(place, named.as_deref(), &variable, None)
     }
 
-    const ALL: [&str; 6] = [
+    /// The interpreter that is chosen in `HERE/project/deep` by a zprobe in this environment.
+    fn chosen_by(
+        place: &tempfile::TempDir,
+        named: Option<&Path>,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+        own: Option<&Own>,
+    ) -> String {
+        let here = place.path().to_str().unwrap();
+        let dir = place.path().join("project/deep");
+        choose(named, variable, &|| own, &dir).to_string().replace(here, "HERE")
+    }
+
+    const ALL: [&str; 8] = [
+        "own/bin/python",
+        "own/bin/python3",
         "venv/bin/python",
         "conda/bin/python3",
         "project/.venv/bin/python",
@@ -247,6 +300,32 @@ mod tests {
         fs::remove_file(place.path().join("usr/python3")).unwrap();
         assert_eq!(chosen(&place, None, &[path]), "HERE/usr/python (the first python on PATH)");
         assert!(chosen(&place, None, &[]).starts_with("python3 (no virtual environment is active"));
+    }
+
+    #[test]
+    fn the_environment_of_zprobe_counts_only_with_torch() {
+        let place = place(&ALL);
+        let here = place.path().to_str().unwrap();
+        let python = place.path().join("own/bin/python");
+        let chosen = |has_torch, variables: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let (_, value) = variables.iter().find(|(it, _)| *it == name)?;
+                Some(value.replace("HERE", here).into())
+            };
+            let own = Own { python: python.clone(), has_torch };
+            chosen_by(&place, None, &variable, Some(&own))
+        };
+        let path = ("PATH", "HERE/own/bin:HERE/usr");
+        let active = [("VIRTUAL_ENV", "HERE/venv"), path];
+        let own = "HERE/own/bin/python (chosen because zprobe is installed there, and torch)";
+        assert!(chosen(true, &active).starts_with("HERE/venv/bin/python"));
+        assert_eq!(chosen(true, &[path]), own);
+        assert!(chosen(false, &[path]).starts_with("HERE/project/.venv/bin/python"));
+        fs::remove_file(place.path().join("project/.venv/pyvenv.cfg")).unwrap();
+        assert_eq!(chosen(true, &[path]), own);
+        assert_eq!(chosen(false, &[path]), "HERE/usr/python3 (the first python3 on PATH)");
+        let nothing_else = chosen(false, &[("PATH", "HERE/own/bin")]);
+        assert!(nothing_else.starts_with("HERE/own/bin/python (zprobe's own"), "{nothing_else}");
     }
 
     #[test]

@@ -97,10 +97,10 @@ pub fn main(args: &Args) -> Result<Exit> {
 /// Facts about the machine, and about the interpreter if one was named.
 fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
     let Some(interpreter) = args.python.as_deref().map(inside) else {
-        return Ok(Environment::new(&machine()?, None, report, private));
+        return Ok(Environment::new(&machine(None), None, report, private));
     };
     let patience = Duration::from_secs(args.timeout);
-    let (machine, python) = examine(&interpreter, patience)?;
+    let (machine, python) = examine(&interpreter, patience);
     let python: Python = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
     environment.ask_engines(&interpreter, &python, patience);

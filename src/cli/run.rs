@@ -366,7 +366,8 @@ impl Args {
         if engines::of(engine).is_real() {
             Found::real(&self.python.choose().path).map(Some)
         } else {
-            Found::native(self.python.named().as_deref()).map(Some)
+            let home = self.python.choose().path;
+            Found::native(self.python.named().as_deref(), &home).map(Some)
         }
     }
 

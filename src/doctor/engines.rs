@@ -32,11 +32,6 @@ pub fn native(machine: &Machine) -> Check {
     let name = Engine::default().name();
     match &machine.native {
         Ok(path) => Check::ok(name, path.display().to_string()),
-        Err(path) => Check::not(
-            name,
-            State::Missing,
-            format!("{} does not exist", path.display()),
-            "build it with `cargo xtask build`",
-        ),
+        Err(why) => Check::not(name, State::Missing, why.clone(), engines::INSTALL_NATIVE),
     }
 }

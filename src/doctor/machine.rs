@@ -45,16 +45,15 @@ pub struct Machine {
     pub driver: Result<Vec<String>, String>,
     /// Version of the GPU driver's kernel module.
     pub driver_version: Option<String>,
-    /// Path of the native engine's rank program; an error holds the path at which it is missing.
-    pub native: Result<PathBuf, PathBuf>,
+    /// Path of the native engine's rank program, or the reason why there is none.
+    pub native: Result<PathBuf, String>,
     /// CUDA as that program finds it; none where it was not asked.
     pub cuda: Option<Gpus>,
 }
 
 impl Machine {
-    /// Collects the facts about this machine; `native` is where the native engine's rank program
-    /// should be.
-    pub fn look(native: PathBuf) -> Self {
+    /// Collects the facts about this machine; `native` is the native engine's rank program.
+    pub fn look(native: Result<PathBuf, String>) -> Self {
         Self {
             system: fs::read_to_string("/etc/os-release").ok().as_deref().and_then(pretty_name),
             kernel: uname().ok().map(|name| name.release().to_string_lossy().into_owned()),
@@ -71,7 +70,7 @@ impl Machine {
                 .ok()
                 .as_deref()
                 .and_then(module_version),
-            native: if native.is_file() { Ok(native) } else { Err(native) },
+            native,
             cuda: None,
         }
     }

@@ -96,7 +96,7 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
         shared_memory: Some(64 << 20),
         uv: None,
         driver: Err("nvidia-smi: no answer within 20 s".to_owned()),
-        native: Err("/bin/zprobe-rank".into()),
+        native: Err("there is no /bin/zprobe-rank".to_owned()),
         cuda: None,
         ..machine()
     };

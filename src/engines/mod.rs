@@ -17,6 +17,7 @@ mod script;
 pub(crate) mod source;
 
 pub use axes::{Axes, Choice};
+pub use native::INSTALL as INSTALL_NATIVE;
 
 use crate::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 

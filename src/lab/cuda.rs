@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::doctor::{Attempt, Python};
 use crate::launch::RankProgram;
-use crate::native::{self, Libtorch};
+use crate::native::{self, Libtorch, NativeError};
 use crate::spec::{Backend, Gpus, RunSpec};
 use anyhow::{Context as _, Result};
 
@@ -29,8 +29,9 @@ static FOUND: Mutex<BTreeMap<(bool, Option<PathBuf>), Found>> = Mutex::new(BTree
 
 impl Found {
     /// Looks for the GPUs of the native engine, with the libtorch of an interpreter that is named, if one is.
-    pub fn native(python: Option<&Path>) -> Result<Self> {
-        Self::look((false, python), || Cuda::look(python).map(Self::Native))
+    /// The engine itself may be in the environment of the interpreter `home`.
+    pub fn native(python: Option<&Path>, home: &Path) -> Result<Self> {
+        Self::look((false, python), || Cuda::look(python, home).map(Self::Native))
     }
 
     /// Looks for the GPUs of a real engine in this interpreter.
@@ -72,8 +73,8 @@ pub struct Cuda {
 
 impl Cuda {
     /// Looks for GPUs, with the libtorch that `LIBTORCH` names, or the torch of an interpreter.
-    pub fn look(python: Option<&Path>) -> Result<Self> {
-        let program = native::program()?;
+    pub fn look(python: Option<&Path>, home: &Path) -> Result<Self> {
+        let program = native::program(Some(home)).map_err(NativeError::Missing)?;
         let named = std::env::var_os("LIBTORCH").filter(|path| !path.is_empty());
         let libtorch = Libtorch::named(named.as_deref().map(Path::new), python);
         let gpus = native::gpus(&program, &libtorch);

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
-
 use crate::doctor::{Machine, NoAnswer, Python, questions, refusal};
 use crate::native;
 use crate::spec::RunSpec;
@@ -47,11 +45,11 @@ impl Limits {
 }
 
 /// Looks at the machine and asks an interpreter.
-pub fn examine(python: &Path, patience: Duration) -> Result<(Machine, Result<Python, NoAnswer>)> {
-    Ok((machine()?, Python::ask(python, patience)))
+pub fn examine(python: &Path, patience: Duration) -> (Machine, Result<Python, NoAnswer>) {
+    (machine(Some(python)), Python::ask(python, patience))
 }
 
-/// Looks at the machine.
-pub fn machine() -> Result<Machine> {
-    Ok(Machine::look(native::place()?))
+/// Looks at the machine. The native engine may be in the environment of an interpreter.
+pub fn machine(python: Option<&Path>) -> Machine {
+    Machine::look(native::program(python))
 }

@@ -13,7 +13,7 @@ use crate::console::say;
 use crate::engines;
 use crate::launch::agents::Team;
 use crate::launch::{Ended, Launch, RankProgram, Source};
-use crate::native;
+use crate::native::{self, NativeError};
 use crate::spec::{Device, Engine, RunSpec};
 use crate::trace::{Event, Record};
 
@@ -107,7 +107,9 @@ pub(super) fn cold(order: &Order, dir: &Path) -> Result<RankProgram> {
 /// files that it is started from are in `dir`.
 fn program(engine: Engine, python: &Path, dir: &Path, pool: Option<Device>) -> Result<RankProgram> {
     Ok(match (engines::of(engine).is_real(), pool) {
-        (false, _) => native::cpu_ranks(native::program()?),
+        (false, _) => {
+            native::cpu_ranks(native::program(Some(python)).map_err(NativeError::Missing)?)
+        }
         (true, Some(device)) => adapters::pool_program(python, dir, engine, device)?,
         (true, None) => adapters::rank_program(python, dir)?,
     })

@@ -1,11 +1,13 @@
 //! The native engine: its rank program, and the libtorch that it runs on.
 //!
-//! `zprobe-rank` is built for one libtorch, with which it starts. On CUDA devices it starts with
+//! `zprobe-rank` is built for one libtorch, with which it starts. A build leaves it beside `zprobe`; the
+//! package zprobe-native puts it into an environment, beside the torch that it was built for. On CUDA devices it starts with
 //! one that has CUDA: the same program, with the directory of that libtorch first on its library
 //! path.
 
 mod gpus;
 mod libtorch;
+mod program;
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -13,12 +15,20 @@ use std::path::{Path, PathBuf};
 
 pub use gpus::{driver_is_there, gpus};
 pub use libtorch::Libtorch;
+pub use program::program;
 
+use crate::engines::INSTALL_NATIVE;
 use crate::launch::{Hosting, RankProgram};
 use crate::run_dir;
 
 /// Directory inside a run directory for libraries under the names by which they are looked for.
 const LIBRARIES: &str = "libraries";
+
+/// The Python package that holds the rank program.
+const PACKAGE: &str = "zprobe-native";
+
+/// Release of zprobe and of its rank program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The name by which ranks look for NCCL; NVIDIA's wheel has it as `libnccl.so.2` alone.
 const NCCL: &str = "libnccl.so";
@@ -26,12 +36,9 @@ const NCCL: &str = "libnccl.so";
 /// Error that prevents ranks of the native engine from being started.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
-    /// The rank program does not exist.
-    #[error("the native engine is missing: {0} does not exist; build it with `cargo xtask build`")]
-    NotBuilt(PathBuf),
-    /// The program that is running does not know its own path.
-    #[error("cannot find the program that is running: {0}")]
-    NoPath(io::Error),
+    /// The rank program is nowhere, or that of another release; holds the reason.
+    #[error("the native engine is missing: {0}; {INSTALL_NATIVE}")]
+    Missing(String),
     /// The run directory cannot be written.
     #[error("cannot write {path}: {cause}; choose another run directory with --out")]
     Unwritable {
@@ -40,24 +47,6 @@ pub enum NativeError {
         /// Error of the operating system.
         cause: io::Error,
     },
-}
-
-/// Path at which the rank program should be: beside the program that is running.
-///
-/// # Errors
-/// When the operating system does not say where the running program is.
-pub fn place() -> Result<PathBuf, NativeError> {
-    let own = std::env::current_exe().map_err(NativeError::NoPath)?;
-    Ok(own.with_file_name("zprobe-rank"))
-}
-
-/// Path of the rank program.
-///
-/// # Errors
-/// When the file does not exist.
-pub fn program() -> Result<PathBuf, NativeError> {
-    let program = place()?;
-    if program.is_file() { Ok(program) } else { Err(NativeError::NotBuilt(program)) }
 }
 
 /// The program for ranks on the CPU.

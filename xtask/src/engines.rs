@@ -15,6 +15,9 @@ use crate::{tools, workspace};
 /// The release that the tests of engines run with.
 pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
 
+/// A release that leaks the boundary microbatch, with the torch that the native engine is built for.
+pub const WITH_BUG: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
+
 /// Rows of the zoo that stand for all of them in an everyday test, each with one release: a bug
 /// that was fixed, in both of the optimizers of stages 1 and 2, and one that the tested release still
 /// has.
@@ -34,7 +37,7 @@ impl Environments {
     /// Makes uv ready.
     pub fn prepare() -> Result<Self> {
         let target = workspace::target_dir()?;
-        let tools = tools::prepare(&Host::from_env(), &target)?;
+        let tools = tools::prepare(&Host::from_env(), &target, &tools::EVERYDAY)?;
         let inherited = env::var_os("PATH").unwrap_or_default();
         let places = [tools].into_iter().chain(env::split_paths(&inherited));
         let path = env::join_paths(places).context("PATH cannot be extended")?;

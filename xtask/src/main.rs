@@ -7,6 +7,7 @@ mod cargo;
 mod chaos;
 mod cli;
 mod dependencies;
+mod dist;
 mod engines;
 mod gpu;
 mod host;

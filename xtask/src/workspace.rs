@@ -23,3 +23,8 @@ pub fn target_dir() -> Result<PathBuf> {
 pub fn zprobe() -> Result<PathBuf> {
     Ok(target_dir()?.join("release").join("zprobe"))
 }
+
+/// The `zprobe-rank` program of the release build.
+pub fn rank_program() -> Result<PathBuf> {
+    Ok(target_dir()?.join("release").join("zprobe-rank"))
+}

@@ -8,6 +8,13 @@ use crate::spec::Point::{
 };
 use crate::spec::{Dataflow, Offload, Point, RunSpec};
 
+/// Advice where its program is not installed.
+pub const INSTALL: &str = concat!(
+    "install it beside torch 2.11 with `pip install zprobe-native==",
+    env!("CARGO_PKG_VERSION"),
+    "`, or build zprobe from source with `cargo xtask build`"
+);
+
 pub(super) static ROOM: Room = Room {
     title: "zprobe's own engine",
     project: Project::Plain,

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-
 use super::select::Task;
 use crate::doctor::{self, Check, State, native};
 use crate::engines;
@@ -22,15 +20,15 @@ pub struct Absent {
 impl Absent {
     /// Asks the machine, and the interpreter if one of the tasks needs it: that takes as long as the
     /// imports do.
-    pub fn look(tasks: &[Task<'_>], python: &Path) -> Result<Self> {
+    pub fn look(tasks: &[Task<'_>], python: &Path) -> Self {
         let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
         let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
-            (vec![native(&machine()?)], Limits::default())
+            (vec![native(&machine(Some(python)))], Limits::default())
         } else {
-            let (machine, answer) = examine(python, PATIENCE)?;
+            let (machine, answer) = examine(python, PATIENCE);
             (doctor::engines(&machine, &answer), Limits::knowing(python, answer.ok()))
         };
-        Ok(Self { engines: missing(&wanted, checks), limits, python: python.to_owned() })
+        Self { engines: missing(&wanted, checks), limits, python: python.to_owned() }
     }
 
     /// Reason why a task cannot be run here; none if it can.

@@ -12,7 +12,8 @@ use crate::browser;
 use crate::cargo::{self, cargo};
 use crate::chaos;
 use crate::dependencies::{self, Advisories};
-use crate::engines::Environments;
+use crate::dist;
+use crate::engines::{self, Environments};
 use crate::host::Host;
 use crate::launchers;
 use crate::libtorch::Libtorch;
@@ -26,12 +27,13 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(16);
+    let mut steps = Steps::new(18);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
         let libtorch = scope.spawn(|| Libtorch::locate(&host));
-        let tools = scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?));
+        let tools =
+            scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?, &tools::EVERYDAY));
 
         steps.step("clippy, without libtorch", || {
             cargo::run(cargo("clippy --release --workspace --all-targets -- -D warnings")?)
@@ -87,6 +89,15 @@ pub fn test(full: bool) -> Result<()> {
             cargo::run(engines.apply(libtorch.apply(tests)))
         })?;
         runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
+        let dist =
+            steps.step("wheels and archive", || dist::build(&host, &workspace::rank_program()?))?;
+        steps.step(&format!("tests of what is installed, with {}", runner.name()), || {
+            let tests = runner.ignored_tests(&format!("{EVERYTHING} --test install"))?;
+            let mut tests = libtorch.apply(tests);
+            tests.env("ZPROBE_TEST_DIST", &dist);
+            tests.env("ZPROBE_TEST_PYTHON", engines.python_with(engines::WITH_BUG)?);
+            cargo::run(engines.apply(tests))
+        })?;
         steps.step("known bugs of real releases", || engines.zoo(full))
     })?;
 

@@ -12,18 +12,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::host::Host;
 
-/// The programs' wheels, with their hashes.
-const REQUIREMENTS: &str = include_str!("requirements.txt");
+/// Programs that are installed together.
+pub struct Tools {
+    /// Directory below the target directory.
+    dir: &'static str,
+    /// The programs' wheels, with their hashes.
+    requirements: &'static str,
+}
+
+/// The programs that tests need.
+pub const EVERYDAY: Tools = Tools { dir: "tools", requirements: include_str!("requirements.txt") };
+
+/// The programs that wheels are made with.
+pub const DIST: Tools = Tools { dir: "dist-tools", requirements: include_str!("dist.txt") };
 
 /// File that marks a complete installation; it holds what was installed.
 const STAMP: &str = "requirements.txt";
 
-/// Makes the programs ready, and returns the directory that they are in.
-pub fn prepare(host: &Host, target: &Path) -> Result<PathBuf> {
-    let home = target.join("tools");
+/// Makes programs ready, and returns the directory that they are in.
+pub fn prepare(host: &Host, target: &Path, tools: &Tools) -> Result<PathBuf> {
+    let home = target.join(tools.dir);
     let bin = home.join("bin");
     let stamp = home.join(STAMP);
-    if fs::read(&stamp).is_ok_and(|text| text == REQUIREMENTS.as_bytes()) {
+    if fs::read(&stamp).is_ok_and(|text| text == tools.requirements.as_bytes()) {
         return Ok(bin);
     }
     match fs::remove_dir_all(&home) {
@@ -35,7 +46,7 @@ pub fn prepare(host: &Host, target: &Path) -> Result<PathBuf> {
     run(host.command("python3").args(["-m", "venv"]).arg(&home))?;
     let wanted = home.join("wanted.txt");
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
-    fs::write(&wanted, REQUIREMENTS).with_context(|| cannot_write(&wanted))?;
+    fs::write(&wanted, tools.requirements).with_context(|| cannot_write(&wanted))?;
     run(host
         .command(bin.join("python"))
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
@@ -75,20 +86,22 @@ mod tests {
     fn tools_are_installed_once_and_only_with_the_hashes_that_they_must_have() {
         let target = TempDir::new().unwrap();
         let host = FakeHost::new().with("python3", &python(0));
-        let bin = prepare(&host, target.path()).unwrap();
-        assert_eq!(prepare(&FakeHost::new(), target.path()).unwrap(), bin);
+        let bin = prepare(&host, target.path(), &EVERYDAY).unwrap();
+        assert_eq!(prepare(&FakeHost::new(), target.path(), &EVERYDAY).unwrap(), bin);
         let asked = fs::read_to_string(target.path().join("tools/asked")).unwrap();
         assert_eq!(asked.lines().count(), 1, "{asked}");
         assert!(asked.contains("--require-hashes"), "{asked}");
-        let pinned = REQUIREMENTS.lines().filter(|line| !line.starts_with('#'));
-        assert!(pinned.into_iter().all(|line| line.contains("==") && line.contains(" --hash=")));
+        for tools in [EVERYDAY, DIST] {
+            let mut pinned = tools.requirements.lines().filter(|line| !line.starts_with('#'));
+            assert!(pinned.all(|line| line.contains("==") && line.contains(" --hash=")));
+        }
     }
 
     #[test]
     fn an_installation_that_failed_is_made_again() {
         let target = TempDir::new().unwrap();
-        let error = prepare(&FakeHost::new().with("python3", &python(1)), target.path());
+        let error = prepare(&FakeHost::new().with("python3", &python(1)), target.path(), &EVERYDAY);
         assert!(error.unwrap_err().to_string().contains("pip"));
-        prepare(&FakeHost::new().with("python3", &python(0)), target.path()).unwrap();
+        prepare(&FakeHost::new().with("python3", &python(0)), target.path(), &EVERYDAY).unwrap();
     }
 }

@@ -1,0 +1,1 @@
+"""The native engine of zprobe: the program `zprobe-rank`, which `zprobe` finds here and starts."""

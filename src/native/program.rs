@@ -1,0 +1,122 @@
+//! The search for the rank program.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{PACKAGE, VERSION};
+use crate::python;
+
+/// Name of the rank program.
+const PROGRAM: &str = "zprobe-rank";
+
+/// Python program that prints where the package is and which release it is of, as JSON; `null` without it.
+const FIND_PACKAGE: &str = "
+import importlib.metadata, importlib.util, json
+spec = importlib.util.find_spec('zprobe_native')
+print(json.dumps(spec and {
+    'directory': spec.submodule_search_locations[0],
+    'release': importlib.metadata.version('zprobe-native'),
+}))
+";
+
+/// The package, as an interpreter has it.
+#[derive(Deserialize)]
+struct Package {
+    directory: PathBuf,
+    release: String,
+}
+
+/// Path of the rank program: beside the program that is running, or in the package of this interpreter,
+/// or of the environment that zprobe is installed in.
+///
+/// # Errors
+/// When it is nowhere, or of another release, in words.
+pub fn program(python: Option<&Path>) -> Result<PathBuf, String> {
+    let running = std::env::current_exe()
+        .map_err(|cause| format!("the path of the running zprobe cannot be found: {cause}"))?;
+    let own = python::own();
+    let pythons: Vec<&Path> = python.into_iter().chain(own.as_deref()).collect();
+    find(&running.with_file_name(PROGRAM), &pythons)
+}
+
+/// The program at this path, or in the package of the first interpreter that has it.
+fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
+    if beside.is_file() {
+        return Ok(beside.to_owned());
+    }
+    let mut without: Vec<&Path> = Vec::new();
+    for &python in pythons {
+        if without.contains(&python) {
+            continue;
+        }
+        match ask(python) {
+            Some(Package { directory, release }) if release == VERSION => {
+                return Ok(directory.join(PROGRAM));
+            }
+            Some(Package { release, .. }) => {
+                let python = python.display();
+                return Err(format!(
+                    "{PACKAGE} {release} in {python} does not fit zprobe {VERSION}"
+                ));
+            }
+            None => without.push(python),
+        }
+    }
+    let names: Vec<String> = without.iter().map(|python| python.display().to_string()).collect();
+    let environments =
+        if names.is_empty() { String::new() } else { format!(" in {}", names.join(" or ")) };
+    let beside = beside.display();
+    Err(format!("there is no {beside}, and no package {PACKAGE}{environments}"))
+}
+
+/// The package of an interpreter; none where it has none, or does not answer.
+fn ask(python: &Path) -> Option<Package> {
+    let output = python::command(python).args(["-c", FIND_PACKAGE]).output().ok()?;
+    serde_json::from_slice(&output.stdout).ok()?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// An interpreter in `dir` that answers with this.
+    fn python(dir: &Path, name: &str, answer: &str) -> PathBuf {
+        let path = dir.join(name);
+        fs::write(&path, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_rank_program_is_beside_zprobe_or_in_the_first_environment_that_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let package = |at: &str| format!(r#"{{"directory": "{at}", "release": "{VERSION}"}}"#);
+        let without = python(dir.path(), "without", "null");
+        let broken = python(dir.path(), "broken", "no JSON");
+        let first = python(dir.path(), "first", &package("/first"));
+        let second = python(dir.path(), "second", &package("/second"));
+        let beside = dir.path().join("zprobe-rank");
+        let found = find(&beside, &[&without, &broken, &first, &second]).unwrap();
+        assert_eq!(found, Path::new("/first/zprobe-rank"));
+        fs::write(&beside, "").unwrap();
+        assert_eq!(find(&beside, &[&first]).unwrap(), beside);
+    }
+
+    #[test]
+    fn a_rank_program_that_is_nowhere_or_of_another_release_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let beside = dir.path().join("zprobe-rank");
+        let without = python(dir.path(), "without", "null");
+        let other = python(dir.path(), "other", r#"{"directory": "/x", "release": "0.0.1"}"#);
+        let said = find(&beside, &[&without, &without]).unwrap_err();
+        let expected = format!("and no package zprobe-native in {}", without.display());
+        assert!(said.ends_with(&expected), "{said}");
+        let said = find(&beside, &[&without, &other]).unwrap_err();
+        let expected = format!("{} does not fit zprobe {VERSION}", other.display());
+        assert_eq!(said, format!("zprobe-native 0.0.1 in {expected}"));
+    }
+}

@@ -1,0 +1,16 @@
+//! `cargo xtask dist`
+
+use anyhow::Result;
+
+use crate::dist;
+use crate::host::Host;
+use crate::tasks;
+use crate::workspace;
+
+/// Builds both programs, and all that users install of them; prints where it is.
+pub fn dist() -> Result<()> {
+    tasks::build()?;
+    let dir = dist::build(&Host::from_env(), &workspace::rank_program()?)?;
+    println!("{}", dir.display());
+    Ok(())
+}
