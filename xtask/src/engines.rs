@@ -3,7 +3,7 @@
 //! `zprobe provision` makes them, with the uv of [`tools`].
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -108,6 +108,11 @@ impl Environments {
         let mut command = Command::new(workspace::zprobe()?);
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
         Ok(command)
+    }
+
+    /// The `PATH` on which uv is.
+    pub fn path(&self) -> &OsStr {
+        &self.path
     }
 }
 

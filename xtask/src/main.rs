@@ -10,6 +10,7 @@ mod dependencies;
 mod engines;
 mod gpu;
 mod host;
+mod integrations;
 mod lattice;
 mod launchers;
 mod libtorch;

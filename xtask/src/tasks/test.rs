@@ -14,6 +14,7 @@ use crate::chaos;
 use crate::dependencies::{self, Advisories};
 use crate::engines::Environments;
 use crate::host::Host;
+use crate::integrations;
 use crate::launchers;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
@@ -26,7 +27,7 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(15);
+    let mut steps = Steps::new(16);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
@@ -83,6 +84,9 @@ pub fn test(full: bool) -> Result<()> {
             Ok(())
         })?;
         runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
+        steps.step("the action, the hook of pre-commit, the plugin for pytest", || {
+            integrations::test(&engines)
+        })?;
         steps.step("known bugs of real releases", || engines.zoo(full))
     })?;
 
