@@ -72,8 +72,8 @@ def test_the_hook_of_this_repository_builds_zprobe_and_runs_when_a_probe_changes
     )
     (workspace / "train.py").write_text("")
     subprocess.run(["git", "add", "--all"], cwd=workspace, check=True)
-    # What is compiled for this repository serves the hook, too.
-    own = {"PRE_COMMIT_HOME": str(tmp_path / "home"), "CARGO_TARGET_DIR": str(root / "target")}
+    # Dependencies are compiled once, and apart from the programs of this repository, which stay as they are.
+    own = {"PRE_COMMIT_HOME": str(tmp_path / "home"), "CARGO_TARGET_DIR": str(root / "target/pre-commit")}
     without = os.environ | own | {"ZPROBE_PROGRAM": "/no/where"}
     done = pre_commit(
         ["try-repo", str(root), "zprobe-check", "--verbose", "--files", "zprobe.toml"], workspace, without
