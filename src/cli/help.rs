@@ -20,7 +20,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Ask", &["run", "exec", "check", "preflight"]),
     ("Understand", &["show", "explain", "compare", "issue"]),
     ("Search", &["sweep", "bisect", "zoo", "list"]),
-    ("Set up", &["doctor", "provision", "clean", "completions", "man"]),
+    ("Set up", &["doctor", "init", "provision", "clean", "completions", "man"]),
 ];
 
 /// Flags that `-h` shows of the commands that have many, by their ids in clap.

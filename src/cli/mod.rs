@@ -13,6 +13,7 @@ mod exec;
 mod explain;
 mod flags;
 mod help;
+mod init;
 mod interpreter;
 mod issue;
 mod list;
@@ -88,6 +89,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Take one step over every GPU of a job before training starts
     Preflight(Box<preflight::Args>),
+    /// Write zprobe.toml and a workflow for GitHub Actions
+    Init(init::Args),
     /// Make a Python environment with pinned packages
     Provision(provision::Args),
     /// Print what a shell needs to complete command lines
@@ -165,6 +168,7 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Clean(args) => clean::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Preflight(args) => preflight::main(*args),
+        Command::Init(args) => init::main(&args),
         Command::Provision(args) => provision::main(&args),
         Command::Completions(args) => completions::main(&args, &Cli::command()),
         Command::Man(args) => man::main(&args, Cli::command()),

@@ -24,9 +24,8 @@ use etcetera::BaseStrategy as _;
 pub use error::{Failure, ProvisionError};
 pub use installer::Installer;
 pub use packages::Packages;
+pub use recipe::{Plan, Stage};
 pub use releases::releases;
-
-use recipe::Plan;
 
 /// The mark of a complete environment; it holds the plan.
 const MARK: &str = "zprobe-environment.txt";

@@ -3,7 +3,7 @@
 //! `zprobe provision` makes them, with the uv of [`tools`].
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -115,6 +115,11 @@ impl Environments {
     pub fn apply(&self, mut command: Command) -> Command {
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
         command
+    }
+
+    /// The `PATH` on which uv is.
+    pub fn path(&self) -> &OsStr {
+        &self.path
     }
 }
 

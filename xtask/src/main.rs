@@ -11,6 +11,7 @@ mod dist;
 mod engines;
 mod gpu;
 mod host;
+mod integrations;
 mod lattice;
 mod launchers;
 mod libtorch;

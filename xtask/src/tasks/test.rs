@@ -15,6 +15,7 @@ use crate::dependencies::{self, Advisories};
 use crate::dist;
 use crate::engines::{self, Environments};
 use crate::host::Host;
+use crate::integrations;
 use crate::launchers;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
@@ -27,7 +28,7 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(18);
+    let mut steps = Steps::new(19);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
@@ -97,6 +98,9 @@ pub fn test(full: bool) -> Result<()> {
             tests.env("ZPROBE_TEST_DIST", &dist);
             tests.env("ZPROBE_TEST_PYTHON", engines.python_with(engines::WITH_BUG)?);
             cargo::run(engines.apply(tests))
+        })?;
+        steps.step("the action, the hook of pre-commit, the plugin for pytest", || {
+            integrations::test(&engines)
         })?;
         steps.step("known bugs of real releases", || engines.zoo(full))
     })?;

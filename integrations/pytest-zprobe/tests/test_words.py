@@ -1,0 +1,23 @@
+"""Flags of zprobe out of keywords of Python."""
+
+import pytest
+
+from pytest_zprobe.program import words
+
+
+def test_keywords_are_long_flags():
+    flags = {
+        "stage": 1,
+        "reduce_bucket_size": 500,
+        "overlap_comm": False,
+        "poison_memory": True,
+        "shape": ["tied", "frozen"],
+    }
+    expected = "--stage=1 --reduce-bucket-size=500 --overlap-comm=false --poison-memory --shape=tied --shape=frozen"
+    assert " ".join(words(flags)) == expected
+
+
+@pytest.mark.parametrize("name", ["out", "output-format", "no_config", "exit_zero"])
+def test_flags_that_the_plugin_reads_the_answer_by_are_not_for_tests(name):
+    with pytest.raises(pytest.UsageError, match=name):
+        words({name: "x"})

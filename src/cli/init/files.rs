@@ -1,0 +1,209 @@
+//! The files of a gate, as texts.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use zprobe::environment::{Packages, Plan, Stage};
+use zprobe::spec::Engine;
+
+use crate::cli::config;
+
+/// The file in which most projects name what they need.
+pub const REQUIREMENTS: &str = "requirements.txt";
+
+/// Path of the workflow.
+const WORKFLOW: &str = ".github/workflows/zprobe.yml";
+
+/// Files that every gate has.
+pub const ALWAYS: [&str; 2] = [config::FILE, WORKFLOW];
+
+/// Path of the hooks of pre-commit.
+pub const HOOK: &str = ".pre-commit-config.yaml";
+
+/// The workflow, with words in capitals for what depends on the project.
+const TEMPLATE: &str = include_str!("workflow.yml");
+
+/// Facts about a project of which the files of its gate are made.
+pub struct Gate {
+    /// Engines that must be right.
+    pub engines: Vec<Engine>,
+    /// Packages that are installed, which the workflow installs.
+    pub packages: Packages,
+    /// Version of the interpreter, `3.11.7`.
+    pub python_version: String,
+    /// Path of the interpreter, if it is a part of the project and was named.
+    pub python: Option<String>,
+    /// DeepSpeed files, each a probe of its own.
+    pub configurations: Vec<Own>,
+    /// True if the project has a file of requirements.
+    pub requirements: bool,
+}
+
+/// A configuration of the user's, for an engine.
+pub struct Own {
+    /// The engine that it is for.
+    pub engine: Engine,
+    /// Path of the file.
+    pub file: String,
+}
+
+impl Own {
+    /// Path of the probe that runs the configuration.
+    fn probe(&self) -> String {
+        let stem = self.file.strip_suffix(".json").unwrap_or(&self.file);
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        format!("probes/{}.toml", stem.chars().map(plain).collect::<String>())
+    }
+
+    fn text(&self) -> String {
+        let Self { engine, file } = self;
+        format!(
+            "description = {}\nengines = [\"{engine}\"]\n\n[run]\ndeepspeed-config = {}\n",
+            quoted(&format!("Our {file}")),
+            quoted(&format!("../{file}")),
+        )
+    }
+}
+
+impl Gate {
+    /// All files, each with its path.
+    ///
+    /// # Errors
+    /// Never for the recipe of a release.
+    pub fn files(&self) -> Result<Vec<(String, String)>> {
+        let mut files = vec![(config::FILE.to_owned(), self.configuration())];
+        files.extend(self.configurations.iter().map(|own| (own.probe(), own.text())));
+        files.push((WORKFLOW.to_owned(), self.workflow()?));
+        Ok(files)
+    }
+
+    fn configuration(&self) -> String {
+        let engines = list(self.engines.iter().map(|engine| engine.name().to_owned()));
+        let probes = match &self.configurations[..] {
+            [] => "# Probes of your own, in place of the standard suite (docs/gate-it-in-ci.md):\n\
+                   # probes = [\"probes\"]\n"
+                .to_owned(),
+            own => format!(
+                "# Without this key: the standard suite.\n\
+                 probes = {}\n",
+                list(own.iter().map(Own::probe))
+            ),
+        };
+        let python = match &self.python {
+            Some(path) => format!("python = {}\n", quoted(path)),
+            None => "# Else VIRTUAL_ENV, CONDA_PREFIX, .venv, or python3 on PATH:\n\
+                     # python = \".venv\"\n"
+                .to_owned(),
+        };
+        let engine = self.engines.first().map_or("", |engine| engine.name());
+        let own = self.configurations.first();
+        let own = own
+            .map_or_else(String::new, |own| format!("deepspeed-config = {}\n", quoted(&own.file)));
+        let same = self.python.as_ref().map_or("", |_| &python);
+        format!(
+            "# Keys are the long names of flags: `zprobe check --help`, `zprobe run --help`. Flags win.\n\n\
+             [check]\n{probes}# One that is not there fails the gate.\nengine = {engines}\n{python}\
+             # Findings that are accepted for a time; --write-baseline makes the file.\n\
+             # baseline = \"zprobe-baseline.toml\"\n\n[run]\nengine = \"{engine}\"\n{own}{same}"
+        )
+    }
+
+    fn workflow(&self) -> Result<String> {
+        let version = self.python_version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+        let cached = match self.requirements {
+            true => format!("'{REQUIREMENTS}', '{WORKFLOW}'"),
+            false => format!("'{WORKFLOW}'"),
+        };
+        let text = TEMPLATE.replace("PYTHON_VERSION", &version).replace("CACHED", &cached);
+        Ok(text.replace("INSTALL", &self.install()?.join("\n            ")))
+    }
+
+    /// Commands that install the engines as `zprobe provision` does, the last of them from the file of
+    /// requirements if there is one.
+    fn install(&self) -> Result<Vec<String>> {
+        let plan = Plan::new(&self.packages).context("the recipe for environments is wrong")?;
+        let pip = |from_source: bool, variables: &BTreeMap<String, String>, what: &str| {
+            let variables = variables.iter().map(|(name, value)| format!("{name}={value} "));
+            let flag = if from_source { " --no-build-isolation" } else { "" };
+            format!("{}.venv/bin/pip install{flag} {what}", variables.collect::<String>())
+        };
+        let named = |stages: &[Stage]| -> Vec<String> {
+            let line = |stage: &Stage| {
+                pip(stage.from_source, &stage.variables, &stage.requirements.join(" "))
+            };
+            stages.iter().map(line).collect()
+        };
+        if !self.requirements {
+            return Ok(named(&plan.stages));
+        }
+        let (built, wheels): (Vec<_>, Vec<_>) =
+            plan.stages.into_iter().partition(|stage| stage.from_source);
+        let variables = built.iter().flat_map(|stage| stage.variables.clone()).collect();
+        let rest = pip(!built.is_empty(), &variables, &format!("-r {REQUIREMENTS}"));
+        Ok(named(&wheels).into_iter().chain([rest]).collect())
+    }
+}
+
+/// The hook for pre-commit, which starts the `zprobe` on `PATH`.
+pub fn pre_commit() -> (String, String) {
+    let text = "repos:\n  - repo: local\n    hooks:\n      - id: zprobe-check\n        name: zprobe check\n        \
+                entry: zprobe check --output-format concise\n        language: system\n        files: \
+                (^|/)(zprobe(-baseline)?\\.toml|pyproject\\.toml|requirements.*\\.txt|probes/.*\\.toml)$\n        \
+                pass_filenames: false\n        require_serial: true\n";
+    (HOOK.to_owned(), text.to_owned())
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// An array of TOML.
+fn list(words: impl Iterator<Item = String>) -> String {
+    toml::Value::from(words.collect::<Vec<_>>()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The gate of a project with DeepSpeed and a file of requirements.
+    fn sample() -> Gate {
+        let packages = [("torch", "2.11.0"), ("deepspeed", "0.19.8")];
+        let packages = packages.map(|(name, version)| (name.to_owned(), version.parse().unwrap()));
+        Gate {
+            engines: vec![Engine::DeepSpeed],
+            packages: packages.into_iter().collect(),
+            python_version: "3.11.7".to_owned(),
+            python: None,
+            configurations: Vec::new(),
+            requirements: true,
+        }
+    }
+
+    /// After a change: `ZPROBE_BLESS=1 cargo test --bin zprobe` writes the sample anew.
+    #[test]
+    fn the_sample_workflow_is_one_that_init_writes() {
+        let sample = sample().workflow().unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/ci/github-actions.yml");
+        if std::env::var_os("ZPROBE_BLESS").is_some() {
+            std::fs::write(path, &sample).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), sample, "{path} is out of date");
+    }
+
+    #[test]
+    fn the_hook_that_init_writes_runs_when_that_of_the_repository_does() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/.pre-commit-hooks.yaml");
+        let hooks = std::fs::read_to_string(path).unwrap();
+        let (_, own) = pre_commit();
+        for key in ["id: ", "entry: ", "files: ", "pass_filenames: ", "require_serial: "] {
+            let line = |text: &str| {
+                let line = text.lines().find_map(|line| line.split_once(key));
+                line.map(|(_, value)| value.to_owned())
+            };
+            assert_eq!(line(&own), line(&hooks), "{key}");
+            assert!(line(&own).is_some(), "{key}");
+        }
+    }
+}

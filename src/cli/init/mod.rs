@@ -1,0 +1,217 @@
+//! `zprobe init`: the files of a gate, made of what this project and its Python have.
+
+mod files;
+mod search;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use pep440_rs::Version;
+use zprobe::console::{self, say};
+use zprobe::doctor::{Check, Python, State, engines};
+use zprobe::engines::TORCH;
+use zprobe::environment::Packages;
+use zprobe::lab::limits::{Limits, examine};
+use zprobe::report::Exit;
+use zprobe::spec::{DeepSpeedFile, Engine};
+
+use super::{config, interpreter, run};
+use files::{Gate, Own};
+
+/// Arguments of `zprobe init`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    python: interpreter::Python,
+
+    /// Also write .pre-commit-config.yaml, with a hook that runs the suite
+    #[arg(long)]
+    pre_commit: bool,
+
+    /// Replace files that are there already
+    #[arg(long)]
+    force: bool,
+
+    /// Print the files, and write none
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Seconds that the interpreter may take; importing torch and DeepSpeed takes up to 30
+    #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
+    timeout: u64,
+}
+
+pub fn main(args: &Args) -> Result<Exit> {
+    refuse_place()?;
+    let is_careful = !args.force && !args.dry_run;
+    if is_careful {
+        // Before the interpreter is asked, which takes a while.
+        refuse_replaced(files::ALWAYS.into_iter().chain(args.pre_commit.then_some(files::HOOK)))?;
+    }
+    let chosen = args.python.choose();
+    let (machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
+    let checks = engines(&machine, &python);
+    // Checks are in the order of `Engine::CHOICES`.
+    let there: Vec<(Engine, &Check)> = Engine::CHOICES
+        .iter()
+        .copied()
+        .zip(&checks)
+        .filter(|(engine, check)| {
+            check.state == State::Ok && zprobe::engines::of(*engine).is_real()
+        })
+        .collect();
+    let Ok(python) = python else { bail!("{}", reason(&checks)) };
+    ensure!(!there.is_empty(), "no engine can run with Python {chosen}: {}", reason(&checks));
+    say(format_args!("Python {chosen}"));
+    for (engine, check) in &there {
+        say(format_args!("found: {engine}, {}", check.detail));
+    }
+    let configurations = configurations(&there, &chosen.path, &python)?;
+    let gate = Gate {
+        engines: gated(&there),
+        packages: packages(&python)?,
+        python_version: python.version.clone(),
+        python: args.python.named().and_then(|path| inside(&path)),
+        configurations,
+        requirements: Path::new(files::REQUIREMENTS).is_file(),
+    };
+    let mut wanted = gate.files()?;
+    if args.pre_commit {
+        wanted.push(files::pre_commit());
+    }
+    if args.dry_run {
+        let shown = wanted.iter().map(|(path, text)| format!("==> {path} <==\n{text}"));
+        console::plain(&shown.collect::<Vec<_>>().join("\n"))?;
+        return Ok(Exit::Clean);
+    }
+    if is_careful {
+        refuse_replaced(wanted.iter().map(|(path, _)| path.as_str()))?;
+    }
+    for (path, text) in &wanted {
+        write(path, text, args.force)?;
+    }
+    let outside = args.python.named().filter(|_| gate.python.is_none());
+    let python = outside.map(|path| format!(" --python {}", path.display())).unwrap_or_default();
+    say(format_args!("next: zprobe check{python}"));
+    Ok(Exit::Clean)
+}
+
+/// Refuses a directory below the root of a repository: GitHub reads workflows in the root alone.
+fn refuse_place() -> Result<()> {
+    let dir = std::env::current_dir().context("cannot find the working directory")?;
+    let root = dir.ancestors().find(|dir| dir.join(".git").exists());
+    match root {
+        Some(root) if root != dir => bail!(
+            "the workflow belongs into the root of the repository; run `zprobe init` in {}",
+            root.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Reason why no engine can run, which is the first that a real one gives.
+fn reason(checks: &[Check]) -> String {
+    let real = Engine::CHOICES.iter().zip(checks);
+    let check = real.filter(|(engine, _)| zprobe::engines::of(**engine).is_real()).map(|it| it.1);
+    check
+        .map(|check| format!("{}; {}", check.detail, check.advice.unwrap_or_default()))
+        .next()
+        .unwrap_or_default()
+}
+
+/// The engines that the gate is for: those with a package of their own, because nobody installs these for
+/// nothing, or else all that torch brings and that stand for themselves.
+fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
+    let package = |engine: &Engine| {
+        zprobe::engines::of(*engine).python.as_ref().is_some_and(|it| it.package.is_some())
+    };
+    let engines = || there.iter().map(|(engine, _)| *engine);
+    let own: Vec<Engine> = engines().filter(package).collect();
+    if own.is_empty() { engines().collect() } else { own }
+}
+
+/// The installed packages that engines need, by release: what a build calls itself beside that is cut off.
+fn packages(python: &Python) -> Result<Packages> {
+    let installed = zprobe::engines::packages().filter_map(|package| {
+        let version = python.version(&package).value()?.clone();
+        (!version.is_empty() || package == TORCH).then_some((package.module.to_owned(), version))
+    });
+    installed
+        .map(|(name, version)| {
+            let release = version.split('+').next().unwrap_or_default();
+            let release: Version =
+                release.parse().with_context(|| format!("{name} {version}: not a version"))?;
+            Ok((name, release))
+        })
+        .collect()
+}
+
+/// The DeepSpeed files of this project that can be run here; why another one cannot is said.
+fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> Result<Vec<Own>> {
+    let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
+    let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
+        return Ok(Vec::new());
+    };
+    let limits = Limits::knowing(path, Some(python.clone()));
+    let mut own = Vec::new();
+    for file in search::deepspeed_files(Path::new("."))? {
+        let arguments = ["--engine", engine.name(), "--deepspeed-config", &file].map(str::to_owned);
+        let refusal = match run::spec(&arguments) {
+            Ok(spec) => limits.refusal(&spec, path).map(|reason| format!("{file}: {reason}")),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        match refusal {
+            None => {
+                say(format_args!("found: {file}"));
+                own.push(Own { engine, file });
+            }
+            Some(reason) => say(format_args!("left out: {reason}")),
+        }
+    }
+    Ok(own)
+}
+
+/// A path below the working directory, from there; none for a place that the others of a project do not have.
+fn inside(path: &Path) -> Option<String> {
+    let dir = std::env::current_dir().ok()?;
+    let path = std::path::absolute(path).ok()?;
+    Some(path.strip_prefix(dir).ok()?.to_str()?.to_owned())
+}
+
+/// Refuses to replace one of these files, or a section for zprobe in a file that others share.
+fn refuse_replaced<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    if let Some(path) = files.into_iter().find(|path| Path::new(path).exists()) {
+        bail!(
+            "{path} is there already; --force replaces it, and --dry-run prints what would be written"
+        );
+    }
+    if let Some(found) = config::Choice::default().find(Path::new("."))? {
+        bail!(
+            "{} has settings of zprobe already; with --force {} is written, and read in its place",
+            found.path.strip_prefix(".").unwrap_or(&found.path).display(),
+            config::FILE
+        );
+    }
+    Ok(())
+}
+
+fn write(path: &str, text: &str, force: bool) -> Result<()> {
+    let dir = Path::new(path).parent().unwrap_or(Path::new(""));
+    let mut options = OpenOptions::new();
+    options.write(true);
+    // Nothing that came into being meanwhile is replaced, either.
+    if force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    let written = fs::create_dir_all(dir)
+        .and_then(|()| options.open(path))
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("cannot write {path}"))?;
+    say(format_args!("wrote {path}"));
+    Ok(())
+}

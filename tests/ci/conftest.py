@@ -1,0 +1,51 @@
+"""What the tests of zprobe in the CIs of others share: the repository, the program, the workspace."""
+
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    """The program under test."""
+    return Path(os.environ["ZPROBE_PROGRAM"])
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A repository of a user, which is checked out into a path with a blank."""
+    path = tmp_path / "work space"
+    path.mkdir()
+    subprocess.run(["git", "init", "--quiet"], cwd=path, check=True)
+    return path
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, program: Path) -> Path:
+    """A wheel that has the program, as a package index would hand it out."""
+    path = tmp_path / "index" / "zprobe-0.1.0-py3-none-any.whl"
+    path.parent.mkdir()
+    info = "zprobe-0.1.0.dist-info"
+    files = {
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: zprobe\nVersion: 0.1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "zprobe-0.1.0.data/scripts/zprobe": program.read_bytes(),
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (files | {f"{info}/RECORD": record.encode()}).items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o100755 << 16
+            archive.writestr(entry, content)
+    return path

@@ -1,0 +1,177 @@
+//! `zprobe init`: files that zprobe itself takes, and nothing that is lost. Needs no torch: a program
+//! stands in for a Python that has engines. `tests/ci` checks the workflow.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Answer of a Python with DeepSpeed, which takes no fp16 on this machine.
+const DEEPSPEED: &str = r#"{"executable": "stand-in", "version": "3.12.4", "torch": {"value":
+"2.11.0+cu130"}, "ddp": {"value": true}, "fsdp2": {"value": true}, "deepspeed": {"value": "0.19.8"},
+"onednn_fp16": {"value": false}, "deepspeed_fp16": {"value": false}}"#;
+
+/// Answer of a Python with torch alone.
+const TORCH: &str = r#"{"executable": "stand-in", "version": "3.10.2", "torch": {"value": "2.6.0"},
+"ddp": {"value": true}, "fsdp2": {"problem": "ImportError: too old"},
+"deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
+
+/// A DeepSpeed file that runs here.
+const SOUND: &str = r#"{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2},
+"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}"#;
+
+/// The root of a repository, with a Python in `venv`.
+struct Project(TempDir);
+
+impl Project {
+    fn new(facts: &str) -> Self {
+        let project = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(project.path(".git")).unwrap();
+        project.write("venv/pyvenv.cfg", "");
+        project.write("venv/bin/python", &format!("#!/bin/sh\ncat <<'END'\n{facts}\nEND\n"));
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(project.path("venv/bin/python"), executable).unwrap();
+        project
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn zprobe(&self, words: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ZPROBE_") {
+                command.env_remove(name);
+            }
+        }
+        command.args(words.split(' ')).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Standard output of a command that succeeds, and its standard error.
+    fn said(&self, words: &str) -> (String, String) {
+        let output = self.zprobe(words);
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "{words}: {stderr}");
+        (stdout, stderr)
+    }
+
+    /// Complaint of a command that ends with exit code 2.
+    fn refusal(&self, words: &str) -> String {
+        let output = self.zprobe(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}: {stderr}");
+        stderr
+    }
+
+    /// Names of all files outside of `venv` and `.git`.
+    fn files(&self) -> Vec<String> {
+        let pattern = format!("{}/**/*", self.0.path().display());
+        let files = glob::glob(&pattern).unwrap().map(Result::unwrap).filter(|it| it.is_file());
+        let names = files.map(|it| it.strip_prefix(self.0.path()).unwrap().display().to_string());
+        let mut names: Vec<String> = names.filter(|name| !name.starts_with("venv")).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn the_configuration_that_is_written_selects_the_probe_of_the_projects_own_file() {
+    let project = Project::new(DEEPSPEED);
+    project.write("conf/ds.json", SOUND);
+    project.write("half.json", &SOUND.replace("bf16", "fp16"));
+    project.write("broken.json", "{\"zero_optimization\": ");
+    let (_, said) = project.said("init --python venv");
+    assert!(said.contains("left out: half.json: DeepSpeed 0.19.8 refuses fp16"), "{said}");
+    assert!(
+        said.contains("left out: broken.json: this DeepSpeed configuration cannot be run"),
+        "{said}"
+    );
+    assert!(said.ends_with("next: zprobe check\n"), "{said}");
+    assert!(project.read("zprobe.toml").contains("\npython = \"venv/bin/python\"\n"));
+
+    let (listed, _) = project.said("check --list");
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    assert!(listed.contains("deepspeed/conf-ds"), "{listed}");
+    assert!(listed.contains("--deepspeed-config probes/../conf/ds.json"), "{listed}");
+}
+
+#[test]
+fn without_a_file_of_the_projects_own_the_standard_suite_is_selected_on_what_is_installed() {
+    let project = Project::new(TORCH);
+    project.said("init --python venv");
+    let (listed, _) = project.said("check --list");
+    assert!(listed.lines().count() > 10, "{listed}");
+    assert!(!listed.contains("deepspeed/") && !listed.contains("native/"), "{listed}");
+    let workflow = project.read(".github/workflows/zprobe.yml");
+    assert!(workflow.contains("python-version: \"3.10\""), "{workflow}");
+    assert!(workflow.contains("torch==2.6.0 "), "{workflow}");
+    assert!(!workflow.contains("requirements.txt"), "{workflow}");
+}
+
+#[test]
+fn nothing_that_is_there_is_replaced_before_force_says_so() {
+    for name in ["zprobe.toml", ".github/workflows/zprobe.yml", "probes/ds.toml"] {
+        let project = Project::new(DEEPSPEED);
+        project.write("ds.json", SOUND);
+        project.write(name, "# mine\n");
+        let before = project.files();
+        let refusal = project.refusal("init --python venv");
+        assert!(refusal.contains(&format!("error: {name} is there already")), "{refusal}");
+        assert_eq!(project.files(), before);
+        assert_eq!(project.read(name), "# mine\n");
+        project.said("init --python venv --force");
+        assert!(!project.read(name).contains("# mine"), "{name}");
+    }
+}
+
+#[test]
+fn settings_in_a_file_that_others_share_are_not_overruled_unseen() {
+    let project = Project::new(DEEPSPEED);
+    project.write("pyproject.toml", "[tool.zprobe.check]\nengine = ['ddp']\n");
+    let refusal = project.refusal("init --python venv");
+    assert!(refusal.contains("pyproject.toml has settings of zprobe already"), "{refusal}");
+}
+
+#[test]
+fn a_dry_run_prints_what_would_be_written_and_writes_nothing() {
+    let project = Project::new(DEEPSPEED);
+    let (printed, _) = project.said("init --python venv --pre-commit --dry-run");
+    assert_eq!(project.files(), [""; 0]);
+    project.said("init --python venv --pre-commit");
+    let names = ["zprobe.toml", ".github/workflows/zprobe.yml", ".pre-commit-config.yaml"];
+    let files = names.map(|name| format!("==> {name} <==\n{}", project.read(name)));
+    assert_eq!(printed, files.join("\n"));
+}
+
+#[test]
+fn a_gate_of_no_engine_and_one_that_github_would_not_read_are_refused() {
+    let project = Project::new(DEEPSPEED);
+    fs::create_dir(project.path("part")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .arg("init")
+        .current_dir(project.path("part"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the workflow belongs into the root of the repository"), "{said}");
+
+    let bare = r#"{"executable": "x", "version": "3.12.4",
+        "torch": {"problem": "ModuleNotFoundError: No module named 'torch'"}}"#;
+    let refusal = Project::new(bare).refusal("init --python venv");
+    assert!(refusal.contains("No module named 'torch'; install torch"), "{refusal}");
+}

@@ -1,0 +1,97 @@
+//! Tests of zprobe in the tools of others: the action, the hook of pre-commit, the plugin for pytest.
+//!
+//! They are Python and run in pytest, with a Python whose DeepSpeed has a known bug: a gate has to close.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::engines::{self, Environments};
+use crate::workspace;
+
+/// The packages that the tests need beside them, with their hashes.
+const REQUIREMENTS: &str = "tests/ci/requirements.txt";
+
+/// The plugin for pytest.
+const PLUGIN: &str = "integrations/pytest-zprobe";
+
+/// Tools that the tests need, installed beside the engines and not among them.
+struct Tools<'a> {
+    environments: &'a Environments,
+    python: PathBuf,
+    /// Directory of the packages.
+    packages: PathBuf,
+}
+
+/// Runs all of these tests.
+pub fn test(environments: &Environments) -> Result<()> {
+    let tools = Tools {
+        environments,
+        python: environments.python_with(engines::WITH_BUG)?,
+        packages: workspace::target_dir()?.join("integrations"),
+    };
+    tools.install()?;
+    tools.run("mypy", &["--no-incremental"], PLUGIN)?;
+    let pytest = ["-p", "no:cacheprovider", "--strict-markers"];
+    tools.run("pytest", &pytest, PLUGIN)?;
+    tools.run("pytest", &pytest, "tests/ci")
+}
+
+impl Tools<'_> {
+    /// Installs the packages if they are not those that are wanted, and the plugin as it is now.
+    fn install(&self) -> Result<()> {
+        let root = workspace::root();
+        let wanted = fs::read(root.join(REQUIREMENTS))
+            .with_context(|| format!("cannot read {REQUIREMENTS}"))?;
+        let stamp = self.packages.join("requirements.txt");
+        if fs::read(&stamp).ok().as_ref() != Some(&wanted) {
+            if self.packages.exists() {
+                let cannot = || format!("cannot remove {}", self.packages.display());
+                fs::remove_dir_all(&self.packages).with_context(cannot)?;
+            }
+            self.uv(&["--require-hashes", "--no-deps", "--requirement", REQUIREMENTS])?;
+            fs::write(&stamp, &wanted)
+                .with_context(|| format!("cannot write {}", stamp.display()))?;
+        }
+        self.uv(&["--no-deps", "--reinstall", PLUGIN])
+    }
+
+    /// Has uv install something into the directory.
+    fn uv(&self, what: &[&str]) -> Result<()> {
+        let mut command = Command::new("uv");
+        command.env("PATH", self.path()?);
+        command.args(["pip", "install", "--quiet", "--python"]).arg(&self.python);
+        command.arg("--target").arg(&self.packages).args(what);
+        run(command.current_dir(workspace::root()))
+    }
+
+    /// Runs a module of Python in a directory of the repository.
+    fn run(&self, module: &str, arguments: &[&str], dir: &str) -> Result<()> {
+        let mut command = Command::new(&self.python);
+        command.args(["-B", "-m", module]).args(arguments);
+        command.current_dir(workspace::root().join(dir));
+        command.env("PATH", self.path()?);
+        command.env("PYTHONPATH", &self.packages).env("ZPROBE_PROGRAM", workspace::zprobe()?);
+        run(&mut command)
+    }
+
+    /// The `PATH` with the programs of the packages, and with uv.
+    fn path(&self) -> Result<OsString> {
+        let places = [self.packages.join("bin")].into_iter();
+        env::join_paths(places.chain(env::split_paths(self.environments.path())))
+            .context("PATH cannot be extended")
+    }
+}
+
+/// Runs a command to its end, after showing it.
+fn run(command: &mut Command) -> Result<()> {
+    let line = format!("{command:?}");
+    eprintln!("$ {line}");
+    let status = command.status().with_context(|| format!("cannot start {line}"))?;
+    ensure!(status.success(), "{line} failed ({status}); see the messages above");
+    Ok(())
+}
