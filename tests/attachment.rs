@@ -71,7 +71,7 @@ impl Bench {
 
     /// Contents of the zip, by path.
     fn attachment(&self, words: &[&str]) -> BTreeMap<String, String> {
-        let words = [&["report", "--out", "a.zip", "--force"], words].concat();
+        let words = [&["issue", "--out", "a.zip", "--overwrite", "--force"], words].concat();
         let output = self.zprobe(&words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         entries(&self.dir.path().join("a.zip"))
@@ -255,7 +255,7 @@ fn a_trace_that_was_cut_in_the_middle_of_a_line_has_a_report() {
     assert_eq!(report.verdict, Verdict::Inconclusive);
     let trace = entries["run/trace.jsonl"].as_bytes();
     assert!(whole.starts_with(trace) && trace.ends_with(b"\n"));
-    assert!(entries["report.md"].contains("the run ended without an answer"));
+    assert!(entries["report.md"].contains("The run ended without an answer"));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn a_dry_run_lists_everything_and_writes_nothing() {
     let mut bench = Bench::with("rank-dies");
     bench.variables.push(("MY_TOKEN".to_owned(), "planted-token-1".to_owned()));
     fs::write(bench.run_dir().join("rank-1.stderr.log"), "planted-token-1\n").unwrap();
-    let output = bench.zprobe(&["report", "--dry-run"]);
+    let output = bench.zprobe(&["issue", "--dry-run", "--force"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for wanted in ["README.md", "report.md", "run/trace.jsonl", "run/rank-1.stderr.log", "secret 1"]
     {
@@ -330,13 +330,100 @@ fn a_dry_run_lists_everything_and_writes_nothing() {
 #[test]
 fn a_file_is_not_replaced_unless_that_is_asked_for() {
     let bench = Bench::with("boundary-leak");
-    let first = bench.zprobe(&["report"]);
+    let first = bench.zprobe(&["issue", "--force"]);
     assert_eq!(String::from_utf8(first.stdout).unwrap(), "zprobe-report-run.zip\n");
     let written = fs::read(bench.dir.path().join("zprobe-report-run.zip")).unwrap();
-    let second = bench.zprobe(&["report", "--for", "pytorch"]);
+    let second = bench.zprobe(&["issue", "--force", "--for", "pytorch"]);
     assert_eq!(second.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&second.stderr).contains("--force"));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("--overwrite"));
     assert_eq!(fs::read(bench.dir.path().join("zprobe-report-run.zip")).unwrap(), written);
+}
+
+#[test]
+fn a_run_that_no_maintainer_wants_to_hear_of_is_refused_unless_forced() {
+    for (fixture, reason) in [
+        ("boundary-leak", "injected into zprobe's own engine"),
+        ("clean-accumulator", "nothing is wrong in this run"),
+        ("interrupted", "the run was interrupted"),
+    ] {
+        let bench = Bench::with(if fixture == "interrupted" { "boundary-leak" } else { fixture });
+        if fixture == "interrupted" {
+            bench.append(None, json!({"type": "interrupted"}));
+        }
+        let output = bench.zprobe(&["issue"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{fixture}: {said}");
+        assert!(said.contains(reason) && said.contains("--force"), "{fixture}: {said}");
+        assert!(output.stdout.is_empty());
+        assert_eq!(bench.zprobe(&["issue", "--force"]).status.code(), Some(0), "{fixture}");
+    }
+}
+
+#[test]
+fn a_run_with_a_bug_of_an_engine_is_not_refused() {
+    let bench = Bench::with("script-noise");
+    let output = bench.zprobe(&["issue", "--dry-run"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn the_printed_text_is_that_of_the_zip_and_the_title_is_above_it() {
+    let bench = Bench::with("boundary-leak");
+    let entries = bench.attachment(&["--for", "deepspeed"]);
+    let printed = bench.zprobe(&["issue", "--force", "--for", "deepspeed", "--print"]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), entries["report.md"]);
+    let title = entries["title.txt"].trim_end();
+    assert!(
+        title.starts_with("[BUG] ZeRO-1 bf16: the boundary microbatch 1 was not averaged"),
+        "{title}"
+    );
+    assert_eq!(entries["report.md"].lines().next().unwrap(), format!("<!-- Title: {title} -->"));
+    let said = String::from_utf8_lossy(&printed.stderr).into_owned();
+    assert!(said.contains(&format!("title: {title}")), "{said}");
+    let together = bench.zprobe(&["issue", "--print", "--dry-run"]);
+    assert_eq!(together.status.code(), Some(2));
+}
+
+#[test]
+fn the_answer_of_a_bisection_is_in_the_text_and_redacted() {
+    let mut bench = Bench::with("boundary-leak");
+    bench.variables.push(("MY_TOKEN".to_owned(), "planted-token-1".to_owned()));
+    let answer = |finding: &str| {
+        json!({
+            "package": "torch", "beside": "", "finding": finding, "fixed": false,
+            "first": ["2.11.0"], "releases": 2,
+            "trials": [
+                {"release": "2.10.0", "shows": false, "said": "clean"},
+                {"release": "2.11.0", "shows": true, "said": "ZP101 <b> planted-token-1"},
+            ],
+        })
+    };
+    let file = bench.dir.path().join("answer.json");
+    fs::write(&file, answer("ZP101 boundary-leak").to_string()).unwrap();
+    let entries = bench.attachment(&["--bisection", "answer.json"]);
+    let text = &entries["report.md"];
+    assert!(text.contains("first bad release of torch: 2.11.0; last good: 2.10.0"), "{text}");
+    assert!(text.contains("| 2.11.0 | bad | ZP101 \\<b> \\<secret> |"), "{text}");
+    assert!(entries["title.txt"].contains("(since torch 2.11.0)"), "{}", entries["title.txt"]);
+    for (content, reason) in [
+        (answer("ZP104 else").to_string(), "it is about ZP104 else, and this run shows ZP101"),
+        ("{}".to_owned(), "not an answer of `zprobe bisect --output-format json`"),
+    ] {
+        fs::write(&file, content).unwrap();
+        let output = bench.zprobe(&["issue", "--force", "--bisection", "answer.json"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.contains(reason), "{said}");
+    }
+    let without = bench.zprobe(&["issue", "--force", "--overwrite", "--out", "b.zip"]);
+    assert_eq!(without.status.code(), Some(0));
+    let text = &entries_of(&bench, "b.zip")["report.md"];
+    assert!(text.contains("it was not looked for in which release this began"), "{text}");
+}
+
+fn entries_of(bench: &Bench, name: &str) -> BTreeMap<String, String> {
+    entries(&bench.dir.path().join(name))
 }
 
 #[test]
@@ -351,8 +438,8 @@ fn without_a_run_it_says_what_to_do() {
 #[test]
 fn the_native_engine_has_no_script_and_the_attachment_says_why() {
     let entries = Bench::with("boundary-leak").attachment(&[]);
-    assert!(!entries.contains_key("standalone.py"));
-    assert!(entries["README.md"].contains("There is no standalone.py: the native engine"));
+    assert!(!entries.contains_key("repro.py"));
+    assert!(entries["README.md"].contains("There is no repro.py: the native engine"));
     assert_eq!(
         entries["command.txt"],
         "zprobe run --engine native --stage 1 --ga 2 --inject boundary-leak\n"
@@ -365,11 +452,9 @@ fn of_a_users_script_the_attachment_has_the_command_and_no_word_of_its_source() 
     let script = "python tests/exec/ranks.py 2 examples/train/ddp.py --accumulate 2";
     let command = format!("zprobe exec -- {script} --width 16 --layers 1\n");
     assert_eq!(entries["command.txt"], command);
+    assert!(entries["README.md"].contains("There is no repro.py: the script is the user's own"));
     assert!(
-        entries["README.md"].contains("There is no standalone.py: the script is the user's own")
-    );
-    assert!(
-        entries["report.md"].contains("The model of a training script"),
+        entries["report.md"].contains("The model is that of a training script"),
         "{}",
         entries["report.md"]
     );

@@ -474,7 +474,7 @@ fn what_goes_to_the_terminal_is_text_whatever_is_diagnosed_and_whatever_it_is_ca
         (&["compare", &place.run, &place.run][..], 3),
         (&["compare", &place.run, &missing], 2),
         (&["diagnose", &missing], 2),
-        (&["report", &place.run, "--dry-run"], 0),
+        (&["report", &place.run, "--dry-run", "--force"], 0),
         (&["report", &missing], 2),
         (&["explain", "\u{1b}[2J\n::error::x"], 2),
         (&["list", "\u{1b}[2J\n::error::x"], 2),
@@ -550,7 +550,7 @@ fn what_ranks_log_and_say_reaches_the_terminal_as_text() {
 #[test]
 fn an_attachment_has_no_live_markup_and_no_file_with_a_name_that_misleads() {
     let place = Place::new();
-    let output = place.zprobe(&["report", &place.run, "--out", "a.zip"], &[]);
+    let output = place.zprobe(&["report", &place.run, "--out", "a.zip", "--force"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut zip =
         zip::ZipArchive::new(fs::File::open(place.dir.path().join("a.zip")).unwrap()).unwrap();

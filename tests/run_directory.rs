@@ -110,7 +110,7 @@ fn modules_in_the_working_directory_are_not_imported() {
         assert!(!place.path("mark").exists(), "{args:?}");
     }
     let run = place.recorded();
-    let output = place.zprobe(&["report", run.to_str().unwrap(), "--python", "python3"]);
+    let output = place.zprobe(&["report", run.to_str().unwrap(), "--python", "python3", "--force"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!place.path("mark").exists());
 }
@@ -225,7 +225,7 @@ fn nothing_outside_of_a_strangers_run_directory_is_read() {
     for name in ["rank-0.stderr.log", "host.stdout.log"] {
         symlink(place.path("private"), dir.join(name)).unwrap();
     }
-    let output = place.zprobe(&["report", "run", "--out", "a.zip"]);
+    let output = place.zprobe(&["report", "run", "--out", "a.zip", "--force"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut zip = zip::ZipArchive::new(fs::File::open(place.path("a.zip")).unwrap()).unwrap();
     for at in 0..zip.len() {
@@ -258,7 +258,7 @@ fn nobody_waits_for_a_pipe_or_a_device_in_a_strangers_run_directory() {
     let place = Place::new();
     let dir = place.recorded();
     mkfifo(&dir.join("rank-0.stderr.log"), Mode::S_IRWXU).unwrap();
-    let output = place.zprobe(&["report", "run", "--out", "a.zip"]);
+    let output = place.zprobe(&["report", "run", "--out", "a.zip", "--force"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     mkfifo(&dir.join("minimised.json"), Mode::S_IRWXU).unwrap();
     assert!(place.refusal(&["diagnose", "run"]).contains("not a regular file"));

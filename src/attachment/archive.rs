@@ -14,7 +14,9 @@ use super::Entry;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A file of that name exists already.
-    #[error("{0} exists already; choose another file with --out, or pass --force to replace it")]
+    #[error(
+        "{0} exists already; choose another file with --out, or pass --overwrite to replace it"
+    )]
     Exists(PathBuf),
     /// The operating system refuses to write the file.
     #[error("cannot write {path}: {cause}; choose another file with --out")]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use super::{CONFIG_FILE, Entry, Material, TOO_COMMON, issue};
+use super::{CONFIG_FILE, Entry, Material, SCRIPT_FILE, TOO_COMMON, issue};
 use crate::redact::Kind;
 use crate::report::render;
 use crate::trace::Trace;
@@ -14,21 +14,17 @@ use crate::trace::Trace;
 /// there is nothing to say.
 type Maker = (&'static str, &'static str, fn(&Material) -> Result<Option<String>>);
 
-/// Makers of every file but the logs and the manifest. A new file is an entry here.
+/// Makers of every file but the text of the issue, the logs and the manifest. A new file is an entry here.
 const MAKERS: &[Maker] = &[
-    ("report.md", "the bug report, to be pasted as the text of an issue", |material| {
-        Ok(Some(issue::text(material)?))
-    }),
+    ("title.txt", "the title of the issue", |material| Ok(Some(format!("{}\n", material.title)))),
     (
         "report.html",
         "the report as a page, to be opened in a browser; it loads nothing",
         |material| page(material).map(Some),
     ),
-    (
-        "standalone.py",
-        "shows the same numbers without zprobe; start it with torchrun",
-        |material| Ok(material.script.clone().ok()),
-    ),
+    (SCRIPT_FILE, "shows the weights without zprobe: `python repro.py`", |material| {
+        Ok(material.script.clone().ok())
+    }),
     ("command.txt", "the command of this run", |material| {
         Ok(material.command.as_ref().map(|command| command.line() + "\n"))
     }),
@@ -57,9 +53,13 @@ const MAKERS: &[Maker] = &[
     ),
 ];
 
-/// Makes every file that has content, except the manifest.
-pub(super) fn all(material: &Material) -> Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+/// Makes every file that has content, except the manifest; `body` is the text of the issue.
+pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
+    let mut entries = vec![Entry {
+        path: "report.md".to_owned(),
+        about: "the text of the issue, to be pasted".to_owned(),
+        text: body.to_owned(),
+    }];
     for (path, about, make) in MAKERS {
         if let Some(text) = make(material)? {
             entries.push(Entry { path: (*path).to_owned(), about: (*about).to_owned(), text });
@@ -94,7 +94,7 @@ pub(super) fn manifest(
         let _ = write!(text, "\n{}\n", super::only_one(repeats));
     }
     if let Err(reason) = &material.script {
-        let _ = write!(text, "\nThere is no standalone.py: {reason}.\n");
+        let _ = write!(text, "\nThere is no {SCRIPT_FILE}: {reason}.\n");
     }
     if material.command.is_none() {
         let _ = write!(text, "\nThere is no command.txt: {}.\n", issue::NO_COMMAND);

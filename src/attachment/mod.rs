@@ -8,9 +8,12 @@
 pub mod archive;
 mod entries;
 mod environment;
+mod history;
 mod issue;
 pub mod logs;
-pub mod standalone;
+mod pointless;
+pub mod repro;
+mod title;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -20,6 +23,8 @@ use anyhow::{Context as _, Result};
 
 pub use entries::kinds;
 pub use environment::Environment;
+pub use history::{Bisection, History};
+pub use pointless::pointless;
 
 use crate::engines;
 pub use crate::engines::Project;
@@ -33,6 +38,9 @@ pub const MOST_BODY: usize = 65_536;
 
 /// Most bytes that GitHub takes as an attachment.
 pub const MOST_ATTACHMENT: usize = 25_000_000;
+
+/// Name of the script that shows the bug without zprobe.
+pub const SCRIPT_FILE: &str = "repro.py";
 
 /// Name of the file that a command of the attachment reads.
 const CONFIG_FILE: &str = "deepspeed.json";
@@ -53,6 +61,8 @@ pub struct Source<'a> {
     pub private: &'a Private,
     /// Project whose headings the bug report has; none for the engine's own project.
     pub project: Option<Project>,
+    /// The releases that have the bug.
+    pub history: &'a History,
     /// Most bytes of the trace.
     pub max_trace_size: u64,
     /// The documentation of a rule, in Markdown, by its code.
@@ -73,6 +83,14 @@ pub struct Entry {
 /// The attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
+    /// Title of the issue.
+    pub title: String,
+    /// Text of the issue.
+    pub body: String,
+    /// Project that the issue is for.
+    pub project: Project,
+    /// True if the attachment has a script that shows the bug without zprobe.
+    pub has_script: bool,
     /// Files of the attachment, in order.
     pub entries: Vec<Entry>,
     /// Number of redactions, by kind.
@@ -85,6 +103,8 @@ struct Material {
     /// Copy of the report for people, in which control characters are visible.
     shown: Visible<Report>,
     project: Project,
+    history: History,
+    title: String,
     command: Option<Command>,
     script: Result<String, String>,
     environment: Environment,
@@ -107,14 +127,21 @@ impl Attachment {
         known.json(&serde_json::to_value(source.report)?);
         known.text(&source.environment.text());
         logs.iter().for_each(|tail| known.text(&tail.text));
+        known.json(&serde_json::to_value(source.history)?);
 
         let redactor = Redactor::of_everything(source.private, &known);
         let report = redactor.data(source.report).context(TOO_COMMON)?;
+        let project = source.project.unwrap_or(engines::of(report.run.spec.engine()).project);
+        let history = redactor.data(source.history).context(TOO_COMMON)?;
+        let shown = Visible::of(&report)?;
+        let title = title::title(&shown, project, &history);
         let material = Material {
-            shown: Visible::of(&report)?,
-            project: source.project.unwrap_or(engines::of(report.run.spec.engine()).project),
             command: command(&report),
-            script: standalone::script(&report),
+            script: repro::script(&report, &title),
+            shown,
+            project,
+            history,
+            title,
             environment: source.environment.redacted(&redactor),
             trace: trace::cut(run_dir, source.max_trace_size, &redactor)
                 .with_context(unreadable)?,
@@ -123,9 +150,17 @@ impl Attachment {
             report,
         };
         let redacted = redactor.counts();
-        let mut entries = entries::all(&material)?;
+        let body = issue::text(&material)?;
+        let mut entries = entries::all(&material, &body)?;
         entries.insert(0, entries::manifest(&entries, &redacted, &material));
-        Ok(Self { entries, redacted })
+        Ok(Self {
+            has_script: material.script.is_ok(),
+            title: material.title,
+            body,
+            project,
+            entries,
+            redacted,
+        })
     }
 }
 

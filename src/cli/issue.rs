@@ -1,17 +1,20 @@
-//! `zprobe issue`: a bug report of a run, as an attachment.
+//! `zprobe issue`: a bug report of a run: title, text and attachment.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow, bail};
 use bytesize::ByteSize;
+use pep440_rs::Version;
 use zprobe::attachment::{
-    Attachment, Environment, MOST_ATTACHMENT, Project, Source, archive, kinds,
+    Attachment, Bisection, Environment, History, MOST_ATTACHMENT, Project, SCRIPT_FILE, Source,
+    archive, kinds, pointless,
 };
-use zprobe::console::{print, say};
+use zprobe::console::{plain, print, say};
 use zprobe::doctor::Python;
+use zprobe::engines;
 use zprobe::lab::limits::{examine, machine};
 use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::newest;
@@ -40,11 +43,28 @@ pub struct Args {
 
     /// Replace an existing file
     #[arg(long)]
+    overwrite: bool,
+
+    /// Make an issue also of a run that no maintainer wants to hear of: a clean or interrupted one, a bug that is
+    /// fixed, a limit of this machine, an injected fault
+    #[arg(long)]
     force: bool,
 
     /// List what would be in it and what was taken out, and write nothing
     #[arg(long)]
     dry_run: bool,
+
+    /// Print the text of the issue, for `gh issue create --body-file -`, and write nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "out", "overwrite"])]
+    print: bool,
+
+    /// Answer of `zprobe bisect --output-format json`: the first bad release, and the table of those that were tried
+    #[arg(long, value_name = "FILE")]
+    bisection: Option<PathBuf>,
+
+    /// First release with the bug, where you know it
+    #[arg(long, value_name = "VERSION", conflicts_with = "bisection")]
+    since: Option<Version>,
 
     /// Size of the trace at the most, before compression
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
@@ -62,6 +82,10 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<Exit> {
     let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, _) = diagnosis(&run_dir)?;
+    if let Some(reason) = pointless(&report).filter(|_| !args.force) {
+        bail!("no issue to file: {reason} (--force makes one all the same)");
+    }
+    let history = args.history(&report)?;
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
     let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
     let environment = look(args, &report, &private)?;
@@ -71,9 +95,15 @@ pub fn main(args: &Args) -> Result<Exit> {
         environment: &environment,
         private: &private,
         project: args.project,
+        history: &history,
         max_trace_size: args.max_trace_size.0,
         explain: page,
     })?;
+    if args.print {
+        say(format_args!("title: {}", attachment.title));
+        plain(&attachment.body)?;
+        return Ok(Exit::Clean);
+    }
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
         say(format_args!(
@@ -88,10 +118,76 @@ pub fn main(args: &Args) -> Result<Exit> {
         return Ok(Exit::Clean);
     }
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
-    archive::write(&out, &zip, args.force)?;
+    archive::write(&out, &zip, args.overwrite)?;
     say(summary.trim_end());
+    say(next(&attachment, &report, &history, &run_dir, &out).trim_end());
     print(&format!("{}\n", out.display()))?;
     Ok(Exit::Clean)
+}
+
+impl Args {
+    /// The releases that have the bug, as far as the flags say.
+    fn history(&self, report: &Report) -> Result<History> {
+        let read = |path: &PathBuf| {
+            let file = || format!("--bisection {}", path.display());
+            let text = fs::read_to_string(path).with_context(file)?;
+            let answer: Bisection = serde_json::from_str(&text).with_context(|| {
+                format!("{}: not an answer of `zprobe bisect --output-format json`", file())
+            })?;
+            answer.check(report).map_err(|reason| anyhow!("{}: {reason}", file()))?;
+            Ok::<_, anyhow::Error>(answer)
+        };
+        let since = self.since.as_ref().map(|version| {
+            let package = package(report).map(|package| format!("{package} "));
+            format!("{}{version}", package.unwrap_or_default())
+        });
+        Ok(History { bisection: self.bisection.as_ref().map(read).transpose()?, since })
+    }
+}
+
+/// The package whose releases have the engine.
+fn package(report: &Report) -> Option<&'static str> {
+    let python = engines::of(report.run.spec.engine()).python.as_ref()?;
+    python.packages().last().map(|package| package.module)
+}
+
+/// Steps from the files to an issue.
+fn next(
+    attachment: &Attachment,
+    report: &Report,
+    history: &History,
+    run_dir: &Path,
+    out: &Path,
+) -> String {
+    let quoted = |text: &str| shlex::try_quote(text).unwrap_or_default().into_owned();
+    let (run, zip) = (quoted(&run_dir.display().to_string()), quoted(&out.display().to_string()));
+    let mut steps = Vec::new();
+    if let (true, Some(package)) = (history.is_unknown(report), package(report)) {
+        steps.push(format!(
+            "find the first bad release: zprobe bisect {run} --package {package} --good VERSION \
+             --output-format json > bisection.json, then add --bisection bisection.json"
+        ));
+    }
+    if attachment.has_script {
+        steps.push(format!(
+            "see that the script shows it: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && python {SCRIPT_FILE}"
+        ));
+    }
+    let body = "report.md of the zip as its text, the zip as an attachment";
+    match attachment.project.tracker() {
+        Some((repository, page)) => {
+            steps.push(format!("read report.md, then open {page} with the title above, {body}"));
+            steps.push(format!(
+                "or without the zip: zprobe issue {run} --print | gh issue create --repo {repository} --title {} \
+                 --body-file -",
+                quoted(&attachment.title)
+            ));
+        }
+        None => {
+            steps.push(format!("read report.md, then open an issue with the title above, {body}"))
+        }
+    }
+    steps.iter().map(|step| format!("next: {step}\n")).collect()
 }
 
 /// Facts about the machine, and about the interpreter if one was named.
@@ -110,7 +206,7 @@ fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> 
 /// Summary of an attachment: its files, its size, and what was taken out.
 fn summary(attachment: &Attachment, size: usize) -> String {
     let width = attachment.entries.iter().map(|entry| entry.path.len()).max().unwrap_or(0);
-    let mut text = String::new();
+    let mut text = format!("title: {}\n", attachment.title);
     for entry in &attachment.entries {
         let _ = writeln!(text, "{:>10}  {:width$}  {}", entry.text.len(), entry.path, entry.about);
     }

@@ -39,9 +39,24 @@ pub struct Room {
     pub function: fn(&RunSpec, Option<&str>, Point) -> Option<&'static str>,
     /// The dtype of the model's parameters before the engine gets them.
     pub parameters_in: fn(&RunSpec) -> Dtype,
-    /// Source of the engine, with its settings, for the script of a bug report; or the reason why
-    /// there can be no script.
-    pub standalone: fn(&RunSpec) -> Result<String, String>,
+    /// The engine in the script of a bug report, with its settings; or the reason why there can be no
+    /// script.
+    pub repro: fn(&RunSpec) -> Result<Repro, String>,
+}
+
+/// An engine in the script of a bug report.
+pub struct Repro {
+    /// Text of the script. Lines that end in `#: NAME` make room for what depends on the run.
+    pub text: String,
+    /// Constants of the script that only this engine has.
+    pub constants: String,
+    /// The function that is called for a forward.
+    pub forward: &'static str,
+    /// Lines before a forward, which tell the engine under a condition that the backward is the last of a step, and
+    /// whether a microbatch has several. A last line with a colon opens a block.
+    pub accumulation: fn(&RunSpec, &str, bool) -> Vec<String>,
+    /// The line that sends `loss` backward.
+    pub backward: String,
 }
 
 /// The Python packages that the ranks of a real engine need, and the code that they run.
@@ -110,6 +125,24 @@ named_enum! {
         PyTorch = "pytorch",
         /// No project in particular.
         Plain = "plain",
+    }
+}
+
+impl Project {
+    /// The project's repository, and the page of a new issue with its template for bugs; none where there is no
+    /// project.
+    pub fn tracker(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Project::DeepSpeed => Some((
+                "deepspeedai/DeepSpeed",
+                "https://github.com/deepspeedai/DeepSpeed/issues/new?template=bug_report.md",
+            )),
+            Project::PyTorch => Some((
+                "pytorch/pytorch",
+                "https://github.com/pytorch/pytorch/issues/new?template=bug-report.yml",
+            )),
+            Project::Plain => None,
+        }
     }
 }
 

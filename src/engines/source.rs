@@ -9,42 +9,84 @@ use crate::spec::Dtype;
 
 /// A text as a string literal in ASCII, escaped so that nothing in it ends the literal or its line.
 pub(crate) fn literal(text: &str) -> String {
-    let mut literal = String::from("'");
+    format!("'{}'", escaped(text, &['\'', '\\']))
+}
+
+/// A text as the words of a comment, in ASCII and in one line.
+pub(crate) fn comment(text: &str) -> String {
+    escaped(text, &[])
+}
+
+/// A text in ASCII, in which all that is not visible, and these characters, are escaped.
+fn escaped(text: &str, also: &[char]) -> String {
+    let mut escaped = String::new();
     for c in text.chars() {
         let _ = match (c, u32::from(c)) {
-            ('\'' | '\\', _) => write!(literal, "\\{c}"),
-            (' '..='~', _) => write!(literal, "{c}"),
-            (_, code @ 0..=0xff) => write!(literal, "\\x{code:02x}"),
-            (_, code @ 0..=0xffff) => write!(literal, "\\u{code:04x}"),
-            (_, code) => write!(literal, "\\U{code:08x}"),
+            (c, _) if also.contains(&c) => write!(escaped, "\\{c}"),
+            (' '..='~', _) => write!(escaped, "{c}"),
+            (_, code @ 0..=0xff) => write!(escaped, "\\x{code:02x}"),
+            (_, code @ 0..=0xffff) => write!(escaped, "\\u{code:04x}"),
+            (_, code) => write!(escaped, "\\U{code:08x}"),
         };
     }
-    literal + "'"
+    escaped
 }
 
-/// An expression that parses a value from JSON, each line of which takes a line of the script.
-pub(crate) fn loaded(value: &Value) -> String {
-    let document = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".to_owned());
-    let lines: String = document.lines().map(|line| format!("    {}\n", literal(line))).collect();
-    format!("json.loads(\n{lines})")
+/// A value as an expression, in lines of a width at which they can be read.
+pub(crate) fn expression(value: &Value) -> String {
+    match value {
+        Value::Object(members) => {
+            let members: Vec<String> =
+                members.iter().map(|(key, value)| member(key, value)).collect();
+            format!("{{\n{}}}", packed(&members))
+        }
+        value => inner(value),
+    }
 }
 
-/// Settings of an engine as a dictionary of keyword arguments, without those in `beside`, which are no
-/// arguments.
-pub(crate) fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
-    let mut text = String::from("dict(\n");
-    if let Ok(Value::Object(options)) = serde_json::to_value(options) {
-        for (name, value) in options.iter().filter(|(name, _)| !beside.contains(&name.as_str())) {
-            let value = match value {
-                Value::Null => "None".to_owned(),
-                Value::Bool(value) => truth(*value).to_owned(),
-                Value::String(text) => literal(text),
-                number => number.to_string(),
-            };
-            let _ = writeln!(text, "    {name}={value},");
+/// Members of a list or a dictionary, as many to a line as there is room for.
+pub(crate) fn packed(members: &[String]) -> String {
+    const WIDTH: usize = 100;
+    let mut lines: Vec<String> = Vec::new();
+    for member in members {
+        match lines.last_mut().filter(|line| line.len() + member.len() + 2 <= WIDTH) {
+            Some(line) => *line += &format!(" {member},"),
+            None => lines.push(format!("    {member},")),
         }
     }
-    text + ")"
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn member(key: &str, value: &Value) -> String {
+    format!("{}: {}", literal(key), inner(value))
+}
+
+/// A value in one line.
+fn inner(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(value) => truth(*value).to_owned(),
+        Value::String(text) => literal(text),
+        Value::Number(number) => number.to_string(),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(inner).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) => {
+            let members: Vec<String> =
+                members.iter().map(|(key, value)| member(key, value)).collect();
+            format!("{{{}}}", members.join(", "))
+        }
+    }
+}
+
+/// Settings of an engine as keyword arguments behind others, without those in `beside`, which are no arguments, and
+/// those that are false or not set, which is torch's default.
+pub(crate) fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
+    let Ok(Value::Object(options)) = serde_json::to_value(options) else { return String::new() };
+    let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+    let options =
+        options.iter().filter(|(name, value)| !beside.contains(&name.as_str()) && is_set(value));
+    options.map(|(name, value)| format!(", {name}={}", inner(value))).collect()
 }
 
 /// The Python literal of a boolean.

@@ -71,8 +71,6 @@ struct Row {
     param: Option<&'static str>,
     /// True if some microbatch does not reach every trainable parameter.
     leaves_unused: bool,
-    /// True if a script without zprobe can have the shape; see [`crate::attachment::standalone`].
-    in_scripts: bool,
     /// The only engine that has the shape, and advice for the others; none if any may have it.
     only_on: Option<(Engine, &'static str)>,
 }
@@ -80,17 +78,12 @@ struct Row {
 impl Row {
     /// Row of a shape that is about this parameter, or about none.
     const fn new(describe: &'static str, param: Option<&'static str>) -> Self {
-        Self { describe, param, leaves_unused: false, in_scripts: false, only_on: None }
+        Self { describe, param, leaves_unused: false, only_on: None }
     }
 
     /// Row of a shape in which some microbatches do not use this parameter.
     const fn unused(describe: &'static str, param: &'static str) -> Self {
-        Self { leaves_unused: true, in_scripts: true, ..Self::new(describe, Some(param)) }
-    }
-
-    /// The row of a shape that scripts have too.
-    const fn in_scripts(self) -> Self {
-        Self { in_scripts: true, ..self }
+        Self { leaves_unused: true, ..Self::new(describe, Some(param)) }
     }
 
     /// The row of a shape that only this engine has.
@@ -135,25 +128,19 @@ impl Shape {
             Shape::Tied => {
                 Row::new("a parameter is used twice in each microbatch", Some("position.weight"))
             }
-            Shape::Frozen => {
-                Row::new("a parameter requires no gradient", Some("frozen.weight")).in_scripts()
-            }
+            Shape::Frozen => Row::new("a parameter requires no gradient", Some("frozen.weight")),
             Shape::Bypass => Row::new(
                 "a term of the loss uses a parameter outside of the engine's forward",
                 Some("layers.0.attn.weight"),
             ),
-            Shape::TupleOutput => {
-                Row::new("forward returns a tuple of loss and logits", None).in_scripts()
-            }
-            Shape::DictOutput => {
-                Row::new("forward returns a dict of loss and logits", None).in_scripts()
-            }
+            Shape::TupleOutput => Row::new("forward returns a tuple of loss and logits", None),
+            Shape::DictOutput => Row::new("forward returns a dict of loss and logits", None),
             Shape::InfinityOnOneRank => Row::new(
                 "one element of one rank's gradient is infinite",
                 Some("layers.0.norm.weight"),
             ),
             Shape::SeveralBackwards => {
-                Row::new("each microbatch's loss goes backward in two parts", None).in_scripts()
+                Row::new("each microbatch's loss goes backward in two parts", None)
             }
             Shape::PenaltyBackward => Row::new(
                 "a penalty goes backward by itself, outside of the engine's forward",
@@ -174,15 +161,12 @@ impl Shape {
                 Engine::DeepSpeed,
                 "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
             ),
-            Shape::Scalars => {
-                Row::new("two parameters have one element each", Some("gain.weight")).in_scripts()
-            }
+            Shape::Scalars => Row::new("two parameters have one element each", Some("gain.weight")),
             Shape::ThreeBlocks => {
-                Row::new("the model has at least three blocks, which are alike", None).in_scripts()
+                Row::new("the model has at least three blocks, which are alike", None)
             }
             Shape::Twins => {
                 Row::new("two neighbouring parameters have the same shape", Some("query.weight"))
-                    .in_scripts()
             }
             Shape::DifferentStart => Row::new("the ranks start with different parameters", None),
             Shape::LossBackward => {
@@ -228,11 +212,6 @@ impl Shape {
                     | Shape::Bypass
                     | Shape::Unmanaged
             )
-    }
-
-    /// True if a script without zprobe can have the shape.
-    pub const fn is_in_scripts(self) -> bool {
-        self.row().in_scripts
     }
 
     /// The only engine that has the shape, and advice for the others; none if any may have it.

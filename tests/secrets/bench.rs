@@ -178,7 +178,7 @@ impl Bench {
         let mut files = Vec::new();
         for project in ["plain", "deepspeed", "pytorch"] {
             let out = format!("{project}.zip");
-            let output = self.zprobe(&["report", "--for", project, "--out", &out]);
+            let output = self.zprobe(&["report", "--for", project, "--out", &out, "--force"]);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             files.push((format!("{project}, what it said"), said(&output)));
             let file = fs::File::open(self.dir.path().join(&out)).unwrap();

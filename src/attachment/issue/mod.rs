@@ -7,15 +7,20 @@ mod fit;
 
 use fit::{Part, fitted};
 
-use super::{Material, Project};
+use super::{Material, Project, SCRIPT_FILE};
 use crate::engines;
 use crate::report::Verdict;
 use crate::report::document::{Document, Topic};
-use crate::report::render::markdown::{self, block, escaped};
+use crate::report::render::markdown::{self, block, code, escaped};
+use crate::report::words::one_line;
+use crate::spec::Device;
 use crate::visible;
 
 /// Reason why no command may lead to a run.
 pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
+
+/// Most bytes of a script that is not folded.
+const MOST_SHOWN: usize = 12_000;
 
 /// Most lines of a log in the text of an issue.
 const LOG_LINES: usize = 30;
@@ -70,40 +75,59 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
         let part = part(material, &document);
         [Part::Open((*words).to_owned())].into_iter().chain(part)
     };
-    Ok(fitted(pieces.iter().flat_map(parts).collect()))
+    // A comment is not seen in an issue. What ends one cannot be in it.
+    let title = material.title.replace("--", "- -");
+    let title = Part::Open(format!("<!-- Title: {} -->\n\n", visible::text(&title)));
+    Ok(fitted([title].into_iter().chain(pieces.iter().flat_map(parts)).collect()))
 }
 
-/// The setup of the run, its findings, the ranks that did not finish, and the weights.
+/// The main finding in one sentence, its place in the engine, the releases and settings that have it, the weights, and
+/// all that was found.
 fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
-    let first = match document.verdict {
-        Verdict::Findings => {
-            "was trained for a few steps, and not every (rank, microbatch) gradient reached the \
-             optimizer once, with its right weight:"
-        }
-        Verdict::Crashed => "was to be trained for a few steps, and not every rank got to the end:",
-        Verdict::Inconclusive => {
-            "was to be trained for a few steps, and the run ended without an answer:"
-        }
-        Verdict::Clean => "was trained for a few steps, and nothing was wrong with its gradients:",
+    let report = &material.shown;
+    let first = match (document.findings.first(), document.verdict) {
+        (Some(main), _) => main.statement(),
+        (None, Verdict::Clean) => "nothing is wrong with the gradients".to_owned(),
+        (None, Verdict::Crashed) => "not every rank got to the end".to_owned(),
+        (None, _) => "the run ended without an answer".to_owned(),
     };
-    let setting = markdown::items(&document.setting);
-    let model = match material.report.run.spec.script() {
-        Some(_) => "The model of a training script, with codes in place of its gradients,",
-        None => "A synthetic model with known gradients",
-    };
-    let mut text = format!("{model} {first}\n\n{setting}");
-    text += &markdown::findings(document.findings);
+    let known = document.findings.first().and_then(|main| main.known.first());
+    let function = report.first_divergence.as_ref().and_then(|it| it.function.as_deref());
+    let mut text = format!("{}.\n\n", escaped(&capital(&first)));
+    if let Some(bug) = known {
+        text += &format!("- Cause: {}\n", escaped(&one_line(&bug.cause)));
+    }
+    if let Some(function) = function {
+        text += &format!("- First wrong buffer made by: {}\n", code(function));
+    }
+    let (releases, tried) = material.history.told(report);
+    text += &format!("- Releases: {releases}\n");
+    text += &markdown::items(&document.setting);
+    text += &tried;
     let unfinished = document.about(Topic::Ranks).filter(|section| !section.is_detail);
     text += &unfinished.map(markdown::titled).unwrap_or_default();
     let mut parts = vec![Part::Open(text)];
     if let Some(weights) = document.about(Topic::Weights) {
+        let model = match report.run.spec.script() {
+            Some(_) => {
+                "The model is that of a training script, with codes in place of its gradients."
+            }
+            None => "The model is a synthetic one whose gradients are known.",
+        };
         parts.push(Part::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
-             all ranks r and microbatches m of the step. 1 is right.\n{}",
+             all ranks r and microbatches m of the step. 1 is right. {model}\n{}",
             markdown::body(weights)
         )));
     }
     parts
+}
+
+/// A sentence with a capital.
+fn capital(sentence: &str) -> String {
+    let mut chars = sentence.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    first + chars.as_str()
 }
 
 /// The script and the command that reproduce the run.
@@ -111,12 +135,20 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
     match &material.script {
         Ok(script) => {
-            let world = material.report.run.spec.world_size;
+            let title = engines::of(material.report.run.spec.engine()).title;
+            let ends = if document.verdict == Verdict::Crashed {
+                "It ends as the run did, and not with exit code 0."
+            } else {
+                "It prints the weight of each gradient in the update, and its exit code is 1 if one is wrong."
+            };
             parts.push(Part::Open(format!(
-                "With torch and the engine alone, on CPU ranks: `torchrun --nproc-per-node {world} \
-                 standalone.py`. It prints the weights, and its exit code is 1 if one is wrong.\n\n"
+                "`python {SCRIPT_FILE}` needs torch{} alone, and starts its ranks on the CPU by itself. {ends}\n\n",
+                if title == "DeepSpeed" { " and DeepSpeed" } else { "" },
             )));
-            parts.push(fold("standalone.py", "python", script.clone(), "standalone.py"));
+            parts.push(match script.len() {
+                0..=MOST_SHOWN => Part::Open(format!("{}\n", block("python", script))),
+                _ => fold(SCRIPT_FILE, "python", script.clone(), SCRIPT_FILE),
+            });
         }
         Err(reason) => parts
             .push(Part::Open(format!("There is no script without zprobe: {}.\n", escaped(reason)))),
@@ -191,9 +223,14 @@ fn system(material: &Material, _: &Document<'_>) -> Vec<Part> {
         let found = environment.facts.iter().find(|(name, _)| name == wanted);
         escaped(&visible::text(found.map_or("not known", |(_, value)| value.as_str())))
     };
+    let spec = &material.report.run.spec;
+    let place = match spec.device {
+        Device::Cuda => "the ranks ran on them",
+        _ => "the ranks ran on the CPU",
+    };
     let gpus = match &environment.gpus {
-        Ok(gpus) if gpus.is_empty() => "none; the ranks ran on the CPU".to_owned(),
-        _ => format!("{}; the ranks of this run were on the CPU", fact("GPUs")),
+        Ok(gpus) if gpus.is_empty() => format!("none; {place}"),
+        _ => format!("{}; {place}", fact("GPUs")),
     };
     let versions = &material.shown.run.versions;
     let version = |name: &str| versions.get(name).map_or("not known", String::as_str);
@@ -203,18 +240,21 @@ fn system(material: &Material, _: &Document<'_>) -> Vec<Part> {
         .map(|(name, version)| format!("{name} {version}"))
         .collect();
     open(format!(
-        " - OS: {}, kernel {}\n - GPU count and types: {gpus}\n - Interconnects: gloo over the host's \
-         own network\n - Python version: {}\n - {}\n",
+        " - OS: {}, kernel {}\n - GPU count and types: {gpus}\n - Interconnects: {}, between processes of one machine\n - Python version: {}\n - {}\n",
         fact("system"),
         fact("kernel"),
+        spec.backend,
         escaped(version("python")),
         escaped(&others.join(", ")),
     ))
 }
 
 fn launcher(material: &Material, _: &Document<'_>) -> Vec<Part> {
-    let script = if material.script.is_ok() { " standalone.py runs under torchrun." } else { "" };
-    open(format!("zprobe starts the ranks, with the variables that torchrun sets.{script}\n"))
+    let script = match &material.script {
+        Ok(_) => format!("None: {SCRIPT_FILE} starts its ranks by itself."),
+        Err(_) => "zprobe starts the ranks, with the variables that torchrun sets.".to_owned(),
+    };
+    open(format!("{script}\n"))
 }
 
 fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
@@ -227,6 +267,10 @@ fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
 /// could have seen.
 fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
+    if !document.findings.is_empty() {
+        let all = markdown::findings(document.findings);
+        parts.push(Part::Open(format!("All that zprobe found:\n{all}\n")));
+    }
     if let Some(config) = &material.report.run.spec.deepspeed_config() {
         let text = visible::json(config).unwrap_or_default();
         parts.push(fold(

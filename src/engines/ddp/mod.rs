@@ -2,8 +2,8 @@
 
 mod axes;
 
-use super::source::{arguments, literal};
-use super::{Features, Project, Python, Room};
+use super::source::arguments;
+use super::{Features, Project, Python, Repro, Room};
 use crate::spec::{CommHook, Compile, DelayedParameters, Point, RunSpec};
 
 pub(super) static ROOM: Room = Room {
@@ -31,7 +31,7 @@ pub(super) static ROOM: Room = Room {
         _ => None,
     },
     parameters_in: |spec| spec.dtype,
-    standalone,
+    repro,
 };
 
 /// True if DDP leaves some parameters to a hook of their own.
@@ -45,32 +45,51 @@ fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
     if delays_parameters(spec) { vec![needed] } else { Vec::new() }
 }
 
-fn standalone(spec: &RunSpec) -> Result<String, String> {
+fn repro(spec: &RunSpec) -> Result<Repro, String> {
     const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
-    let options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
+    if ddp.compile != Compile::None {
+        return Err("the script is not compiled; --compile none may show the same".to_owned());
+    }
+    let mut options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
     let hook = match ddp.comm_hook {
-        CommHook::None => "None",
-        CommHook::Fp16Compress => "'fp16_compress_hook'",
-        CommHook::Bf16Compress => "'bf16_compress_hook'",
-        CommHook::AllReduce => "'allreduce_hook'",
+        CommHook::None => None,
+        CommHook::Fp16Compress => Some("fp16_compress_hook"),
+        CommHook::Bf16Compress => Some("bf16_compress_hook"),
+        CommHook::AllReduce => Some("allreduce_hook"),
         CommHook::PowerSgd | CommHook::PostLocalSgd => return Err(WITH_STATE.to_owned()),
     };
-    Ok(include_str!("standalone.py")
-        .replace("{}  #: options", &options)
-        .replace(
-            "None  #: delayed_parameters",
-            &match ddp.delayed_parameters {
-                DelayedParameters::None => "None".to_owned(),
-                delayed => literal(&delayed.to_string()),
-            },
-        )
-        .replace(
-            "None  #: compile",
-            &match ddp.compile {
-                Compile::None => "None".to_owned(),
-                backend => literal(&backend.name().replace('-', "_")),
-            },
-        )
-        .replace("None  #: comm_hook", hook))
+    let mut made = String::new();
+    if ddp.delayed_parameters != DelayedParameters::None {
+        options = arguments(&ddp, &["bucket_cap_mb", "comm_hook", "delayed_parameters", "compile"]);
+        made += "    named = list(model.named_parameters())\n";
+        options += &format!(
+            ", bucket_cap_mb={}, delay_all_reduce_named_params=named[-(len(named) // 2) :], \
+             param_to_hook_all_reduce=named[0][1]",
+            ddp.bucket_cap_mb as usize
+        );
+    }
+    made += &format!("    ddp = DistributedDataParallel(model{options})\n");
+    if let Some(hook) = hook {
+        made += &format!("    ddp.register_comm_hook(None, default_hooks.{hook})\n");
+    }
+    let import = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n";
+    let awaits = ddp.delayed_parameters == DelayedParameters::Awaited;
+    Ok(Repro {
+        text: include_str!("repro.py")
+            .replace("#: import\n", if hook.is_some() { import } else { "" })
+            .replace("    #: engine\n", &made),
+        constants: String::new(),
+        forward: "ddp",
+        accumulation: |_, last, _| match last {
+            "False" => vec!["with ddp.no_sync():".to_owned()],
+            last => vec![format!("with contextlib.nullcontext() if {last} else ddp.no_sync():")],
+        },
+        backward: if awaits {
+            "(loss / GA).backward(), dist.barrier()"
+        } else {
+            "(loss / GA).backward()"
+        }
+        .to_owned(),
+    })
 }

@@ -5,8 +5,8 @@ mod functions;
 
 use serde_json::Value;
 
-use super::source::loaded;
-use super::{Features, Limit, Package, Project, Python, Room};
+use super::source::expression;
+use super::{Features, Limit, Package, Project, Python, Repro, Room};
 use crate::spec::{Dtype, RunSpec, SequenceGroups, Shape};
 
 pub(super) static ROOM: Room = Room {
@@ -38,22 +38,41 @@ pub(super) static ROOM: Room = Room {
     axes: axes::axes,
     function: |_, class, point| functions::function(class?, point),
     parameters_in: |spec| spec.dtype,
-    standalone: |spec| {
-        if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
-            return Err(
-                "the script has no sequence parallelism; --sequence-parallel 1 may show the same"
-                    .to_owned(),
-            );
-        }
-        let config = spec.deepspeed_config().unwrap_or(&Value::Null);
-        let config = format!("CONFIG = {}", loaded(config));
-        let scale = spec.override_loss_scale();
-        let scale = scale.map_or_else(|| "None".to_owned(), |scale| scale.to_string());
-        Ok(include_str!("standalone.py")
-            .replace("CONFIG = {}  #: config", &config)
-            .replace("None  #: override_loss_scale", &scale))
-    },
+    repro,
 };
+
+fn repro(spec: &RunSpec) -> Result<Repro, String> {
+    if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
+        return Err(
+            "the script has no sequence parallelism; --sequence-parallel 1 may show the same"
+                .to_owned(),
+        );
+    }
+    // Stage 3 has only a part of each parameter on a rank.
+    let whole = "    with deepspeed.zero.GatheredParameters(list(parameters.values())):\n        p.detach()";
+    let values = if spec.stage == 3 { whole } else { "    p.detach()" };
+    let wrapped = spec.override_loss_scale().map_or_else(String::new, |scale| {
+        format!("    engine.optimizer.override_loss_scale({scale})\n")
+    });
+    let config = expression(spec.deepspeed_config().unwrap_or(&Value::Null));
+    Ok(Repro {
+        text: include_str!("repro.py")
+            .replace("    p.detach()", values)
+            .replace("    #: wrapped\n", &wrapped),
+        constants: format!("CONFIG = {config}"),
+        forward: "engine",
+        accumulation: |_, last, several| {
+            // With several backwards before a step, DeepSpeed has to be told which one is the last.
+            let line = format!("engine.set_gradient_accumulation_boundary({last})");
+            if several { vec![line] } else { Vec::new() }
+        },
+        backward: if spec.has_shape(Shape::LossBackward) {
+            "(engine.scale(loss) if hasattr(engine, \"scale\") else loss).backward()".to_owned()
+        } else {
+            "engine.backward(loss)".to_owned()
+        },
+    })
+}
 
 /// Keys of the configuration's section `zero_optimization`, methods of the engine, arguments of `initialize` and
 /// modules that a run needs and that not every release has.

@@ -23,7 +23,7 @@ pub(super) static ROOM: Room = Room {
     axes: axes::axes,
     function: |spec, _, point| function(spec, point),
     parameters_in: |spec| spec.dtype,
-    standalone: |_| {
+    repro: |_| {
         Err("the native engine is a part of zprobe, which no script can do without".to_owned())
     },
 };

@@ -26,7 +26,7 @@ pub(super) static ROOM: Room = Room {
         _ => None,
     },
     parameters_in: |spec| spec.dtype,
-    standalone: |_| {
+    repro: |_| {
         Err("the script has no pipelines; send the run directory's rank-program with the report"
             .to_owned())
     },

@@ -11,5 +11,5 @@ pub(super) static ROOM: Room = Room {
     axes: Axes::default,
     function: |_, _, _| None,
     parameters_in: |_| Dtype::Fp32,
-    standalone: |_| Err("the script is the user's own".to_owned()),
+    repro: |_| Err("the script is the user's own".to_owned()),
 };

@@ -43,7 +43,7 @@ const COMMANDS: &[&[&str]] = &[
     &["run", "--ga", "2", "--timeout", "60", "--out", "DISK/run"],
     &["run", "--ga", "1", "--timeout", "60", "--repeat", "2", "--out", "DISK/run"],
     &["diagnose", "FIXTURE", "--export-html", "DISK/a.html", "--export-junit", "DISK/a.xml"],
-    &["report", "FIXTURE", "--out", "DISK/a.zip"],
+    &["report", "FIXTURE", "--out", "DISK/a.zip", "--force"],
 ];
 
 macro_rules! limits {

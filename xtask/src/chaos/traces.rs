@@ -48,7 +48,11 @@ fn try_case(case: &mut Case) -> Result<Survival> {
         );
     }
     match case.rng.u8(..8) {
-        0 => drop(case.zprobe(["report", "run", "--out", "a.zip"])?.ended()?.code_of(&[0, 2])?),
+        0 => drop(
+            case.zprobe(["report", "run", "--out", "a.zip", "--force"])?
+                .ended()?
+                .code_of(&[0, 2])?,
+        ),
         1 => {
             let other = fixtures::dir(&fixture.name);
             let call = case.zprobe(["compare", "run"])?.args([other]);

@@ -1,0 +1,47 @@
+#: model
+class Layer(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size))  #: dtype
+    def forward(self, k):  # its gradient is W * GA in the elements k, k + K, ..., and 0 in the others
+        return self.weight[k::K].float().sum() * W * GA
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name, size in SIZES.items():
+            self.add_module(name, Layer(size))
+    def forward(self, step, rank, m):
+        k = (step * W + rank) * GA + m  # number of the gradient of this microbatch
+        return None  #: forward
+#: tell
+def tell(step, rank, before, after, wrong):  # an update of 1 is a gradient with weight 1
+    found = {}
+    for name, old in before.items():
+        #: expected
+        update = (old - after[name])[: len(old) // K * K].view(-1, K)  # one element for each gradient
+        for weights in update.unique(dim=0).tolist():
+            found.setdefault((tuple(weights), tuple(expected)), []).append(name)
+    ranks = [None] * W
+    dist.all_gather_object(ranks, found)
+    for (weights, expected), names in found.items():
+        right = weights == expected  #: right
+        wrong.value |= not right
+        said = "right" if right else "WRONG"
+        text = "step %d, rank %d: %s in %s" % (step, rank, said, ", ".join(names))
+        for k in range(0, 0 if right else K, GA):
+            if any(weights[k : k + GA] + expected[k : k + GA]):
+                text += "\n    of step %d, rank %d: " % divmod(k // GA, W)
+                text += "%s, expected %s" % (list(weights[k : k + GA]), list(expected[k : k + GA]))
+        if found not in ranks[:rank]:  # ranks that hold the same are told once
+            print(text, flush=True)
+#: end
+    dist.barrier()
+    os._exit(0)  # the threads of process groups are slow to end by themselves
+#: main
+if __name__ == "__main__":
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    wrong = mp.get_context("fork").Value("b", False)
+    mp.start_processes(train, (wrong,), nprocs=W, start_method="fork")
+    sys.exit(wrong.value)
