@@ -15,6 +15,7 @@ mod launchers;
 mod libtorch;
 mod page;
 mod planted;
+mod planted_commits;
 mod provision;
 mod steps;
 mod sweeps;
