@@ -59,3 +59,39 @@ fn a_step_that_tells_nothing_is_skipped_and_an_error_ends_the_bisection() {
     }
     assert_eq!(bisect(&dir, &["step", "--help"]).status.code(), Some(0));
 }
+
+#[test]
+fn commits_that_cannot_be_searched_are_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = ["--engine", "deepspeed", "--package", "deepspeed"];
+    for (args, message) in [
+        (&["--good", "master~3", "--bad", "0.18.9"][..], "--good master~3: not a version"),
+        (&["--good", "0.18.4", "--bad", "v0.18.9"], "need --git with the repository"),
+        (&["--good", "0.18.4", "--bad", "0.18.9", "--first-parent"], "--git <DIR|URL>"),
+        (&["--good", "a", "--bad", "b", "--git", "nowhere"], "--git nowhere: no such directory"),
+        (&["--good", "a", "--bad", "b", "--git", "."], "--git .: not a git repository"),
+    ] {
+        let output = bisect(&dir, &[&engine, args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(said(&output).contains(message), "{args:?}: {}", said(&output));
+    }
+    let torch =
+        ["--engine", "ddp", "--package", "torch", "--good", "a", "--bad", "b", "--git", "."];
+    let output = bisect(&dir, &torch);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("commits of torch are not built here"), "{}", said(&output));
+}
+
+#[test]
+fn without_git_the_search_says_that_it_needs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["bisect", "--engine", "deepspeed", "--package", "deepspeed", "--git", "."])
+        .args(["--good", "a", "--bad", "b"])
+        .env("PATH", dir.path())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("cannot start git, which --git needs"), "{}", said(&output));
+}

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
 use zprobe::diagnose::diagnose;
+use zprobe::lab::bisect::{Answer, Commit, CommitTrial, Commits};
 use zprobe::lab::check::baseline::BaselineFile;
 use zprobe::lab::check::probe::{ProbeFile, registry};
 use zprobe::lab::compare::{Comparison, Side};
-use zprobe::report::Report;
 use zprobe::report::suite::Suite;
+use zprobe::report::{Report, Schema};
 use zprobe::trace::{Record, Trace};
 
 fn schema_of<T: JsonSchema>(file: &str) -> serde_json::Value {
@@ -107,6 +108,43 @@ fn every_comparison_obeys_the_checked_in_schema() {
         }
         assert_eq!(json["schema"]["version"], 1);
     }
+}
+
+#[test]
+fn the_answer_of_a_bisection_obeys_the_checked_in_schema() {
+    let validator = jsonschema::validator_for(&schema_of::<Answer>("bisect.v1.schema.json"))
+        .expect("a valid schema");
+    let commit = Commit {
+        id: "1393f75dc2".repeat(4),
+        date: "2026-01-18".to_owned(),
+        title: "Choose the right optimizer (#7788)".to_owned(),
+        pull_request: Some(7788),
+    };
+    let trial = CommitTrial { commit: commit.clone(), shows: None, said: "crashed".to_owned() };
+    let answer = Answer {
+        schema: Schema::CURRENT,
+        package: "deepspeed".to_owned(),
+        beside: "torch 2.11.0".to_owned(),
+        finding: "ZP101 boundary-leak".to_owned(),
+        fixed: false,
+        first: vec!["0.18.5".to_owned()],
+        releases: 2,
+        trials: vec![],
+        old_again: vec![],
+        commits: Some(Commits {
+            repository: "https://github.com/deepspeedai/DeepSpeed".to_owned(),
+            release: "0.18.5".to_owned(),
+            first: vec![commit],
+            count: 34,
+            trials: vec![trial],
+        }),
+        no_commits: None,
+    };
+    let mut json = serde_json::to_value(&answer).expect("JSON");
+    assert!(validator.validate(&json).is_ok(), "{json:#}");
+    assert_eq!(json["schema"]["version"], 1);
+    json["commits"]["first"][0].as_object_mut().expect("a commit").remove("id");
+    assert!(validator.validate(&json).is_err(), "a commit has a name");
 }
 
 /// A TOML file as JSON.

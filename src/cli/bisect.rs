@@ -1,4 +1,5 @@
-//! `zprobe bisect`: the first release of a package that shows a finding, or the first that no longer does.
+//! `zprobe bisect`: the first release of a package that shows a finding, and the first commit, or the first that
+//! no longer does.
 
 pub mod step;
 
@@ -9,9 +10,10 @@ use pep440_rs::Version;
 use zprobe::console;
 use zprobe::engines;
 use zprobe::environment::Packages;
-use zprobe::lab::bisect::{self, Question, Signature, render};
+use zprobe::lab::bisect::{self, End, Question, Signature, Source, render};
 use zprobe::lab::order::{Order, Ranks};
 use zprobe::lab::recorded::diagnosis;
+use zprobe::lab::secrets;
 use zprobe::report::{Exit, Form, Report};
 use zprobe::spec::{Device, RunSpec, SpecRequest};
 
@@ -35,19 +37,30 @@ pub struct Args {
     #[arg(long, value_name = "NAME", required = true)]
     package: Option<String>,
 
-    /// A release without the finding
+    /// A release without the finding; with --git also a commit, a branch or a tag
     #[arg(long, value_name = "VERSION", required = true)]
-    good: Option<Version>,
+    good: Option<String>,
 
-    /// A release with the finding [default: the one that the recorded run had]
+    /// A release with the finding; with --git also a commit, a branch or a tag [default: the release that the
+    /// recorded run had]
     #[arg(long, value_name = "VERSION")]
-    bad: Option<Version>,
+    bad: Option<String>,
 
-    /// Look for the first release without the finding; --bad is the older one then
+    /// Look for the first one without the finding; --bad is the older end then
     #[arg(long)]
     fixed: bool,
 
-    /// Another package with its version, the same for all releases [default: torch==2.11.0]
+    /// After the releases, search the commits between the two where it changes, in this git repository: a
+    /// directory, which is only read, or an address
+    #[arg(long, value_name = "DIR|URL")]
+    git: Option<String>,
+
+    /// Of a merge, follow only the branch that was merged into
+    #[arg(long, requires = "git")]
+    first_parent: bool,
+
+    /// Another package with its version, the same for all trials; the bisected package itself for what its
+    /// commits require [default: torch==2.11.0]
     #[arg(long, value_name = "NAME==VERSION")]
     with: Vec<String>,
 
@@ -94,14 +107,16 @@ pub fn main(args: &Args) -> Result<Exit> {
     let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
     let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
     let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
-    console::print(&render(&answer, &command, args.output_format)?)?;
-    Ok(if answer.first.is_empty() { Exit::Inconclusive } else { Exit::Clean })
+    let text = render(&answer, &command, args.output_format)?;
+    // The address of a repository may hold a password.
+    console::print(&secrets::of_machine().text(&text))?;
+    Ok(if answer.is_known() { Exit::Clean } else { Exit::Inconclusive })
 }
 
 impl Args {
     fn question(&self) -> Result<Question> {
         let package = self.package.clone().context("--package is missing")?;
-        let good = self.good.clone().context("--good is missing")?;
+        let good = End::from(self.good.as_deref().context("--good is missing")?);
         let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
         let report = recorded.as_ref().map(|(report, _)| report);
         let spec = match report {
@@ -110,36 +125,62 @@ impl Args {
         };
         refuse(&package, &spec)?;
         let bad = match (&self.bad, report) {
-            (Some(bad), _) => bad.clone(),
-            (None, Some(report)) => version(report, &package)?,
+            (Some(bad), _) => End::from(bad.as_str()),
+            (None, Some(report)) => End::Release(version(report, &package)?),
             (None, None) => {
                 anyhow::bail!("--bad is missing: name a release that shows the finding")
             }
         };
-        ensure!(
-            self.fixed == (bad < good),
-            "--good {} and --bad {bad}: {}",
-            good,
-            if self.fixed {
-                "with --fixed the bad release is the older one"
-            } else {
-                "the bad release is the older one; with --fixed the first good one is looked for"
-            },
-        );
+        self.refuse_ends(&package, &good, &bad)?;
         let signature = report.map(|report| {
             Signature::of(report)
                 .context("the recorded run has no finding: there is nothing to look for")
         });
+        let (own, beside): (Packages, Packages) =
+            self.beside(&package)?.into_iter().partition(|(name, _)| *name == package);
         Ok(Question {
             order: Order { spec, ranks: Ranks::Cold(PathBuf::new()), repeats: self.repeat },
-            beside: self.beside(&package)?,
+            over: own.version(&package).cloned(),
+            beside,
             package,
             good,
             bad,
+            fixed: self.fixed,
+            git: self.git.clone().map(|place| Source { place, first_parent: self.first_parent }),
             signature: signature.transpose()?,
             jobs: self.jobs,
             out: self.out.clone(),
         })
+    }
+
+    /// Refuses ends that are not what the other flags want.
+    fn refuse_ends(&self, package: &str, good: &End, bad: &End) -> Result<()> {
+        ensure!(
+            self.git.is_none() || package != "torch",
+            "--git: commits of torch are not built here, which takes hours each; bisect its releases, and then \
+             run `git bisect run zprobe bisect step` in a checkout that your own script builds"
+        );
+        for (flag, end) in [("--good", good), ("--bad", bad)] {
+            if let (End::Revision(name), None) = (end, &self.git) {
+                anyhow::bail!(
+                    "{flag} {name}: not a version such as 0.18.9; commits, branches and tags need --git with \
+                     the repository"
+                );
+            }
+        }
+        if let (End::Release(good), End::Release(bad)) = (good, bad) {
+            ensure!(good != bad, "{package} {good} is both --good and --bad");
+            ensure!(
+                self.fixed == (bad < good),
+                "--good {good} and --bad {bad}: {}",
+                if self.fixed {
+                    "with --fixed the bad release is the older one"
+                } else {
+                    "the bad release is the older one; with --fixed the first good one is looked for"
+                },
+            );
+        }
+        Ok(())
     }
 
     /// Packages that stay the same.

@@ -54,6 +54,11 @@ impl Line {
         Self::new(0, "{spinner} {msg}")
     }
 
+    /// A line for steps that take long, with the seconds since the last one began.
+    pub fn timed() -> Self {
+        Self::new(0, "{spinner} {msg} {elapsed}")
+    }
+
     /// A line that nobody sees.
     pub fn hidden() -> Self {
         Self(ProgressBar::hidden())
@@ -68,6 +73,12 @@ impl Line {
     /// Shows the present part on a terminal.
     pub fn show(&self, text: &str) {
         message(&self.0, text);
+    }
+
+    /// Shows a step on a terminal that begins now.
+    pub fn begin(&self, text: &str) {
+        self.0.reset_elapsed();
+        self.show(text);
     }
 
     /// Shows the present step on a terminal, and says it in a log.

@@ -37,28 +37,36 @@ impl Installer {
     /// The command that makes an empty environment at `dir` with one of these interpreters, or none
     /// if this machine has none of them and the tool cannot fetch one.
     pub fn create(&self, dir: &Path, pythons: &[String]) -> Option<Command> {
-        let present = pythons.iter().find_map(|version| interpreter(version));
+        match (pythons.iter().find_map(|version| interpreter(version)), self) {
+            (Some(python), _) => Some(self.create_with(dir, &python)),
+            (None, Self::Uv { program }) => {
+                let mut command = Command::new(program);
+                command.args(["venv", "--no-project", "--python"]).args(pythons.first()).arg(dir);
+                Some(command)
+            }
+            (None, Self::Pip) => None,
+        }
+    }
+
+    /// The command that makes an empty environment at `dir` with this interpreter.
+    pub fn create_with(&self, dir: &Path, python: &Path) -> Command {
         match self {
             Self::Uv { program } => {
                 let mut command = Command::new(program);
-                command.args(["venv", "--no-project", "--python"]);
-                match present {
-                    Some(python) => command.arg(python),
-                    None => command.args(pythons.first()),
-                };
-                command.arg(dir);
-                Some(command)
+                command.args(["venv", "--no-project", "--python"]).arg(python).arg(dir);
+                command
             }
             Self::Pip => {
-                let mut command = Command::new(present?);
+                let mut command = Command::new(python);
                 command.args(["-m", "venv"]).arg(dir);
-                Some(command)
+                command
             }
         }
     }
 
-    /// The command that lists the releases of a package, as `pip index versions` does.
-    pub fn list(&self, package: &str) -> Command {
+    /// The command that lists the releases of a package, with its pre-releases if `pre`, as `pip index
+    /// versions` does.
+    pub fn list(&self, package: &str, pre: bool) -> Command {
         let mut command = match self {
             Self::Uv { program } => {
                 let mut command = Command::new(program);
@@ -71,7 +79,7 @@ impl Installer {
                 command
             }
         };
-        command.args(["index", "versions", package]);
+        command.args(["index", "versions", package]).args(pre.then_some("--pre"));
         command
     }
 

@@ -8,6 +8,7 @@
 
 mod error;
 mod installer;
+mod layer;
 mod packages;
 mod recipe;
 mod releases;
@@ -23,9 +24,12 @@ use etcetera::BaseStrategy as _;
 
 pub use error::{Failure, ProvisionError};
 pub use installer::Installer;
+pub use layer::Commit;
 pub use packages::Packages;
 pub use recipe::{Plan, Stage};
 pub use releases::releases;
+
+use recipe::Import;
 
 /// The mark of a complete environment; it holds the plan.
 const MARK: &str = "zprobe-environment.txt";
@@ -84,34 +88,76 @@ impl Cache {
     ) -> Result<PathBuf, ProvisionError> {
         let plan = Plan::new(packages)?;
         let text = format!("{plan:#?}\n");
-        let digest = Blake2b::<U4>::digest(text.as_bytes());
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let site = Site {
-            dir: self.envs.join(format!("{}-{digest}", packages.file_name())),
-            packages,
-            installer,
-        };
-        if site.is_complete() {
-            return Ok(site.python());
-        }
-        fs::create_dir_all(&self.envs).map_err(|cause| cache_error(&self.envs, cause))?;
-        let _lock = site.lock(progress)?;
-        // Another process may have made it meanwhile.
-        if !site.is_complete() {
-            site.make(&plan, &text, progress)?;
-        }
-        Ok(site.python())
+        let name = format!("{}-{}", packages.file_name(), digest(&text));
+        let site = Site { dir: self.envs.join(name), holds: packages.to_string(), installer };
+        site.provide(&text, progress, |site, progress| {
+            let create = installer.create(&site.dir, &plan.python);
+            let none = || ProvisionError::NoPython { versions: plan.python.join(" or ") };
+            site.create(create.ok_or_else(none)?, progress)?;
+            plan.stages.iter().try_for_each(|stage| site.install(stage, &[], progress))?;
+            plan.imports.iter().try_for_each(|import| site.import(import, progress))
+        })
+    }
+
+    /// The directory for checkouts of commits, each of which is there for a short while.
+    pub fn checkouts(&self) -> PathBuf {
+        self.beside_envs("checkouts")
+    }
+
+    /// The directory for a copy of the git repository at `url`.
+    pub fn repository(&self, url: &str) -> PathBuf {
+        let name = url.trim_end_matches(['/', '.']).rsplit(['/', ':']).next().unwrap_or_default();
+        let name: String =
+            name.chars().filter(|it| it.is_ascii_alphanumeric() || "-_.".contains(*it)).collect();
+        self.beside_envs("repositories").join(format!("{name}-{}", digest(url)))
+    }
+
+    fn beside_envs(&self, name: &str) -> PathBuf {
+        self.envs.parent().unwrap_or(&self.envs).join(name)
     }
 }
+
+/// A short digest of a text, for the names of directories.
+fn digest(text: &str) -> String {
+    let digest = Blake2b::<U4>::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Teller of each step that takes time.
+type Progress<'a> = dyn FnMut(&str) + 'a;
 
 /// An environment that exists, or is going to be made.
 struct Site<'a> {
     dir: PathBuf,
-    packages: &'a Packages,
+    /// The packages that it holds, in words.
+    holds: String,
     installer: &'a Installer,
 }
 
 impl Site<'_> {
+    /// The interpreter of the environment, which `make` makes if it does not exist. `text` is the plan.
+    fn provide(
+        &self,
+        text: &str,
+        progress: &mut Progress<'_>,
+        make: impl FnOnce(&Self, &mut Progress<'_>) -> Result<(), ProvisionError>,
+    ) -> Result<PathBuf, ProvisionError> {
+        if self.is_complete() {
+            return Ok(self.python());
+        }
+        let envs = self.envs_dir();
+        fs::create_dir_all(&envs).map_err(|cause| cache_error(&envs, cause))?;
+        let _lock = self.lock(progress)?;
+        // Another process may have made it meanwhile.
+        if !self.is_complete() {
+            self.clear()?;
+            make(self, progress)?;
+            let mark = self.dir.join(MARK);
+            fs::write(&mark, text).map_err(|cause| cache_error(&mark, cause))?;
+        }
+        Ok(self.python())
+    }
+
     fn python(&self) -> PathBuf {
         self.dir.join("bin/python")
     }
@@ -132,7 +178,7 @@ impl Site<'_> {
 
     /// Waits until no other process makes this environment, and locks it. The lock ends when the
     /// file is closed, so with the process at the latest.
-    fn lock(&self, progress: &mut dyn FnMut(&str)) -> Result<File, ProvisionError> {
+    fn lock(&self, progress: &mut Progress<'_>) -> Result<File, ProvisionError> {
         let path = self.beside(".lock");
         let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
         match lock.try_lock() {
@@ -146,13 +192,8 @@ impl Site<'_> {
         Ok(lock)
     }
 
-    /// Makes the environment, imports its packages, and marks it.
-    fn make(
-        &self,
-        plan: &Plan,
-        text: &str,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<(), ProvisionError> {
+    /// Takes away what a killed process left behind, and begins a new log.
+    fn clear(&self) -> Result<(), ProvisionError> {
         match fs::remove_dir_all(&self.dir) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
                 return Err(cache_error(&self.dir, cause));
@@ -160,29 +201,37 @@ impl Site<'_> {
             _ => {}
         }
         let log = self.beside(".log");
-        File::create(&log).map_err(|cause| cache_error(&log, cause))?;
+        File::create(&log).map(drop).map_err(|cause| cache_error(&log, cause))
+    }
 
-        progress("making a virtual environment");
-        let create = self
-            .installer
-            .create(&self.dir, &plan.python)
-            .ok_or_else(|| ProvisionError::NoPython { versions: plan.python.join(" or ") })?;
-        self.run("making a virtual environment", create, CHECK_INSTALL)?;
-        for stage in &plan.stages {
-            let step = format!("installing {}", stage.requirements.join(" "));
-            progress(&step);
-            let install = self.installer.install(&self.python(), stage);
-            self.run(&step, install, CHECK_INSTALL)?;
-        }
-        for import in &plan.imports {
-            let step = format!("importing {}", import.package);
-            progress(&step);
-            let mut command = Command::new(self.python());
-            command.args(["-c", &format!("import {}", import.package)]).envs(&import.variables);
-            self.run(&step, command, CHECK_IMPORT)?;
-        }
-        let mark = self.dir.join(MARK);
-        fs::write(&mark, text).map_err(|cause| cache_error(&mark, cause))
+    /// Makes an empty environment.
+    fn create(&self, create: Command, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
+        let step = "making a virtual environment";
+        progress(step);
+        self.run(step, create, CHECK_INSTALL)
+    }
+
+    /// Installs requirements, with more flags of the installer.
+    fn install(
+        &self,
+        stage: &Stage,
+        flags: &[&str],
+        progress: &mut Progress<'_>,
+    ) -> Result<(), ProvisionError> {
+        let step = format!("installing {}", stage.requirements.join(" "));
+        progress(&step);
+        let mut install = self.installer.install(&self.python(), stage);
+        install.args(flags);
+        self.run(&step, install, CHECK_INSTALL)
+    }
+
+    /// Imports a package.
+    fn import(&self, import: &Import, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
+        let step = format!("importing {}", import.package);
+        progress(&step);
+        let mut command = Command::new(self.python());
+        command.args(["-c", &format!("import {}", import.package)]).envs(&import.variables);
+        self.run(&step, command, CHECK_IMPORT)
     }
 
     /// Runs a tool, with all of its output in the log.
@@ -203,6 +252,10 @@ impl Site<'_> {
             // Modules of the user's own must not hide those of the environment.
             .env_remove("PYTHONPATH")
             .env_remove("PYTHONHOME")
+            // Builds ask git for the commit; git must not look where a hook of the user's points it to.
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .env_remove("GIT_INDEX_FILE")
             .env("OMP_NUM_THREADS", "1")
             .current_dir(self.envs_dir())
             .status()
@@ -216,7 +269,7 @@ impl Site<'_> {
         let printed = fs::read(&log).map_err(cannot)?;
         let own = usize::try_from(before).ok().and_then(|start| printed.get(start..));
         Err(ProvisionError::Failed(Box::new(Failure {
-            packages: self.packages.to_string(),
+            packages: self.holds.clone(),
             step: step.to_owned(),
             status: status.to_string(),
             tail: tail(&String::from_utf8_lossy(own.unwrap_or_default())),

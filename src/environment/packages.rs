@@ -41,6 +41,21 @@ impl<N: Into<String>> FromIterator<(N, Version)> for Packages {
     }
 }
 
+impl IntoIterator for Packages {
+    type Item = (String, Version);
+    type IntoIter = std::collections::btree_map::IntoIter<String, Version>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl Extend<(String, Version)> for Packages {
+    fn extend<T: IntoIterator<Item = (String, Version)>>(&mut self, packages: T) {
+        self.0.extend(packages);
+    }
+}
+
 /// Packages for people: `deepspeed 0.18.9, torch 2.11.0`.
 impl fmt::Display for Packages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -80,14 +80,34 @@ pub struct Stage {
     pub variables: BTreeMap<String, String>,
 }
 
+/// The recipe that is built in.
+fn recipe() -> Result<Recipe, ProvisionError> {
+    toml::from_str(RECIPE).map_err(|cause| ProvisionError::Recipe(Box::new(cause)))
+}
+
+/// The step that installs a package from the directory `source` into an environment that has all that its build
+/// and its users need, and the import that follows.
+pub fn from_directory(
+    package: &str,
+    source: String,
+) -> Result<(Stage, Option<Import>), ProvisionError> {
+    let recipe = recipe()?;
+    let known = recipe.source.into_iter().find(|it| it.package == package);
+    let stage = Stage {
+        requirements: vec![source],
+        from_source: true,
+        variables: known.map(|it| it.build).unwrap_or_default(),
+    };
+    Ok((stage, recipe.import.into_iter().find(|it| it.package == package)))
+}
+
 impl Plan {
     /// The plan for these packages.
     ///
     /// # Errors
     /// Never for the recipe of a release, which the tests below read.
     pub fn new(packages: &Packages) -> Result<Self, ProvisionError> {
-        let recipe: Recipe =
-            toml::from_str(RECIPE).map_err(|cause| ProvisionError::Recipe(Box::new(cause)))?;
+        let recipe = recipe()?;
         let mut wheels =
             Stage { requirements: Vec::new(), from_source: false, variables: BTreeMap::new() };
         let mut built = Vec::new();

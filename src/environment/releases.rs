@@ -6,12 +6,16 @@ use pep440_rs::Version;
 
 use super::{Installer, ProvisionError};
 
-/// Releases of a package that the index has for the interpreter of the installer, without pre-releases.
+/// Releases of a package that the index has for the interpreter of the installer, with pre-releases if `pre`.
 ///
 /// # Errors
 /// If the index cannot be asked, or has no such package.
-pub fn releases(package: &str, installer: &Installer) -> Result<Vec<Version>, ProvisionError> {
-    let mut command = installer.list(package);
+pub fn releases(
+    package: &str,
+    pre: bool,
+    installer: &Installer,
+) -> Result<Vec<Version>, ProvisionError> {
+    let mut command = installer.list(package, pre);
     let program = command.get_program().display().to_string();
     let output = command
         .stdin(Stdio::null())
@@ -21,12 +25,23 @@ pub fn releases(package: &str, installer: &Installer) -> Result<Vec<Version>, Pr
     if output.status.success() && !all.is_empty() {
         return Ok(all);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().map(str::trim).rfind(|line| line.starts_with("ERROR"));
+    let said = complaint(&String::from_utf8_lossy(&output.stderr));
     Err(ProvisionError::NoReleases {
         package: package.to_owned(),
-        said: said.unwrap_or("the index answered with none").to_owned(),
+        said: said.unwrap_or_else(|| "the index answered with none".to_owned()),
     })
+}
+
+/// The complaint of pip, or of the uv that fetches it: the last cause, or else the last error.
+fn complaint(text: &str) -> Option<String> {
+    let mut said = None;
+    for line in
+        text.lines().map(|line| line.trim().trim_start_matches(['×', '╰', '├', '─', '▶', ' ']))
+    {
+        let behind = ["Caused by:", "ERROR:", "error:"].iter().find_map(|it| line.strip_prefix(it));
+        said = behind.or(said);
+    }
+    said.map(|text| text.trim().to_owned())
 }
 
 /// The releases in the output of `pip index versions`.
@@ -45,5 +60,15 @@ mod tests {
         let all: Vec<String> = listed(text).iter().map(Version::to_string).collect();
         assert_eq!(all, ["0.19.8", "0.19.7", "0.18.10"]);
         assert!(listed("ERROR: No matching distribution").is_empty());
+    }
+
+    #[test]
+    fn the_reason_why_no_releases_are_known_is_the_last_that_the_tool_says() {
+        let uv = "Using Python 3.11\nerror: Request failed after 3 retries\n  Caused by: Failed to fetch: \
+                  `https://index/pip/`\n  Caused by: dns error\n";
+        assert_eq!(complaint(uv).as_deref(), Some("dns error"));
+        let pip = "WARNING: slow\nERROR: No matching distribution found for no-such\n";
+        assert_eq!(complaint(pip).as_deref(), Some("No matching distribution found for no-such"));
+        assert_eq!(complaint("WARNING: slow\n"), None);
     }
 }

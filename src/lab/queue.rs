@@ -52,6 +52,12 @@ impl Queue {
         Self::with(Line::counter(jobs), jobs)
     }
 
+    /// A queue for jobs of which nobody knows how many there will be. They say themselves what they are at, by
+    /// [`Queue::begin`].
+    pub fn uncounted() -> Result<Self> {
+        Self::with(Line::timed(), 0)
+    }
+
     /// A queue that shows no progress.
     pub fn unseen() -> Result<Self> {
         Self::with(Line::hidden(), 0)
@@ -113,6 +119,16 @@ impl Queue {
     /// Says something above the line of progress.
     pub fn say(&self, text: impl Display) {
         self.line.say(text);
+    }
+
+    /// Shows on a terminal what is being done from now on, with the seconds that it takes.
+    pub fn begin(&self, text: &str) {
+        self.line.begin(text);
+    }
+
+    /// True where nobody sees the line of progress.
+    pub fn is_hidden(&self) -> bool {
+        self.line.is_hidden()
     }
 
     /// Does a job on this thread, unless the queue is over.

@@ -21,6 +21,11 @@ pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
     Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
 }
 
+/// Takes out the secrets of this machine, and what looks like one.
+pub fn of_machine() -> Redactor {
+    Redactor::of_secrets(&Private::here(Vec::new()), &Known::default())
+}
+
 /// A suite without secrets: commands and reasons that are typed or quoted in it may hold some.
 ///
 /// # Errors

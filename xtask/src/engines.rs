@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::host::Host;
+use crate::planted_commits::Repository;
 use crate::{tools, workspace};
 
 /// The release that the tests of engines run with.
@@ -17,6 +18,9 @@ pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
 
 /// A release that leaks the boundary microbatch, with the torch that the native engine is built for.
 pub const WITH_BUG: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
+
+/// The DeepSpeed among them.
+const TESTED_DEEPSPEED: &str = "0.19.8";
 
 /// Rows of the zoo that stand for all of them in an everyday test, each with one release: a bug
 /// that was fixed, in both of the optimizers of stages 1 and 2, and one that the tested release still
@@ -75,7 +79,8 @@ impl Environments {
                 .args(["zoo", row, "--release", release, "--out"])
                 .arg(self.runs()?))?;
         }
-        self.bisect()
+        self.bisect()?;
+        self.bisect_commits()
     }
 
     /// Searches two releases, of which the second is without the bug.
@@ -94,6 +99,25 @@ impl Environments {
             "zprobe bisect did not find 0.19.0: {said}"
         );
         Ok(())
+    }
+
+    /// Searches commits of the tested release, of which one plants a bug and one cannot be built.
+    fn bisect_commits(&self) -> Result<()> {
+        let (python, runs) = (self.python()?, self.runs()?);
+        let repository = Repository::of_engine(&python, TESTED_DEEPSPEED, &runs.join("planted"))?;
+        let output = self
+            .zprobe()?
+            .args(["bisect", "--engine", "deepspeed", "--ga", "3", "--dtype", "fp32"])
+            .args(["--package", "deepspeed", "--good", TESTED_DEEPSPEED, "--bad", "main"])
+            .args(["--output-format", "json", "--git"])
+            .arg(repository.dir())
+            .arg("--out")
+            .arg(runs.join("bisect"))
+            .stderr(Stdio::inherit())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "zprobe bisect --git failed: {said}");
+        repository.check(&said)
     }
 
     /// A new directory for runs.

@@ -17,6 +17,7 @@ mod launchers;
 mod libtorch;
 mod page;
 mod planted;
+mod planted_commits;
 mod provision;
 mod steps;
 mod sweeps;

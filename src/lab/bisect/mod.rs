@@ -1,43 +1,56 @@
-//! The first release of a package in which a run shows a finding, or the first in which it no longer does.
+//! The first release of a package, and the first commit, in which a run shows a finding, or no longer does.
 //!
 //! Both ends are tried first: the finding of the bad one is what is looked for, and the good one must not show
-//! it. A release counts as bad if it shows the same rule with the same weights. One that crashes, or shows the
-//! rule with other weights, cannot be tested and is skipped.
+//! it. A release or commit counts as bad if it shows the same rule with the same weights. One that cannot be
+//! installed, crashes, or shows the rule with other weights, cannot be tested and is skipped.
+//!
+//! [`search`] chooses among releases, which are a line; git chooses among commits, which are not.
 
+mod answer;
+mod commits;
+mod git;
+mod judge;
+mod releases;
 mod search;
 mod signature;
+mod trials;
 mod words;
 
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use pep440_rs::Version;
-use serde::Serialize;
 
-use self::search::{Mark, Search};
+pub use self::answer::{Answer, Commit, CommitTrial, Commits, Trial};
+use self::git::Repository;
+use self::judge::Judge;
 pub use self::signature::{Seen, Signature};
+use self::trials::Trials;
 pub use self::words::render;
-use super::order::{Order, Ranks};
-use super::queue::{NotStarted, Queue};
+use super::order::Order;
 use super::store;
-use super::worker::Worker;
-use crate::console::say;
-use crate::environment::{Cache, Installer, Packages, releases};
-use crate::report::Report;
-use crate::zoo::got;
+use crate::environment::{Installer, Packages};
+use crate::report::Schema;
 
-/// Releases that are to be searched, and the run that tells good ones from bad ones.
+/// Releases or commits that are to be searched, and the run that tells good ones from bad ones.
 pub struct Question {
-    /// The run; its interpreter is replaced by that of each release.
+    /// The run; its interpreter is replaced by that of each trial.
     pub order: Order,
-    /// Package whose releases are tried.
+    /// Package whose releases or commits are tried.
     pub package: String,
     /// Packages that stay the same.
     pub beside: Packages,
-    /// A release without the finding.
-    pub good: Version,
-    /// A release with the finding.
-    pub bad: Version,
+    /// An end without the finding.
+    pub good: End,
+    /// An end with the finding.
+    pub bad: End,
+    /// True if the first without the finding is looked for, so that the bad end is the older one.
+    pub fixed: bool,
+    /// Repository with the commits, if they are to be searched.
+    pub git: Option<Source>,
+    /// Release over whose environment commits are installed; none for the one before the new end.
+    pub over: Option<Version>,
     /// The finding, if it is known from an earlier run.
     pub signature: Option<Signature>,
     /// Number of releases that are tried side by side.
@@ -46,238 +59,107 @@ pub struct Question {
     pub out: Option<PathBuf>,
 }
 
-/// End of a search.
-#[derive(Clone, Debug, Serialize)]
-pub struct Answer {
-    /// Package whose releases were tried.
-    pub package: String,
-    /// Packages that stayed the same, in words.
-    pub beside: String,
-    /// The finding, by its code and name.
-    pub finding: String,
-    /// True if the first release without the finding was looked for.
-    pub fixed: bool,
-    /// Releases among which the first one is, the only one if there is one; none if the search was
-    /// interrupted.
-    pub first: Vec<String>,
-    /// Number of releases from the one end to the other.
-    pub releases: usize,
-    /// Releases that were tried, in their order.
-    pub trials: Vec<Trial>,
-    /// Releases that are as the old end although they come behind a changed one.
-    pub old_again: Vec<String>,
+/// An end of a search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A release: `0.18.5`.
+    Release(Version),
+    /// Anything else that git knows a commit by.
+    Revision(String),
 }
 
-/// A release that was tried.
-#[derive(Clone, Debug, Serialize)]
-pub struct Trial {
-    /// The release.
-    pub release: String,
-    /// True if it shows the finding; none if it could not be tested.
-    pub shows: Option<bool>,
-    /// Result of the run in a few words, or the reason why there is none.
-    pub said: String,
+/// A repository of commits, as the user names it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its directory, or its address.
+    pub place: String,
+    /// True to search the first parents of merges alone.
+    pub first_parent: bool,
 }
 
-/// Looks for the first release.
+impl From<&str> for End {
+    /// Numbers with a dot are a release: a commit's name may be a number, too.
+    fn from(text: &str) -> Self {
+        let is_number =
+            text.starts_with(|first: char| first.is_ascii_digit()) && text.contains('.');
+        match text.parse() {
+            Ok(version) if is_number => Self::Release(version),
+            _ => Self::Revision(text.to_owned()),
+        }
+    }
+}
+
+/// Looks for the first release, and then for the first commit where there is a repository of them.
 ///
 /// # Errors
-/// When the releases are not known, an end is not what it is said to be, or nothing can be run.
+/// When the releases or commits are not known, an end is not what it is said to be, or nothing can be run.
 pub fn first(question: &Question) -> Result<Answer> {
+    let Question { package, good, bad, fixed, .. } = question;
     let installer = Installer::find();
-    let all = between(releases(&question.package, &installer)?, question)?;
     let out = question.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
-    let trials = Trials { question, cache: Cache::locate()?, installer, out };
-    let fixed = question.bad < question.good;
-    let mut search = Search::new(all.len());
-    let mut said: Vec<Option<(Option<bool>, String)>> = vec![None; all.len()];
-    let mut signature = question.signature.clone();
-    let queue = Queue::new(all.len())?.announcing();
-    say(format_args!(
-        "{} releases of {}: {} to {}",
-        all.len(),
-        question.package,
-        all[0],
-        all[all.len() - 1]
-    ));
-    loop {
-        let next = search.next(question.jobs);
-        let Some(&last) = next.last() else { break };
-        let reports = trials.all(&queue, &next, &all);
-        let is_ends = last == all.len() - 1 && said[last].is_none();
-        if is_ends && signature.is_none() {
-            let bad = if fixed { 0 } else { last };
-            let place = next.iter().position(|it| *it == bad).unwrap_or(0);
-            if let Ok(Ok(report)) = &reports[place] {
-                signature = Some(Signature::of(report).with_context(|| {
-                    format!(
-                        "{} {} is {}: no bad release; choose another --bad",
-                        question.package,
-                        all[bad],
-                        got(report)
-                    )
-                })?);
-            }
+    let trials = Trials::new(question, installer, out)?;
+    // What cannot be searched is known before the first trial.
+    let repository = question
+        .git
+        .as_ref()
+        .map(|source| Repository::open(&source.place, || trials.cache.repository(&source.place)));
+    let repository = repository.transpose()?;
+    let all = match (good, bad) {
+        (End::Release(good), End::Release(bad)) => {
+            Some(releases::between(package, good, bad, &trials.installer)?)
         }
-        for (&at, report) in next.iter().zip(reports) {
-            let (shows, words) = match (report, &signature) {
-                (Err(_), _) => return Ok(answer(question, &search, &all, said, signature, true)),
-                (Ok(Err(error)), _) => (None, format!("{error:#}")),
-                (Ok(Ok(report)), Some(signature)) => match signature.seen_in(&report) {
-                    Seen::Same => (Some(true), got(&report)),
-                    Seen::Absent => (Some(false), got(&report)),
-                    Seen::Unclear(reason) => (None, reason),
-                },
-                (Ok(Ok(report)), None) => (None, got(&report)),
-            };
-            queue.say(format_args!(
-                "{} {}: {}",
-                question.package,
-                all[at],
-                in_words(shows, &words)
-            ));
-            search.mark(
-                at,
-                match shows {
-                    Some(shows) if shows == fixed => Mark::Old,
-                    Some(_) => Mark::New,
-                    None => Mark::Skipped,
-                },
-            );
-            said[at] = Some((shows, words));
-        }
-        if is_ends {
-            are_ends(question, &all, &said)?;
-        }
-    }
-    Ok(answer(question, &search, &all, said, signature, false))
-}
-
-/// A trial in words.
-fn in_words(shows: Option<bool>, said: &str) -> String {
-    let word = match shows {
-        Some(true) => "bad",
-        Some(false) => "good",
-        None => "skipped",
+        _ => None,
     };
-    format!("{word}: {said}")
-}
-
-/// Releases from the one end to the other, in ascending order.
-fn between(all: Vec<Version>, question: &Question) -> Result<Vec<Version>> {
-    let Question { package, good, bad, .. } = question;
-    for end in [good, bad] {
-        ensure!(
-            all.contains(end),
-            "{package} {end}: there is no such release for this Python; the newest is {}",
-            all.iter().max().map(Version::to_string).unwrap_or_default(),
-        );
-    }
-    let (first, last) = if good < bad { (good, bad) } else { (bad, good) };
-    let mut chosen: Vec<Version> = all.into_iter().filter(|it| first <= it && it <= last).collect();
-    chosen.sort();
-    chosen.dedup();
-    ensure!(chosen.len() > 1, "{package} {good} is both --good and --bad");
-    Ok(chosen)
-}
-
-/// Refuses ends that are not what they are said to be.
-fn are_ends(
-    question: &Question,
-    all: &[Version],
-    said: &[Option<(Option<bool>, String)>],
-) -> Result<()> {
-    for (end, flag, shows) in [(&question.good, "--good", false), (&question.bad, "--bad", true)] {
-        let at = all.iter().position(|it| it == end);
-        let Some((got, words)) = at.and_then(|at| said[at].as_ref()) else { continue };
-        if *got != Some(shows) {
-            let is = in_words(*got, words);
-            bail!("{} {end} is not what {flag} says: {is}; choose another", question.package);
+    let mut ends = match (&repository, &all) {
+        (Some(repository), None) => Some(commits::Ends::of_revisions(repository, question)?),
+        _ => None,
+    };
+    fs::create_dir_all(&trials.out)
+        .with_context(|| format!("cannot create {}", trials.out.display()))?;
+    let mut judge = Judge::new(question.signature.clone(), *fixed);
+    let releases = all.map(|all| releases::search(&trials, &mut judge, all)).transpose()?;
+    let mut no_commits = None;
+    if let (Some(repository), Some((old, new))) =
+        (&repository, releases.as_ref().and_then(releases::Found::edge))
+    {
+        // The releases are found, and that is not lost.
+        match commits::Ends::of_releases(repository, old, new) {
+            Ok(found) => ends = Some(found),
+            Err(error) => no_commits = Some(format!("{error:#}")),
         }
     }
-    Ok(())
-}
-
-fn answer(
-    question: &Question,
-    search: &Search,
-    all: &[Version],
-    said: Vec<Option<(Option<bool>, String)>>,
-    signature: Option<Signature>,
-    interrupted: bool,
-) -> Answer {
-    let names = |at: Vec<usize>| at.into_iter().map(|at| all[at].to_string()).collect();
-    let among = search.among().filter(|_| !interrupted);
-    let trials = said.into_iter().zip(all).filter_map(|(said, release)| {
-        let (shows, said) = said?;
-        Some(Trial { release: release.to_string(), shows, said })
-    });
-    Answer {
-        package: question.package.clone(),
+    let commits = match (&repository, ends, &question.git) {
+        (Some(repository), Some(ends), Some(Source { first_parent, .. })) => {
+            Some(commits::search(&trials, &mut judge, repository, &ends, *first_parent)?)
+        }
+        _ => None,
+    };
+    Ok(Answer {
+        schema: Schema::CURRENT,
+        package: package.clone(),
         beside: question.beside.to_string(),
-        finding: signature.map(|it| it.title()).unwrap_or_default(),
-        fixed: question.bad < question.good,
-        first: names(among.map(Iterator::collect).unwrap_or_default()),
-        releases: all.len(),
-        trials: trials.collect(),
-        old_again: names(search.old_again()),
-    }
+        finding: judge.finding(),
+        fixed: *fixed,
+        first: releases.as_ref().map(releases::Found::first).unwrap_or_default(),
+        releases: releases.as_ref().map_or(0, releases::Found::count),
+        trials: releases.as_ref().map(releases::Found::trials).unwrap_or_default(),
+        old_again: releases.as_ref().map(releases::Found::old_again).unwrap_or_default(),
+        commits,
+        no_commits,
+    })
 }
 
-/// Trials of releases.
-struct Trials<'a> {
-    question: &'a Question,
-    cache: Cache,
-    installer: Installer,
-    out: PathBuf,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Trials<'_> {
-    /// Reports on these releases, side by side; the reason instead where a release cannot be run.
-    fn all(
-        &self,
-        queue: &Queue,
-        chosen: &[usize],
-        all: &[Version],
-    ) -> Vec<Result<Result<Report>, NotStarted>> {
-        // Each round has workers of its own, whose directories must be new.
-        let round = chosen.first().map(|at| all[*at].to_string()).unwrap_or_default();
-        let worker = |number| Worker::new(self.out.join(format!("worker-{round}-{number}")));
-        let label = |at: &usize| format!("{} {}", self.question.package, all[*at]);
-        queue.all(
-            chosen,
-            (self.question.jobs, worker),
-            |_, at| label(at),
-            |worker, at| {
-                let report = self.report(worker, &all[*at], &|step| {
-                    queue.say(format_args!("{}: {step}", label(at)));
-                });
-                if report.is_err() && (queue.is_interrupted() || worker.was_stopped()) {
-                    return Err(NotStarted::Interrupted);
-                }
-                Ok(report)
-            },
-        )
-    }
-
-    fn report(
-        &self,
-        worker: &mut Worker,
-        release: &Version,
-        progress: &dyn Fn(&str),
-    ) -> Result<Report> {
-        let Question { order, package, beside, .. } = self.question;
-        let own = [(package.clone(), release.clone())];
-        let beside = beside.iter().map(|(name, version)| (name.to_owned(), version.clone()));
-        let packages: Packages = beside.chain(own).collect();
-        let python = self
-            .cache
-            .provide(&packages, &self.installer, &mut |step| progress(step))
-            .map_err(|error| {
-                let text = error.to_string();
-                anyhow::anyhow!("no environment: {}", text.lines().next().unwrap_or_default())
-            })?;
-        let order = Order { ranks: Ranks::Warm(python), ..order.clone() };
-        worker.report(order, &self.out.join(release.to_string()))
+    #[test]
+    fn a_number_with_a_dot_is_a_release_and_all_else_a_revision() {
+        for text in ["0.18.5", "2.13", "0.19.0rc1", "2.15.0.dev20260801"] {
+            assert!(matches!(End::from(text), End::Release(_)), "{text}");
+        }
+        for text in ["v0.18.5", "1393f75", "12345678", "123a4567", "master", "HEAD~3", "0.18.5^"] {
+            assert_eq!(End::from(text), End::Revision(text.to_owned()));
+        }
     }
 }

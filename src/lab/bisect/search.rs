@@ -48,6 +48,19 @@ impl Search {
         (1..=count).map(|nth| open[nth * open.len() / (count + 1)]).collect()
     }
 
+    /// Number of trials that are still to come, about, with so many at a time.
+    pub fn left(&self, most: usize) -> usize {
+        let open =
+            self.among().into_iter().flatten().filter(|&it| self.marks[it].is_none()).count();
+        let (mut left, mut trials) = (open, 0);
+        while left > 0 {
+            let round = most.min(left);
+            trials += round;
+            left = (left - round).div_ceil(round + 1);
+        }
+        trials
+    }
+
     /// Releases among which the first new one is: those behind the last old one, up to a new one. None if an
     /// end is not what it has to be.
     pub fn among(&self) -> Option<RangeInclusive<usize>> {
@@ -98,6 +111,35 @@ mod tests {
                     assert_eq!(answer, Some(first_new..=first_new), "{count}, {first_new}");
                     let halvings = usize::BITS - (count - 1).leading_zeros();
                     assert!(trials <= 2 + most * halvings as usize, "{count}: {trials}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_number_of_trials_to_come_is_never_too_small_where_all_can_be_tested() {
+        for count in 2..40 {
+            for first_new in 1..count {
+                for most in 1..4 {
+                    let mut search = Search::new(count);
+                    let truth = releases(count, first_new);
+                    for end in search.next(most) {
+                        search.mark(end, truth[end]);
+                    }
+                    let (said, mut trials) = (search.left(most), 0);
+                    loop {
+                        let next = search.next(most);
+                        if next.is_empty() {
+                            break;
+                        }
+                        trials += next.len();
+                        next.into_iter().for_each(|it| search.mark(it, truth[it]));
+                    }
+                    assert!(trials <= said, "{count}, {first_new}, {most}: {trials}, not {said}");
+                    assert!(
+                        said <= trials + most,
+                        "{count}, {first_new}, {most}: {trials}, not {said}"
+                    );
                 }
             }
         }

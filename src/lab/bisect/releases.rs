@@ -1,0 +1,195 @@
+//! The search over releases.
+
+use anyhow::{Context as _, Result, ensure};
+use pep440_rs::Version;
+
+use super::judge::{Judge, Verdict};
+use super::search::Search;
+use super::trials::Trials;
+use super::{Question, Trial};
+use crate::console::say;
+use crate::environment::{Installer, releases};
+
+/// End of the search over releases.
+pub struct Found {
+    /// The search, as far as it came.
+    search: Search,
+    /// Releases from the one end to the other.
+    all: Vec<Version>,
+    /// Verdicts on those that were tried.
+    verdicts: Vec<Option<Verdict>>,
+    /// True if the user has ended it.
+    is_interrupted: bool,
+}
+
+/// Releases of a package from the one end to the other, in ascending order.
+///
+/// # Errors
+/// When they are not known, or an end is none of them.
+pub fn between(
+    package: &str,
+    good: &Version,
+    bad: &Version,
+    installer: &Installer,
+) -> Result<Vec<Version>> {
+    let pre = good.any_prerelease() || bad.any_prerelease();
+    chosen(package, good, bad, releases(package, pre, installer)?)
+}
+
+/// Those of all releases that lie between the ends.
+fn chosen(
+    package: &str,
+    good: &Version,
+    bad: &Version,
+    mut all: Vec<Version>,
+) -> Result<Vec<Version>> {
+    all.sort();
+    all.dedup();
+    for end in [good, bad] {
+        ensure!(
+            all.contains(end),
+            "{package} {end}: there is no such release for this Python; {}",
+            around(end, &all)
+        );
+    }
+    let (first, last) = if good < bad { (good, bad) } else { (bad, good) };
+    all.retain(|it| first <= it && it <= last);
+    Ok(all)
+}
+
+/// The releases around a version that is none, in words.
+fn around(version: &Version, all: &[Version]) -> String {
+    let before = all.iter().rfind(|it| *it < version);
+    let after = all.iter().find(|it| *it > version);
+    match (before, after) {
+        (Some(before), Some(after)) => format!("the nearest are {before} and {after}"),
+        (Some(newest), None) => format!("the newest is {newest}"),
+        (None, Some(oldest)) => format!("the oldest is {oldest}"),
+        (None, None) => "there are none".to_owned(),
+    }
+}
+
+/// Looks for the first new one of these releases.
+///
+/// # Errors
+/// When an end is not what it is said to be.
+pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Result<Found> {
+    let Question { package, jobs, fixed, .. } = trials.question;
+    let (oldest, last) = (0, all.len() - 1);
+    say(format_args!("{package} {} to {}: {} releases", all[oldest], all[last], all.len()));
+    let mut found = Found {
+        search: Search::new(all.len()),
+        verdicts: vec![None; all.len()],
+        all,
+        is_interrupted: false,
+    };
+    let bad = if *fixed { oldest } else { last };
+    loop {
+        let next = found.search.next(*jobs);
+        if next.is_empty() {
+            return Ok(found);
+        }
+        let is_ends = next.contains(&last) && found.verdicts[last].is_none();
+        let label = |at: usize, all: &[Version]| format!("{package} {}", all[at]);
+        let chosen: Vec<&Version> = next.iter().map(|&at| &found.all[at]).collect();
+        let Ok(made) = trials.releases(&chosen).into_iter().collect::<Result<Vec<_>, _>>() else {
+            found.is_interrupted = true;
+            return Ok(found);
+        };
+        if is_ends {
+            let place = next.iter().position(|it| *it == bad).context("the bad end is an end")?;
+            judge.learn(&made[place].report, &label(bad, &found.all))?;
+        }
+        let mut times = Vec::new();
+        for (&at, trial) in next.iter().zip(made) {
+            times.push(trial.times());
+            let verdict = judge.verdict(trial.report);
+            found.search.mark(at, judge.mark(verdict.shows));
+            found.verdicts[at] = Some(verdict);
+        }
+        let left = found.search.left(*jobs);
+        for (place, (&at, times)) in next.iter().zip(times).enumerate() {
+            let Some(verdict) = &found.verdicts[at] else { continue };
+            // The estimate is of the whole round.
+            let left = (place + 1 == next.len()).then_some(left);
+            trials.say(&label(at, &found.all), &verdict.in_words(), times, left);
+        }
+        if is_ends {
+            for end in [oldest, last] {
+                let Some(verdict) = &found.verdicts[end] else { continue };
+                verdict.is_end(&label(end, &found.all), end == bad)?;
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Releases among which the first new one is; none if the search was interrupted.
+    pub fn first(&self) -> Vec<String> {
+        let among = self.search.among().filter(|_| !self.is_interrupted);
+        among.into_iter().flatten().map(|at| self.all[at].to_string()).collect()
+    }
+
+    /// The last old release and the first new one that were tried; none if the search was interrupted.
+    pub fn edge(&self) -> Option<(&Version, &Version)> {
+        let among = self.search.among().filter(|_| !self.is_interrupted)?;
+        Some((&self.all[among.start() - 1], &self.all[*among.end()]))
+    }
+
+    /// Number of releases from the one end to the other.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Releases that were tried, in their order.
+    pub fn trials(&self) -> Vec<Trial> {
+        let tried = self.verdicts.iter().zip(&self.all);
+        tried
+            .filter_map(|(verdict, release)| {
+                let Verdict { shows, said } = verdict.clone()?;
+                Some(Trial { release: release.to_string(), shows, said })
+            })
+            .collect()
+    }
+
+    /// Releases that are as the old end although they come behind a changed one.
+    pub fn old_again(&self) -> Vec<String> {
+        self.search.old_again().into_iter().map(|at| self.all[at].to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(all: &str) -> Vec<Version> {
+        all.split(' ').map(|it| it.parse().unwrap()).collect()
+    }
+
+    fn between(good: &str, bad: &str) -> Result<Vec<Version>> {
+        let all = versions("0.19.0 0.18.9 0.18.10 0.18.9 0.18.8 0.19.1");
+        chosen("deepspeed", &good.parse().unwrap(), &bad.parse().unwrap(), all)
+    }
+
+    #[test]
+    fn the_releases_between_the_ends_are_in_ascending_order_whichever_end_is_the_older() {
+        let expected = versions("0.18.9 0.18.10 0.19.0");
+        assert_eq!(between("0.18.9", "0.19.0").unwrap(), expected);
+        assert_eq!(between("0.19.0", "0.18.9").unwrap(), expected);
+    }
+
+    #[test]
+    fn an_end_that_is_no_release_is_refused_with_the_nearest_ones() {
+        for (end, words) in [
+            ("0.18.11", "the nearest are 0.18.10 and 0.19.0"),
+            ("1.0", "the newest is 0.19.1"),
+            ("0.1", "the oldest is 0.18.8"),
+        ] {
+            let error = between("0.18.9", end).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("deepspeed {end}: ")) && error.ends_with(words),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A git repository of a real engine in which one commit plants a bug, for the test of `zprobe bisect --git`.
+//!
+//! The engine is the one that is installed. So the commits are small to make, quick to build, and known.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The bug, as code behind the engine's own: the boundary is the first microbatch in place of the last.
+const BUG: &str = "
+
+DeepSpeedEngine.is_gradient_accumulation_boundary = (
+    lambda self: self.micro_steps % self.gradient_accumulation_steps() == 0
+)
+";
+
+/// Its title, by which the commit is known.
+const TITLE: &str = "Move the boundary to the first microbatch (#3)";
+
+/// A build that takes the engine's files as they are.
+const BUILD: &str = "[build-system]
+requires = [\"setuptools\"]
+build-backend = \"setuptools.build_meta\"
+
+[project]
+name = \"deepspeed\"
+version = \"VERSION+planted\"
+
+[tool.setuptools.packages.find]
+include = [\"deepspeed*\"]
+
+[tool.setuptools.package-data]
+\"*\" = [\"*\", \"**/*\"]
+";
+
+/// Titles of the commits between the ends, of which each is built but one.
+const BETWEEN: [&str; 4] = ["Say more (#1)", "Do not build (#2)", TITLE, "Say still more (#4)"];
+
+/// A repository with a tag for the release, and the branch `main` behind it.
+pub struct Repository(PathBuf);
+
+impl Repository {
+    /// Makes the repository in `dir`, which must not exist, of the engine that `python` has.
+    pub fn of_engine(python: &Path, version: &str, dir: &Path) -> Result<Self> {
+        let packages = asked(
+            Command::new(python)
+                .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
+        )?;
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        asked(Command::new("cp").arg("-r").arg(Path::new(&packages).join("deepspeed")).arg(dir))?;
+        let repository = Self(dir.to_owned());
+        let build = BUILD.replace("VERSION", version);
+        repository.write("pyproject.toml", &build)?;
+        repository.write(".gitignore", "__pycache__/\n")?;
+        repository.git(&["init", "--quiet", "--initial-branch", "main"])?;
+        repository.commit("Release")?;
+        repository.git(&["tag", &format!("v{version}")])?;
+        for title in BETWEEN {
+            repository.write("README.md", title)?;
+            let broken = title.starts_with("Do not build");
+            let build = if broken { "[project]\nname = \"\"\n" } else { build.as_str() };
+            repository.write("pyproject.toml", build)?;
+            if title == TITLE {
+                let engine = dir.join("deepspeed/runtime/engine.py");
+                fs::write(&engine, fs::read_to_string(&engine)? + BUG)?;
+            }
+            repository.commit(title)?;
+        }
+        Ok(repository)
+    }
+
+    /// The directory of the repository.
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    /// Checks an answer, as JSON: the commit with the bug is the first, among those that could be tested.
+    pub fn check(&self, answer: &str) -> Result<()> {
+        let answer: serde_json::Value = serde_json::from_str(answer)?;
+        let first = answer["commits"]["first"].as_array().context("no first commit")?;
+        let titles: Vec<&str> = first.iter().filter_map(|it| it["title"].as_str()).collect();
+        // The commit before it cannot be built, so that it may be the first as well.
+        ensure!(titles == [BETWEEN[1], TITLE], "zprobe bisect found another commit: {answer:#}");
+        Ok(())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn commit(&self, title: &str) -> Result<()> {
+        self.git(&["add", "--all"])?;
+        self.git(&["commit", "--quiet", "-m", title])
+    }
+
+    fn git(&self, words: &[&str]) -> Result<()> {
+        let own = ["-c", "user.name=zprobe", "-c", "user.email=zprobe@localhost"];
+        asked(Command::new("git").arg("-C").arg(&self.0).args(own).args(words)).map(drop)
+    }
+}
+
+/// The output of a command that succeeds.
+fn asked(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {said}");
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
