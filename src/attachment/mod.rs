@@ -24,7 +24,7 @@ pub use environment::Environment;
 use crate::engines;
 pub use crate::engines::Project;
 use crate::redact::{Kind, Known, Private, Redactor};
-use crate::report::{Repeats, Report};
+use crate::report::{CONFIG_FILE, Repeats, Report};
 use crate::spec::Command;
 use crate::visible::Visible;
 
@@ -33,9 +33,6 @@ pub const MOST_BODY: usize = 65_536;
 
 /// Most bytes that GitHub takes as an attachment.
 pub const MOST_ATTACHMENT: usize = 25_000_000;
-
-/// Name of the file that a command of the attachment reads.
-const CONFIG_FILE: &str = "deepspeed.json";
 
 /// Reason why redacted data cannot be read back.
 const TOO_COMMON: &str =
@@ -113,7 +110,7 @@ impl Attachment {
         let material = Material {
             shown: Visible::of(&report)?,
             project: source.project.unwrap_or(engines::of(report.run.spec.engine()).project),
-            command: command(&report),
+            command: report.command(),
             script: standalone::script(&report),
             environment: source.environment.redacted(&redactor),
             trace: trace::cut(run_dir, source.max_trace_size, &redactor)
@@ -137,13 +134,4 @@ fn only_one(repeats: &Repeats) -> String {
         repeats.verdicts.len(),
         repeats.shown,
     )
-}
-
-/// The command that makes the run again, as often as it was made.
-fn command(report: &Report) -> Option<Command> {
-    let mut command = report.run.spec.command(CONFIG_FILE)?;
-    if let Some(repeats) = &report.repeats {
-        command.arguments.extend(["--repeat".to_owned(), repeats.verdicts.len().to_string()]);
-    }
-    Some(command)
 }

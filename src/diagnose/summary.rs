@@ -36,6 +36,7 @@ pub fn run(case: &Case<'_>) -> Run {
             .map(|&(what, why)| NotObserved { what: what.to_owned(), why: why.to_owned() })
             .collect(),
         ending: observed.ending(),
+        command: None,
     }
 }
 
