@@ -62,12 +62,12 @@ pub struct Line(ProgressBar);
 impl Line {
     /// A line that counts so many parts.
     pub fn counter(parts: usize) -> Self {
-        Self::new(parts, "{spinner} [{pos}/{len}] {msg}")
+        Self::new(parts, "{spinner} {since} [{pos}/{len}] {wide_msg}")
     }
 
     /// A line for steps that nobody counts.
     pub fn steps() -> Self {
-        Self::new(0, "{spinner} {msg}")
+        Self::new(0, "{spinner} {since} {wide_msg}")
     }
 
     /// A line that nobody sees.
