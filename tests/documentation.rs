@@ -196,9 +196,11 @@ fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
 #[test]
 fn the_readme_shows_a_report_as_it_is() {
     let trace = Trace::read(&root().join("fixtures/traces/boundary-leak")).unwrap();
+    let again = trace.spec.command("").unwrap().line();
     let around = Surroundings {
         run_dir: Some(".zprobe/runs/20261124T091500Z-4711"),
         own_engine: None,
+        again: Some(&again),
         page: Some(|code| rules::find(code).map(|rule| rule.doc)),
     };
     let report = diagnose(&trace);

@@ -1,10 +1,12 @@
 //! Shell completions and manual pages. Needs no libtorch.
 
+#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 fn zprobe(args: &[&str]) -> String {
@@ -22,56 +24,139 @@ fn commands() -> BTreeSet<String> {
     names.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// Completions that bash offers for the last of these words.
-fn bash(words: &[&str]) -> Vec<String> {
-    let [.., before, last] = words else { panic!("{words:?}") };
-    let call = format!(
-        "COMP_WORDS=({}); COMP_CWORD={}; _zprobe zprobe '{last}' '{before}'\n\
-         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-        words.iter().map(|word| format!("'{word}' ")).collect::<String>(),
-        words.len() - 1,
-    );
-    let mut bash = Command::new("bash")
-        .args(["--norc", "-s"])
+/// Output of a shell with zprobe's completions in it for a script, in a directory; none where there is no such
+/// shell.
+fn shell(name: &str, script: &str, dir: &Path) -> Option<String> {
+    let arguments: &[&str] = match name {
+        "bash" => &["--norc", "-s"],
+        "zsh" => &["-f", "-s"],
+        _ => &["--no-config"],
+    };
+    let started = Command::new(name)
+        .args(arguments)
+        .current_dir(dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let script = zprobe(&["completions", "bash"]) + "\n" + &call;
-    bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let output = bash.wait_with_output().unwrap();
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
-#[test]
-fn bash_completes_commands_flags_and_values() {
-    assert_eq!(bash(&["zprobe", "sh"]), ["show"]);
-    assert_eq!(bash(&["zprobe", "run", "--deepspeed-c"]), ["--deepspeed-config"]);
-    let engines = bash(&["zprobe", "run", "--engine", ""]);
-    assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2", "pipeline"]);
-    assert_eq!(bash(&["zprobe", "pool"]), [""; 0], "nobody calls pool-worker");
-}
-
-#[test]
-fn every_shell_is_told_of_every_command_that_people_call() {
-    // How each of them writes that a word is a command.
-    let offer = |shell: &str, command: &str| match shell {
-        "bash" => format!("zprobe,{command})"),
-        "zsh" => format!("\n'{command}:"),
-        "fish" => format!("__fish_zprobe_needs_command\" -f -a \"{command}\""),
-        "powershell" => format!("[CompletionResult]::new('{command}', '{command}', "),
-        "elvish" => format!("cand {command} '"),
-        _ => panic!("{shell}"),
+        .spawn();
+    let mut shell = match started {
+        Ok(shell) => shell,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no {name} here, whose completions would be tried");
+            return None;
+        }
+        Err(error) => panic!("{name}: {error}"),
     };
+    // What `compinit` would define.
+    let before = if name == "zsh" { "compdef() { }\n" } else { "" };
+    let script = format!("{before}{}\n{script}\n", zprobe(&["completions", name]));
+    shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = shell.wait_with_output().unwrap();
+    assert!(output.status.success(), "{name}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Completions that a shell offers for the last word of a line, without what is said about them; none where there
+/// is no such shell.
+fn offered_in(name: &str, line: &str, dir: &Path) -> Option<Vec<String>> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [.., before, last] = &words[..] else { panic!("{line}") };
+    let quoted = words.iter().map(|word| format!("'{word}' ")).collect::<String>();
+    let script = match name {
+        "bash" => format!(
+            "COMP_WORDS=({quoted}); COMP_CWORD={}; _clap_complete_zprobe zprobe '{last}' '{before}'\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            words.len() - 1,
+        ),
+        // `_describe` is handed the name of an array.
+        "zsh" => format!(
+            "_describe() {{ print -l -- ${{(P)3}} }}\nwords=({quoted})\nCURRENT={}\n\
+             _clap_dynamic_completer_zprobe || true",
+            words.len(),
+        ),
+        _ => format!("complete -C '{line}'"),
+    };
+    let text = shell(name, &script, dir)?;
+    let about = if name == "zsh" { ':' } else { '\t' };
+    let names = text.lines().map(|line| line.split(about).next().unwrap_or_default().to_owned());
+    // Some shells add the slash of a directory by themselves.
+    let names = names.map(|name| name.trim_end_matches('/').to_owned());
+    Some(names.filter(|name| !name.is_empty()).collect())
+}
+
+/// Completions that every shell that is here offers for the last word of a line.
+fn offered(line: &str, dir: &Path) -> Vec<String> {
+    let mut all = ["bash", "zsh", "fish"].into_iter().filter_map(|name| {
+        let offered = offered_in(name, line, dir)?;
+        Some((name, offered))
+    });
+    let (_, first) = all.next().expect("bash");
+    for (name, offered) in all {
+        assert_eq!(offered, first, "{name}: {line}");
+    }
+    first
+}
+
+#[test]
+fn shells_complete_commands_flags_and_values() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(offered("zprobe sh", here), ["show"]);
+    assert_eq!(offered("zprobe run --deepspeed-c", here), ["--deepspeed-config"]);
+    let engines = offered("zprobe run --engine ", here);
+    assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2", "pipeline"]);
+    assert_eq!(offered("zprobe pool", here), [""; 0], "nobody calls pool-worker");
+    assert_eq!(offered("zprobe list sh", here), ["shapes"]);
+    assert_eq!(offered("zprobe run --shape unused-f", here), ["unused-first"]);
+    assert_eq!(offered("zprobe run --inject boundary-", here), ["boundary-leak"]);
+}
+
+#[test]
+fn shells_complete_the_names_that_zprobe_knows() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(offered("zprobe explain ZP101", here), ["ZP101"]);
+    // A known bug, a fault and a rule have this name.
+    assert_eq!(offered("zprobe explain boundary-l", here), ["boundary-leak"]);
+    assert_eq!(offered("zprobe explain zp60", here)[0], "ZP601");
+    assert_eq!(offered("zprobe zoo boundary-l", here), ["boundary-leak"]);
+    assert_eq!(offered("zprobe run --minimise ZP101", here), ["ZP101"]);
+    assert!(offered("zprobe check ", here).len() > 10);
+}
+
+#[test]
+fn shells_complete_the_flags_that_the_engine_has() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let offered = |line| offered(line, here).into_iter().collect::<BTreeSet<_>>();
+    let set = |flags: [&str; 2]| flags.map(str::to_owned).into();
+    assert_eq!(offered("zprobe run --engine ddp --st"), set(["--steps", "--static-graph"]));
+    assert_eq!(offered("zprobe run --engine deepspeed --st"), set(["--stage", "--steps"]));
+}
+
+#[test]
+fn shells_complete_recorded_runs_with_the_newest_first_and_else_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/boundary-leak/trace.jsonl");
+    let now = std::time::SystemTime::now();
+    for (name, age) in [("20260101T000000Z-1", 0), ("20260102T000000Z-2", 60), ("evil;name", 9)] {
+        let run = dir.path().join(".zprobe/runs").join(name);
+        fs::create_dir_all(&run).unwrap();
+        fs::copy(&trace, run.join("trace.jsonl")).unwrap();
+        let written = fs::File::options().write(true).open(run.join("trace.jsonl")).unwrap();
+        written.set_modified(now - std::time::Duration::from_secs(age)).unwrap();
+    }
+    let runs = [".zprobe/runs/20260101T000000Z-1", ".zprobe/runs/20260102T000000Z-2"];
+    // Without the dot, fish offers nothing that begins with one.
+    assert_eq!(offered("zprobe show .z", dir.path()), runs);
+    assert_eq!(offered_in("bash", "zprobe show ", dir.path()).unwrap()[..2], runs);
+    assert_eq!(offered("zprobe show .zprobe/runs/20260102", dir.path()), runs[1..]);
+    fs::create_dir(dir.path().join("elsewhere")).unwrap();
+    assert_eq!(offered("zprobe show elsew", dir.path()), ["elsewhere"]);
+}
+
+#[test]
+fn every_shell_has_a_script_that_asks_zprobe() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = zprobe(&["completions", shell]);
-        for command in commands() {
-            let offered = offer(shell, &command);
-            assert!(script.contains(&offered), "{shell}: no {offered}");
-        }
-        assert!(!script.contains("pool-worker"), "{shell}");
+        assert!(script.contains("ZPROBE_COMPLETE"), "{shell}: {script}");
     }
 }
 

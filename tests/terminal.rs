@@ -62,8 +62,11 @@ fn without_codes(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }
 
+/// Columns of the widest line, but for the command, which is there to be copied.
 fn widest(text: &str) -> usize {
-    without_codes(text).lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    let text = without_codes(text);
+    let lines = text.lines().filter(|line| !line.starts_with("again: "));
+    lines.map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
 #[test]
@@ -102,11 +105,20 @@ fn no_colour_is_one_that_light_or_dark_terminals_hide() {
     }
 }
 
+/// A line of a log without the seconds at its end.
+fn without_seconds(line: &str) -> &str {
+    let (words, seconds) = line.rsplit_once(" (").unwrap_or((line, ""));
+    match seconds.strip_suffix(" s)").is_some_and(|it| it.parse::<f64>().is_ok()) {
+        true => words,
+        false => line,
+    }
+}
+
 #[test]
 fn a_log_has_a_plain_line_for_each_milestone() {
     let dir = TempDir::new().unwrap();
     let (_, stderr) = piped(&run(dir.path()), &[]);
-    let lines: Vec<&str> = stderr.lines().collect();
+    let lines: Vec<&str> = stderr.lines().map(without_seconds).collect();
     let recorded = format!("recorded in {}", dir.path().join("run").display());
     assert_eq!(lines, ["2 ranks ready", "step 0 done", "step 1 done", recorded.as_str()]);
 }
@@ -117,10 +129,10 @@ fn a_terminal_has_a_line_for_each_rank_that_is_gone_in_the_end() {
     let text = on_terminal(&run(dir.path()), 80, &[]);
     let end = text.rfind("recorded in").unwrap();
     let (live, left) = text.split_at(end);
-    assert!(live.contains("backwards [") && live.contains('\u{1b}'), "{text:?}");
+    assert!(live.contains("/8 backwards") && live.contains('\u{1b}'), "{text:?}");
     // Erased: the last thing before what stays is an empty line.
     assert!(live.ends_with("\u{1b}[2K") || live.ends_with("\u{1b}[J"), "{live:?}");
-    assert!(!left.contains("backwards ["), "{left:?}");
+    assert!(!left.contains("backwards"), "{left:?}");
 }
 
 #[test]
@@ -144,12 +156,12 @@ fn verbose_tells_what_every_rank_does_and_logs() {
         "rank 0: finished",
         "step 1 done",
     ] {
-        assert!(stderr.lines().any(|known| known == line), "{line}: {stderr}");
+        assert!(stderr.lines().any(|known| without_seconds(known) == line), "{line}: {stderr}");
     }
 }
 
 #[test]
-fn a_word_that_is_not_unicode_stands_in_a_report_as_well_as_it_can() {
+fn a_word_that_is_not_unicode_keeps_no_report_from_being_written() {
     use std::os::unix::ffi::OsStrExt as _;
 
     let dir = tempfile::tempdir().unwrap();
@@ -157,5 +169,5 @@ fn a_word_that_is_not_unicode_stands_in_a_report_as_well_as_it_can() {
     let mut command = plain(env!("CARGO_BIN_EXE_zprobe"));
     let output = command.args(diagnose()).arg("--export-junit").arg(&page).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(std::fs::read_to_string(page).unwrap().contains("p\u{fffd}ge.xml"));
+    assert!(std::fs::read_to_string(page).unwrap().contains("again: zprobe run --engine native"));
 }

@@ -34,6 +34,7 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/placement.py", include_str!("zprobe_rank/placement.py")),
     ("zprobe_rank/pool.py", include_str!("zprobe_rank/pool.py")),
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
+    ("zprobe_rank/records.py", include_str!("zprobe_rank/records.py")),
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
     ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
     ("zprobe_rank/selection.py", include_str!("zprobe_rank/selection.py")),

@@ -29,7 +29,7 @@ pub use pointless::pointless;
 use crate::engines;
 pub use crate::engines::Project;
 use crate::redact::{Kind, Known, Private, Redactor};
-use crate::report::{Repeats, Report};
+use crate::report::{CONFIG_FILE, Repeats, Report};
 use crate::spec::Command;
 use crate::visible::Visible;
 
@@ -41,9 +41,6 @@ pub const MOST_ATTACHMENT: usize = 25_000_000;
 
 /// Name of the script that shows the bug without zprobe.
 pub const SCRIPT_FILE: &str = "repro.py";
-
-/// Name of the file that a command of the attachment reads.
-const CONFIG_FILE: &str = "deepspeed.json";
 
 /// Reason why redacted data cannot be read back.
 const TOO_COMMON: &str =
@@ -136,7 +133,7 @@ impl Attachment {
         let shown = Visible::of(&report)?;
         let title = title::title(&shown, project, &history);
         let material = Material {
-            command: command(&report),
+            command: report.command(),
             script: repro::script(&report, &title),
             shown,
             project,
@@ -172,13 +169,4 @@ fn only_one(repeats: &Repeats) -> String {
         repeats.verdicts.len(),
         repeats.shown,
     )
-}
-
-/// The command that makes the run again, as often as it was made.
-fn command(report: &Report) -> Option<Command> {
-    let mut command = report.run.spec.command(CONFIG_FILE)?;
-    if let Some(repeats) = &report.repeats {
-        command.arguments.extend(["--repeat".to_owned(), repeats.verdicts.len().to_string()]);
-    }
-    Some(command)
 }

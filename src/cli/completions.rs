@@ -1,10 +1,26 @@
 //! `zprobe completions`: what a shell needs to complete zprobe's command lines.
+//!
+//! The script of each shell asks zprobe itself for every completion, so that names and recorded runs are those that
+//! are there.
 
-use anyhow::Result;
-use clap::Command;
-use clap_complete::{Shell, generate};
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use clap::{Arg, Command};
+use clap_complete::env::Shells;
+use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, PathCompleter, Shell};
 use zprobe::console;
+use zprobe::lab::check::probe;
+use zprobe::lab::store;
 use zprobe::report::Exit;
+use zprobe::zoo::registry;
+
+use super::{explain, own_flags};
+
+/// The variable with which a shell asks for completions.
+const VARIABLE: &str = "ZPROBE_COMPLETE";
 
 /// Arguments of `zprobe completions`.
 #[derive(clap::Args)]
@@ -13,12 +29,35 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the completions of `zprobe`.
-pub fn main(args: &Args, zprobe: &Command) -> Result<Exit> {
+/// Prints the script by which a shell asks for completions.
+pub fn main(args: &Args) -> Result<Exit> {
+    let shells = Shells::builtins();
+    let name = args.shell.to_string();
+    let shell = shells.completer(&name).with_context(|| format!("{name}: no such shell"))?;
     let mut script = Vec::new();
-    generate(args.shell, &mut visible(zprobe), "zprobe", &mut script);
+    shell.write_registration(VARIABLE, "zprobe", "zprobe", &program(), &mut script)?;
     console::print(&String::from_utf8(script)?)?;
     Ok(Exit::Clean)
+}
+
+/// This program as it was called: by its name, which is looked up each time, or by its path.
+fn program() -> String {
+    let called = std::env::args_os().next().unwrap_or_else(|| "zprobe".into());
+    let is_path = Path::new(&called).components().count() > 1;
+    let path = if is_path { std::path::absolute(&called).ok() } else { None };
+    path.map_or(called, OsString::from).to_string_lossy().into_owned()
+}
+
+/// Answers a shell that asks for completions of `zprobe`; false if none asks. Called before there is a second thread.
+///
+/// # Errors
+/// When the shell is unknown.
+pub fn answer(zprobe: impl Fn() -> Command) -> clap::error::Result<bool> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let line = words.iter().skip_while(|word| *word != "--").skip(1).cloned().collect::<Vec<_>>();
+    let command = || own_flags::alone(with_values(visible(&zprobe())), &line);
+    let dir = std::env::current_dir().ok();
+    CompleteEnv::with_factory(command).var(VARIABLE).try_complete(words, dir.as_deref())
 }
 
 /// The command without those that people do not call.
@@ -28,4 +67,101 @@ fn visible(command: &Command) -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .args(command.get_arguments())
         .subcommands(subcommands)
+}
+
+/// Values of an argument that only zprobe knows, each with a line about it.
+type Values = fn() -> Vec<(String, String)>;
+
+/// Arguments with such values, by their command and their id in clap, and true where a path may stand instead.
+const KNOWN: [(&str, &str, Values, bool); 8] = [
+    ("explain", "name", topics, false),
+    ("zoo", "rows", rows, true),
+    ("check", "probes", probes, true),
+    ("show", "run_dir", runs, true),
+    ("issue", "run_dir", runs, true),
+    ("bisect", "run_dir", runs, true),
+    ("compare", "runs", runs, true),
+    ("run", "minimise", rules, false),
+];
+
+/// The command whose arguments know their values.
+fn with_values(command: Command) -> Command {
+    KNOWN.iter().fold(command, |command, &(name, id, values, or_path)| {
+        command.mut_subcommand(name, |sub| {
+            sub.mut_arg(id, |arg: Arg| {
+                arg.add(ArgValueCompleter::new(move |given: &OsStr| {
+                    beginning(given, values(), or_path)
+                }))
+            })
+        })
+    })
+}
+
+/// The values that begin with what is given, in their order; paths where there are none.
+fn beginning(
+    given: &OsStr,
+    values: Vec<(String, String)>,
+    or_path: bool,
+) -> Vec<CompletionCandidate> {
+    let start = given.to_string_lossy().to_lowercase();
+    // Several things may have one name.
+    let mut seen = HashSet::new();
+    let fitting = values
+        .into_iter()
+        .filter(|(name, _)| name.to_lowercase().starts_with(&start) && seen.insert(name.clone()));
+    let found: Vec<_> = fitting
+        .map(|(name, about)| {
+            let about = (!about.is_empty()).then(|| about.into());
+            CompletionCandidate::new(name).help(about)
+        })
+        .collect();
+    if found.is_empty() && or_path {
+        use clap_complete::engine::ValueCompleter as _;
+        return PathCompleter::any().complete(given);
+    }
+    found
+}
+
+fn topics() -> Vec<(String, String)> {
+    explain::topics().into_iter().map(|topic| (topic.name, topic.about)).collect()
+}
+
+fn rules() -> Vec<(String, String)> {
+    let rules = zprobe::diagnose::rules::RULES.iter();
+    rules.map(|rule| (rule.code.to_string(), rule.name.to_owned())).collect()
+}
+
+fn rows() -> Vec<(String, String)> {
+    registry::rows().iter().map(|row| (row.name.clone(), row.title.clone())).collect()
+}
+
+fn probes() -> Vec<(String, String)> {
+    let probes = probe::registry::probes().unwrap_or_default();
+    probes.into_iter().map(|probe| (probe.name, probe.description)).collect()
+}
+
+/// Recorded runs, the newest first, as far as their names can be written on a command line as they are.
+fn runs() -> Vec<(String, String)> {
+    let runs = store::recorded(Path::new("")).unwrap_or_default();
+    let names = runs.iter().filter_map(|run| run.path.to_str());
+    let is_plain =
+        |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    names.filter(is_plain).map(|name| (name.to_owned(), String::new())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_argument_whose_values_are_known_exists() {
+        let command = super::super::Cli::command();
+        for (name, id, values, _) in KNOWN {
+            let sub = command.find_subcommand(name).unwrap_or_else(|| panic!("zprobe {name}"));
+            assert!(sub.get_arguments().any(|arg| arg.get_id() == id), "zprobe {name}: {id}");
+            assert!(id.starts_with("run") || !values().is_empty(), "zprobe {name}: {id}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use zprobe::spec::Weighting;
 use zprobe::trace::Outcome;
 
 use super::nodes::refuse_rank;
-use super::output::Output;
+use super::output::{Hints, Output};
 
 /// Arguments of `zprobe exec`.
 #[derive(clap::Args)]
@@ -97,7 +97,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
     say(format_args!("recorded in {}", run_dir.display()));
-    let exit = args.output.hand_out(&report, &trace, &run_dir, None)?;
+    let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
     // A script that is only observed does its own work, which its exit code tells of.
     Ok(match over.outcome {
         Some(Outcome::Code(code @ 1..=255)) if args.observe.is_some() && exit == Exit::Clean => {

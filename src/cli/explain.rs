@@ -19,8 +19,11 @@ pub struct Args {
 }
 
 /// Something that has a name, in words.
-struct Topic {
-    name: String,
+pub struct Topic {
+    /// Name of the topic.
+    pub name: String,
+    /// Line about the topic.
+    pub about: String,
     text: String,
 }
 
@@ -47,17 +50,27 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 /// Everything that has a name; a rule has two.
-fn topics() -> Vec<Topic> {
-    let rule = |name: &str, rule: &Rule| Topic { name: name.to_owned(), text: rule.doc.to_owned() };
-    let rules = RULES.iter().flat_map(|it| [rule(&it.code, it), rule(it.name, it)]);
-    let bugs =
-        registry::rows().iter().map(|row| Topic { name: row.name.clone(), text: row.explain() });
+pub fn topics() -> Vec<Topic> {
+    let rule = |name: &str, other: &str, rule: &Rule| Topic {
+        name: name.to_owned(),
+        about: other.to_owned(),
+        text: rule.doc.to_owned(),
+    };
+    let rules =
+        RULES.iter().flat_map(|it| [rule(&it.code, it.name, it), rule(it.name, &it.code, it)]);
+    let bugs = registry::rows().iter().map(|row| Topic {
+        name: row.name.clone(),
+        about: row.title.clone(),
+        text: row.explain(),
+    });
     let shapes = Shape::ALL.iter().map(|shape| Topic {
         name: shape.name().to_owned(),
+        about: shape.describe().to_owned(),
         text: format!("--shape {}\n\n{}", shape.name(), shape.describe()),
     });
     let exits = Exit::ALL.iter().zip(EXIT_CODES).map(|(exit, words)| Topic {
         name: exit.code().to_string(),
+        about: words.to_owned(),
         text: format!("Exit code {}\n\n{words}", exit.code()),
     });
     let faults = values::<Fault>("--inject");
@@ -70,6 +83,7 @@ fn values<T: ValueEnum>(flag: &str) -> Vec<Topic> {
     let values = T::value_variants().iter().filter_map(T::to_possible_value);
     let topic = |value: clap::builder::PossibleValue| Topic {
         name: value.get_name().to_owned(),
+        about: value.get_help().map(ToString::to_string).unwrap_or_default(),
         text: format!(
             "{flag} {}\n\n{}",
             value.get_name(),

@@ -69,11 +69,15 @@ pub fn arranged(command: Command, words: &[OsString]) -> Command {
         let many = sub.get_arguments().count() > MANY;
         let sub = sub.mut_args(|arg| {
             let is_first = FIRST.contains(&arg.get_id().as_str());
-            let is_long = arg.get_possible_values().len() > SHORT;
+            let is_long =
+                arg.get_action().takes_values() && arg.get_possible_values().len() > SHORT;
             arg.hide_env(true).hide_possible_values(is_long).hide_short_help(many && !is_first)
         });
         match many {
-            true => sub.after_help("These are the first flags; `--help` shows all of them."),
+            true => {
+                let own = sub.get_after_help().map(|own| format!("{own}\n")).unwrap_or_default();
+                sub.after_help(own + "These are the first flags; `--help` shows all of them.")
+            }
             false => sub,
         }
     })
@@ -122,6 +126,13 @@ mod tests {
         for line in groups.lines().filter(|line| line.starts_with("  ")) {
             assert!(line.chars().count() <= 80, "{line}");
         }
+    }
+
+    #[test]
+    fn the_short_help_is_consistent() {
+        use clap::CommandFactory as _;
+        let words = ["zprobe", "run", "-h"].map(OsString::from);
+        arranged(super::super::Cli::command(), &words).debug_assert();
     }
 
     #[test]

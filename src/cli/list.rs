@@ -9,7 +9,7 @@ use zprobe::console;
 use zprobe::diagnose::rules::{RULES, Rule};
 use zprobe::lab::check::probe;
 use zprobe::lab::limits::examine;
-
+use zprobe::lab::table::in_columns;
 use zprobe::report::document::first_sentence;
 use zprobe::report::{Exit, Form};
 use zprobe::spec::{Engine, Fault, Shape};
@@ -90,7 +90,10 @@ pub fn main(args: &Args) -> Result<Exit> {
     };
     match args.output_format {
         Form::Json => console::print(&visible::json(&entries)?)?,
-        _ => console::print(&in_columns(&entries))?,
+        _ => {
+            let names = entries.iter().map(|it| (it.name.as_str(), it.description.as_str()));
+            console::print(&in_columns(names))?;
+        }
     }
     Ok(Exit::Clean)
 }
@@ -129,11 +132,4 @@ fn values<T: ValueEnum>() -> Vec<Entry> {
         Entry::new(value.get_name(), help.replace('\n', " "))
     };
     values.map(entry).collect()
-}
-
-/// Names with what they stand for, in two columns.
-fn in_columns(entries: &[Entry]) -> String {
-    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
-    let line = |it: &Entry| format!("{:width$}  {}\n", it.name, it.description);
-    entries.iter().map(line).collect()
 }

@@ -21,6 +21,7 @@ mod man;
 mod minimise;
 mod nodes;
 mod output;
+mod own_flags;
 mod preflight;
 mod provision;
 mod run;
@@ -106,6 +107,14 @@ const STACK: usize = 8 << 20;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    match completions::answer(Cli::command) {
+        Ok(false) => {}
+        Ok(true) => return Exit::Clean.into(),
+        Err(error) => {
+            console::usage(&error);
+            return Exit::NothingRan.into();
+        }
+    }
     let everything = std::thread::Builder::new().stack_size(STACK).spawn(run_command_line);
     match everything.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
@@ -144,7 +153,11 @@ fn is_step() -> bool {
 /// The command of the command line, with a configuration file below it.
 fn command() -> Result<Command> {
     let words = words::dashed(std::env::args_os());
-    let matches = config::matches(help::arranged(Cli::command(), &words), &words)?;
+    let whole = help::arranged(own_flags::alone(Cli::command(), &words), &words);
+    let matches = config::matches(whole, &words).map_err(|error| match error.downcast() {
+        Ok(usage) => own_flags::hinted(usage, &Cli::command(), &words).into(),
+        Err(error) => error,
+    })?;
     let cli = Cli::from_arg_matches(&matches)?;
     cli.verbosity.install();
     console::colour(cli.color);
@@ -170,7 +183,7 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Preflight(args) => preflight::main(*args),
         Command::Init(args) => init::main(&args),
         Command::Provision(args) => provision::main(&args),
-        Command::Completions(args) => completions::main(&args, &Cli::command()),
+        Command::Completions(args) => completions::main(&args),
         Command::Man(args) => man::main(&args, Cli::command()),
     }
 }

@@ -43,6 +43,15 @@ pub struct Output {
     exit_zero: bool,
 }
 
+/// Hints beside a report at what else can be run.
+#[derive(Default)]
+pub struct Hints {
+    /// A hint at an engine of the user's.
+    pub own_engine: Option<String>,
+    /// The command that makes the run again here; otherwise the one that the report has.
+    pub again: Option<String>,
+}
+
 impl Output {
     /// Form of the report on standard output.
     fn form(&self) -> Form {
@@ -56,23 +65,30 @@ impl Output {
     }
 
     /// Prints the report on the run that is recorded in a directory, exports it, and turns its verdict into an
-    /// exit code. `own_engine` is a hint at an engine of the user's.
+    /// exit code.
     pub fn hand_out(
         &self,
         report: &Report,
         trace: &Trace,
         run_dir: &Path,
-        own_engine: Option<&str>,
+        hints: &Hints,
     ) -> Result<Exit> {
+        let again = hints.again.as_deref();
         let suite = || {
             // A word that is no Unicode is shown as well as it can be.
             let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
             let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
-            let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
+            let typed = || shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
+            let command = again.or(report.run.command.as_deref()).map_or_else(typed, str::to_owned);
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
         let run_dir = run_dir.display().to_string();
-        let around = Surroundings { run_dir: Some(&run_dir), own_engine, page: Some(page) };
+        let around = Surroundings {
+            run_dir: Some(&run_dir),
+            own_engine: hints.own_engine.as_deref(),
+            again,
+            page: Some(page),
+        };
         let text = render_within(report, self.form(), columns(), &around, suite)?;
         print(&text, self.form(), suite)?;
         if let Some(path) = &self.export_json {

@@ -32,7 +32,7 @@ use zprobe::trace::Trace;
 use super::interpreter::Python;
 use super::minimise;
 use super::nodes::{Nodes, take_part};
-use super::output::Output;
+use super::output::{Hints, Output};
 
 /// Arguments of `zprobe run`.
 #[derive(clap::Args)]
@@ -95,9 +95,11 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
-    let own = args.hint_at_own_engine();
+    let own_engine = args.hint_at_own_engine();
     args.make(&|report, trace, run_dir| {
-        args.output.hand_out(report, trace, run_dir, own.as_deref())
+        let again = args.again(&report.run.spec);
+        let hints = Hints { own_engine: own_engine.clone(), again };
+        args.output.hand_out(report, trace, run_dir, &hints)
     })
 }
 
@@ -293,6 +295,15 @@ impl Args {
             command: &|arguments, with_file| self.command(arguments, with_file),
         };
         search(question, order, report, run_dir)
+    }
+
+    /// Command that makes a run of these settings again in the same surroundings. None where it would need a
+    /// DeepSpeed file that the user has not named.
+    fn again(&self, spec: &RunSpec) -> Option<String> {
+        let file = self.deepspeed_config.as_ref().map(|path| path.display().to_string());
+        let command = spec.command(file.as_deref().unwrap_or_default())?;
+        let is_there = command.deepspeed_config.is_none() || file.is_some();
+        is_there.then(|| self.command(command.arguments, false).ok())?
     }
 
     /// Command line that a user would type for a run with these arguments in place of her own, in

@@ -7,7 +7,7 @@ use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::newest;
 use zprobe::report::Exit;
 
-use super::output::Output;
+use super::output::{Hints, Output};
 
 /// Arguments of `zprobe show`.
 #[derive(clap::Args)]
@@ -22,5 +22,5 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<Exit> {
     let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, trace) = diagnosis(&run_dir)?;
-    args.output.hand_out(&report, &trace, &run_dir, None)
+    args.output.hand_out(&report, &trace, &run_dir, &Hints::default())
 }

@@ -17,6 +17,9 @@ use super::interpreter::{Chosen, Python};
 use super::nodes::refuse_launcher;
 use super::{provision, run};
 
+/// Optimizer steps of each run, and of a run that says nothing else.
+const DEFAULT_STEPS: usize = 2;
+
 /// Arguments of `zprobe sweep`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -68,7 +71,7 @@ pub struct Args {
     resume: Option<PathBuf>,
 
     /// Optimizer steps of each run
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_STEPS)]
     steps: usize,
 
     #[command(flatten)]
@@ -113,12 +116,13 @@ pub fn main(args: &Args) -> Result<Exit> {
     refuse_launcher("sweep")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.steps > 0, "--steps 0: must be at least 1");
+    let surroundings = args.surroundings();
     let sweeps = if args.results.is_empty() {
         let earlier = args.resume.as_ref();
         let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
         let plan = Plan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
         if args.list {
-            console::plain(&table::list(&plan, args.output_format)?)?;
+            console::plain(&table::list(&plan, args.output_format, &surroundings)?)?;
             return Ok(Exit::Clean);
         }
         console::say(plan.summary());
@@ -127,8 +131,8 @@ pub fn main(args: &Args) -> Result<Exit> {
         args.results.iter().map(|path| sweep::read(path)).collect::<Result<_>>()?
     };
     let text = match sweeps.as_slice() {
-        [one] => table::table(one, args.output_format)?,
-        many => matrix::table(many, args.output_format)?,
+        [one] => table::table(one, args.output_format, &surroundings)?,
+        many => matrix::table(many, args.output_format, &surroundings)?,
     };
     console::plain(&text)?;
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
@@ -154,6 +158,23 @@ impl Args {
             filter: &self.filter,
             limit: self.limit,
         }
+    }
+
+    /// Arguments that a single run needs, beside its configuration, to be like those of the sweep.
+    fn surroundings(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut say = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        if let Some(python) = self.python.named() {
+            say("--python", python.display().to_string());
+        }
+        if self.steps != DEFAULT_STEPS {
+            say("--steps", self.steps.to_string());
+        }
+        if self.device != DeviceChoice::Cpu {
+            say("--device", self.device.name().to_owned());
+        }
+        words.extend(self.timeout.arguments());
+        words
     }
 
     /// Runs what is planned.

@@ -11,7 +11,7 @@ mod standing;
 mod verbosity;
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use anyhow::{Context as _, Result};
 
@@ -54,6 +54,12 @@ pub fn columns() -> usize {
     let terminal =
         || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
     said.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
+}
+
+/// Columns of the terminal on standard output; none where there is no terminal, but a program that may look at each
+/// line by itself.
+pub fn terminal_columns() -> Option<usize> {
+    io::stdout().is_terminal().then(columns)
 }
 
 /// Writes a document to standard output, with zprobe's own styles where colours are wanted.

@@ -3,13 +3,16 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::{Verbosity, error, say};
 use crate::visible;
 
 /// Time between two pictures of a spinner.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Time between two pictures of a line that counts seconds.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Lines of progress on standard error; hidden where that is no terminal, and with `--quiet`.
 pub(super) fn lines() -> MultiProgress {
@@ -24,9 +27,22 @@ pub(super) fn lines() -> MultiProgress {
 pub(super) fn line(lines: &MultiProgress, length: usize, template: &str) -> ProgressBar {
     let line = lines.add(ProgressBar::new(length as u64));
     if let Ok(style) = ProgressStyle::with_template(template) {
-        line.set_style(style.progress_chars("=> "));
+        line.set_style(style.progress_chars("=> ").with_key("since", since));
     }
     line
+}
+
+/// Writes the whole seconds of a line: as many columns as a day has digits, and nothing for less than one.
+fn since(state: &ProgressState, to: &mut dyn std::fmt::Write) {
+    let _ = match state.elapsed().as_secs() {
+        0 => write!(to, "{:7}", ""),
+        seconds => write!(to, "{seconds:5} s"),
+    };
+}
+
+/// Has the seconds of a line go on.
+pub(super) fn tick(line: &ProgressBar) {
+    line.enable_steady_tick(SECOND);
 }
 
 /// Has the spinner of a line turn.
@@ -46,12 +62,12 @@ pub struct Line(ProgressBar);
 impl Line {
     /// A line that counts so many parts.
     pub fn counter(parts: usize) -> Self {
-        Self::new(parts, "{spinner} [{pos}/{len}] {msg}")
+        Self::new(parts, "{spinner} {since} [{pos}/{len}] {wide_msg}")
     }
 
     /// A line for steps that nobody counts.
     pub fn steps() -> Self {
-        Self::new(0, "{spinner} {msg}")
+        Self::new(0, "{spinner} {since} {wide_msg}")
     }
 
     /// A line for steps that take long, with the seconds since the last one began.

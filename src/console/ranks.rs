@@ -7,10 +7,11 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar};
 
-use super::progress::{line, lines, message, turn};
+use super::progress::{line, lines, message, tick, turn};
 use super::standing::Standing;
 use super::{Verbosity, say};
 use crate::run_dir;
@@ -24,6 +25,7 @@ const RANKS_SHOWN: usize = 8;
 pub struct RankProgress {
     standing: Standing,
     shown: Shown,
+    began: Instant,
 }
 
 /// Ways to show the progress of ranks.
@@ -48,12 +50,13 @@ impl RankProgress {
         } else {
             Shown::Live(Live::new(lines, spec))
         };
-        Self { standing: Standing::new(spec), shown }
+        Self { standing: Standing::new(spec), shown, began: Instant::now() }
     }
 
     /// Takes note of a record.
     pub fn see(&mut self, record: &Record) {
-        let milestone = self.standing.see(record);
+        let took = self.began.elapsed().as_secs_f64();
+        let milestone = self.standing.see(record).map(|line| format!("{line} ({took:.1} s)"));
         match &mut self.shown {
             Shown::Nothing => {}
             Shown::Lines => milestone.into_iter().for_each(say),
@@ -90,37 +93,54 @@ impl Drop for RankProgress {
 struct Live {
     lines: MultiProgress,
     head: ProgressBar,
-    /// A line for each rank, or one for all.
-    ranks: Vec<ProgressBar>,
+    /// A line for each rank, or one for all, with its text.
+    ranks: Vec<(ProgressBar, String)>,
     world_size: usize,
 }
 
 impl Live {
     fn new(lines: MultiProgress, spec: &RunSpec) -> Self {
         let backwards = spec.steps * spec.gradient_accumulation_steps;
-        let head = line(&lines, backwards, "{spinner} {msg} [{bar:30}] {pos}/{len}");
-        message(&head, "backwards");
+        let head = line(&lines, backwards, "{spinner} {since} [{bar:20}] {pos}/{len} {wide_msg}");
         turn(&head);
         let world_size = spec.world_size;
         let shown = if world_size <= RANKS_SHOWN { world_size } else { 1 };
         // A wide message is cut at the edge of the terminal.
-        let ranks = (0..shown).map(|_| line(&lines, 0, "  {wide_msg}")).collect();
-        Self { ranks, lines, head, world_size }
+        let rank = |_| (line(&lines, 0, "  {since} {wide_msg}"), String::new());
+        let ranks = (0..shown).map(rank).collect();
+        let mut live = Self { ranks, lines, head, world_size };
+        live.show(&Standing::new(spec), None);
+        live
     }
 
-    fn show(&self, standing: &Standing, rank: Option<usize>) {
+    /// Shows what a record has changed: one of a rank, or of all ranks.
+    fn show(&mut self, standing: &Standing, rank: Option<usize>) {
         self.head.set_position(standing.done());
-        let Some(rank) = rank else { return };
+        message(&self.head, &standing.headline());
         if self.world_size > RANKS_SHOWN {
             let text = format!("{} ranks: {}", self.world_size, standing.summary());
-            message(&self.ranks[0], &text);
-        } else if let Some(line) = self.ranks.get(rank) {
-            message(line, &format!("rank {rank}  {}", standing.words(rank)));
+            self.tell(0, text);
+            return;
+        }
+        let shown = rank.map_or(0..self.ranks.len(), |rank| rank..rank + 1);
+        for rank in shown {
+            self.tell(rank, format!("rank {rank}  {}", standing.words(rank)));
+        }
+    }
+
+    /// Shows a text in the line of a rank, with the seconds since it is true.
+    fn tell(&mut self, index: usize, text: String) {
+        let Some((line, shown)) = self.ranks.get_mut(index) else { return };
+        if *shown != text {
+            message(line, &text);
+            line.reset_elapsed();
+            tick(line);
+            *shown = text;
         }
     }
 
     fn clear(&self) {
-        for line in self.ranks.iter().chain([&self.head]) {
+        for line in self.ranks.iter().map(|(line, _)| line).chain([&self.head]) {
             line.finish_and_clear();
         }
         let _ = self.lines.clear();

@@ -11,6 +11,8 @@ pub struct Standing {
     ranks: Vec<Rank>,
     /// Number of steps that every rank has done.
     steps_done: usize,
+    /// The import that a host, or a rank that is not ready, was last heard to begin.
+    importing: Option<String>,
 }
 
 /// Present position of a rank.
@@ -26,7 +28,7 @@ struct Rank {
 impl Standing {
     /// The standing before any rank has been heard.
     pub fn new(spec: &RunSpec) -> Self {
-        Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0 }
+        Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0, importing: None }
     }
 
     /// Takes note of a record, and returns a line if it is worth one in a log.
@@ -50,6 +52,16 @@ impl Standing {
             (Event::RankExited { rank, outcome: Outcome::Code(code) }, None) if *code != 0 => {
                 Some(format!("rank {rank}: ended with exit code {code}"))
             }
+            (Event::Importing { what }, _) => {
+                // Ranks that import by themselves do so at the same time.
+                let is_new = self.importing.as_ref() != Some(what);
+                self.importing = Some(what.clone());
+                is_new.then(|| format!("importing {what}"))
+            }
+            (Event::RankSpawned { .. }, None) => {
+                self.importing = None;
+                None
+            }
             (event, Some(rank)) => {
                 self.of_rank(self.ranks.get(rank).is_some().then_some(rank)?, event)
             }
@@ -64,6 +76,7 @@ impl Standing {
             Event::RankReady { .. } => {
                 rank.is_ready = true;
                 let all = self.ranks.iter().all(|rank| rank.is_ready);
+                self.importing.take_if(|_| all);
                 all.then(|| format!("{} ready", self.count()))
             }
             Event::PhaseEntered { step, microbatch, phase } => {
@@ -101,6 +114,15 @@ impl Standing {
     /// Number of backwards that every rank has begun.
     pub fn done(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.backwards).min().unwrap_or(0)
+    }
+
+    /// Present state of the whole run, in words.
+    pub fn headline(&self) -> String {
+        match &self.importing {
+            Some(what) => format!("importing {what}"),
+            None if self.ranks.iter().any(|rank| !rank.is_ready) => "starting ranks".to_owned(),
+            None => "backwards".to_owned(),
+        }
     }
 
     /// Present position of a rank, in words.

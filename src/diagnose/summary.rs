@@ -36,6 +36,7 @@ pub fn run(case: &Case<'_>) -> Run {
             .map(|&(what, why)| NotObserved { what: what.to_owned(), why: why.to_owned() })
             .collect(),
         ending: observed.ending(),
+        command: None,
     }
 }
 
@@ -166,6 +167,7 @@ pub fn last_words(process: &Process<'_>) -> String {
     match process.last {
         None => "it never said anything".to_owned(),
         Some(Event::Finished) => "finished".to_owned(),
+        Some(Event::Importing { what }) => format!("importing {what}"),
         Some(Event::RankReady { .. }) => "ready, joining the other ranks".to_owned(),
         Some(Event::CollectiveEntered { sequence, op, dtype, numel }) => {
             format!("in collective {sequence} ({op} of {numel} {dtype}), {phase}")
@@ -396,7 +398,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     if spec.gradient_accumulation_steps == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
-    let silent = observed.processes.iter().enumerate().filter(|(_, it)| it.last.is_none());
+    let never = |it: &Process<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
+    let silent = observed.processes.iter().enumerate().filter(|(_, it)| never(it));
     missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
     if let Some(share) = case.placement.smallest_share() {
         missing.push(format!(

@@ -35,13 +35,14 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// Files of the rank program that the watch uses.
-const SHARED: [&str; 7] = [
+const SHARED: [&str; 8] = [
     "__init__.py",
     "channel.py",
     "codes.py",
     "device.py",
     "graph.py",
     "placement.py",
+    "records.py",
     "sampler.py",
 ];
 

@@ -35,6 +35,6 @@ mod scratch;
 pub mod secrets;
 pub mod store;
 pub mod sweep;
-mod table;
+pub mod table;
 pub mod worker;
 pub mod zoo;

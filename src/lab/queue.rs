@@ -11,6 +11,9 @@ use anyhow::{Context as _, Result};
 use crate::console::{Line, say};
 use crate::launch::Stop;
 
+/// Most lines of a log about the jobs that are done, beside the first.
+const MILESTONES: usize = 10;
+
 /// A queue of jobs. While it exists, the first signal of the user ends the queue, and not the process.
 pub struct Queue {
     stop: Stop,
@@ -23,6 +26,8 @@ pub struct Queue {
     fail_fast: bool,
     failed: AtomicBool,
     end: Option<Instant>,
+    began: Instant,
+    done: AtomicUsize,
 }
 
 /// The reason why a job was not started.
@@ -73,6 +78,8 @@ impl Queue {
             fail_fast: false,
             failed: AtomicBool::new(false),
             end: None,
+            began: Instant::now(),
+            done: AtomicUsize::new(0),
         })
     }
 
@@ -138,13 +145,26 @@ impl Queue {
         }
         let number = 1 + self.started.fetch_add(1, Ordering::Relaxed);
         if self.announces && self.line.is_hidden() {
-            say(format_args!("[{number}/{}] {label}", self.jobs));
+            let took = self.began.elapsed().as_secs();
+            say(format_args!("[{number}/{}] {label} ({took} s)", self.jobs));
         } else {
             self.line.show(label);
         }
         let result = work();
         self.line.advance();
+        let done = 1 + self.done.fetch_add(1, Ordering::Relaxed);
+        if !self.announces && self.line.is_hidden() && self.is_milestone(done) {
+            let took = self.began.elapsed().as_secs();
+            say(format_args!("[{done}/{}] {label} ({took} s)", self.jobs));
+        }
         Ok(result)
+    }
+
+    /// True if a log has a line when so many jobs are done: the first, which has loaded the engine, and each tenth
+    /// part of all.
+    fn is_milestone(&self, done: usize) -> bool {
+        let part = |done: usize| done * MILESTONES / self.jobs;
+        self.jobs > 1 && (done == 1 || part(done) > part(done - 1))
     }
 
     /// Has all jobs done by workers, so many of them side by side; `worker` makes one, by its number. The

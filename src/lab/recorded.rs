@@ -26,7 +26,8 @@ const MOST_MINIMISED: u64 = 16 << 20;
 /// The report on a recorded run, with the smallest configuration if that was looked for, and the
 /// trace that it is about: of repeats, that of the one that is shown.
 pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
-    let (report, trace) = of_traces(&trace_dirs(run_dir))?;
+    let (mut report, trace) = of_traces(&trace_dirs(run_dir))?;
+    report.run.command = report.command().map(|command| command.line());
     let minimised = minimised(run_dir)?;
     let redactor = secrets::of_run(run_dir, &trace)?;
     let minimised = minimised.map(|found| redactor.data(&found)).transpose()?;

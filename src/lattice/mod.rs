@@ -59,7 +59,15 @@ impl Configuration {
 
     /// Command line that runs the configuration by itself.
     pub fn command(&self) -> String {
-        format!("zprobe run {}", self.arguments().join(" "))
+        self.command_with(&[])
+    }
+
+    /// Command line that runs the configuration with further arguments.
+    pub fn command_with(&self, further: &[String]) -> String {
+        let arguments = self.arguments();
+        let words = arguments.iter().chain(further).map(String::as_str);
+        // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+        shlex::try_join(["zprobe", "run"].into_iter().chain(words)).unwrap_or_default()
     }
 
     /// The base in words: `stage 1, bf16, grad-accum fp32`.

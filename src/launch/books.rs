@@ -51,6 +51,9 @@ impl<'a> Books<'a> {
             }
             News::TooLong { rank, start } => self.violated(Some(rank), Violation::TooLong, start),
             News::HostViolated { violation, line } => self.violated(None, violation, line),
+            News::Importing { what, t_ns } => {
+                self.recorder.record_at(t_ns, Event::Importing { what })
+            }
             News::Spawned { rank, pid, t_ns } => {
                 self.watchdog.spawned(rank, Instant::now());
                 self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })

@@ -134,6 +134,9 @@ impl Local {
                 Ok(Record { event: Event::RankExited { rank, outcome }, t_ns, .. }) => {
                     self.ended(rank, outcome, t_ns, sink)?;
                 }
+                Ok(Record { event: Event::Importing { what }, t_ns, .. }) => {
+                    sink(News::Importing { what, t_ns })?;
+                }
                 Ok(_) => {}
                 Err(Breach { violation, line }) => {
                     return sink(News::HostViolated { violation, line });

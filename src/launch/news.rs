@@ -10,6 +10,8 @@ pub(super) enum News<'a> {
     Line { rank: usize, line: Result<&'a [u8], TooLong<'a>> },
     /// Another agent heard a line that is too long; this is its start.
     TooLong { rank: usize, start: String },
+    /// A host is about to import something, for all ranks that it is going to fork.
+    Importing { what: String, t_ns: u64 },
     /// The process of a rank exists.
     Spawned { rank: usize, pid: u32, t_ns: u64 },
     /// The process of a rank is gone; there is no other line of it.

@@ -67,6 +67,7 @@ impl Sender {
                 Role::Host(ranks),
                 Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. },
             ) if ranks.contains(rank) => Ok(()),
+            (Role::Host(_), Event::Importing { .. }) => Ok(()),
             (Role::Host(_), _) => Err(Violation::WrongSender),
             (
                 Role::Rank(_),
@@ -160,10 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_speaks_of_its_own_ranks_and_of_nothing_else() {
+    fn a_host_speaks_of_its_own_ranks_and_imports_and_of_nothing_else() {
         let spawned = |rank| format!(r#"{{"type":"rank-spawned","rank":{rank},"pid":7}}"#);
         let host = || Role::Host(0..2);
-        assert_eq!(violation(host(), &line("null", 0, &spawned(1))), None);
+        let importing = r#"{"type":"importing","what":"torch"}"#;
+        for good in [&spawned(1), importing] {
+            assert_eq!(violation(host(), &line("null", 0, good)), None, "{good}");
+        }
         for bad in [line("null", 0, &spawned(2)), line("null", 0, FINISHED)] {
             assert_eq!(violation(host(), &bad), Some(Violation::WrongSender), "{bad}");
         }

@@ -16,6 +16,7 @@ pub fn report(spec: RunSpec) -> Report {
             engine_facts: Default::default(),
             not_observed: Vec::new(),
             ending: Ending::Complete,
+            command: None,
         },
         findings: Vec::new(),
         first_divergence: None,

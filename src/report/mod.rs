@@ -3,6 +3,7 @@
 //! [`Report`] is `report.json`. Its fields are append-only within a schema version; the JSON Schema
 //! is checked in as `schema/report.v1.schema.json`.
 
+mod again;
 #[cfg(test)]
 pub(crate) mod blank;
 mod contribution;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::again::CONFIG_FILE;
 pub use self::contribution::{Contribution, Elements, Possible};
 pub use self::exit::Exit;
 pub use self::form::Form;
@@ -150,6 +152,10 @@ pub struct Run {
     pub not_observed: Vec<NotObserved>,
     /// Ending of the recording.
     pub ending: Ending,
+    /// Command that makes the run again, without the interpreter, whose path is private. A DeepSpeed file that it
+    /// names is in the bug report of `zprobe issue`. None where no flags say what was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
 }
 
 /// Weights of the target tokens of a microbatch in the update.

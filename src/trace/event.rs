@@ -93,6 +93,12 @@ pub enum Event {
         tail: String,
     },
 
+    /// Software is about to be imported, which may take long: by a rank, or by a host for all ranks that it is
+    /// going to fork.
+    Importing {
+        /// The package or the engine.
+        what: String,
+    },
     /// A rank is up, and reports the software that it really runs.
     RankReady {
         /// Name and version of each package that matters (`torch`, `zprobe-rank`, …).

@@ -203,6 +203,7 @@ fn surroundings() -> Surroundings<'static> {
     Surroundings {
         run_dir: Some(".zprobe/runs/20260101T000000Z-1"),
         own_engine: None,
+        again: None,
         page: Some(|code| rules::find(code).map(|rule| rule.doc)),
     }
 }

@@ -3,36 +3,25 @@
 import base64
 import ctypes
 import hashlib
-import json
 import math
-import os
-import time
 
 import torch
 
 from zprobe_rank import device
+from zprobe_rank.records import Records
 
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
-class Channel:
-    """Writer of the records of one sender; `rank` is None for the host."""
+class Channel(Records):
+    """Writer of the records of one rank, buffers among them."""
 
-    def __init__(self, run, rank, fd):
-        self.run, self.rank, self.fd, self.seq = run, rank, fd, 0
+    def __init__(self, run, rank, fd, seq=0):
+        super().__init__(run, rank, fd, seq)
         self.digests = []
         self.selection = None  # The selection of buffers; without one all are recorded.
         self.waiting = []  # Calls that emit what a device has not handed over yet.
-
-    def emit(self, type, **fields):
-        """Writes an event immediately and in one piece, so that it survives the death of this process."""
-        event = dict(type=type, **fields)
-        record = dict(v=1, run=self.run, rank=self.rank, seq=self.seq, t_ns=time.time_ns(), event=event)
-        self.seq += 1
-        data = memoryview((json.dumps(record, allow_nan=False) + "\n").encode())
-        while data:
-            data = data[os.write(self.fd, data) :]
 
     def buffer(self, point, layout, tensor, step=None, microbatch=None, norm=None):
         """Records a flat tensor, and remembers its digest for the in-band exchange.

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from zprobe_rank import device, pool
+from zprobe_rank.records import Records
 
 
 # First argument of a process that is a rank and no host.
@@ -32,7 +33,6 @@ def main():
 
 def run_host(environment):
     """Forks one rank per event channel and waits for all of them."""
-    from zprobe_rank.channel import Channel
     from zprobe_rank.rendezvous import keep_listener
 
     # Before the engine is loaded: processes that it starts on import inherit every descriptor.
@@ -43,12 +43,12 @@ def run_host(environment):
     for name in ("RANK", "LOCAL_RANK"):
         os.environ.pop(name, None)
     spec = json.loads(environment["ZPROBE_SPEC"])
-    load(spec["engine"], spec["device"])
+    records = Records(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
+    load(spec["engine"], spec["device"], records.importing)
     # Importing an engine may start the GPU's driver: ranks that are forked from here could not use it then, and
     # import the engine themselves.
     imports = device.is_started()
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
-    channel = Channel(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     host_pid = os.getpid()
     ranks = {}
     for place in range(len(event_fds)):
@@ -59,7 +59,7 @@ def run_host(environment):
         if pid == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(first_local + place))
             _leave(_become_rank, environment, spec, rank, event_fds, place, listener, host_pid, imports)
-        channel.emit("rank-spawned", rank=rank, pid=pid)
+        records.emit("rank-spawned", rank=rank, pid=pid)
         ranks[pid] = rank
     for fd in event_fds + [listener]:
         if fd is not None:
@@ -70,14 +70,23 @@ def run_host(environment):
             # Not `os.waitstatus_to_exitcode`, which is younger than Python 3.8.
             signalled = os.WIFSIGNALED(status)
             outcome = dict(signal=os.WTERMSIG(status)) if signalled else dict(code=os.WEXITSTATUS(status))
-            channel.emit("rank-exited", rank=ranks.pop(pid), outcome=outcome)
+            records.emit("rank-exited", rank=ranks.pop(pid), outcome=outcome)
 
 
-def load(engine, kind):
-    """Imports torch and the engine for a type of device; the ranks that are forked from here have them already."""
+def load(engine, kind, importing=lambda what: None):
+    """Imports torch and the engine for a type of device; the ranks that are forked from here have them already.
+
+    `importing` is told what is imported next, where it is not there yet.
+    """
     device.choose(kind)
-    module = importlib.import_module("zprobe_rank.engines.%s.adapter" % engine)
+    if "torch" not in sys.modules:
+        importing("torch")
     import torch
+
+    adapter = "zprobe_rank.engines.%s.adapter" % engine
+    if adapter not in sys.modules:
+        importing(engine)
+    module = importlib.import_module(adapter)
 
     # The first optimizer imports torch's compiler, which takes longer than a run.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -129,7 +138,7 @@ def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid, 
         _start_anew(event_fds[place], listener)
     from zprobe_rank import rank as rank_module
 
-    return rank_module.main(spec, rank, event_fds[place], listener)
+    return rank_module.main(spec, Records(environment["ZPROBE_RUN"], rank, event_fds[place]), listener)
 
 
 def _start_anew(event_fd, listener):
@@ -147,8 +156,11 @@ def _rank_alone(event_fd, listener=None):
     for descriptor in kept:
         # Not for programs that the engine starts.
         os.set_inheritable(descriptor, False)
-    from zprobe_rank import rank as rank_module
-
+    event_fd, listener = (kept + [None])[:2]
     spec = json.loads(os.environ["ZPROBE_SPEC"])
     device.choose(spec["device"])
-    sys.exit(rank_module.main(spec, int(os.environ["RANK"]), *(kept + [None])[:2]))
+    records = Records(os.environ["ZPROBE_RUN"], int(os.environ["RANK"]), event_fd)
+    records.importing("torch")
+    from zprobe_rank import rank as rank_module
+
+    sys.exit(rank_module.main(spec, records, listener))

@@ -22,11 +22,11 @@ from zprobe_rank.step import take_step
 from zprobe_rank.workload import Workload
 
 
-def main(spec, rank, event_fd, listener):
-    """Runs `rank` and returns the exit code of its process."""
-    channel = Channel(os.environ["ZPROBE_RUN"], rank, event_fd)
+def main(spec, records, listener):
+    """Runs the rank whose records these are, and returns the exit code of its process."""
+    channel = Channel(records.run, records.rank, records.fd, records.seq)
     try:
-        run(spec, rank, channel, listener)
+        run(spec, channel.rank, channel, listener)
         return 0
     except BaseException as error:
         settle_after_failure(channel)
@@ -50,7 +50,7 @@ def run(spec, rank, channel, listener):
     torch.set_num_threads(1)
     if spec["poison_memory"]:
         poison_memory(channel)
-    engine_class = load(spec["engine"], spec["device"]).Engine
+    engine_class = load(spec["engine"], spec["device"], channel.importing).Engine
     own_device = device.take()
     channel.emit("rank-ready", versions=versions(engine_class), device=device.name(own_device))
     group = rendezvous.join(spec, rank, listener)

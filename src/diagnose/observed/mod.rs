@@ -319,7 +319,13 @@ impl<'a> Observed<'a> {
             Event::RankSpawned { rank, pid } => {
                 if let Some(process) = self.processes.get_mut(*rank) {
                     process.pid = Some(*pid);
+                    // What its host did before it was forked.
+                    process.last.take_if(|last| matches!(last, Event::Importing { .. }));
                 }
+            }
+            Event::Importing { .. } => {
+                let silent = self.processes.iter_mut().filter(|process| process.pid.is_none());
+                silent.for_each(|process| process.last = Some(event));
             }
             Event::AgentLost { machine, why, .. } => self.agent_lost = Some((machine, *why)),
             Event::RankExited { rank, outcome } => {

@@ -11,14 +11,15 @@ use crate::report::Form;
 use crate::report::words::amount;
 use anyhow::Result;
 
-use super::table::{code, example, with};
-use crate::lab::table::{grid, to_json};
+use super::table::{code, smallest, with};
+use crate::lab::table::{Entry, entries, grid, to_json};
 
 /// Sign for a configuration that a sweep did not try.
 const NOT_TRIED: &str = "–";
 
-/// The table of these sweeps; sweeps of the same versions share a column.
-pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
+/// The table of these sweeps; sweeps of the same versions share a column. `surroundings` are arguments that
+/// commands for reading have too.
+pub fn table(sweeps: &[Sweep], form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         return to_json(&sweeps);
     }
@@ -38,19 +39,30 @@ pub fn table(sweeps: &[Sweep], form: Form) -> Result<String> {
     let total = rows.len();
     let good = |cell: &String| cell == Ending::Clean.name() || cell == NOT_TRIED;
     rows.retain(|(_, cells)| !cells.iter().all(good));
-    let lines = group(rows).into_iter().flat_map(|group| {
-        let cells = group.what;
-        group.classes.into_iter().map(move |class| {
-            let mut line = vec![class.bases.join("; "), with(&class)];
+    let groups = group(rows);
+    let classes =
+        groups.iter().flat_map(|it| it.classes.iter().map(move |class| (&it.what, class)));
+    let mut text = if form == Form::Markdown {
+        let lines = classes.map(|(cells, class)| {
+            let mut line = vec![class.bases.join("; "), with(class)];
             line.extend(cells.iter().cloned());
-            line.push(example(&class, form));
+            line.push(code(&smallest(class, &[]), form));
             line
-        })
-    });
-    let mut head = vec!["where", "with"];
-    head.extend(columns.iter().map(|(name, _)| name.as_str()));
-    head.push("for example");
-    let mut text = grid(form, &head, lines);
+        });
+        let mut head = vec!["where", "with"];
+        head.extend(columns.iter().map(|(name, _)| name.as_str()));
+        head.push("for example");
+        grid(form, &head, lines)
+    } else {
+        entries(classes.map(|(cells, class)| {
+            let names = columns.iter().map(|(name, _)| name.clone());
+            Entry {
+                title: format!("{}, {}", class.bases.join("; "), with(class)),
+                facts: names.zip(cells.iter().cloned()).collect(),
+                command: smallest(class, surroundings),
+            }
+        }))
+    };
     let _ = writeln!(text, "\n{} in all", amount(total, "configuration"));
     for (number, words) in quotes.0.iter().enumerate() {
         let _ = writeln!(text, "\n[{}] {}", number + 1, code(words, form));
@@ -146,7 +158,7 @@ mod tests {
             sweep("2.6.0", &[clean.clone(), wrong.clone(), crash(1)]),
             sweep("2.11.0", &[clean.clone(), clean, crash(7)]),
         ];
-        let text = table(&sweeps, Form::Markdown).expect("a table");
+        let text = table(&sweeps, Form::Markdown, &[]).expect("a table");
         let cells = |line: &str| -> Vec<String> {
             line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
         };

@@ -55,8 +55,9 @@ impl Runs<'_> {
                     return Err(NotStarted::Interrupted);
                 }
                 if row.outcome.ending != Ending::Clean {
-                    let own = row.outcome.own_words().unwrap_or_default();
-                    queue.say(format_args!("{}: {} {own}", row.label, row.outcome.words()));
+                    let own = row.outcome.own_words().map(|own| format!(" {own}"));
+                    let own = own.unwrap_or_default();
+                    queue.say(format_args!("{}: {}{own}", row.label, row.outcome.words()));
                 }
                 Ok((row, versions))
             },

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::lattice::Configuration;
 use crate::lattice::group::{Class, group};
 use crate::lattice::outcome::{Ending, Outcome, Refused, Sweep};
 use crate::report::Form;
@@ -10,13 +11,13 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::plan::Plan;
-use crate::lab::table::{grid, to_json};
+use crate::lab::table::{Entry, entries, grid, to_json, wrapped};
 
 /// Most additions that a cell lists as ways to come to an outcome.
 const LISTED: usize = 16;
 
-/// The configurations that would be run.
-pub fn list(plan: &Plan, form: Form) -> Result<String> {
+/// The configurations that would be run; `surroundings` are arguments that commands for reading have too.
+pub fn list(plan: &Plan, form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         let rows: Vec<Value> = plan
             .chosen
@@ -25,46 +26,60 @@ pub fn list(plan: &Plan, form: Form) -> Result<String> {
             .collect();
         return to_json(&json!({ "rows": rows, "refused": plan.refused }));
     }
-    let rows = plan.chosen.iter().map(|it| vec![it.part.to_string(), it.label(), it.command()]);
-    let table = grid(form, &["part", "configuration", "command"], rows);
+    let table = if form == Form::Markdown {
+        let row = |it: &Configuration| vec![it.part.to_string(), it.label(), it.command()];
+        grid(form, &["part", "configuration", "command"], plan.chosen.iter().map(row))
+    } else {
+        entries(plan.chosen.iter().map(|it| Entry {
+            title: format!("{}: {}", it.part, it.label()),
+            facts: vec![],
+            command: it.command_with(surroundings),
+        }))
+    };
     Ok(table + &refused(&plan.refused) + &plan.summary() + "\n")
 }
 
 /// The configurations that were run, and their outcomes: equal ones in one line for each kind of
-/// configuration.
-pub fn table(sweep: &Sweep, form: Form) -> Result<String> {
+/// configuration. `surroundings` are arguments that commands for reading have too.
+pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         return to_json(sweep);
     }
     let bad = sweep.rows.iter().filter(|row| row.outcome.ending != Ending::Clean);
-    let mut rows = Vec::new();
-    for group in group(bad.map(|row| (&row.configuration, Same(&row.outcome)))) {
-        for class in &group.classes {
-            rows.push(vec![
-                outcome(group.what.0, form),
-                class.bases.join("; "),
-                with(class),
-                class.members.len().to_string(),
-                example(class, form),
-            ]);
-        }
-    }
-    let mut text = String::new();
-    if !rows.is_empty() {
-        text += &grid(form, &["outcome", "where", "with", "rows", "for example"], rows.into_iter());
+    let groups = group(bad.map(|row| (&row.configuration, Same(&row.outcome))));
+    let classes = || groups.iter().flat_map(|it| it.classes.iter().map(|class| (it.what.0, class)));
+    let mut text = if form == Form::Markdown && !groups.is_empty() {
+        let rows = classes().map(|(what, class)| {
+            let (bases, count) = (class.bases.join("; "), class.members.len().to_string());
+            vec![outcome(what, form), bases, with(class), count, code(&smallest(class, &[]), form)]
+        });
+        grid(form, &["outcome", "where", "with", "rows", "for example"], rows)
+    } else {
+        entries(classes().map(|(what, class)| Entry {
+            title: format!(
+                "{}: {}",
+                amount(class.members.len(), "configuration"),
+                outcome(what, form)
+            ),
+            facts: places(class),
+            command: smallest(class, surroundings),
+        }))
+    };
+    if !text.is_empty() {
         text.push('\n');
     }
     let count = |ending| sweep.rows.iter().filter(|row| row.outcome.ending == ending).count();
     let (clean, skipped) = (count(Ending::Clean), count(Ending::Skipped));
     let made = amount(sweep.rows.len() - skipped, "configuration");
-    let _ = write!(text, "{clean} of {made} clean");
+    let mut ending = format!("{clean} of {made} clean");
     if skipped > 0 {
-        let _ = write!(text, ", {skipped} skipped");
+        let _ = write!(ending, ", {skipped} skipped");
     }
     if sweep.not_tried > 0 {
-        let _ = write!(text, ", {} not tried", sweep.not_tried);
+        let _ = write!(ending, ", {} not tried", sweep.not_tried);
     }
-    let _ = writeln!(text, ": {}", versions(sweep));
+    let _ = write!(ending, ": {}", versions(sweep));
+    let _ = writeln!(text, "{}", wrapped(&ending, "", "  "));
     Ok(text + &refused(&sweep.refused))
 }
 
@@ -98,9 +113,14 @@ pub fn with(class: &Class<'_>) -> String {
     text
 }
 
-/// The command of the smallest configuration.
-pub fn example(class: &Class<'_>, form: Form) -> String {
-    class.smallest().map(|it| code(&it.command(), form)).unwrap_or_default()
+/// The configurations of a class, as facts of an entry.
+pub fn places(class: &Class<'_>) -> Vec<(String, String)> {
+    vec![("where".to_owned(), class.bases.join("; ")), ("with".to_owned(), with(class))]
+}
+
+/// The command of the smallest configuration in these surroundings.
+pub fn smallest(class: &Class<'_>, surroundings: &[String]) -> String {
+    class.smallest().map(|it| it.command_with(surroundings)).unwrap_or_default()
 }
 
 /// Text that a user typed or a program said, as code.
@@ -124,7 +144,8 @@ fn refused(refused: &[Refused]) -> String {
     let mut text = String::new();
     for Refused { reason, count, example } in refused {
         let count = amount(*count, "configuration");
-        let _ = writeln!(text, "{count} left out, like `{example}`: {reason}");
+        let _ = writeln!(text, "{}", wrapped(&format!("{count} left out: {reason}"), "", "  "));
+        let _ = writeln!(text, "  {example}");
     }
     text
 }

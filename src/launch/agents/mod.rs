@@ -490,6 +490,8 @@ impl Leader {
                 Message::TooLong { rank: *rank, start: start.excerpt() }
             }
             News::TooLong { rank, start } => Message::TooLong { rank: *rank, start: start.clone() },
+            // The leader's own host imports the same, and its ranks are those that are shown.
+            News::Importing { .. } => return,
             News::Spawned { rank, pid, t_ns } => {
                 Message::Spawned { rank: *rank, pid: *pid, t_ns: *t_ns }
             }

@@ -15,6 +15,8 @@ pub struct Surroundings<'a> {
     /// A command that runs an engine of the user's, with a sentence that leads to it, where the run was of
     /// zprobe's own.
     pub own_engine: Option<&'a str>,
+    /// A command that makes the run again here, with the interpreter that was named.
+    pub again: Option<&'a str>,
     /// Documentation of a rule, by its code.
     pub page: Option<fn(&str) -> Option<&'static str>>,
 }

@@ -27,6 +27,8 @@ pub struct Document<'a> {
     pub headline: String,
     /// Lines about the settings of the run.
     pub setting: Vec<String>,
+    /// Command that makes the run again.
+    pub again: Option<&'a str>,
     /// Findings, one root cause after the other; their parts in words are [`Finding::facts`].
     pub findings: &'a [Finding],
     /// Sections behind the findings, in order.
@@ -216,6 +218,7 @@ impl<'a> Document<'a> {
             verdict: report.verdict,
             headline: headline(report),
             setting: setting::setting(report),
+            again: report.run.command.as_deref(),
             findings: &report.findings,
             sections: sections.into_iter().flatten().collect(),
         })

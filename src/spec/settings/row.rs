@@ -158,7 +158,13 @@ impl<S: Slot> Row<S> {
     fn refuses(&self, engine: Engine) -> Invalid {
         let advice = match (self.advice, self.engines) {
             ("", [only]) => format!("use --engine {only}"),
-            ("", _) => "choose another with --engine".to_owned(),
+            ("", several) => {
+                let names: Vec<&str> = several.iter().map(|it| it.name()).collect();
+                let names = names.join(" or ");
+                format!(
+                    "use --engine {names}; `zprobe run --engine {engine} --help` shows what {engine} has"
+                )
+            }
             (advice, _) => advice.to_owned(),
         };
         Invalid::NotOfThisEngine { flag: self.flag, engine, advice }

@@ -52,6 +52,7 @@ pub(in crate::report::render) fn render(
     }
     page.wrapped("", "", "", Style::new());
     document.last_lines(around).iter().for_each(|line| page.wrapped("", "  ", line, BOLD));
+    page.again(around.again.or(document.again).filter(|_| !document.findings.is_empty()));
     Ok(page.into_text())
 }
 

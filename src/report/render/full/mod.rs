@@ -33,6 +33,7 @@ pub(super) fn render(report: &Visible<Report>, width: usize) -> serde_json::Resu
     for line in &document.setting {
         page.wrapped("", "  ", line, DIM);
     }
+    page.again(document.again);
     for finding in document.findings {
         page.finding(finding);
     }
@@ -94,6 +95,14 @@ impl Page {
             Block::Command(command) => {
                 let _ = writeln!(self, "  {BOLD}{}{BOLD:#}", one_line(command));
             }
+        }
+    }
+
+    /// Writes the command that makes the run again, if there is one. It is there to be copied, and therefore not
+    /// wrapped.
+    fn again(&mut self, command: Option<&str>) {
+        if let Some(command) = command {
+            let _ = writeln!(self, "again: {}", one_line(command));
         }
     }
 

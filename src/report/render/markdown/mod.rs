@@ -23,6 +23,7 @@ pub(super) fn render(report: &Visible<Report>) -> serde_json::Result<String> {
     let verdict = document.verdict.name().to_uppercase();
     let mut text = format!("## zprobe: {verdict}, {}\n\n", escaped(&document.headline));
     text += &items(&document.setting);
+    text.extend(document.again.map(|command| block("", command)));
     text += &findings(document.findings);
     for section in &document.sections {
         text += &titled(section);

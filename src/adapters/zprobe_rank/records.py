@@ -1,0 +1,25 @@
+"""Events as JSON lines, written by a process that may not have imported torch yet."""
+
+import json
+import os
+import time
+
+
+class Records:
+    """Writer of the records of one sender; `rank` is None for the host."""
+
+    def __init__(self, run, rank, fd, seq=0):
+        self.run, self.rank, self.fd, self.seq = run, rank, fd, seq
+
+    def emit(self, type, **fields):
+        """Writes an event immediately and in one piece, so that it survives the death of this process."""
+        event = dict(type=type, **fields)
+        record = dict(v=1, run=self.run, rank=self.rank, seq=self.seq, t_ns=time.time_ns(), event=event)
+        self.seq += 1
+        data = memoryview((json.dumps(record, allow_nan=False) + "\n").encode())
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+    def importing(self, what):
+        """Says that an import begins, which may take long."""
+        self.emit("importing", what=what)

@@ -1,0 +1,181 @@
+//! The flags of the engine that a command line chooses, in help, in completions and in complaints.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error, ValueEnum as _};
+use zprobe::document::nearest;
+use zprobe::spec::Engine;
+use zprobe::spec::settings::{ALL, Description};
+
+/// The command whose flags depend on the engine.
+const RUN: &str = "run";
+
+/// The engine that the words of a command line choose for `zprobe run`, or else the variable does.
+fn engine(words: &[OsString]) -> Option<Engine> {
+    let words: Vec<&str> = words.iter().skip(1).map_while(|word| word.to_str()).collect();
+    let mut behind = words.iter().skip_while(|word| **word != RUN);
+    behind.next()?;
+    let flags: Vec<&str> = behind.copied().take_while(|word| *word != "--").collect();
+    let value = |(at, word): (usize, &&str)| match word.strip_prefix("--engine")? {
+        "" => flags.get(at + 1).map(|value| (*value).to_owned()),
+        rest => rest.strip_prefix('=').map(str::to_owned),
+    };
+    let chosen = flags.iter().enumerate().filter_map(value).next_back();
+    let chosen = chosen.or_else(|| std::env::var("ZPROBE_ENGINE").ok())?;
+    Engine::from_str(&chosen, false).ok()
+}
+
+/// Settings that an engine does not have.
+fn foreign(engine: Engine) -> impl Iterator<Item = Description> {
+    let all = ALL.iter().map(|setting| setting.describe());
+    all.filter(move |setting| !setting.engines.contains(&engine))
+}
+
+/// The command, in which `zprobe run` hides the flags that the engine of these words does not have, and says so.
+pub fn alone(command: Command, words: &[OsString]) -> Command {
+    let Some(engine) = engine(words) else { return command };
+    command.mut_subcommand(RUN, |run| {
+        let run = run.mut_args(|arg| {
+            let is_foreign = foreign(engine)
+                .any(|setting| setting.flag.strip_prefix("--") == arg.get_long());
+            if is_foreign { arg.hide(true) } else { arg }
+        });
+        run.after_help(format!(
+            "These are the flags that {engine} has; without --engine there are those of all engines."
+        ))
+    })
+}
+
+/// A complaint about a command line with the words that may have been meant, of those that are there for its engine.
+pub fn hinted(mut error: Error, command: &Command, words: &[OsString]) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let known = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+            let known = known.map(Command::get_name).collect::<Vec<_>>();
+            suggest(
+                &mut error,
+                ContextKind::InvalidSubcommand,
+                ContextKind::SuggestedSubcommand,
+                &known,
+            );
+        }
+        ErrorKind::InvalidValue => {
+            let known = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(known)) => known.clone(),
+                _ => vec![],
+            };
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            suggest(&mut error, ContextKind::InvalidValue, ContextKind::SuggestedValue, &known);
+        }
+        ErrorKind::UnknownArgument => {
+            if let Some(engine) = engine(words) {
+                of_engine(&mut error, command, engine);
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// Adds the known word that is most like the invalid one, where clap has found none.
+fn suggest(error: &mut Error, invalid: ContextKind, suggested: ContextKind, known: &[&str]) {
+    let Some(ContextValue::String(word)) = error.get(invalid) else { return };
+    let meant = nearest(word, known.iter().copied()).map(str::to_owned);
+    if let Some(meant) = meant.filter(|_| error.get(suggested).is_none()) {
+        let _ = match suggested {
+            ContextKind::SuggestedSubcommand => {
+                error.insert(suggested, ContextValue::Strings(vec![meant]))
+            }
+            _ => error.insert(suggested, ContextValue::String(meant)),
+        };
+    }
+}
+
+/// Replaces a flag that was suggested and that the engine does not have: by one that it has, or by the engines that
+/// have it.
+fn of_engine(error: &mut Error, command: &Command, engine: Engine) {
+    let text = |error: &Error, kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let suggested = text(error, ContextKind::SuggestedArg).unwrap_or_default();
+    let Some(setting) = foreign(engine).find(|setting| setting.flag == suggested) else { return };
+    // Usage that names the flag.
+    error.remove(ContextKind::Usage);
+    error.remove(ContextKind::SuggestedArg);
+    let invalid = text(error, ContextKind::InvalidArg).unwrap_or_default();
+    let run = command.find_subcommand(RUN);
+    let flags = run.into_iter().flat_map(Command::get_arguments).filter_map(|arg| arg.get_long());
+    let own: Vec<String> = flags
+        .map(|flag| format!("--{flag}"))
+        .filter(|flag| foreign(engine).all(|setting| setting.flag != flag))
+        .collect();
+    if let Some(meant) = nearest(&invalid, own.iter().map(String::as_str)) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(meant.to_owned()));
+    }
+    let have: Vec<&str> = setting.engines.iter().map(|engine| engine.name()).collect();
+    let tip = format!(
+        "{engine} has no '{}'; engines that have it: {}. `zprobe run --engine {engine} --help` shows what {engine} \
+         has",
+        setting.flag,
+        have.join(", "),
+    );
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    /// The complaint about a command line, without styles.
+    fn complaint(line: &str) -> String {
+        let (command, words) = (super::super::Cli::command(), words(line));
+        let error = command.clone().try_get_matches_from(&words).expect_err("a complaint");
+        hinted(error, &command, &words).to_string()
+    }
+
+    #[test]
+    fn only_flags_that_the_engine_has_are_suggested() {
+        let text = complaint("zprobe run --engine ddp --offlaod cpu");
+        assert!(
+            text.contains("ddp has no '--offload'; engines that have it: native, deepspeed"),
+            "{text}"
+        );
+        assert!(!text.contains("exists: '--offload'") && !text.contains("Usage"), "{text}");
+        let text = complaint("zprobe run --engine=deepspeed --offlaod cpu");
+        assert!(text.contains("exists: '--offload'"), "{text}");
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_right_is_answered_with_the_right_one() {
+        for (line, meant) in [
+            ("zprobe rnu", "'run'"),
+            ("zprobe chekc", "'check'"),
+            ("zprobe run --engine dpd", "'ddp'"),
+            ("zprobe run --shape tyed", "'tied'"),
+        ] {
+            let text = complaint(line);
+            assert!(text.contains(&format!("exists: {meant}")), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_an_engine_has_its_flags_alone() {
+        let help = |line: &str| {
+            let command = alone(super::super::Cli::command(), &words(line));
+            let mut command = command.find_subcommand(RUN).expect("run").clone();
+            command.render_long_help().to_string()
+        };
+        let (ddp, all) = (help("zprobe run --engine ddp --help"), help("zprobe run --help"));
+        assert!(ddp.contains("--static-graph") && !ddp.contains("--offload <"), "{ddp}");
+        assert!(ddp.contains("These are the flags that ddp has"), "{ddp}");
+        assert!(all.contains("--static-graph") && all.contains("--offload <"), "{all}");
+    }
+}
