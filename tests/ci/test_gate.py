@@ -1,6 +1,7 @@
 """The gate that `zprobe init` writes, and the hook for pre-commit: valid, and closed by a real finding."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,12 +66,11 @@ def test_the_hook_that_init_writes_fails_on_a_finding(program, project):
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="the hook is built by cargo")
-def test_the_hook_of_this_repository_builds_zprobe_and_runs_when_a_probe_changes(root, program, workspace, tmp_path):
+def test_the_hook_of_this_repository_builds_zprobe_and_runs_it(root, program, workspace, tmp_path):
     (workspace / "ours.toml").write_text('description = "Ours"\nengines = ["ddp"]\n[run]\nga = 2\n')
     (workspace / "zprobe.toml").write_text(
         f'[check]\nprobes = ["ours.toml"]\nengine = ["ddp"]\npython = "{sys.prefix}"\n'
     )
-    (workspace / "train.py").write_text("")
     subprocess.run(["git", "add", "--all"], cwd=workspace, check=True)
     # Dependencies are compiled once, and apart from the programs of this repository, which stay as they are.
     own = {"PRE_COMMIT_HOME": str(tmp_path / "home"), "CARGO_TARGET_DIR": str(root / "target/pre-commit")}
@@ -79,8 +79,13 @@ def test_the_hook_of_this_repository_builds_zprobe_and_runs_when_a_probe_changes
         ["try-repo", str(root), "zprobe-check", "--verbose", "--files", "zprobe.toml"], workspace, without
     )
     assert done.returncode == 0 and "1 of 1 probe passed" in done.stdout, done.stdout
-    done = pre_commit(["try-repo", str(root), "zprobe-check", "--files", "train.py"], workspace, without)
-    assert done.returncode == 0 and "(no files to check)Skipped" in done.stdout, done.stdout
+
+
+def test_the_hook_runs_when_what_is_checked_may_have_changed_and_not_else(root):
+    [hook] = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
+    runs = ["zprobe.toml", "a/zprobe-baseline.toml", "pyproject.toml", "requirements-dev.txt", "probes/own.toml"]
+    assert all(re.search(hook["files"], name) for name in runs)
+    assert not any(re.search(hook["files"], name) for name in ["train.py", "probes/readme.md", "my-zprobe.toml"])
 
 
 def pre_commit(arguments: list[str], workspace: Path, variables: dict) -> "subprocess.CompletedProcess[str]":
