@@ -295,7 +295,7 @@ fn assert_no_markup(what: &str, text: &str) {
         | Options::ENABLE_TASKLISTS
         | Options::ENABLE_MATH
         | Options::ENABLE_FOOTNOTES;
-    let tags = pattern!("</?(details|summary|code)>|<!-- -->");
+    let tags = pattern!("</?(details|summary|code)>|<!-- -->|<!-- Title: [^<>]* -->");
     let live = pattern!(r"(?i)[@#][a-z0-9]|\bgh-\d|://|\bwww\.");
     let mut in_code = 0;
     for event in Parser::new_ext(text, options) {

@@ -161,7 +161,7 @@ mod tests {
         for (engine, python) in engines::real() {
             let mut lying = python_files(&src.join("engines").join(engine.name()));
             // These belong to the doctor and to bug reports, and are not part of an adapter.
-            lying.retain(|name| !["trial.py", "standalone.py"].contains(&name.as_str()));
+            lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
             let embedded: Vec<&str> = python.adapter.iter().map(|(name, _)| *name).collect();
             assert_eq!(lying, embedded, "{engine}");
         }

@@ -11,7 +11,6 @@ mod environment;
 mod history;
 mod issue;
 pub mod logs;
-mod pointless;
 pub mod repro;
 mod title;
 mod trace;
@@ -24,7 +23,6 @@ use anyhow::{Context as _, Result};
 pub use entries::kinds;
 pub use environment::Environment;
 pub use history::{Bisection, History};
-pub use pointless::pointless;
 
 use crate::engines;
 pub use crate::engines::Project;

@@ -104,9 +104,14 @@ fn releases(report: &Report, history: &History) -> Option<String> {
         let version = report.run.versions.get(package.module)?.split('+').next()?;
         Some(format!("{} {version}", package.title))
     });
-    let range =
-        known.map(|bug| bug.affected.clone()).filter(|range| range.contains(['<', '>', '=']));
-    history.since().or(range).or(ran)
+    let range = known.filter(|bug| bug.affected.contains(['<', '>', '=']));
+    history.since().or(range.map(|bug| in_words(&bug.affected))).or(ran)
+}
+
+/// A range of releases without signs: `deepspeed since 0.18.5, before 0.19.0`.
+fn in_words(range: &str) -> String {
+    let signs = [(">=", "since "), ("<=", "up to "), ("<", "before "), (">", "after ")];
+    signs.iter().fold(range.to_owned(), |text, (sign, word)| text.replace(sign, word))
 }
 
 /// A message to the end of its first clause.
@@ -185,7 +190,7 @@ mod tests {
         }];
         assert_eq!(
             titled(&report, Project::DeepSpeed, &History::default()),
-            "[BUG] Stage 2 loses a gradient (ZeRO-2 bf16, offload cpu; deepspeed >=0.15.3)"
+            "[BUG] Stage 2 loses a gradient (ZeRO-2 bf16, offload cpu; deepspeed since 0.15.3)"
         );
     }
 

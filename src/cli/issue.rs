@@ -10,7 +10,7 @@ use bytesize::ByteSize;
 use pep440_rs::Version;
 use zprobe::attachment::{
     Attachment, Bisection, Environment, History, MOST_ATTACHMENT, Project, SCRIPT_FILE, Source,
-    archive, kinds, pointless,
+    archive, kinds,
 };
 use zprobe::console::{plain, print, say};
 use zprobe::doctor::Python;
@@ -19,7 +19,7 @@ use zprobe::lab::limits::{examine, machine};
 use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::newest;
 use zprobe::redact::Private;
-use zprobe::report::{Exit, Report};
+use zprobe::report::{Exit, Report, pointless};
 use zprobe::spec::settings::size;
 use zprobe::trace::trace_dirs;
 

@@ -2,8 +2,7 @@
 //!
 //! Shapes change how a loss is computed, but not the sum of a microbatch's gradients, except in the
 //! parameters that they leave unused. This module alone decides that: the native ranks ask a
-//! [`Workload`], the ranks of real engines receive it as JSON (`ZPROBE_WORKLOAD`), and the script
-//! of a bug report is derived from it.
+//! [`Workload`], the ranks of real engines receive it as JSON (`ZPROBE_WORKLOAD`).
 
 use serde::Serialize;
 

@@ -76,7 +76,7 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
         [Part::Open((*words).to_owned())].into_iter().chain(part)
     };
     // A comment is not seen in an issue. What ends one cannot be in it.
-    let title = material.title.replace("--", "- -");
+    let title = material.title.replace("--", "- -").replace(['<', '>'], "");
     let title = Part::Open(format!("<!-- Title: {} -->\n\n", visible::text(&title)));
     Ok(fitted([title].into_iter().chain(pieces.iter().flat_map(parts)).collect()))
 }

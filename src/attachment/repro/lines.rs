@@ -23,6 +23,36 @@ fn about(shape: Shape) -> String {
     name(shape.param().unwrap_or_default())
 }
 
+/// True if a script can have the shape.
+pub(super) const fn has(shape: Shape) -> bool {
+    match shape {
+        Shape::UnusedFirst
+        | Shape::UnusedLast
+        | Shape::UnusedAlways
+        | Shape::UnusedAlternating
+        | Shape::UnusedOnOddRanks
+        | Shape::UnusedOnEvenRanks
+        | Shape::ReversedOnOddRanks
+        | Shape::Frozen
+        | Shape::Bypass
+        | Shape::TupleOutput
+        | Shape::DictOutput
+        | Shape::InfinityOnOneRank
+        | Shape::SeveralBackwards
+        | Shape::PenaltyBackward
+        | Shape::Unmanaged
+        | Shape::Scalars
+        | Shape::ThreeBlocks
+        | Shape::Twins
+        | Shape::LossBackward => true,
+        Shape::Tied
+        | Shape::LateNoSync
+        | Shape::Experts
+        | Shape::DifferentStart
+        | Shape::CoalescedReduction => false,
+    }
+}
+
 /// Condition in Python under which a microbatch does not use the parameter of a shape.
 fn unused(shape: Shape) -> Option<&'static str> {
     Some(match shape {

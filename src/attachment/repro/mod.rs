@@ -28,15 +28,6 @@ const MOST_GRADIENTS: usize = 1024;
 /// Largest model that a script has.
 const MOST_ELEMENTS: usize = 1 << 24;
 
-/// Shapes that no script has, in an order that has no meaning.
-const WITHOUT: &[Shape] = &[
-    Shape::Tied,
-    Shape::LateNoSync,
-    Shape::Experts,
-    Shape::DifferentStart,
-    Shape::CoalescedReduction,
-];
-
 /// The script that shows the weights of the run of a report, under the title of its issue.
 ///
 /// # Errors
@@ -136,7 +127,7 @@ fn check(spec: &RunSpec) -> Result<(), String> {
     if spec.model != Model::Coded {
         return other(&format!("model {}", spec.model), "--model coded");
     }
-    if let Some(shape) = spec.shapes.iter().find(|shape| WITHOUT.contains(shape)) {
+    if let Some(shape) = spec.shapes.iter().find(|shape| !lines::has(**shape)) {
         return Err(format!("the script does not have the shape {shape}"));
     }
     let is_beside = |shape: &&Shape| matches!(shape, Shape::Bypass | Shape::PenaltyBackward);

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 def values(model):
     parameters = {name: layer.weight for name, layer in model.named_children()}
-    p.detach().full_tensor()  #: values
+    getattr(p.detach(), "full_tensor", p.detach)().clone()  #: values
 
 #: tell
 

@@ -2,7 +2,7 @@
 
 use super::{Block, Document, Fact, Matrix, Span, Topic};
 use crate::report::words::one_line;
-use crate::report::{Finding, Report, Severity};
+use crate::report::{Finding, Report, Severity, pointless};
 
 /// Most characters of a message in brief; the whole of it is in every other form.
 const MESSAGE: usize = 400;
@@ -130,7 +130,7 @@ impl<'a> Document<'a> {
     }
 
     /// The last lines: the verdict with its fix, and the run directory with what to do next.
-    pub fn last_lines(&self, around: &Surroundings<'_>) -> Vec<String> {
+    pub fn last_lines(&self, report: &Report, around: &Surroundings<'_>) -> Vec<String> {
         let name = self.verdict.name().to_uppercase();
         let mut lines = vec![match self.findings.first() {
             None => format!("{name}: {}", self.headline),
@@ -142,7 +142,7 @@ impl<'a> Document<'a> {
         let upgrade = self.findings.first().and_then(|main| main.known.first()?.upgrade());
         lines.extend(upgrade.map(|command| format!("fix:  {command}")));
         lines.extend(around.run_dir.map(|dir| match self.findings.first() {
-            Some(main) if main.known.is_empty() => {
+            Some(main) if main.known.is_empty() && pointless(report).is_none() => {
                 format!("next: zprobe issue {dir}; more: zprobe show -v")
             }
             _ => format!("next: zprobe show -v {dir} (norms, hooks, power)"),

@@ -51,7 +51,7 @@ pub(in crate::report::render) fn render(
         page.labelled(&[Fact::new("note", own)]);
     }
     page.wrapped("", "", "", Style::new());
-    document.last_lines(around).iter().for_each(|line| page.wrapped("", "  ", line, BOLD));
+    document.last_lines(report, around).iter().for_each(|line| page.wrapped("", "  ", line, BOLD));
     page.again(around.again.or(document.again).filter(|_| !document.findings.is_empty()));
     Ok(page.into_text())
 }

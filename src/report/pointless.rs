@@ -1,7 +1,7 @@
 //! Runs of which no maintainer wants an issue, and what to do instead.
 
+use super::{Ending, Report, Verdict};
 use crate::engines;
-use crate::report::{Ending, Report, Verdict};
 
 /// Reason why an issue about a run would be pointless, and what to do instead; none if it would not.
 pub fn pointless(report: &Report) -> Option<String> {
@@ -65,8 +65,7 @@ pub fn pointless(report: &Report) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::blank;
-    use crate::report::{Finding, KnownBug, Severity};
+    use crate::report::{Finding, KnownBug, Severity, blank};
     use crate::spec::{Engine, Fault, SpecRequest};
 
     /// A run of DDP with one finding.
