@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::Command;
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory as _};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 /// Values for the placeholders of a command in the documentation.
@@ -122,35 +122,42 @@ fn unknown<'a>(command: &Command, words: &'a [String]) -> Option<&'a str> {
     None
 }
 
-#[test]
-fn every_command_of_the_documentation_is_one_that_zprobe_takes() {
-    let command = super::Cli::command();
-    let mut wrong = Vec::new();
-    let all = all();
-    assert!(all.len() > 300, "only {} commands were found", all.len());
-    for Documented { place, words, is_whole } in &all {
-        let problem = match is_whole {
-            true => complaint(&command, words),
-            false => unknown(&command, words).map(|word| format!("no such thing: {word}")),
-        };
-        wrong.extend(problem.map(|it| format!("{place}: zprobe {}: {it}", words.join(" "))));
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
 
-#[test]
-fn commands_are_found_in_blocks_and_in_sentences() {
-    let page = "`zprobe run --ga N`\n\n```console\n$ A=1 zprobe show \\\n  DIR | head\nzprobe said\n```\n\n```toml\nzprobe = 1\n```\n";
-    let found = of_page("page", page);
-    let found: Vec<_> =
-        found.iter().map(|it| (&*it.place, it.words.join(" "), it.is_whole)).collect();
-    let right =
-        [("page:1", "run --ga 2".to_owned(), false), ("page:4", "show DIR".to_owned(), true)];
-    assert_eq!(found, right);
-    let command = super::Cli::command();
-    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(unknown(&command, &words("run --stgae 1")), Some("--stgae"));
-    assert_eq!(unknown(&command, &words("rnu")), Some("rnu"));
-    assert!(complaint(&command, &words("run --ga x")).is_some());
-    assert!(complaint(&command, &words("run --nproc_per_node 2")).is_none());
+    use super::*;
+
+    #[test]
+    fn every_command_of_the_documentation_is_one_that_zprobe_takes() {
+        let command = super::super::Cli::command();
+        let mut wrong = Vec::new();
+        let all = all();
+        assert!(all.len() > 300, "only {} commands were found", all.len());
+        for Documented { place, words, is_whole } in &all {
+            let problem = match is_whole {
+                true => complaint(&command, words),
+                false => unknown(&command, words).map(|word| format!("no such thing: {word}")),
+            };
+            wrong.extend(problem.map(|it| format!("{place}: zprobe {}: {it}", words.join(" "))));
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn commands_are_found_in_blocks_and_in_sentences() {
+        let page = "`zprobe run --ga N`\n\n```console\n$ A=1 zprobe show \\\n  DIR | head\nzprobe said\n```\n\n```toml\nzprobe = 1\n```\n";
+        let found = of_page("page", page);
+        let found: Vec<_> =
+            found.iter().map(|it| (&*it.place, it.words.join(" "), it.is_whole)).collect();
+        let right =
+            [("page:1", "run --ga 2".to_owned(), false), ("page:4", "show DIR".to_owned(), true)];
+        assert_eq!(found, right);
+        let command = super::super::Cli::command();
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(unknown(&command, &words("run --stgae 1")), Some("--stgae"));
+        assert_eq!(unknown(&command, &words("rnu")), Some("rnu"));
+        assert!(complaint(&command, &words("run --ga x")).is_some());
+        assert!(complaint(&command, &words("run --nproc_per_node 2")).is_none());
+    }
 }

@@ -13,6 +13,8 @@ const VARIES: &[(&str, &str)] = &[
     (r"\b\d{8}T\d{6}Z-\d+", "RUN"),
     (r"\b\d+ min \d+ s\b", "TIME"),
     (r"\b\d+(\.\d+)? (s|ms|seconds)\b", "TIME"),
+    // Sizes of files in a zip, which have times in them.
+    (r"(?m)^ +\d+  (\S+\.\w+ |as a zip)", "SIZE $1"),
     (r"/[^\s:]*/(bin|shims)/python3?(\.\d+)?\b", "PYTHON"),
     (r"/[^\s:]*/zprobe/envs/[^\s:/]*", "ENVIRONMENT"),
     // The spaces that align such a number depend on its digits.
