@@ -298,8 +298,11 @@ impl Args {
     }
 
     /// Command that makes a run of these settings again in the same surroundings. None where it would need a
-    /// DeepSpeed file that the user has not named.
+    /// DeepSpeed file that the user has not named, or arguments of a rank program, which may hold a secret.
     fn again(&self, spec: &RunSpec) -> Option<String> {
+        if !self.rank_args.is_empty() {
+            return None;
+        }
         let file = self.deepspeed_config.as_ref().map(|path| path.display().to_string());
         let command = spec.command(file.as_deref().unwrap_or_default())?;
         let is_there = command.deepspeed_config.is_none() || file.is_some();

@@ -7,7 +7,7 @@
 //! an engine -->`; and of the next block, whether it takes part: `<!-- run in full: REASON -->` with
 //! `ZPROBE_TEST_FULL`, `<!-- not run: REASON -->` never. A block whose first line is `# PATH` is that file.
 //!
-//! The tests need the native engine, and environments that `zprobe provision` makes. After a change of a screen
+//! The pages are those of a machine without a GPU. The tests need the native engine, and environments that `zprobe provision` makes. After a change of a screen
 //! `ZPROBE_BLESS=1` puts what was shown into the pages.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

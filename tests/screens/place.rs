@@ -67,8 +67,6 @@ impl Place {
             .args(["-qec", &script, "/dev/null"])
             .env("TERM", "xterm-256color")
             .env("SHELL", "/bin/sh")
-            // On the CPU even where there is a GPU: pages without a GPU say so of the CPU.
-            .env("ZPROBE_DEVICE", "cpu")
             .current_dir(self.dir.path())
             .output()
             .expect("script(1) of util-linux gives a program a terminal");

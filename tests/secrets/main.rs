@@ -209,6 +209,6 @@ fn the_command_that_a_form_for_other_programs_tells_has_no_secrets() {
             "out.json?password=whollyunlikelyword",
         ]);
         let text = bench::said(&output);
-        assert!(!text.contains("whollyunlikelyword") && text.contains("secret"), "{form}: {text}");
+        assert!(!text.contains("whollyunlikelyword") && text.contains("ZP901"), "{form}: {text}");
     }
 }
