@@ -4,7 +4,7 @@
 //! it. A release or commit counts as bad if it shows the same rule with the same weights. One that cannot be
 //! installed, crashes, or shows the rule with other weights, cannot be tested and is skipped.
 //!
-//! [`search`] chooses among releases, which are a line; git chooses among commits, which are not.
+//! `search` chooses among releases, which are a line; git chooses among commits, which are not.
 
 mod answer;
 mod commits;
