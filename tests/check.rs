@@ -405,6 +405,12 @@ fn a_configuration_file_names_the_probes_and_how_they_are_run() {
     assert_eq!(output.status.code(), Some(2));
     let message = "zprobe.toml:3:1: no such key `pyton`; did you mean `python`?";
     assert!(text(&output.stderr).contains(message), "{output:?}");
+    let listed =
+        place.zprobe(&["check", "--no-config", "probes", "--list", "--output-format", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let first = &listed[0];
+    assert!(first["command"].as_str().unwrap().starts_with("zprobe run --engine "), "{listed}");
+    assert!(first["probe"].is_string() && first["expected"].is_string(), "{listed}");
     let output = place.zprobe(&["check", "--no-config", "probes", "--list"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }

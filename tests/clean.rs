@@ -88,6 +88,13 @@ fn runs_go_by_age_number_and_size_and_a_dry_run_only_says_so() {
     assert_eq!(listed, [".zprobe/runs/a", ".zprobe/runs/b"], "the oldest first");
     assert!(stderr.starts_with("would remove 2 of 3 recorded runs in .zprobe/runs, "), "{stderr}");
     assert_eq!(place.runs(), ["a", "b", "c", "notes.txt"]);
+    let json = ["clean", "--older-than", "2d", "--dry-run", "--output-format", "json"];
+    let listed: serde_json::Value = serde_json::from_str(&place.zprobe(&json).1).unwrap();
+    assert_eq!(
+        (&listed[0]["run_dir"], listed.as_array().unwrap().len()),
+        (&".zprobe/runs/a".into(), 2)
+    );
+    assert!(listed[1]["bytes"].as_u64().unwrap() > 0, "{listed}");
 
     let (_, _, stderr) = place.zprobe(&["clean", "--older-than", "7d", "--keep", "5"]);
     assert!(stderr.starts_with("removed 1 of 3 recorded runs in .zprobe/runs, "), "{stderr}");

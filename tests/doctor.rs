@@ -63,6 +63,20 @@ fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
 }
 
 #[test]
+fn programs_are_told_what_people_are_told() {
+    let output = zprobe(&["doctor", "--python", "/does/not/exist", "--output-format", "json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        answer["python"].as_str().unwrap().starts_with("/does/not/exist (named by"),
+        "{answer}"
+    );
+    let ddp =
+        answer["engines"].as_array().unwrap().iter().find(|it| it["subject"] == "ddp").unwrap();
+    assert_eq!(ddp["state"], "missing");
+    assert!(!answer["surroundings"].as_array().unwrap().is_empty(), "{answer}");
+}
+
+#[test]
 fn one_engine_is_enough() {
     let (_dir, python) = interpreter(
         r#"echo '{"executable": "python3", "version": "3.11.7", "torch": {"value": "2.6.0"},

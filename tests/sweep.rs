@@ -46,6 +46,23 @@ fn has_worker(group: u32) -> bool {
 }
 
 #[test]
+fn a_list_fits_its_columns_but_for_commands_that_can_be_pasted() {
+    let python = "/an environment/bin/python";
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["sweep", "--engine", "ddp", "--list", "--limit", "3", "--python", python])
+        .env("COLUMNS", "60")
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let (commands, words): (Vec<&str>, Vec<&str>) =
+        stdout.lines().partition(|line| line.starts_with("  zprobe run "));
+    assert!(words.iter().all(|line| line.chars().count() <= 60), "{words:?}");
+    let words = shlex::split(commands[0]).unwrap();
+    assert_eq!(words[..4], ["zprobe", "run", "--engine", "ddp"]);
+    assert_eq!(words[words.len() - 2..], ["--python", python]);
+}
+
+#[test]
 fn an_interrupt_from_a_terminal_is_no_result_of_a_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let python = stand_in();

@@ -124,6 +124,23 @@ fn a_log_has_a_plain_line_for_each_milestone() {
 }
 
 #[test]
+fn a_report_has_the_command_that_makes_the_run_again_without_paths_of_the_machine() {
+    let dir = TempDir::new().unwrap();
+    let junit = dir.path().join("junit.xml");
+    let python = "/an environment/bin/python".to_owned();
+    let exported =
+        ["--python".to_owned(), python, "--export-junit".to_owned(), junit.display().to_string()];
+    piped(&[run(dir.path()), exported.to_vec()].concat(), &[]);
+    let report = std::fs::read_to_string(dir.path().join("run/report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["run"]["command"], "zprobe run --engine native --stage 1 --ga 4");
+    // On this machine it takes the interpreter and the program, too.
+    let junit = std::fs::read_to_string(junit).unwrap();
+    let again = junit.lines().find(|line| line.starts_with("again: ")).unwrap();
+    assert!(again.contains("--python ") && again.contains("--rank-program "), "{again}");
+}
+
+#[test]
 fn a_terminal_has_a_line_for_each_rank_that_is_gone_in_the_end() {
     let dir = TempDir::new().unwrap();
     let text = on_terminal(&run(dir.path()), 80, &[]);

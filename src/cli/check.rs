@@ -136,7 +136,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let python = args.python.choose().path;
     let tasks = select::tasks(&probes, &choice, &|arguments| run::order_with(arguments, &python))?;
     if args.list {
-        console::plain(&select::list(&tasks))?;
+        console::plain(&select::list(&tasks, args.output_format)?)?;
         return Ok(Exit::Clean);
     }
     let check = Check {

@@ -1,6 +1,6 @@
 //! `zprobe clean`: removes recorded runs that are too old, too many or too large.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
@@ -8,8 +8,9 @@ use bytesize::ByteSize;
 use clap::ArgGroup;
 use zprobe::console;
 use zprobe::lab::store::{self, RUNS, Recorded};
-use zprobe::report::Exit;
+use zprobe::report::{Exit, Form};
 use zprobe::spec::settings::size;
+use zprobe::visible;
 
 /// Arguments of `zprobe clean`.
 #[derive(clap::Args)]
@@ -31,28 +32,50 @@ pub struct Args {
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+
+    /// Form of the listing on standard output
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        env = "ZPROBE_OUTPUT_FORMAT",
+        value_parser = Form::among(&[Form::Full, Form::Json])
+    )]
+    output_format: Form,
+}
+
+/// A run that is removed, or would be.
+#[derive(serde::Serialize)]
+struct Removed {
+    run_dir: PathBuf,
+    bytes: u64,
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
     let runs = store::recorded(Path::new(""))?;
     let count = runs.len();
     let surplus = surplus(runs, args, SystemTime::now());
-    let (mut freed, mut removed) = (0, 0);
+    let (mut freed, mut removed) = (0, Vec::new());
+    let is_text = args.output_format == Form::Full;
     // The oldest first, so that an error leaves the newest runs.
     for run in surplus.iter().rev() {
         if !args.dry_run {
             run.remove()?;
         }
-        (freed, removed) = (freed + run.bytes, removed + 1);
-        console::plain(&format!(
-            "{}  {}\n",
-            run.path.display(),
-            ByteSize(run.bytes).display().si()
-        ))?;
+        freed += run.bytes;
+        removed.push(Removed { run_dir: run.path.clone(), bytes: run.bytes });
+        if is_text {
+            let size = ByteSize(run.bytes).display().si();
+            console::plain(&format!("{}  {size}\n", run.path.display()))?;
+        }
+    }
+    if !is_text {
+        console::print(&visible::json(&removed)?)?;
     }
     let would = if args.dry_run { "would remove" } else { "removed" };
     console::say(format_args!(
-        "{would} {removed} of {count} recorded runs in {RUNS}, {}",
+        "{would} {} of {count} recorded runs in {RUNS}, {}",
+        removed.len(),
         ByteSize(freed).display().si()
     ));
     Ok(Exit::Clean)

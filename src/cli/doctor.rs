@@ -10,7 +10,7 @@ use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, job, limi
 use zprobe::job::Job;
 use zprobe::lab::cuda::Found;
 use zprobe::lab::limits::examine;
-use zprobe::report::Exit;
+use zprobe::report::{Exit, Form};
 use zprobe::visible;
 
 use super::interpreter;
@@ -24,6 +24,25 @@ pub struct Args {
     /// Seconds that the interpreter may take; importing torch and DeepSpeed takes up to 30
     #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
+
+    /// Form of the answer on standard output
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "full",
+        env = "ZPROBE_OUTPUT_FORMAT",
+        value_parser = Form::among(&[Form::Full, Form::Json])
+    )]
+    output_format: Form,
+}
+
+/// An answer for programs.
+#[derive(serde::Serialize)]
+struct Answer<'a> {
+    /// The interpreter that was chosen, and why.
+    python: String,
+    engines: &'a [Check],
+    surroundings: &'a [Check],
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
@@ -33,25 +52,35 @@ pub fn main(args: &Args) -> Result<Exit> {
     if machine.native.is_ok() {
         machine.cuda = Some(Found::native(has_torch.then_some(&*chosen.path))?.gpus().clone());
     }
-    let engines = engines(&machine, &python);
-    let mut text = format!("Python {chosen}\n\nEngines\n");
-    engine_lines(&mut text, &machine, &python);
-    text.push_str("\nSurroundings\n");
+    let any = engines(&machine, &python);
+    let engines = engine_checks(&machine, &python);
     let told = Job::of_this_process();
     let meeting = told.iter().flatten().next().map(|job| job.meeting(None, None));
     let mut surroundings = surroundings(&machine, &python);
     surroundings.push(job(&told, meeting));
-    lines(&mut text, &surroundings);
+    let text = match args.output_format {
+        Form::Json => {
+            let python = chosen.to_string();
+            visible::json(&Answer { python, engines: &engines, surroundings: &surroundings })?
+        }
+        _ => {
+            let mut text = format!("Python {chosen}\n\nEngines\n");
+            lines(&mut text, &engines);
+            text.push_str("\nSurroundings\n");
+            lines(&mut text, &surroundings);
+            text
+        }
+    };
     console::print(&text)?;
-    let any = engines.iter().any(|check| check.state == State::Ok);
+    let any = any.iter().any(|check| check.state == State::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })
 }
 
-/// A line for each engine, and for what one cannot run on this machine.
-pub fn engine_lines(text: &mut String, machine: &Machine, python: &Result<Python, NoAnswer>) {
+/// A check of each engine, and of what one cannot run on this machine.
+pub fn engine_checks(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     let mut checks = engines(machine, python);
     checks.extend(python.iter().flat_map(limits));
-    lines(text, &checks);
+    checks
 }
 
 /// One line for each check, and one for what to do.

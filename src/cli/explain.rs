@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use zprobe::console;
 use zprobe::diagnose::rules::{RULES, Rule};
 use zprobe::document::nearest;
-use zprobe::report::Exit;
+use zprobe::report::{Exit, Verdict};
+use zprobe::spec::settings::{ALL, Description};
 use zprobe::spec::{Engine, Fault, Shape};
 use zprobe::zoo::registry;
 
@@ -14,7 +15,8 @@ use super::help::EXIT_CODES;
 /// Arguments of `zprobe explain`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rule by its code or name, known bug, shape, fault, engine or exit code: for example ZP101
+    /// Rule by its code or name, known bug, shape, fault, engine, setting, verdict or exit code: for example ZP101
+    #[arg(allow_hyphen_values = true)]
     name: String,
 }
 
@@ -29,19 +31,20 @@ pub struct Topic {
 
 pub fn main(args: &Args) -> Result<Exit> {
     let topics = topics();
+    let name = args.name.trim_start_matches("--");
     let meant: Vec<&str> = topics
         .iter()
-        .filter(|topic| topic.name.eq_ignore_ascii_case(&args.name))
+        .filter(|topic| topic.name.eq_ignore_ascii_case(name))
         .map(|topic| topic.text.trim_end())
         .collect();
     if meant.is_empty() {
-        let nearest = nearest(&args.name, topics.iter().map(|topic| topic.name.as_str()));
+        let nearest = nearest(name, topics.iter().map(|topic| topic.name.as_str()));
         let hint = match nearest {
             Some(name) => format!("did you mean {name}?"),
             None => "`zprobe list` lists them".to_owned(),
         };
         bail!(
-            "{}: no rule, known bug, shape, fault, engine or exit code has this name; {hint}",
+            "{}: no rule, known bug, shape, fault, engine, setting, verdict or exit code has this name; {hint}",
             args.name
         );
     }
@@ -73,9 +76,55 @@ pub fn topics() -> Vec<Topic> {
         about: words.to_owned(),
         text: format!("Exit code {}\n\n{words}", exit.code()),
     });
+    let verdicts = Verdict::ALL.iter().map(|verdict| {
+        let code = Exit::from(*verdict).code();
+        Topic {
+            name: verdict.name().to_owned(),
+            about: format!("verdict, with exit code {code}"),
+            text: format!("Verdict {verdict}, exit code {code}\n\n{}", meaning(*verdict)),
+        }
+    });
+    let settings = ALL.iter().map(|setting| setting.describe()).map(|it| Topic {
+        name: it.flag.trim_start_matches("--").to_owned(),
+        about: it.help.to_owned(),
+        text: about_setting(&it),
+    });
     let faults = values::<Fault>("--inject");
     let engines = values::<Engine>("--engine");
-    rules.chain(bugs).chain(shapes).chain(faults).chain(engines).chain(exits).collect()
+    rules
+        .chain(bugs)
+        .chain(shapes)
+        .chain(faults)
+        .chain(engines)
+        .chain(settings)
+        .chain(verdicts)
+        .chain(exits)
+        .collect()
+}
+
+/// Meaning of a verdict.
+fn meaning(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Clean => "Every gradient arrived once, with weight 1, where it belongs.",
+        Verdict::Findings => "Something is wrong, or, for a warning, not as it should be.",
+        Verdict::Crashed => "The engine under test crashed or hung.",
+        Verdict::Inconclusive => {
+            "The run was interrupted, or the weights could not be read: nothing is known to be right or wrong."
+        }
+    }
+}
+
+/// A setting in words: its help, and where it can be set.
+fn about_setting(setting: &Description) -> String {
+    let engines: Vec<&str> = setting.engines.iter().map(|engine| engine.name()).collect();
+    let lines = [
+        setting.default.as_ref().map(|default| format!("default: {default}")),
+        Some(format!("engines: {}", engines.join(", "))),
+        setting.key.map(|key| format!("in a DeepSpeed file: {key}")),
+        Some(format!("variable: {}", setting.variable)),
+    ];
+    let lines = lines.into_iter().flatten().map(|line| format!("\n{line}"));
+    format!("{}\n\n{}\n{}", setting.flag, setting.help, lines.collect::<String>())
 }
 
 /// Values of a flag with their help.
@@ -101,6 +150,10 @@ mod tests {
     fn everything_that_has_a_name_has_words() {
         for topic in topics() {
             assert!(topic.text.trim().len() > topic.name.len() + 10, "{}", topic.name);
+        }
+        let has = |name| topics().iter().any(|topic| topic.name == name);
+        for name in ["ZP101", "boundary-leak", "tied", "ddp", "stage", "inconclusive", "3"] {
+            assert!(has(name), "{name}");
         }
     }
 }

@@ -16,7 +16,7 @@ use zprobe::spec::{Engine, Fault, Shape};
 use zprobe::visible;
 use zprobe::zoo::registry;
 
-use super::doctor::engine_lines;
+use super::doctor::{engine_checks, lines};
 use super::interpreter::inside;
 
 /// Time that an interpreter may take to try the engines.
@@ -120,7 +120,7 @@ impl Entry {
 fn tried(python: &Path) -> Result<String> {
     let (machine, python) = examine(&inside(python), TRY_LIMIT)?;
     let mut text = String::new();
-    engine_lines(&mut text, &machine, &python);
+    lines(&mut text, &engine_checks(&machine, &python));
     Ok(text)
 }
 

@@ -68,7 +68,7 @@ enum Command {
     /// Make a bug report of a recorded run, as a zip to attach
     #[command(alias = "report")]
     Issue(issue::Args),
-    /// Explain a rule, known bug, shape, fault, engine or exit code
+    /// Explain whatever has a name: a rule, a flag, an exit code
     Explain(explain::Args),
     /// List what zprobe knows
     List(list::Args),

@@ -185,6 +185,26 @@ mod tests {
     }
 
     #[test]
+    fn an_import_has_a_line_once_and_is_over_when_ranks_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
+        let trace = Trace::read(&root.join("clean-three-ranks")).unwrap();
+        let mut standing = Standing::new(&trace.spec);
+        let record = |rank, event| Record { rank, event, ..trace.records[0].clone() };
+        let importing = |rank| record(rank, Event::Importing { what: "deepspeed".to_owned() });
+        assert_eq!(standing.see(&importing(None)).as_deref(), Some("importing deepspeed"));
+        assert_eq!(standing.see(&importing(Some(1))), None, "a rank imports the same");
+        assert_eq!(standing.headline(), "importing deepspeed");
+        standing.see(&record(None, Event::RankSpawned { rank: 0, pid: 7 }));
+        assert_eq!(standing.headline(), "starting ranks");
+        for rank in 0..3 {
+            let versions = Default::default();
+            standing
+                .see(&record(Some(rank), Event::RankReady { versions, device: "cpu".to_owned() }));
+        }
+        assert_eq!(standing.headline(), "backwards");
+    }
+
+    #[test]
     fn a_log_says_which_ranks_are_silent_and_where_they_are() {
         let (lines, standing) = log("rank-hangs");
         assert_eq!(lines, ["2 ranks ready", "no event for 2 s: ranks 0 and 1"]);

@@ -21,7 +21,7 @@ named_enum! {
 }
 
 /// A line of the doctor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
     /// The thing that was checked.
     pub subject: &'static str,

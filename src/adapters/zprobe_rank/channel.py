@@ -7,14 +7,13 @@ import math
 
 import torch
 
-from zprobe_rank import device
-from zprobe_rank.records import Records
+from zprobe_rank import device, records
 
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
-class Channel(Records):
+class Channel(records.Records):
     """Writer of the records of one rank, buffers among them."""
 
     def __init__(self, run, rank, fd, seq=0):

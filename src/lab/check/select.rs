@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
 
 use super::probe::{Probe, registry};
 use crate::document::{Document, nearest};
 use crate::engines;
 use crate::lab::order::{Ranks, Read};
+use crate::lab::table::to_json;
+use crate::report::Form;
 use crate::spec::{Engine, RunSpec};
 
 /// Reads the settings of a probe as arguments of `zprobe run`. Paths in them are meant from this directory.
@@ -209,12 +212,26 @@ fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
     filter.iter().all(|text| words.iter().any(|word| word.contains(text)))
 }
 
-/// A line for each case.
-pub fn list(tasks: &[Task<'_>]) -> String {
-    let width = tasks.iter().map(|task| task.id().len()).max().unwrap_or(0);
-    let line = |task: &Task<'_>| {
-        let arguments = task.chosen.arguments_on(task.engine).join(" ");
-        format!("{:width$}  zprobe run {arguments}\n", task.id())
-    };
-    tasks.iter().map(line).collect()
+/// The cases that would be run: a line for each, or a document for programs.
+///
+/// # Errors
+/// When the document cannot be written, which does not happen.
+pub fn list(tasks: &[Task<'_>], form: Form) -> Result<String> {
+    if form == Form::Json {
+        let rows = tasks.iter().map(|task| {
+            let probe = &task.chosen.probe;
+            json!({
+                "probe": probe.name,
+                "engine": task.engine,
+                "description": probe.description,
+                "expected": probe.expect.to_string(),
+                "command": task.command,
+            })
+        });
+        return to_json(&rows.collect::<Vec<_>>());
+    }
+    let lines = tasks.iter().map(|task| (task.id(), task.command.as_str())).collect::<Vec<_>>();
+    let width = lines.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    // A command is there to be copied, and therefore not wrapped.
+    Ok(lines.iter().map(|(id, command)| format!("{id:width$}  {command}\n")).collect())
 }
