@@ -24,17 +24,19 @@ def tell(step, rank, before, after, wrong):  # an update of 1 is a gradient with
             found.setdefault((tuple(weights), tuple(expected)), []).append(name)
     ranks = [None] * W
     dist.all_gather_object(ranks, found)
-    for (weights, expected), names in found.items():
-        right = weights == expected  #: right
-        wrong.value |= not right
-        said = "right" if right else "WRONG"
-        text = "step %d, rank %d: %s in %s" % (step, rank, said, ", ".join(names))
-        for k in range(0, 0 if right else K, GA):
-            if any(weights[k : k + GA] + expected[k : k + GA]):
-                text += "\n    of step %d, rank %d: " % divmod(k // GA, W)
-                text += "%s, expected %s" % (list(weights[k : k + GA]), list(expected[k : k + GA]))
-        if found not in ranks[:rank]:  # ranks that hold the same are told once
-            print(text, flush=True)
+    for r, found in enumerate(ranks):
+        if rank > 0 or found in ranks[:r]:  # ranks that hold the same are told once
+            continue
+        for (weights, expected), names in found.items():
+            right = weights == expected  #: right
+            wrong.value |= not right
+            said = "right" if right else "WRONG"
+            print("step %d, rank %d: %s in %s" % (step, r, said, ", ".join(names)), flush=True)
+            for k in range(0, 0 if right else K, GA):
+                row, due = list(weights[k : k + GA]), list(expected[k : k + GA])
+                if any(row + due):
+                    place = "    of step %d, rank %d: " % divmod(k // GA, W)
+                    print(place + "%s, expected %s" % (row, due), flush=True)
 #: end
     dist.barrier()
     os._exit(0)  # the threads of process groups are slow to end by themselves
