@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
-use zprobe::doctor::{NoAnswer, absent};
+use zprobe::doctor::{NoAnswer, absent, found};
 use zprobe::engines::{self, Package};
 use zprobe::python;
 use zprobe::spec::Engine;
@@ -120,6 +120,25 @@ impl Chosen {
         }
         Ok(())
     }
+}
+
+/// Warns of a checkout in `dir` that has the engine, while the interpreter imports it from elsewhere: then every
+/// commit may get the same answer.
+pub fn elsewhere(python: &Chosen, engine: Engine, dir: &Path) -> Option<String> {
+    let package = engines::of(engine).python.as_ref()?.packages().last()?;
+    let Package { module, title } = package;
+    let is_here =
+        ["", "src"].iter().any(|it| dir.join(it).join(module).join("__init__.py").is_file());
+    let file = found(&python.path, &[module], PATIENCE).ok()?.remove(module).flatten()?;
+    let is_inside = file.canonicalize().ok()?.starts_with(dir.canonicalize().ok()?);
+    (is_here && !is_inside).then(|| {
+        format!(
+            "this checkout has {module}, and {} imports {}: unless {title} is installed there again for each \
+             commit, all get the same answer; `pip install --editable .` ties it to the checkout",
+            python.path.display(),
+            file.display()
+        )
+    })
 }
 
 /// The interpreter of a virtual environment, or of its bin directory; any other path is that of an
@@ -230,6 +249,30 @@ mod tests {
             }
         }
         dir
+    }
+
+    #[test]
+    fn an_engine_that_is_not_of_this_checkout_is_warned_of() {
+        let place = place(&["venv/bin/python"]);
+        let dir = place.path();
+        fs::create_dir_all(dir.join("checkout/deepspeed")).unwrap();
+        fs::create_dir_all(dir.join("venv/lib")).unwrap();
+        let (own, other) =
+            (dir.join("checkout/deepspeed/__init__.py"), dir.join("venv/lib/other.py"));
+        fs::write(&own, "").unwrap();
+        fs::write(&other, "").unwrap();
+        let python = Chosen::provided(dir.join("venv/bin/python"));
+        let warned = |dir: &Path, imported: &Path| {
+            let answer =
+                format!("#!/bin/sh\necho '{{\"deepspeed\": \"{}\"}}'\n", imported.display());
+            fs::write(&python.path, answer).unwrap();
+            elsewhere(&python, Engine::DeepSpeed, dir)
+        };
+        let text = warned(&dir.join("checkout"), &other).unwrap();
+        assert!(text.contains("other.py") && text.contains("--editable"), "{text}");
+        assert_eq!(warned(&dir.join("checkout"), &own), None);
+        // Not a checkout of the engine.
+        assert_eq!(warned(dir, &other), None);
     }
 
     /// The interpreter that is chosen in `HERE/project/deep` with these variables, in which `HERE` is the place.

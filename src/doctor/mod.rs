@@ -19,5 +19,5 @@ pub use engines::{engines, native};
 pub use job::job;
 pub use limits::{limits, questions, refusal};
 pub use machine::Machine;
-pub use python::{Attempt, NoAnswer, Python, absent};
+pub use python::{Attempt, NoAnswer, Python, absent, found};
 pub use surroundings::surroundings;

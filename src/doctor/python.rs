@@ -1,7 +1,7 @@
 //! Facts about an interpreter: the answer of `facts.py`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -151,18 +151,33 @@ impl Python {
     }
 }
 
-/// The names in `modules` that an interpreter does not find. Nothing is imported, so the answer
-/// takes no longer than the start of the interpreter.
+/// The names in `modules` that an interpreter does not find.
+///
+/// # Errors
+/// Those of [`found`].
+pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
+    let found = found(python, modules, limit)?;
+    let is_absent = |name: &&&str| found.get(**name).is_none_or(Option::is_none);
+    Ok(modules.iter().filter(is_absent).map(|name| (*name).to_owned()).collect())
+}
+
+/// The file of each of these modules that an interpreter would import; none of those that it does not find.
+/// Nothing is imported, so the answer takes no longer than the start of the interpreter.
 ///
 /// # Errors
 /// If there is no answer: the program does not start, hangs, or is not Python.
-pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
+pub fn found(
+    python: &Path,
+    modules: &[&str],
+    limit: Duration,
+) -> Result<BTreeMap<String, Option<PathBuf>>, NoAnswer> {
     // Ranks do not import from the working directory.
     let script = "import sys\n\
                   sys.path[:] = [path for path in sys.path if path]\n\
                   import importlib.util, json\n\
-                  find = importlib.util.find_spec\n\
-                  print(json.dumps([name for name in sys.argv[1:] if find(name) is None]))";
+                  specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}\n\
+                  files = {name: spec and (spec.origin or '') for name, spec in specs.items()}\n\
+                  print(json.dumps(files))";
     answer(python, script, modules, limit)
 }
 

@@ -38,7 +38,9 @@ fn complaint(text: &str) -> Option<String> {
     for line in
         text.lines().map(|line| line.trim().trim_start_matches(['×', '╰', '├', '─', '▶', ' ']))
     {
-        let behind = ["Caused by:", "ERROR:", "error:"].iter().find_map(|it| line.strip_prefix(it));
+        let behind = ["cause:", "Caused by:", "ERROR:", "error:"]
+            .iter()
+            .find_map(|it| line.strip_prefix(it));
         said = behind.or(said);
     }
     said.map(|text| text.trim().to_owned())
@@ -64,9 +66,13 @@ mod tests {
 
     #[test]
     fn the_reason_why_no_releases_are_known_is_the_last_that_the_tool_says() {
-        let uv = "Using Python 3.11\nerror: Request failed after 3 retries\n  Caused by: Failed to fetch: \
-                  `https://index/pip/`\n  Caused by: dns error\n";
-        assert_eq!(complaint(uv).as_deref(), Some("dns error"));
+        for word in ["cause", "Caused by"] {
+            let uv = format!(
+                "Using Python 3.11\nerror: Request failed after 3 retries\n  {word}: Failed to fetch: \
+                 `https://index/pip/`\n  {word}: dns error\n"
+            );
+            assert_eq!(complaint(&uv).as_deref(), Some("dns error"));
+        }
         let pip = "WARNING: slow\nERROR: No matching distribution found for no-such\n";
         assert_eq!(complaint(pip).as_deref(), Some("No matching distribution found for no-such"));
         assert_eq!(complaint("WARNING: slow\n"), None);

@@ -14,7 +14,7 @@ use zprobe::report::Exit;
 use zprobe::spec::SpecRequest;
 use zprobe::zoo::got;
 
-use crate::cli::interpreter::Python;
+use crate::cli::interpreter::{Python, elsewhere};
 use crate::cli::nodes::refuse_launcher;
 
 /// Exit code that makes `git bisect run` skip a commit.
@@ -77,6 +77,9 @@ pub fn main(args: &Args) -> Result<Exit> {
     ensure!(spec.script().is_none(), "a run of your own script cannot be made again here");
     let python = args.python.choose();
     python.must_have(spec.engine())?;
+    if let Some(warning) = elsewhere(&python, spec.engine(), &std::env::current_dir()?) {
+        say(format_args!("warning: {warning}"));
+    }
     let order = Order { spec, ranks: Ranks::Cold(python.path), repeats: args.repeat };
     let order = if args.repeat > 1 { order.warm() } else { order };
     let out = args.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
