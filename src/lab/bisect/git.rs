@@ -346,7 +346,7 @@ fn git(dir: &Path) -> Command {
     command
 }
 
-/// What git answers, without the line's end.
+/// The answer of git, without the line's end.
 fn asked(dir: &Path, words: &[&str]) -> Result<String> {
     done(git(dir).args(words))
 }
