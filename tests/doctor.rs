@@ -99,13 +99,13 @@ fn only_engines_are_tried_with_a_python() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A directory with a virtual environment in which the packages of `absent` are not installed.
-fn environment(absent: &str) -> TempDir {
+/// A directory with a virtual environment that says this of the packages that it has: null for one that is absent.
+fn environment(found: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("venv/bin");
     fs::create_dir_all(&bin).unwrap();
     let python = bin.join("python");
-    fs::write(&python, format!("#!/bin/sh\necho '{absent}'\n")).unwrap();
+    fs::write(&python, format!("#!/bin/sh\necho '{found}'\n")).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     dir
 }
@@ -123,7 +123,7 @@ fn active(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
-    let dir = environment(r#"["deepspeed"]"#);
+    let dir = environment(r#"{"torch": "torch/__init__.py", "deepspeed": null}"#);
     let told = "error: DeepSpeed is not installed in HERE/venv/bin/python (chosen because \
                 VIRTUAL_ENV=HERE/venv); install it there (`pip install deepspeed`), or name another \
                 Python with --python\n";
@@ -150,7 +150,7 @@ fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
 
 #[test]
 fn the_doctor_says_which_python_it_asks_and_why() {
-    let dir = environment("[]");
+    let dir = environment("{}");
     let (_, stdout, _) = active(&dir, &["doctor"]);
     let told = "Python HERE/venv/bin/python (chosen because VIRTUAL_ENV=HERE/venv)\n";
     assert!(stdout.starts_with(told), "{stdout}");

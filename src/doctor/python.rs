@@ -157,7 +157,7 @@ impl Python {
 /// Those of [`found`].
 pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
     let found = found(python, modules, limit)?;
-    let is_absent = |name: &&&str| found.get(**name).is_none_or(Option::is_none);
+    let is_absent = |name: &&&str| found.get(**name).is_some_and(Option::is_none);
     Ok(modules.iter().filter(is_absent).map(|name| (*name).to_owned()).collect())
 }
 

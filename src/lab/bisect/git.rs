@@ -346,7 +346,7 @@ fn git(dir: &Path) -> Command {
     command
 }
 
-/// Answer of git, without the end of the line.
+/// The answer of git, without the line's end.
 fn asked(dir: &Path, words: &[&str]) -> Result<String> {
     done(git(dir).args(words))
 }

@@ -64,7 +64,7 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
     Ok(if form == Form::Markdown { format!("```\n{text}```\n") } else { text })
 }
 
-/// Verdict of the first release without the finding, if it is not clean.
+/// The finding of the first release without the one that is looked for, if it has another.
 fn hiding(answer: &Answer) -> Option<&str> {
     let [only] = answer.first.as_slice() else { return None };
     let first = answer.trials.iter().find(|trial| trial.release == *only)?;
