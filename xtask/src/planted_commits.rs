@@ -35,8 +35,8 @@ include = [\"deepspeed*\"]
 \"*\" = [\"*\", \"**/*\"]
 ";
 
-/// Titles of the commits between the ends, of which each is built but one.
-const BETWEEN: [&str; 4] = ["Say more (#1)", "Do not build (#2)", TITLE, "Say still more (#4)"];
+/// Titles of the commits behind the release, of which one cannot be built.
+const BETWEEN: [&str; 3] = ["Say more (#1)", "Do not build (#2)", TITLE];
 
 /// A repository with a tag for the release, and the branch `main` behind it.
 pub struct Repository(PathBuf);
@@ -97,8 +97,16 @@ impl Repository {
     }
 
     fn git(&self, words: &[&str]) -> Result<()> {
-        let own = ["-c", "user.name=zprobe", "-c", "user.email=zprobe@localhost"];
-        asked(Command::new("git").arg("-C").arg(&self.0).args(own).args(words)).map(drop)
+        let mut command = Command::new("git");
+        command.arg("-C").arg(&self.0);
+        for own in ["user.name=zprobe", "user.email=zprobe@localhost", "commit.gpgsign=false"] {
+            command.args(["-c", own]);
+        }
+        // The same commits each time, so that their environments are made once.
+        for date in ["GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"] {
+            command.env(date, "2026-01-01T00:00:00Z");
+        }
+        asked(command.args(words)).map(drop)
     }
 }
 

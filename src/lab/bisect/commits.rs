@@ -99,8 +99,9 @@ pub fn search(
         tried: Vec::new(),
     };
     say(format_args!("{package} {} to {}: {} commits", short(old), short(new), order.len()));
-    let first = walk.first(judge, (old, new), first_parent, *fixed)?;
+    let mut first = walk.first(judge, (old, new), first_parent, *fixed)?;
     let place = |id: &str| order.iter().position(|it| it == id).map_or(0, |at| at + 1);
+    first.sort_by_key(|id| place(id));
     walk.tried.sort_by_key(|(commit, _)| place(&commit.id));
     Ok(Commits {
         repository: repository.address(),

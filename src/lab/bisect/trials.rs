@@ -115,12 +115,12 @@ impl<'a> Trials<'a> {
         });
         let making = is_made.then(|| began.elapsed());
         let began = Instant::now();
-        let report = python
-            .map_err(|error| anyhow!("no environment: {}", first_line(&error.to_string())))
-            .and_then(|python| {
+        let report = python.map_err(|error| anyhow!("no environment: {}", brief(&error))).and_then(
+            |python| {
                 self.phase(label, "running", "");
                 self.report(worker, &python, &self.out.join(name))
-            });
+            },
+        );
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).remove(label);
         if report.is_err() && (self.queue.is_interrupted() || worker.was_stopped()) {
             return Err(NotStarted::Interrupted);
@@ -183,6 +183,36 @@ impl Trial {
     }
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
+/// The reason why there is no environment, in a line: the last one of a tool that failed.
+fn brief(error: &ProvisionError) -> String {
+    let text = match error {
+        ProvisionError::Failed(failure) => {
+            let mut lines = failure.tail.lines().map(str::trim);
+            lines.rfind(|line| !line.starts_with("hint:")).unwrap_or_default().to_owned()
+        }
+        other => other.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Failure;
+
+    #[test]
+    fn the_reason_for_no_environment_is_the_last_thing_that_the_tool_said() {
+        let failure = Failure {
+            packages: "deepspeed 1393f75dca8c".to_owned(),
+            step: "importing deepspeed".to_owned(),
+            status: "exit status: 1".to_owned(),
+            tail: "    Traceback\n    ImportError: no ops\n    hint: look".to_owned(),
+            advice: "",
+            log: PathBuf::new(),
+        };
+        let error = ProvisionError::Failed(Box::new(failure));
+        assert_eq!(brief(&error), "ImportError: no ops");
+        let error = ProvisionError::NoPython { versions: "3.11".to_owned() };
+        assert!(brief(&error).starts_with("no Python 3.11 on PATH"), "{}", brief(&error));
+    }
 }

@@ -26,6 +26,7 @@ impl Fixture {
     fn git(&self, words: &[&str]) -> String {
         let mut command = git(&self.place());
         command.args(["-c", "user.name=A", "-c", "user.email=a@example.org"]);
+        command.args(["-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"]);
         done(command.args(words)).unwrap()
     }
 
