@@ -106,6 +106,27 @@ fn no_colour_is_one_that_light_or_dark_terminals_hide() {
 }
 
 /// A line of a log without the seconds at its end.
+#[test]
+fn links_are_for_terminals_that_open_them() {
+    let explain = ["explain", "boundary-leak"].map(str::to_owned);
+    let link = "\x1b]8;;https://github.com/deepspeedai/DeepSpeed/pull/7985\x1b\\";
+    let shown = |environment: &[_]| on_terminal(&explain, 80, environment);
+    assert!(shown(&[("FORCE_HYPERLINK", "1")]).contains(link));
+    assert!(!shown(&[("FORCE_HYPERLINK", "0")]).contains("\x1b]8"));
+    assert!(!shown(&[("FORCE_HYPERLINK", "1"), ("NO_COLOR", "1")]).contains('\x1b'));
+    assert!(!piped(&explain, &[("FORCE_HYPERLINK", "1")]).0.contains('\x1b'));
+
+    let dir = TempDir::with_prefix("a b").unwrap();
+    let text = on_terminal(&run(dir.path()), 80, &[("FORCE_HYPERLINK", "1")]);
+    let line = text.lines().find(|line| line.starts_with("recorded in ")).unwrap();
+    let place = dir.path().join("run").display().to_string();
+    assert!(line.contains("\x1b]8;;file://"), "{line:?}");
+    assert!(
+        line.contains(&format!("{}/\x1b\\{place}\x1b]8", place.replace(' ', "%20"))),
+        "{line:?}"
+    );
+}
+
 fn without_seconds(line: &str) -> &str {
     let (words, seconds) = line.rsplit_once(" (").unwrap_or((line, ""));
     match seconds.strip_suffix(" s)").is_some_and(|it| it.parse::<f64>().is_ok()) {

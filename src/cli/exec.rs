@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::builder::BoolishValueParser;
-use zprobe::console::say;
+use zprobe::console::{say, say_recorded};
 use zprobe::exec::Order;
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
@@ -96,7 +96,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         });
     }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
-    say(format_args!("recorded in {}", run_dir.display()));
+    say_recorded(run_dir);
     let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
     // A script that is only observed does its own work, which its exit code tells of.
     Ok(match over.outcome {

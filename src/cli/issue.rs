@@ -14,7 +14,7 @@ use zprobe::attachment::{
 };
 use zprobe::console::{plain, print, say};
 use zprobe::doctor::Python;
-use zprobe::engines;
+use zprobe::engines::{self, Tracker};
 use zprobe::lab::limits::{examine, machine};
 use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::newest;
@@ -120,7 +120,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let out = args.out.clone().unwrap_or_else(|| default_name(&run_dir));
     archive::write(&out, &zip, args.overwrite)?;
     say(summary.trim_end());
-    say(next(&attachment, &report, &history, &run_dir, &out).trim_end());
+    say(next(args, &attachment, &report, &history, &run_dir, &out).trim_end());
     print(&format!("{}\n", out.display()))?;
     Ok(Exit::Clean)
 }
@@ -153,6 +153,7 @@ fn package(report: &Report) -> Option<&'static str> {
 
 /// Steps from the files to an issue.
 fn next(
+    args: &Args,
     attachment: &Attachment,
     report: &Report,
     history: &History,
@@ -173,19 +174,27 @@ fn next(
             "see that the script shows it: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && python {SCRIPT_FILE}"
         ));
     }
-    let body = "report.md of the zip as its text, the zip as an attachment";
     match attachment.project.tracker() {
-        Some((repository, page)) => {
-            steps.push(format!("read report.md, then open {page} with the title above, {body}"));
+        Some(Tracker { repository, page, body, wants }) => {
+            let python = args.python.as_ref().map(|it| quoted(&it.display().to_string()));
+            if python.is_none() {
+                steps.push(format!("add --python VENV, and the text has what the template asks for: {wants}"));
+            }
+            let python = python.map(|it| format!(" --python {it}")).unwrap_or_default();
             steps.push(format!(
-                "or without the zip: zprobe issue {run} --print | gh issue create --repo {repository} --title {} \
+                "read report.md, then open {page} with the title above, {body}, and the zip as an attachment"
+            ));
+            steps.push(format!(
+                "or without the zip: zprobe issue {run}{python} --print | gh issue create --repo {repository} --title {} \
                  --body-file -",
                 quoted(&attachment.title)
             ));
         }
-        None => {
-            steps.push(format!("read report.md, then open an issue with the title above, {body}"))
-        }
+        None => steps.push(
+            "read report.md, then open an issue with the title above, report.md of the zip as its text, and the \
+             zip as an attachment"
+                .to_owned(),
+        ),
     }
     steps.iter().map(|step| format!("next: {step}\n")).collect()
 }

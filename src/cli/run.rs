@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
-use zprobe::console::say;
+use zprobe::console::{say, say_recorded};
 use zprobe::engines;
 use zprobe::job::Job;
 use zprobe::lab::agents::{Followed, Role, follow};
@@ -219,7 +219,7 @@ impl Args {
             (report, trace) = recorded::report(&run_dir)?;
         }
         // First, so that it is known even if the report cannot be handed out.
-        say(format_args!("recorded in {}", run_dir.display()));
+        say_recorded(run_dir);
         if self.out.is_none() {
             make_room(self.keep_runs);
         }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
+mod links;
 mod progress;
 mod ranks;
 mod standing;
@@ -12,9 +13,11 @@ mod verbosity;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use self::links::Stream;
 pub use self::progress::Line;
 pub use self::ranks::RankProgress;
 pub use self::verbosity::Verbosity;
@@ -64,7 +67,8 @@ pub fn terminal_columns() -> Option<usize> {
 
 /// Writes a document to standard output, with zprobe's own styles where colours are wanted.
 pub fn print(text: &str) -> Result<()> {
-    written(anstream::stdout().lock(), &visible::terminal(text))
+    let text = visible::terminal(text);
+    written(anstream::stdout().lock(), &links::addresses(&text, Stream::Stdout))
 }
 
 /// Writes a document without styles to standard output: any style in it is somebody else's.
@@ -100,6 +104,13 @@ fn said(text: &str) {
 pub fn say(text: impl Display) {
     if !Verbosity::get().quiet {
         said(&format!("{}\n", visible::terminal(&visible::text(&text.to_string()))));
+    }
+}
+
+/// Tells people on standard error in which directory something is recorded; nothing with `--quiet`.
+pub fn say_recorded(dir: &Path) {
+    if !Verbosity::get().quiet {
+        said(&format!("recorded in {}\n", links::directory(dir, Stream::Stderr)));
     }
 }
 

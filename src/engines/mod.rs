@@ -128,19 +128,35 @@ named_enum! {
     }
 }
 
+/// The place on GitHub for issues of a project.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracker {
+    /// The repository, as `gh` names it.
+    pub repository: &'static str,
+    /// The page of a new issue, with the project's template for bugs.
+    pub page: &'static str,
+    /// What becomes of `report.md` on that page.
+    pub body: &'static str,
+    /// What the template asks for, and zprobe collects from an interpreter.
+    pub wants: &'static str,
+}
+
 impl Project {
-    /// The project's repository, and the page of a new issue with its template for bugs; none where there is no
-    /// project.
-    pub fn tracker(self) -> Option<(&'static str, &'static str)> {
+    /// The place for issues of the project; none where there is no project.
+    pub fn tracker(self) -> Option<Tracker> {
         match self {
-            Project::DeepSpeed => Some((
-                "deepspeedai/DeepSpeed",
-                "https://github.com/deepspeedai/DeepSpeed/issues/new?template=bug_report.md",
-            )),
-            Project::PyTorch => Some((
-                "pytorch/pytorch",
-                "https://github.com/pytorch/pytorch/issues/new?template=bug-report.yml",
-            )),
+            Project::DeepSpeed => Some(Tracker {
+                repository: "deepspeedai/DeepSpeed",
+                page: "https://github.com/deepspeedai/DeepSpeed/issues/new?template=training_bug_report.md",
+                body: "report.md of the zip as its text",
+                wants: "ds_report",
+            }),
+            Project::PyTorch => Some(Tracker {
+                repository: "pytorch/pytorch",
+                page: "https://github.com/pytorch/pytorch/issues/new?template=bug-report.yml",
+                body: "report.md of the zip in its two fields, from the heading \"Versions\" on in the second",
+                wants: "collect_env",
+            }),
             Project::Plain => None,
         }
     }

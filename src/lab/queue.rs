@@ -17,6 +17,8 @@ const MILESTONES: usize = 10;
 /// A queue of jobs. While it exists, the first signal of the user ends the queue, and not the process.
 pub struct Queue {
     stop: Stop,
+    /// True if a worker had the user's signal before this process saw it.
+    seen_by_a_worker: AtomicBool,
     line: Line,
     jobs: usize,
     started: AtomicUsize,
@@ -71,6 +73,7 @@ impl Queue {
     fn with(line: Line, jobs: usize) -> Result<Self> {
         Ok(Self {
             stop: Stop::listen().context("cannot listen to signals")?,
+            seen_by_a_worker: AtomicBool::new(false),
             line,
             jobs,
             started: AtomicUsize::new(0),
@@ -104,7 +107,7 @@ impl Queue {
 
     /// The reason why nothing more is started, if nothing is.
     pub fn over(&self) -> Option<NotStarted> {
-        if self.stop.is_wanted() {
+        if self.stop.is_wanted() || self.seen_by_a_worker.load(Ordering::Relaxed) {
             Some(NotStarted::Interrupted)
         } else if self.fail_fast && self.failed.load(Ordering::Relaxed) {
             Some(NotStarted::AfterFailure)
@@ -113,8 +116,12 @@ impl Queue {
         }
     }
 
-    /// True if the user has ended the queue: a job that came to nothing since then is no result.
-    pub fn is_interrupted(&self) -> bool {
+    /// True if the user has ended the queue: a job that came to nothing since then is no result. The queue
+    /// ends, too, if a job's worker was stopped: a signal to the whole group may reach the worker first.
+    pub fn is_interrupted(&self, worker_was_stopped: bool) -> bool {
+        if worker_was_stopped {
+            self.seen_by_a_worker.store(true, Ordering::Relaxed);
+        }
         self.over() == Some(NotStarted::Interrupted)
     }
 

@@ -42,6 +42,8 @@ struct Task {
 struct Reply {
     /// The reason why there is no report.
     error: Option<String>,
+    /// True if the user has stopped the worker.
+    stopped: bool,
 }
 
 /// Handle of a worker in the process that has it make runs.
@@ -50,7 +52,7 @@ pub struct Worker {
     dir: PathBuf,
     started: usize,
     process: Option<Process>,
-    /// True if the last process was ended by a signal with which users stop programs.
+    /// True if the user has stopped the process that was to make the last run.
     was_stopped: bool,
 }
 
@@ -72,6 +74,7 @@ impl Worker {
         let _ = fs::remove_dir_all(dir);
         let task = Task { run_id: run_id(), dir: std::path::absolute(dir)?, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
+        self.was_stopped = reply.stopped;
         if let Some(error) = reply.error {
             anyhow::bail!("{error}");
         }
@@ -145,7 +148,7 @@ pub fn serve(dir: &Path) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let task: Task = serde_json::from_str(&line?)?;
         let error = bench.make(&task, &stop).err().map(|error| format!("{error:#}"));
-        answer(&serde_json::to_string(&Reply { error })?)?;
+        answer(&serde_json::to_string(&Reply { error, stopped: stop.is_wanted() })?)?;
     }
     Ok(())
 }

@@ -7,19 +7,20 @@
 //! an engine -->`; and of the next block, whether it takes part: `<!-- run in full: REASON -->` with
 //! `ZPROBE_TEST_FULL`, `<!-- not run: REASON -->` never. A block whose first line is `# PATH` is that file.
 //!
-//! The pages are those of a machine without a GPU. The tests need the native engine, and environments that `zprobe provision` makes. After a change of a screen
-//! `ZPROBE_BLESS=1` puts what was shown into the pages.
+//! The pages are those of a machine without a GPU. The tests need the native engine, and environments that
+//! `zprobe provision` makes. After a change of a screen `ZPROBE_BLESS=1` puts what was shown into the pages.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
+mod issues;
 mod page;
 mod place;
 mod same;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use self::page::{PROMPT, Sample, Step, When};
 use self::place::Place;
@@ -50,12 +51,30 @@ pages! {
     many_machines_is_true_to_the_screen: "docs/many-machines.md",
 }
 
+/// Reports for the engines' own trackers.
+const UPSTREAM: &str = "docs/upstream/*.md";
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Types the commands of a page, and fails with every block that is not true; or corrects them.
+/// Pages whose names fit these patterns, by their paths from the root.
+fn named(patterns: &[&str]) -> BTreeSet<String> {
+    let found = patterns.iter().flat_map(|pattern| {
+        let all = glob::glob(&root().join(pattern).display().to_string()).unwrap();
+        all.map(|path| path.unwrap().strip_prefix(root()).unwrap().display().to_string())
+    });
+    found.collect()
+}
+
+/// Fails with every block of a page that is not true.
 fn is_true(name: &str) {
+    let wrong = wrong(name);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// Types the commands of a page. The result says which blocks are not true; or they are corrected.
+fn wrong(name: &str) -> Vec<String> {
     let path = root().join(name);
     let text = fs::read_to_string(&path).unwrap();
     let mut place = Place::new();
@@ -84,9 +103,16 @@ fn is_true(name: &str) {
             right.replace_range(place, &body);
         }
         fs::write(path, right).unwrap();
-    } else {
-        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+        return Vec::new();
     }
+    wrong
+}
+
+#[test]
+#[ignore = "needs the native engine, and makes Python environments"]
+fn the_reports_for_upstream_are_true_to_the_screen() {
+    let wrong: Vec<String> = named(&[UPSTREAM]).iter().flat_map(|page| wrong(page)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 /// True if a block takes part in this run of the tests.
@@ -123,18 +149,13 @@ fn typed(place: &Place, sample: &Sample) -> (String, Vec<String>) {
 
 #[test]
 fn every_page_with_samples_is_tested() {
-    let mut with_samples = BTreeSet::new();
-    for pattern in ["*.md", "docs/*.md", "docs/upstream/*.md"] {
-        for path in glob::glob(&root().join(pattern).display().to_string()).unwrap() {
-            let path = path.unwrap();
-            let name = path.strip_prefix(root()).unwrap_or(Path::new("")).display().to_string();
-            let steps = page::read(&fs::read_to_string(&path).unwrap());
-            let steps = steps.unwrap_or_else(|error| panic!("{name}:{error}"));
-            if steps.iter().any(|step| matches!(step, Step::Type(_))) {
-                with_samples.insert(name);
-            }
-        }
-    }
+    let with_samples = |name: &String| {
+        let steps = page::read(&fs::read_to_string(root().join(name)).unwrap());
+        let steps = steps.unwrap_or_else(|error| panic!("{name}:{error}"));
+        steps.iter().any(|step| matches!(step, Step::Type(_)))
+    };
+    let all: BTreeSet<String> =
+        named(&["*.md", "docs/*.md"]).into_iter().filter(with_samples).collect();
     let tested: BTreeSet<String> = PAGES.iter().map(|page| (*page).to_owned()).collect();
-    assert_eq!(with_samples, tested);
+    assert_eq!(all, tested);
 }

@@ -74,6 +74,15 @@ impl Place {
         Screen { text, code: status.code().expect("script ends by itself") }
     }
 
+    /// What zprobe prints to a pipe. It must not end with a usage error.
+    pub fn print(&self, args: &[&str]) -> String {
+        let Output { stdout, stderr, status } =
+            clean("zprobe").args(args).current_dir(self.dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&stderr);
+        assert!(status.success(), "{args:?}: {said}");
+        self.without_place(&String::from_utf8(stdout).unwrap())
+    }
+
     /// The text with the paths of this directory and of the repository taken out.
     fn without_place(&self, text: &str) -> String {
         let real = fs::canonicalize(self.dir.path()).unwrap();
@@ -102,7 +111,8 @@ fn programs() -> PathBuf {
 /// The directory of an environment with this engine, made if it is not there.
 fn environment(package: &str) -> PathBuf {
     let mut command = clean(env!("CARGO_BIN_EXE_zprobe"));
-    let output = command.args(["provision", TORCH, package]).output().unwrap();
+    let packages = [TORCH, package].into_iter().take(if package == TORCH { 1 } else { 2 });
+    let output = command.arg("provision").args(packages).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "no environment with {package}: {said}");
     let python = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());

@@ -212,3 +212,28 @@ fn the_command_that_a_form_for_other_programs_tells_has_no_secrets() {
         assert!(!text.contains("whollyunlikelyword") && text.contains("ZP901"), "{form}: {text}");
     }
 }
+
+#[test]
+fn the_command_that_makes_a_run_again_has_no_secrets() {
+    let bench = Bench::of("rank-dies", &[]);
+    for form in ["full", "concise", "json", "markdown", "junit", "sarif", "github"] {
+        let output = bench.zprobe(&[
+            "run",
+            "--engine",
+            "deepspeed",
+            "--deepspeed-set",
+            "comet.api_key=whollyunlikelyword",
+            "--rank-program",
+            "/bin/false",
+            "--output-format",
+            form,
+            "--export-html",
+            "page.html",
+        ]);
+        let page = fs::read_to_string(bench.dir().join("page.html")).unwrap();
+        for text in [bench::said(&output), page] {
+            assert!(!text.contains("whollyunlikelyword"), "{form}: {text}");
+            assert!(text.contains("comet.api_key=") || form == "concise", "{form}: {text}");
+        }
+    }
+}

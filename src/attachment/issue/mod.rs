@@ -1,6 +1,6 @@
 //! `report.md`: the text of an issue, under the headings of a project's own template for bugs.
 //!
-//! DeepSpeed's template is `.github/ISSUE_TEMPLATE/bug_report.md`, PyTorch's
+//! DeepSpeed's template is `.github/ISSUE_TEMPLATE/training_bug_report.md`, PyTorch's
 //! `.github/ISSUE_TEMPLATE/bug-report.yml`.
 
 mod fit;

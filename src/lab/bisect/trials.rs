@@ -122,7 +122,7 @@ impl<'a> Trials<'a> {
             },
         );
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).remove(label);
-        if report.is_err() && (self.queue.is_interrupted() || worker.was_stopped()) {
+        if self.queue.is_interrupted(worker.was_stopped()) && report.is_err() {
             return Err(NotStarted::Interrupted);
         }
         Ok(Trial { report, making, running: began.elapsed() })

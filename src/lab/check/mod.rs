@@ -20,7 +20,7 @@ use self::absent::Absent;
 use self::accept::Accepted;
 use self::select::Task;
 use super::{secrets, store};
-use crate::console::say;
+use crate::console::say_recorded;
 use crate::diagnose::rules;
 use crate::engines;
 use crate::report::suite::{Case, Status, Suite};
@@ -58,7 +58,7 @@ impl Check<'_> {
         let mut cases = run::all(tasks, &absent, &self, &out)?;
         let notices = self.accepted.finish(&mut cases, self.is_whole)?;
         if cases.iter().any(|case| case.run_dir.is_some()) {
-            say(format_args!("recorded in {}", out.display()));
+            say_recorded(out);
             claim.keep();
         }
         let unchecked = self.unchecked(&cases);

@@ -49,7 +49,7 @@ pub fn all(
                 Some(reason) => not_started(task, Status::Skipped, &reason),
                 None => run(task, check.python, worker, out),
             };
-            let is_stopped = queue.is_interrupted() || worker.was_stopped();
+            let is_stopped = queue.is_interrupted(worker.was_stopped());
             if case.status == Status::NotRun && is_stopped {
                 return Err(NotStarted::Interrupted);
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-use crate::console::say;
+use crate::console::say_recorded;
 use crate::lab::limits::CANNOT_RUN;
 use crate::lab::order::Order;
 use crate::lab::queue::Queue;
@@ -57,7 +57,7 @@ pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, S
         Ok::<_, anyhow::Error>(Side { name: name.to_owned(), report, trace: Some(trace) })
     };
     let sides = (side(a, "a")?, side(b, "b")?);
-    say(format_args!("recorded in {}", out.display()));
+    say_recorded(out);
     for (name, side) in [("--a", &sides.0), ("--b", &sides.1)] {
         if let Some(reason) = side.report.limit() {
             bail!("{name} \"{}\": {CANNOT_RUN}: {reason}; nothing was compared", side.name);

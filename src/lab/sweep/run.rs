@@ -51,7 +51,7 @@ impl Runs<'_> {
                 let dir = place.join(file_name(&configuration.arguments()[2..]));
                 let (row, versions) = bench.try_one(worker, configuration, dir);
                 let is_open = matches!(row.outcome.ending, Ending::NotRun | Ending::Inconclusive);
-                if is_open && (queue.is_interrupted() || worker.was_stopped()) {
+                if queue.is_interrupted(worker.was_stopped()) && is_open {
                     return Err(NotStarted::Interrupted);
                 }
                 if row.outcome.ending != Ending::Clean {

@@ -13,7 +13,7 @@ use self::rows::Case;
 pub use self::run::{Outcome, Runs};
 use super::order::Read;
 use super::store;
-use crate::console::say;
+use crate::console::say_recorded;
 use crate::environment::Cache;
 use crate::report::{Exit, Verdict};
 use crate::run_dir::Claim;
@@ -29,7 +29,7 @@ pub fn outcomes(
     Claim::new(&out)?.keep();
     let environments = environments::provide(&Cache::locate()?, cases);
     let outcomes = runs.all(cases, &environments, &out, read)?;
-    say(format_args!("recorded in {}", out.display()));
+    say_recorded(out);
     Ok(outcomes)
 }
 

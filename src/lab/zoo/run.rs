@@ -113,10 +113,11 @@ impl Runs {
             |_, case| label(case),
             |worker, case| {
                 let outcome = run(case, environments, &limits, read, worker, out);
-                let is_stopped = queue.is_interrupted() || worker.was_stopped();
-                if outcome.dir.is_none() && outcome.skipped.is_none() && is_stopped {
-                    return Err(NotStarted::Interrupted);
-                }
+                let is_stopped = queue.is_interrupted(worker.was_stopped());
+                let outcome = outcome.or_else(|error| match is_stopped {
+                    true => Err(NotStarted::Interrupted),
+                    false => Ok(Outcome::without_run(error)),
+                })?;
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
                 if outcome.verdict() == Verdict::Findings {
                     queue.fail();
@@ -158,7 +159,10 @@ fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
     })
 }
 
-/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+/// Runs a case.
+///
+/// # Errors
+/// The reason why there was no run, in the words of the table.
 fn run(
     case: &Case<'_>,
     environments: &Environments<'_>,
@@ -166,53 +170,38 @@ fn run(
     read: &Read<'_>,
     worker: &mut Worker,
     out: &Path,
-) -> Outcome {
+) -> Result<Outcome, String> {
     let python = match environments.get(&case.release.packages) {
         None => None,
         Some(Ok(python)) => Some(python),
         Some(Err(error)) => {
             let first = error.lines().next().unwrap_or_default();
-            return Outcome::without_run(format!("no environment: {first}"));
+            return Err(format!("no environment: {first}"));
         }
     };
-    let did_not_run =
-        |error: anyhow::Error| Outcome::without_run(format!("did not run: {error:#}"));
+    let did_not_run = |error: anyhow::Error| format!("did not run: {error:#}");
     let dir = out.join(&case.row.name).join(case.file_name());
-    if let (Some(script), Some(python)) = (&case.row.script, python) {
-        let outcome = match of_script(script, python, &dir) {
-            Ok(report) => {
-                let judgement = case.row.judge(case.release, &report);
-                Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) }
-            }
-            Err(error) => did_not_run(error),
-        };
-        return Outcome { dir: Some(dir), ..outcome };
-    }
-    let mut arguments: Vec<String> = case.row.arguments(case.release).map(str::to_owned).collect();
-    if let Some(python) = python {
-        arguments.extend(["--python".to_owned(), python.display().to_string()]);
-    }
-    let order = match read(&arguments) {
-        Ok(order) => order,
-        Err(error) => return did_not_run(error),
-    };
-    let refusal = python.and_then(|python| limits.refusal(&order.spec, python));
-    if let Some(reason) = refusal {
-        return Outcome::skipped(reason);
-    }
-    let outcome = match worker.report(order, &dir) {
-        Ok(report) => {
-            let judgement = case.row.judge(case.release, &report);
-            match report.limit().filter(|_| !judgement.ok) {
-                Some(reason) => Outcome::skipped(reason),
-                None if report.run.ending == Ending::Interrupted => {
-                    let outcome = Outcome::without_run("interrupted".to_owned());
-                    Outcome { interrupted: true, ..outcome }
-                }
-                None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
-            }
+    let report = if let (Some(script), Some(python)) = (&case.row.script, python) {
+        of_script(script, python, &dir)
+    } else {
+        let arguments = case.row.arguments(case.release).map(str::to_owned);
+        let own = python.map(|it| ["--python".to_owned(), it.display().to_string()]);
+        let arguments: Vec<String> = arguments.chain(own.into_iter().flatten()).collect();
+        let order = read(&arguments).map_err(did_not_run)?;
+        if let Some(reason) = python.and_then(|python| limits.refusal(&order.spec, python)) {
+            return Ok(Outcome::skipped(reason));
         }
-        Err(error) => did_not_run(error),
+        worker.report(order, &dir)
     };
-    Outcome { dir: Some(dir), ..outcome }
+    let report = report.map_err(did_not_run)?;
+    let judgement = case.row.judge(case.release, &report);
+    let outcome = match report.limit().filter(|_| !judgement.ok) {
+        Some(reason) => Outcome::skipped(reason),
+        None if report.run.ending == Ending::Interrupted => {
+            let outcome = Outcome::without_run("interrupted".to_owned());
+            Outcome { interrupted: true, ..outcome }
+        }
+        None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
+    };
+    Ok(Outcome { dir: Some(dir), ..outcome })
 }
