@@ -96,7 +96,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         });
     }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
-    say_recorded(run_dir);
+    say_recorded(&run_dir);
     let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
     // A script that is only observed does its own work, which its exit code tells of.
     Ok(match over.outcome {

@@ -219,7 +219,7 @@ impl Args {
             (report, trace) = recorded::report(&run_dir)?;
         }
         // First, so that it is known even if the report cannot be handed out.
-        say_recorded(run_dir);
+        say_recorded(&run_dir);
         if self.out.is_none() {
             make_room(self.keep_runs);
         }

@@ -135,9 +135,9 @@ pub struct Tracker {
     pub repository: &'static str,
     /// The page of a new issue, with the project's template for bugs.
     pub page: &'static str,
-    /// What becomes of `report.md` on that page.
+    /// Place of `report.md` on that page, in words.
     pub body: &'static str,
-    /// What the template asks for, and zprobe collects from an interpreter.
+    /// Name of the output that the template asks for, which zprobe collects from an interpreter.
     pub wants: &'static str,
 }
 

@@ -74,7 +74,7 @@ impl Place {
         Screen { text, code: status.code().expect("script ends by itself") }
     }
 
-    /// What zprobe prints to a pipe. It must not end with a usage error.
+    /// Standard output of zprobe, to a pipe. It must not end with a usage error.
     pub fn print(&self, args: &[&str]) -> String {
         let Output { stdout, stderr, status } =
             clean("zprobe").args(args).current_dir(self.dir.path()).output().unwrap();

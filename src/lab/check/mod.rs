@@ -58,7 +58,7 @@ impl Check<'_> {
         let mut cases = run::all(tasks, &absent, &self, &out)?;
         let notices = self.accepted.finish(&mut cases, self.is_whole)?;
         if cases.iter().any(|case| case.run_dir.is_some()) {
-            say_recorded(out);
+            say_recorded(&out);
             claim.keep();
         }
         let unchecked = self.unchecked(&cases);

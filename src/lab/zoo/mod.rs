@@ -29,7 +29,7 @@ pub fn outcomes(
     Claim::new(&out)?.keep();
     let environments = environments::provide(&Cache::locate()?, cases);
     let outcomes = runs.all(cases, &environments, &out, read)?;
-    say_recorded(out);
+    say_recorded(&out);
     Ok(outcomes)
 }
 
