@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use regex::Regex;
+
 use super::page::Installed;
 use super::place::Place;
 use super::{root, same};
@@ -31,13 +33,29 @@ fn path(name: &str) -> PathBuf {
     root().join("docs/issues").join(name).with_extension("md")
 }
 
+/// The text without the machine on which it was made: what it is, and what the engine's own script says of it.
+fn without_machine(text: &str) -> String {
+    let facts = [
+        (r"(?m)^ - (OS|GPU count and types|Python version): .*$", " - $1: …"),
+        (
+            r"(?s)(<summary>(?:ds_report|python -m torch\.utils\.collect_env)</summary>\n\n```text\n).*?(\n```)",
+            "$1…$2",
+        ),
+    ];
+    facts.iter().fold(text.to_owned(), |text, (pattern, words)| {
+        let pattern = Regex::new(pattern).unwrap();
+        assert!(pattern.is_match(&text), "{pattern} is not in\n{text}");
+        pattern.replace_all(&text, *words).into_owned()
+    })
+}
+
 /// Makes the run and its issue. The result says where the text is not what the file holds; or the file is corrected.
 fn difference(name: &str, package: &str, flags: &str) -> Option<String> {
     let mut place = Place::new();
     place.have(&[Installed { package: package.to_owned(), dir: ".venv".into() }]);
     let run = place.type_in(&format!("zprobe run {flags} --output-format concise"));
     assert_eq!(run.code, 1, "{name}: {}", run.text);
-    let printed = place.print(&["issue", "--print", "--python", ".venv"]);
+    let printed = without_machine(&place.print(&["issue", "--print", "--python", ".venv"]));
     if std::env::var_os("ZPROBE_BLESS").is_some() {
         fs::write(path(name), printed).unwrap();
         return None;

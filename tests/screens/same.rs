@@ -17,9 +17,6 @@ const VARIES: &[(&str, &str)] = &[
     (r"(?m)^ +\d+  (\S+\.\w+ |as a zip)", "SIZE $1"),
     (r"/[^\s:]*/(bin|shims)/python3?(\.\d+)?\b", "PYTHON"),
     (r"/[^\s:]*/zprobe/envs/[^\s:/]*", "ENVIRONMENT"),
-    // A machine, in the text of an issue, and what its engine's own script says of it.
-    (r"(?m)^ - (OS|GPU count and types|Python version): .*$", " - $1: MACHINE"),
-    (r"(?s)<summary>(ds_report|python -m torch\.utils\.collect_env)\b.*?</details>", "<summary>$1"),
     // The spaces that align such a number depend on its digits.
     (r" +(TIME)", " $1"),
 ];
