@@ -74,7 +74,7 @@ pub fn topics() -> Vec<Topic> {
     let exits = Exit::ALL.iter().zip(EXIT_CODES).map(|(exit, words)| Topic {
         name: exit.code().to_string(),
         about: words.to_owned(),
-        text: format!("Exit code {}\n\n{words}", exit.code()),
+        text: format!("Exit code {}: {words}.", exit.code()),
     });
     let verdicts = Verdict::ALL.iter().map(|verdict| {
         let code = Exit::from(*verdict).code();

@@ -65,6 +65,11 @@ pub fn by_rank(texts: impl IntoIterator<Item = (usize, String)>) -> Vec<String> 
     lines.into_iter().map(|(text, ranks)| format!("{}: {text}", counted("rank", &ranks))).collect()
 }
 
+/// Name of a gradient of an earlier step by its microbatch: `−1·m0` is the first microbatch of the step before.
+pub fn earlier_gradient(steps_back: usize, microbatch: usize) -> String {
+    format!("−{steps_back}·m{microbatch}")
+}
+
 /// A count with its noun: `1 step`, or `3 steps`.
 pub fn amount(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {}", plural(noun)) }

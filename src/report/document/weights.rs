@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::headline::steps_taken;
 use super::{Block, Cell, Fact, Matrix, Section, Table, Topic};
-use crate::report::words::{by_rank, counted, matrix_text, weight_text};
+use crate::report::words::{by_rank, counted, earlier_gradient, matrix_text, weight_text};
 use crate::report::{Contribution, Report};
 use crate::trace::Point;
 
@@ -89,8 +89,17 @@ impl Group<'_> {
             let all = if all_used(entry) { "1" } else { "as planned" };
             notes.push(format!("every weight is {all}"));
         } else {
-            if entry.leftover.iter().flatten().any(|weight| *weight != 0.0) {
-                notes.push(format!("and of earlier steps {}", matrix_text(&entry.leftover)));
+            match earlier_steps(entry) > 0 {
+                true if entry.possible.is_empty() => {
+                    let first = earlier_gradient(1, 0);
+                    notes.push(format!(
+                        "{first} is microbatch 0 of the step before, whose weight should be 0"
+                    ));
+                }
+                true => {
+                    notes.push(format!("and of earlier steps {}", matrix_text(&entry.leftover)));
+                }
+                false => {}
             }
             if !entry.possible.is_empty() {
                 let count = entry.possible.len();
@@ -155,12 +164,30 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     groups
 }
 
+/// Number of earlier steps, from the first one of which something is left.
+fn earlier_steps(entry: &Contribution) -> usize {
+    let microbatches = entry.weights.first().map_or(1, Vec::len).max(1);
+    let steps = entry.leftover.iter().filter_map(|row| {
+        let first = row.iter().position(|weight| *weight != 0.0)?;
+        Some((row.len() - first).div_ceil(microbatches))
+    });
+    steps.max().unwrap_or(0)
+}
+
+/// The weights of the step's own gradients, and before them those of earlier steps, if something is left of these.
 fn table(entry: &Contribution) -> Table {
     let columns = entry.weights.first().map_or(0, Vec::len);
-    let heads = (0..columns).map(|m| format!("m{m}"));
+    let earlier = earlier_steps(entry);
+    let heads = (1..=earlier)
+        .rev()
+        .flat_map(|back| (0..columns).map(move |microbatch| earlier_gradient(back, microbatch)));
+    let heads = heads.chain((0..columns).map(|m| format!("m{m}")));
     let mut table = Table::new(1, [String::new()].into_iter().chain(heads));
     for (rank, (row, expected)) in entry.weights.iter().zip(&entry.expected).enumerate() {
-        let cells = row.iter().zip(expected).map(|(weight, expected)| Cell {
+        let left = entry.leftover.get(rank).map_or(&[][..], Vec::as_slice);
+        let left = &left[left.len() - (earlier * columns).min(left.len())..];
+        let all = left.iter().map(|weight| (weight, &0.0)).chain(row.iter().zip(expected));
+        let cells = all.map(|(weight, expected)| Cell {
             text: weight_text(*weight),
             is_wrong: (weight - expected).abs() > entry.tolerance,
         });

@@ -80,7 +80,9 @@ impl Page {
                 more => format!("; {}: zprobe show -v", amount(more, "more table")),
             };
             let place = format!("{}{others}", matrix.place);
-            self.wrapped(&" ".repeat(MARGIN), &" ".repeat(MARGIN), &place, DIM);
+            let margin = " ".repeat(MARGIN);
+            self.wrapped(&margin, &margin, &place, DIM);
+            matrix.notes.iter().for_each(|note| self.wrapped(&margin, &margin, note, DIM));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::form::{Form, Line, Who};
 use super::labels::runs;
-use crate::report::words::weight_text;
+use crate::report::words::{earlier_gradient, weight_text};
 
 /// Most microbatches that have a column each; of more, those that are alike are drawn in groups.
 const COLUMNS_SHOWN: usize = 16;
@@ -38,7 +38,7 @@ impl Picture {
             // Each earlier step has as many columns as this one has microbatches.
             let place = |at: usize| {
                 let back = (earlier - at - 1) / microbatches.max(1) + 1;
-                format!("−{back}·m{}", at % microbatches.max(1))
+                earlier_gradient(back, at % microbatches.max(1))
             };
             columns.push(Column {
                 label: range(&group, place),
