@@ -105,7 +105,6 @@ fn no_colour_is_one_that_light_or_dark_terminals_hide() {
     }
 }
 
-/// A line of a log without the seconds at its end.
 #[test]
 fn links_are_for_terminals_that_open_them() {
     let explain = ["explain", "boundary-leak"].map(str::to_owned);
@@ -114,7 +113,8 @@ fn links_are_for_terminals_that_open_them() {
     assert!(shown(&[("FORCE_HYPERLINK", "1")]).contains(link));
     assert!(!shown(&[("FORCE_HYPERLINK", "0")]).contains("\x1b]8"));
     assert!(!shown(&[("FORCE_HYPERLINK", "1"), ("NO_COLOR", "1")]).contains('\x1b'));
-    assert!(!piped(&explain, &[("FORCE_HYPERLINK", "1")]).0.contains('\x1b'));
+    let forced = [("FORCE_HYPERLINK", "1"), ("CLICOLOR_FORCE", "1")];
+    assert!(!piped(&explain, &forced).0.contains("\x1b]8"));
 
     let dir = TempDir::with_prefix("a b").unwrap();
     let text = on_terminal(&run(dir.path()), 80, &[("FORCE_HYPERLINK", "1")]);
@@ -127,6 +127,7 @@ fn links_are_for_terminals_that_open_them() {
     );
 }
 
+/// A line of a log without the seconds at its end.
 fn without_seconds(line: &str) -> &str {
     let (words, seconds) = line.rsplit_once(" (").unwrap_or((line, ""));
     match seconds.strip_suffix(" s)").is_some_and(|it| it.parse::<f64>().is_ok()) {

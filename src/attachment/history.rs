@@ -33,6 +33,26 @@ pub struct Bisection {
     /// Releases that were tried, in their order.
     #[serde(default)]
     pub trials: Vec<Trial>,
+    /// The search over commits, if there was one.
+    #[serde(default)]
+    pub commits: Option<Commits>,
+}
+
+/// The answer of a search over commits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commits {
+    /// Commits among which the first one is.
+    pub first: Vec<Commit>,
+}
+
+/// A commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// Its name, in full.
+    pub id: String,
+    /// The first line of its message.
+    #[serde(default)]
+    pub title: String,
 }
 
 /// A release that was tried.
@@ -52,7 +72,7 @@ impl Bisection {
     /// # Errors
     /// The reason, in words.
     pub fn check(&self, report: &Report) -> Result<(), String> {
-        if self.first.is_empty() {
+        if self.first.is_empty() && self.commits().is_empty() {
             return Err("the search was interrupted and has no answer; run it again".to_owned());
         }
         let main = report.findings.first().map_or_else(|| "nothing".to_owned(), |it| it.title());
@@ -66,6 +86,11 @@ impl Bisection {
             ));
         }
         Ok(())
+    }
+
+    /// Commits among which the first one is; none if no commits were searched.
+    fn commits(&self) -> &[Commit] {
+        self.commits.as_ref().map_or(&[], |commits| &commits.first)
     }
 
     /// The last release before the first one, if it was tried.
@@ -83,6 +108,7 @@ impl Bisection {
             true => ("first release without it", "last bad"),
         };
         let releases = match &self.first[..] {
+            [] => String::new(),
             [one] => format!("{first} of {}: {one}", self.package),
             several => format!(
                 "{first} of {}: one of {}, of which some could not be tested",
@@ -91,15 +117,33 @@ impl Bisection {
             ),
         };
         let before = self.before().map(|release| format!("; {before}: {release}"));
+        let commit = match self.commits() {
+            [] => String::new(),
+            [one] => format!("{} ({})", one.id, one.title),
+            several => {
+                let ids: Vec<&str> = several.iter().map(|commit| commit.id.as_str()).collect();
+                format!("one of {}, of which some could not be tested", ids.join(", "))
+            }
+        };
+        let commits = match (releases.as_str(), commit.as_str()) {
+            (_, "") => String::new(),
+            ("", commit) => {
+                format!("{} of {}: {commit}", first.replace("release", "commit"), self.package)
+            }
+            (_, commit) => format!("; {}: {commit}", first.replace("release", "commit")),
+        };
         let beside = match self.beside.as_str() {
             "" => String::new(),
             beside => format!(" (beside {beside})"),
         };
-        format!("{releases}{}{beside}", before.unwrap_or_default())
+        format!("{releases}{}{commits}{beside}", before.unwrap_or_default())
     }
 
     /// The releases that were tried, as a table in Markdown.
     fn table(&self) -> String {
+        if self.trials.is_empty() {
+            return String::new();
+        }
         let mut text = format!("\n| {} | | |\n|---|---|---|\n", cell(&self.package));
         for trial in &self.trials {
             let word = match trial.shows {
@@ -136,9 +180,7 @@ impl History {
             (None, None, Some(bug)) => {
                 (cell(&format!("{}; {}", bug.affected, bug.fix())), String::new())
             }
-            (None, None, None) => {
-                ("it was not looked for in which release this began".to_owned(), String::new())
-            }
+            (None, None, None) => ("the first bad release is not known".to_owned(), String::new()),
         }
     }
 
@@ -172,6 +214,7 @@ mod tests {
                 trial("0.18.4", None),
                 trial("0.18.5", Some(true)),
             ],
+            commits: None,
         }
     }
 
@@ -189,6 +232,22 @@ mod tests {
         let fixed = Bisection { fixed: true, ..answer() };
         let history = History { bisection: Some(fixed), since: None };
         assert_eq!(history.since(), None, "it is the first release without the bug");
+    }
+
+    #[test]
+    fn an_answer_over_commits_names_the_first_bad_one() {
+        let commit = Commit { id: "1393f75dca".to_owned(), title: "Fold it (#7788)".to_owned() };
+        let commits = Some(Commits { first: vec![commit] });
+        let said = Bisection { commits: commits.clone(), ..answer() }.sentence();
+        assert!(
+            said.contains("0.18.3; first bad commit: 1393f75dca (Fold it (#7788)) (beside"),
+            "{said}"
+        );
+        let alone = Bisection { first: Vec::new(), trials: Vec::new(), commits, ..answer() };
+        assert!(alone.sentence().starts_with("first bad commit of deepspeed: 1393f75dca"));
+        let history = History { bisection: Some(alone), since: None };
+        let blank = report(SpecRequest::default().resolve().unwrap());
+        assert_eq!((history.told(&blank).1, history.since()), (String::new(), None));
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub struct Args {
         long,
         value_name = "FORMAT",
         default_value = "full",
-        env = "ZPROBE_OUTPUT_FORMAT",
         value_parser = Form::among(&[Form::Full, Form::Json])
     )]
     output_format: Form,

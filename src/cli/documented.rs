@@ -26,7 +26,7 @@ struct Documented {
 /// All commands of all pages that begin with `zprobe`.
 fn all() -> Vec<Documented> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let patterns = ["*.md", "docs/**/*.md", "examples/**/*.md"];
+    let patterns = ["*.md", "docs/**/*.md", "examples/**/*.md", "integrations/*/*.md"];
     let pages = patterns.iter().flat_map(|pattern| {
         glob::glob(&root.join(pattern).display().to_string()).unwrap().map(Result::unwrap)
     });

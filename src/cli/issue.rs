@@ -20,6 +20,7 @@ use zprobe::lab::recorded::diagnosis;
 use zprobe::lab::store::newest;
 use zprobe::redact::Private;
 use zprobe::report::{Exit, Report, pointless};
+use zprobe::spec::Device;
 use zprobe::spec::settings::size;
 use zprobe::trace::trace_dirs;
 
@@ -126,6 +127,23 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
+    /// The flags that were given and decide what the text says, as they would be typed.
+    fn that_say_something(&self) -> String {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|it| it.display().to_string());
+        let values = [
+            ("--python", path(&self.python)),
+            ("--for", self.project.map(|it| it.to_string())),
+            ("--bisection", path(&self.bisection)),
+            ("--since", self.since.as_ref().map(Version::to_string)),
+        ];
+        let given = values.into_iter().filter_map(|(flag, value)| {
+            let value = value?;
+            Some(format!(" {flag} {}", shlex::try_quote(&value).unwrap_or_default()))
+        });
+        let force = self.force.then(|| " --force".to_owned());
+        given.chain(force).collect()
+    }
+
     /// The releases that have the bug, as far as the flags say.
     fn history(&self, report: &Report) -> Result<History> {
         let read = |path: &PathBuf| {
@@ -163,30 +181,33 @@ fn next(
     let quoted = |text: &str| shlex::try_quote(text).unwrap_or_default().into_owned();
     let (run, zip) = (quoted(&run_dir.display().to_string()), quoted(&out.display().to_string()));
     let mut steps = Vec::new();
-    if let (true, Some(package)) = (history.is_unknown(report), package(report)) {
+    let can_search = history.is_unknown(report) && report.run.spec.device != Device::Cuda;
+    if let (true, Some(package)) = (can_search, package(report)) {
         steps.push(format!(
             "find the first bad release: zprobe bisect {run} --package {package} --good VERSION \
              --output-format json > bisection.json, then add --bisection bisection.json"
         ));
     }
     if attachment.has_script {
+        let python = args.python.as_deref().map(inside);
+        let python =
+            python.map_or_else(|| "python".to_owned(), |it| quoted(&it.display().to_string()));
         steps.push(format!(
-            "see that the script shows it: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && python {SCRIPT_FILE}"
+            "see that the script shows it: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && {python} {SCRIPT_FILE}"
         ));
     }
     match attachment.project.tracker() {
         Some(Tracker { repository, page, body, wants }) => {
-            let python = args.python.as_ref().map(|it| quoted(&it.display().to_string()));
-            if python.is_none() {
+            if args.python.is_none() {
                 steps.push(format!("add --python VENV, and the text has what the template asks for: {wants}"));
             }
-            let python = python.map(|it| format!(" --python {it}")).unwrap_or_default();
             steps.push(format!(
                 "read report.md, then open {page} with the title above, {body}, and the zip as an attachment"
             ));
             steps.push(format!(
-                "or without the zip: zprobe issue {run}{python} --print | gh issue create --repo {repository} --title {} \
-                 --body-file -",
+                "or without the zip: zprobe issue {run}{} --print > issue.md && gh issue create --repo \
+                 {repository} --title {} --body-file issue.md",
+                args.that_say_something(),
                 quoted(&attachment.title)
             ));
         }

@@ -1,6 +1,7 @@
 //! Links for terminals that open them (OSC 8): addresses of the web, and directories of this machine.
 
 use std::borrow::Cow;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -18,7 +19,7 @@ static ADDRESS: LazyLock<Regex> = LazyLock::new(|| {
 
 /// The text with each address as a link to itself, if `stream` is a terminal that shows links.
 pub fn addresses(text: &str, stream: Stream) -> Cow<'_, str> {
-    if supports_hyperlinks::on(stream) { linked(text) } else { Cow::Borrowed(text) }
+    if shows_links(stream) { linked(text) } else { Cow::Borrowed(text) }
 }
 
 /// The directory's path as a link to it, if `stream` is a terminal that shows links.
@@ -26,12 +27,21 @@ pub fn directory(dir: &Path, stream: Stream) -> String {
     let shown = dir.display().to_string();
     let shown = visible::terminal(&visible::text(&shown)).into_owned();
     match std::path::absolute(dir) {
-        Ok(dir) if supports_hyperlinks::on(stream) => {
+        Ok(dir) if shows_links(stream) => {
             let link = Hyperlink::with_path(&dir);
             format!("{link}{shown}{link:#}")
         }
         _ => shown,
     }
+}
+
+/// True for a terminal that shows links. `FORCE_HYPERLINK` is about terminals, and not about a program that reads.
+fn shows_links(stream: Stream) -> bool {
+    let is_terminal = match stream {
+        Stream::Stdout => io::stdout().is_terminal(),
+        Stream::Stderr => io::stderr().is_terminal(),
+    };
+    is_terminal && supports_hyperlinks::supports_hyperlinks()
 }
 
 fn linked(text: &str) -> Cow<'_, str> {

@@ -4,9 +4,9 @@ use std::env;
 use std::path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::workspace;
+use crate::{command, workspace};
 
 /// A cargo command at the root of the repository; its arguments, none with a space, are one line.
 pub fn cargo(line: &str) -> Result<Command> {
@@ -22,13 +22,7 @@ pub fn cargo(line: &str) -> Result<Command> {
 
 /// Runs a cargo command to its end, after showing it.
 pub fn run(mut command: Command) -> Result<()> {
-    let line = line(&command);
-    eprintln!("$ {line}");
-    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
-    if !status.success() {
-        bail!("`{line}` failed ({status}); see the messages above");
-    }
-    Ok(())
+    command::run_as("cargo", &mut command)
 }
 
 /// Returns true if cargo-nextest is installed.
@@ -36,12 +30,6 @@ pub fn has_nextest() -> bool {
     cargo("nextest --version")
         .and_then(|mut command| Ok(command.output()?))
         .is_ok_and(|output| output.status.success())
-}
-
-/// The command as a person would type it.
-fn line(command: &Command) -> String {
-    let args = command.get_args().map(|arg| arg.to_string_lossy());
-    [String::from("cargo")].into_iter().chain(args.map(Into::into)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::command::run;
 use crate::host::Host;
 use crate::planted_commits::Repository;
 use crate::{tools, workspace};
@@ -145,11 +146,4 @@ impl Environments {
     pub fn path(&self) -> &OsStr {
         &self.path
     }
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let line = format!("{command:?}");
-    let status = command.status().with_context(|| format!("cannot start {line}"))?;
-    ensure!(status.success(), "{line} failed ({status}); see the messages above");
-    Ok(())
 }

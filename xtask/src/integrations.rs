@@ -10,14 +10,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::command::run;
 use crate::engines::{self, Environments};
 use crate::workspace;
 
 /// The packages that the tests need beside them, with their hashes.
 const REQUIREMENTS: &str = "tests/ci/requirements.txt";
 
-/// The plugin for pytest.
-const PLUGIN: &str = "integrations/pytest-zprobe";
+/// Directory of the plugin for pytest.
+pub const PLUGIN: &str = "integrations/pytest-zprobe";
 
 /// Tools that the tests need, installed beside the engines and not among them.
 struct Tools<'a> {
@@ -85,13 +86,4 @@ impl Tools<'_> {
         env::join_paths(places.chain(env::split_paths(self.environments.path())))
             .context("PATH cannot be extended")
     }
-}
-
-/// Runs a command to its end, after showing it.
-fn run(command: &mut Command) -> Result<()> {
-    let line = format!("{command:?}");
-    eprintln!("$ {line}");
-    let status = command.status().with_context(|| format!("cannot start {line}"))?;
-    ensure!(status.success(), "{line} failed ({status}); see the messages above");
-    Ok(())
 }

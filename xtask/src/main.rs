@@ -6,6 +6,7 @@ mod browser;
 mod cargo;
 mod chaos;
 mod cli;
+mod command;
 mod dependencies;
 mod dist;
 mod engines;

@@ -45,18 +45,25 @@ pub struct Own {
     pub engine: Engine,
     /// Path of the file.
     pub file: String,
+    /// Path of the probe that runs the configuration.
+    pub probe: String,
 }
 
 impl Own {
-    /// Path of the probe that runs the configuration.
-    fn probe(&self) -> String {
-        let stem = self.file.strip_suffix(".json").unwrap_or(&self.file);
+    /// A configuration for an engine, with a probe that none of the `others` has.
+    pub fn new(engine: Engine, file: String, others: &[Self]) -> Self {
+        let stem = file.strip_suffix(".json").unwrap_or(&file);
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
-        format!("probes/{}.toml", stem.chars().map(plain).collect::<String>())
+        let stem: String = stem.chars().map(plain).collect();
+        let numbered = (2..).map(|number| format!("probes/{stem}-{number}.toml"));
+        let mut names = std::iter::once(format!("probes/{stem}.toml")).chain(numbered);
+        let is_free = |name: &String| others.iter().all(|other| other.probe != *name);
+        let probe = names.find(is_free).unwrap_or_else(|| unreachable!("numbers do not end"));
+        Self { engine, file, probe }
     }
 
     fn text(&self) -> String {
-        let Self { engine, file } = self;
+        let Self { engine, file, .. } = self;
         format!(
             "description = {}\nengines = [\"{engine}\"]\n\n[run]\ndeepspeed-config = {}\n",
             quoted(&format!("Our {file}")),
@@ -72,7 +79,7 @@ impl Gate {
     /// Never for the recipe of a release.
     pub fn files(&self) -> Result<Vec<(String, String)>> {
         let mut files = vec![(config::FILE.to_owned(), self.configuration())];
-        files.extend(self.configurations.iter().map(|own| (own.probe(), own.text())));
+        files.extend(self.configurations.iter().map(|own| (own.probe.clone(), own.text())));
         files.push((WORKFLOW.to_owned(), self.workflow()?));
         Ok(files)
     }
@@ -86,7 +93,7 @@ impl Gate {
             own => format!(
                 "# Without this key: the standard suite.\n\
                  probes = {}\n",
-                list(own.iter().map(Own::probe))
+                list(own.iter().map(|own| own.probe.clone()))
             ),
         };
         let python = match &self.python {
@@ -114,7 +121,10 @@ impl Gate {
             true => format!("'{REQUIREMENTS}', '{WORKFLOW}'"),
             false => format!("'{WORKFLOW}'"),
         };
-        let text = TEMPLATE.replace("PYTHON_VERSION", &version).replace("CACHED", &cached);
+        let text = TEMPLATE
+            .replace("ZPROBE_VERSION", env!("CARGO_PKG_VERSION"))
+            .replace("PYTHON_VERSION", &version)
+            .replace("CACHED", &cached);
         Ok(text.replace("INSTALL", &self.install()?.join("\n            ")))
     }
 
@@ -190,6 +200,18 @@ mod tests {
             std::fs::write(path, &sample).unwrap();
         }
         assert_eq!(std::fs::read_to_string(path).unwrap(), sample, "{path} is out of date");
+    }
+
+    #[test]
+    fn files_with_similar_names_have_probes_of_their_own() {
+        let mut own: Vec<Own> = Vec::new();
+        for file in ["conf/a.json", "conf-a.json", "conf a.json", "b.json"] {
+            own.push(Own::new(Engine::DeepSpeed, file.to_owned(), &own));
+        }
+        let probes: Vec<&str> = own.iter().map(|own| own.probe.as_str()).collect();
+        let expected =
+            ["probes/conf-a.toml", "probes/conf-a-2.toml", "probes/conf-a-3.toml", "probes/b.toml"];
+        assert_eq!(probes, expected);
     }
 
     #[test]

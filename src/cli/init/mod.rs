@@ -16,6 +16,7 @@ use zprobe::engines::TORCH;
 use zprobe::environment::Packages;
 use zprobe::lab::limits::{Limits, examine};
 use zprobe::report::Exit;
+use zprobe::report::words::amount;
 use zprobe::spec::{DeepSpeedFile, Engine};
 
 use super::{config, interpreter, run};
@@ -46,10 +47,13 @@ pub struct Args {
 
 pub fn main(args: &Args) -> Result<Exit> {
     refuse_place()?;
+    if args.pre_commit && !args.dry_run {
+        refuse_hook()?;
+    }
     let is_careful = !args.force && !args.dry_run;
     if is_careful {
         // Before the interpreter is asked, which takes a while.
-        refuse_replaced(files::ALWAYS.into_iter().chain(args.pre_commit.then_some(files::HOOK)))?;
+        refuse_replaced(files::ALWAYS)?;
     }
     let chosen = args.python.choose();
     let (machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
@@ -94,7 +98,11 @@ pub fn main(args: &Args) -> Result<Exit> {
         write(path, text, args.force)?;
     }
     let outside = args.python.named().filter(|_| gate.python.is_none());
-    let python = outside.map(|path| format!(" --python {}", path.display())).unwrap_or_default();
+    let path = outside.map(|path| path.display().to_string()).unwrap_or_default();
+    let python = match path.as_str() {
+        "" => String::new(),
+        path => format!(" --python {}", shlex::try_quote(path)?),
+    };
     say(format_args!("next: zprobe check{python}"));
     Ok(Exit::Clean)
 }
@@ -157,7 +165,17 @@ fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> R
     };
     let limits = Limits::knowing(path, Some(python.clone()));
     let mut own = Vec::new();
-    for file in search::deepspeed_files(Path::new("."))? {
+    let found = search::deepspeed_files(Path::new("."))?;
+    if found.more > 0 {
+        let files = amount(found.more, "more DeepSpeed file");
+        say(format_args!("left out: {files}; write probes for them, as for those that were found"));
+    }
+    if found.is_cut {
+        say(
+            "left out: files behind the first 20,000 of this directory, in the order of their names",
+        );
+    }
+    for file in found.files {
         let arguments = ["--engine", engine.name(), "--deepspeed-config", &file].map(str::to_owned);
         let refusal = match run::spec(&arguments) {
             Ok(spec) => limits.refusal(&spec, path).map(|reason| format!("{file}: {reason}")),
@@ -166,7 +184,7 @@ fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> R
         match refusal {
             None => {
                 say(format_args!("found: {file}"));
-                own.push(Own { engine, file });
+                own.push(Own::new(engine, file, &own));
             }
             Some(reason) => say(format_args!("left out: {reason}")),
         }
@@ -179,6 +197,16 @@ fn inside(path: &Path) -> Option<String> {
     let dir = std::env::current_dir().ok()?;
     let path = std::path::absolute(path).ok()?;
     Some(path.strip_prefix(dir).ok()?.to_str()?.to_owned())
+}
+
+/// Refuses to replace the hooks that the project has, even with `--force`: most are not zprobe's.
+fn refuse_hook() -> Result<()> {
+    let (path, text) = files::pre_commit();
+    ensure!(
+        !Path::new(&path).exists(),
+        "{path} is there already, and is not replaced; add this to it, and leave out --pre-commit:\n\n{text}"
+    );
+    Ok(())
 }
 
 /// Refuses to replace one of these files, or a section for zprobe in a file that others share.

@@ -21,9 +21,19 @@ const FILES: usize = 8;
 /// The section that makes a JSON file one of DeepSpeed's.
 const SECTION: &str = "\"zero_optimization\"";
 
-/// Paths of the DeepSpeed files below `root`, from there, in the order of their names. Hidden directories,
-/// environments, build outputs and symbolic links are left out.
-pub fn deepspeed_files(root: &Path) -> Result<Vec<String>> {
+/// DeepSpeed files below a directory.
+pub struct Found {
+    /// Paths from the directory, in the order of their names.
+    pub files: Vec<String>,
+    /// Number of files that were found beyond these.
+    pub more: usize,
+    /// True if not all entries were looked at.
+    pub is_cut: bool,
+}
+
+/// The DeepSpeed files below `root`. Hidden directories, environments, build outputs and symbolic links are left
+/// out.
+pub fn deepspeed_files(root: &Path) -> Result<Found> {
     let (mut found, mut left) = (Vec::new(), ENTRIES);
     look(root, DEPTH, &mut left, &mut found)?;
     let mut names: Vec<String> = found
@@ -31,8 +41,9 @@ pub fn deepspeed_files(root: &Path) -> Result<Vec<String>> {
         .filter_map(|path| path.strip_prefix(root).ok()?.to_str().map(str::to_owned))
         .collect();
     names.sort();
+    let more = names.len().saturating_sub(FILES);
     names.truncate(FILES);
-    Ok(names)
+    Ok(Found { files: names, more, is_cut: left == 0 })
 }
 
 fn look(dir: &Path, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) -> Result<()> {
@@ -97,6 +108,13 @@ mod tests {
         std::os::unix::fs::symlink(place.path().join("ds.json"), place.path().join("link.json"))
             .unwrap();
         let found = deepspeed_files(place.path()).unwrap();
-        assert_eq!(found, ["a/b/c/d/deep.json", "conf/a.json", "conf/b.json", "ds.json"]);
+        let expected = ["a/b/c/d/deep.json", "conf/a.json", "conf/b.json", "ds.json"];
+        assert_eq!(found.files, expected);
+        assert!(found.more == 0 && !found.is_cut);
+        for number in 0..FILES {
+            write(&format!("conf/c{number}.json"), file);
+        }
+        let found = deepspeed_files(place.path()).unwrap();
+        assert_eq!((found.files.len(), found.more), (FILES, expected.len()));
     }
 }

@@ -10,9 +10,9 @@ use crate::spec::{Dataflow, Offload, Point, RunSpec};
 
 /// Advice where its program is not installed.
 pub const INSTALL: &str = concat!(
-    "install it beside torch 2.11 with `pip install zprobe-native==",
+    "install the wheel zprobe-native ",
     env!("CARGO_PKG_VERSION"),
-    "`, or build zprobe from source with `cargo xtask build`"
+    " beside torch 2.11 (docs/install.md), or build zprobe from source with `cargo xtask build`"
 );
 
 pub(super) static ROOM: Room = Room {

@@ -165,9 +165,16 @@ impl Walk<'_> {
             let verdict = self.judged(judge, commit, trial, Some(left));
             Ok(Some(judge.mark(verdict.shows)))
         });
-        fs::write(self.trials.out.join(LOG), clone.log()? + "\n")
-            .with_context(|| format!("cannot write {LOG}"))?;
-        match found? {
+        let found = match (found, clone.log()) {
+            // A search that did not begin has no log, and the reason says more than that.
+            (Err(error), Err(_)) => return Err(error),
+            (found, log) => {
+                fs::write(self.trials.out.join(LOG), log? + "\n")
+                    .with_context(|| format!("cannot write {LOG}"))?;
+                found?
+            }
+        };
+        match found {
             Found::First(first) => Ok(first),
             Found::Ended => Ok(Vec::new()),
         }

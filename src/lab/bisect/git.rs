@@ -337,8 +337,9 @@ fn git(dir: &Path) -> Command {
     command
         .arg("-C")
         .arg(dir)
-        // The user's hooks, and advice for her, are about her own work.
+        // The user's hooks, advice for her, and what she wants to see of commits, are about her own work.
         .args(["-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false"])
+        .args(["-c", "log.showSignature=false"])
         .env("LC_ALL", "C")
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_LFS_SKIP_SMUDGE", "1")

@@ -130,7 +130,13 @@ pub fn first(question: &Question) -> Result<Answer> {
     }
     let commits = match (&repository, ends, &question.git) {
         (Some(repository), Some(ends), Some(Source { first_parent, .. })) => {
-            Some(commits::search(&trials, &mut judge, repository, &ends, *first_parent)?)
+            match commits::search(&trials, &mut judge, repository, &ends, *first_parent) {
+                Err(error) if releases.is_some() => {
+                    no_commits = Some(format!("{error:#}"));
+                    None
+                }
+                found => Some(found?),
+            }
         }
         _ => None,
     };

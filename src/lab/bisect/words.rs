@@ -116,8 +116,8 @@ fn headline(answer: &Answer) -> String {
         [] => format!("interrupted before the first release {what} {finding} was known"),
         [only] => format!("{package} {only} is the first release {what} {finding}"),
         [others @ .., last] => format!(
-            "the first release {what} {finding} is one among {package} {} and {last}; the others could not \
-             be tested",
+            "the first release {what} {finding} is one of {package} {} and {last}, only one of which \
+             could be tested",
             others.join(", ")
         ),
     }
@@ -142,7 +142,7 @@ fn commit_headline(answer: &Answer, commits: &Commits) -> String {
         ),
         all => {
             let mut text = format!(
-                "the first commit{of} {what} {finding} is one of these {}; those but one could not be tested\n",
+                "the first commit{of} {what} {finding} is one of these {}, only one of which could be tested\n",
                 all.len()
             );
             for commit in all {

@@ -116,7 +116,10 @@ impl Runs {
                 let is_stopped = queue.is_interrupted(worker.was_stopped());
                 let outcome = outcome.or_else(|error| match is_stopped {
                     true => Err(NotStarted::Interrupted),
-                    false => Ok(Outcome::without_run(error)),
+                    false => Ok(Outcome {
+                        dir: Some(place(case, out)).filter(|dir| dir.exists()),
+                        ..Outcome::without_run(error)
+                    }),
                 })?;
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
                 if outcome.verdict() == Verdict::Findings {
@@ -159,6 +162,11 @@ fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
     })
 }
 
+/// Directory of the run of a case.
+fn place(case: &Case<'_>, out: &Path) -> PathBuf {
+    out.join(&case.row.name).join(case.file_name())
+}
+
 /// Runs a case.
 ///
 /// # Errors
@@ -180,7 +188,7 @@ fn run(
         }
     };
     let did_not_run = |error: anyhow::Error| format!("did not run: {error:#}");
-    let dir = out.join(&case.row.name).join(case.file_name());
+    let dir = place(case, out);
     let report = if let (Some(script), Some(python)) = (&case.row.script, python) {
         of_script(script, python, &dir)
     } else {

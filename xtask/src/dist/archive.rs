@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,8 +11,9 @@ use flate2::{Compression, GzBuilder};
 use tar::{Builder, Header};
 
 use super::VERSION;
-use super::workshop::{EPOCH, Workshop, run};
+use super::workshop::{EPOCH, Workshop};
 use super::zprobe::triple;
+use crate::command::run;
 use crate::workspace;
 
 /// Files of the repository that go with the program.
@@ -46,7 +48,9 @@ fn fill<W: Write>(archive: &mut Archive<W>, workshop: &Workshop, program: &Path)
         archive.file(name, &workspace::root().join(name), PLAIN)?;
     }
     for (shell, name) in COMPLETIONS {
-        let output = Command::new(program).args(["completions", shell]).output()?;
+        // A script names the program as it was called, and this one is not where users have theirs.
+        let mut command = Command::new(program);
+        let output = command.arg0("zprobe").args(["completions", shell]).output()?;
         ensure!(output.status.success(), "`zprobe completions {shell}` failed");
         archive.add(&format!("completions/{name}"), &output.stdout, PLAIN)?;
     }

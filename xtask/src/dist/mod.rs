@@ -11,14 +11,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::host::Host;
-use crate::workspace;
+use crate::{integrations, workspace};
 use workshop::Workshop;
 
 /// Release of everything that is built, which zprobe and this program share.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Directory of a Python package that is built with the others where it is there.
-const PLUGIN: &str = "integrations/pytest-zprobe";
 
 /// Builds everything, with `rank`, the native engine's program of the release build; returns the
 /// directory that holds it all.
@@ -26,10 +23,7 @@ pub fn build(host: &Host, rank: &Path) -> Result<PathBuf> {
     let workshop = Workshop::open(host)?;
     let program = zprobe::wheel(&workshop)?;
     native::wheel(&workshop, rank)?;
-    let plugin = workspace::root().join(PLUGIN);
-    if plugin.join("pyproject.toml").is_file() {
-        workshop.build_wheel(&plugin, &workshop.dist)?;
-    }
+    workshop.build_wheel(&workspace::root().join(integrations::PLUGIN), &workshop.dist)?;
     archive::pack(&workshop, &program)?;
     checksums::write(&workshop.dist)?;
     Ok(workshop.dist)

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::workshop::{Workshop, run};
+use super::workshop::Workshop;
+use crate::command::run;
 use crate::workspace;
 
 /// Source of the Python package, from the root of the repository.

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::command::run;
 use crate::host::Host;
 use crate::tools::{self, DIST, EVERYDAY};
 use crate::workspace;
@@ -62,14 +63,4 @@ impl Workshop {
         let mut uv = self.command("uv")?;
         run(uv.args(["build", "--quiet", "--wheel", "--out-dir"]).arg(to).arg(source))
     }
-}
-
-/// Runs a command to its end, after showing it.
-pub fn run(command: &mut Command) -> Result<()> {
-    let words = [command.get_program()].into_iter().chain(command.get_args());
-    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    eprintln!("$ {line}");
-    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
-    ensure!(status.success(), "`{line}` failed ({status}); see the messages above");
-    Ok(())
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::workshop::{Workshop, run};
+use super::workshop::Workshop;
+use crate::command::run;
 use crate::workspace;
 
 /// The oldest machines that the program is to run on: those that torch's own wheels run on.

@@ -15,7 +15,7 @@ import pytest
 from .report import Finding, Report
 
 #: Flags that the plugin itself gives, because it reads what comes of them.
-OWN = {"out", "output_format", "config", "no_config", "exit_zero", "minimise"}
+OWN = {"out", "output_format", "export_json", "config", "no_config", "exit_zero", "minimise"}
 
 #: The words with which zprobe begins the reason why this machine cannot make a run.
 CANNOT_RUN = "cannot run here: "
@@ -31,7 +31,7 @@ def find(named: str | None) -> Path:
     found = shutil.which(os.path.expanduser(place))
     if found is None:
         raise pytest.UsageError(
-            f"there is no program {place}: install zprobe (`pip install zprobe`), or name it with --zprobe-program"
+            f"there is no program {place}: install zprobe into this environment, or name it with --zprobe-program"
         )
     return Path(found)
 
@@ -70,10 +70,12 @@ class Zprobe:
 
     def _ask(self, verb: str, directory: Path, arguments: list[str]) -> Report:
         # A test says all that it wants: zprobe.toml is for the command line.
-        own = ["--no-config", f"--out={directory}", "--output-format=json"]
+        # The report is read from a file: what a script prints is on standard output, too.
+        answer = directory.with_name(f"{directory.name}.json")
+        own = ["--no-config", f"--out={directory}", "--output-format=concise", f"--export-json={answer}"]
         done = self._call([verb, *own, *arguments])
-        if done.stdout.strip():
-            return self._report(done, directory)
+        if answer.is_file():
+            return self._report(json.loads(answer.read_text(encoding="utf-8")), done.returncode, directory)
         if NO_ANSWER.search(done.stderr):
             screen = done.stderr.strip()
             return Report("inconclusive", (), done.returncode, {}, directory, screen)
@@ -82,8 +84,7 @@ class Zprobe:
             pytest.skip(f"zprobe: {error}")
         raise pytest.UsageError(f"zprobe {verb}: {error or f'ended with exit code {done.returncode} without a word'}")
 
-    def _report(self, done: "subprocess.CompletedProcess[str]", directory: Path) -> Report:
-        report: dict[str, Any] = json.loads(done.stdout)
+    def _report(self, report: dict[str, Any], code: int, directory: Path) -> Report:
         raw = report["findings"]
         limits = [finding["limit"] for finding in raw if finding.get("limit")]
         if raw and len(limits) == len(raw):
@@ -91,7 +92,7 @@ class Zprobe:
             pytest.skip(f"zprobe: {CANNOT_RUN}{limits[0]}")
         findings = tuple(Finding(it["code"], it["name"], it["message"], it["severity"], it) for it in raw)
         screen = self._call(["show", str(directory)]).stdout.strip()
-        return Report(report["verdict"], findings, done.returncode, report, directory, screen)
+        return Report(report["verdict"], findings, code, report, directory, screen)
 
     def _call(self, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
         environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "80"}
