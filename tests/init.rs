@@ -140,6 +140,18 @@ fn nothing_that_is_there_is_replaced_before_force_says_so() {
 }
 
 #[test]
+fn hooks_that_are_there_are_not_replaced_even_by_force() {
+    let project = Project::new(DEEPSPEED);
+    project.write(".pre-commit-config.yaml", "repos: []\n");
+    let refusal = project.refusal("init --python venv --pre-commit --force");
+    assert!(
+        refusal.contains("add this to it") && refusal.contains("id: zprobe-check"),
+        "{refusal}"
+    );
+    assert_eq!(project.files(), [".pre-commit-config.yaml"]);
+}
+
+#[test]
 fn settings_in_a_file_that_others_share_are_not_overruled_unseen() {
     let project = Project::new(DEEPSPEED);
     project.write("pyproject.toml", "[tool.zprobe.check]\nengine = ['ddp']\n");

@@ -14,11 +14,12 @@ use crate::launch::Stop;
 /// Most lines of a log about the jobs that are done, beside the first.
 const MILESTONES: usize = 10;
 
+/// Longest time from the signal that a process of a group gets first to the one that it gets last.
+const SIGNALS: Duration = Duration::from_secs(1);
+
 /// A queue of jobs. While it exists, the first signal of the user ends the queue, and not the process.
 pub struct Queue {
     stop: Stop,
-    /// True if a worker had the user's signal before this process saw it.
-    seen_by_a_worker: AtomicBool,
     line: Line,
     jobs: usize,
     started: AtomicUsize,
@@ -73,7 +74,6 @@ impl Queue {
     fn with(line: Line, jobs: usize) -> Result<Self> {
         Ok(Self {
             stop: Stop::listen().context("cannot listen to signals")?,
-            seen_by_a_worker: AtomicBool::new(false),
             line,
             jobs,
             started: AtomicUsize::new(0),
@@ -107,7 +107,7 @@ impl Queue {
 
     /// The reason why nothing more is started, if nothing is.
     pub fn over(&self) -> Option<NotStarted> {
-        if self.stop.is_wanted() || self.seen_by_a_worker.load(Ordering::Relaxed) {
+        if self.stop.is_wanted() {
             Some(NotStarted::Interrupted)
         } else if self.fail_fast && self.failed.load(Ordering::Relaxed) {
             Some(NotStarted::AfterFailure)
@@ -116,13 +116,16 @@ impl Queue {
         }
     }
 
-    /// True if the user has ended the queue: a job that came to nothing since then is no result. The queue
-    /// ends, too, if a job's worker was stopped: a signal to the whole group may reach the worker first.
+    /// True if the user has ended the queue, or the worker of a job: if the job came to nothing, that is no result.
     pub fn is_interrupted(&self, worker_was_stopped: bool) -> bool {
         if worker_was_stopped {
-            self.seen_by_a_worker.store(true, Ordering::Relaxed);
+            // A signal to the whole group may reach the worker first. No other job is started before it is here.
+            let end = Instant::now() + SIGNALS;
+            while !self.stop.is_wanted() && Instant::now() < end {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
-        self.over() == Some(NotStarted::Interrupted)
+        worker_was_stopped || self.over() == Some(NotStarted::Interrupted)
     }
 
     /// Takes note of a failure.

@@ -97,6 +97,13 @@ def test_the_users_own_script_is_asked_with_its_words_as_they_stand(root, progra
     assert result.used == []
 
 
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_the_exit_code_of_a_script_without_an_answer_is_no_verdict(code, root, program, workspace, tmp_path):
+    words = f"-- '{sys.executable}' -c 'raise SystemExit({code})'"
+    result = run(root, workspace, tmp_path, zprobe=str(program), command="exec", args=words, upload_artifact="false")
+    assert (result.code, result.outputs["verdict"]) == (code, "inconclusive"), result.log
+
+
 @pytest.mark.parametrize("name", ["command", "engine", "python", "args", "zprobe", "version", "artifact-name"])
 def test_no_input_is_run_as_a_command(name, root, program, workspace, tmp_path):
     evil = f"$(touch '{workspace}/evil'); touch evil; `touch evil`\n\"; touch evil #"

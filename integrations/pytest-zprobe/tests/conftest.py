@@ -29,6 +29,7 @@ for step in range(4):
             optimizer.zero_grad()
     optimizer.step()
     optimizer.zero_grad()
+    print("step", step)
 """
 
 

@@ -17,7 +17,7 @@ def test_keywords_are_long_flags():
     assert " ".join(words(flags)) == expected
 
 
-@pytest.mark.parametrize("name", ["out", "output-format", "no_config", "exit_zero"])
+@pytest.mark.parametrize("name", ["out", "output-format", "export_json", "no_config", "exit_zero"])
 def test_flags_that_the_plugin_reads_the_answer_by_are_not_for_tests(name):
     with pytest.raises(pytest.UsageError, match=name):
         words({name: "x"})
