@@ -152,6 +152,16 @@ fn hooks_that_are_there_are_not_replaced_even_by_force() {
 }
 
 #[test]
+fn hooks_may_come_after_the_gate() {
+    let project = Project::new(DEEPSPEED);
+    project.said("init --python venv");
+    project.write("zprobe.toml", "# mine\n");
+    project.said("init --python venv --pre-commit");
+    assert!(project.read(".pre-commit-config.yaml").contains("id: zprobe-check"));
+    assert_eq!(project.read("zprobe.toml"), "# mine\n");
+}
+
+#[test]
 fn settings_in_a_file_that_others_share_are_not_overruled_unseen() {
     let project = Project::new(DEEPSPEED);
     project.write("pyproject.toml", "[tool.zprobe.check]\nengine = ['ddp']\n");

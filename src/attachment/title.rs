@@ -29,6 +29,9 @@ const NOT_SAID: &[&str] = &[
 /// Most characters of the settings in a title.
 const MOST_SETTINGS: usize = 60;
 
+/// Most characters of a finding's message in a title.
+const MOST_CLAUSE: usize = 120;
+
 /// Most characters of a title; GitHub takes 256.
 const MOST: usize = 200;
 
@@ -114,10 +117,19 @@ fn in_words(range: &str) -> String {
     signs.iter().fold(range.to_owned(), |text, (sign, word)| text.replace(sign, word))
 }
 
-/// A message to the end of its first clause.
+/// A message to the end of its first clause that says more than which ranks it is about.
 fn first_clause(message: &str) -> String {
-    let end = [": ", "; ", ". "].iter().filter_map(|mark| message.find(mark)).min();
-    message[..end.unwrap_or(message.len())].to_owned()
+    let ends = [": ", "; ", ". "].iter().filter_map(|mark| message.find(mark));
+    let is_of_ranks = |word: &str| {
+        ["", "rank", "ranks", "and", "to"].contains(&word) || word.parse::<usize>().is_ok()
+    };
+    // `ranks 0 and 1: NotImplementedError` is about the error.
+    let end = ends.filter(|end| !message[..*end].split([' ', ',']).all(is_of_ranks)).min();
+    let clause = &message[..end.unwrap_or(message.len())];
+    match clause.char_indices().nth(MOST_CLAUSE) {
+        Some((end, _)) => format!("{}…", &clause[..end]),
+        None => clause.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +174,15 @@ mod tests {
 
     fn titled(report: &Report, project: Project, history: &History) -> String {
         title(&Visible::of(report).unwrap(), project, history)
+    }
+
+    #[test]
+    fn a_clause_says_more_than_which_ranks_it_is_about() {
+        let error = "ranks 0, 2 and 3: NotImplementedError: unsupported mix";
+        assert_eq!(first_clause(error), "ranks 0, 2 and 3: NotImplementedError");
+        let differ = "ranks 0 and 1 hold different bits; more";
+        assert_eq!(first_clause(differ), "ranks 0 and 1 hold different bits");
+        assert_eq!(first_clause(&"x".repeat(500)).chars().count(), MOST_CLAUSE + 1);
     }
 
     #[test]

@@ -95,6 +95,11 @@ pub fn main(args: &Args) -> Result<Exit> {
             _ => Exit::Inconclusive,
         });
     }
+    if over.outcome.is_none() && args.observe.is_none() {
+        say(
+            "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
+        );
+    }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
     say_recorded(&run_dir);
     let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;

@@ -41,7 +41,10 @@ pub fn main(args: &Args) -> Result<Exit> {
         let nearest = nearest(name, topics.iter().map(|topic| topic.name.as_str()));
         let hint = match nearest {
             Some(name) => format!("did you mean {name}?"),
-            None => "`zprobe list` lists them".to_owned(),
+            None => {
+                "`zprobe list rules` lists the rules, `zprobe list zoo` the known bugs, and so on"
+                    .to_owned()
+            }
         };
         bail!(
             "{}: no rule, known bug, shape, fault, engine, setting, verdict or exit code has this name; {hint}",

@@ -104,7 +104,7 @@ impl Chosen {
             Err(error @ NoAnswer::Start { .. }) => {
                 return Err(error).with_context(|| {
                     format!(
-                        "no Python for the {engine} engine: {}; name one with --python",
+                        "no Python for the {engine} engine ({}); name one with --python that has it",
                         self.why
                     )
                 });

@@ -189,11 +189,12 @@ fn next(
         ));
     }
     if attachment.has_script {
-        let python = args.python.as_deref().map(inside);
-        let python =
-            python.map_or_else(|| "python".to_owned(), |it| quoted(&it.display().to_string()));
+        let (python, which) = match args.python.as_deref().map(inside) {
+            Some(python) => (quoted(&python.display().to_string()), ""),
+            None => ("python".to_owned(), ", with the python that has the engine"),
+        };
         steps.push(format!(
-            "see that the script shows it: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && {python} {SCRIPT_FILE}"
+            "see that the script shows it{which}: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && {python} {SCRIPT_FILE}"
         ));
     }
     match attachment.project.tracker() {

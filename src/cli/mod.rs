@@ -71,7 +71,7 @@ enum Command {
     /// Make a bug report of a recorded run, as a zip to attach
     #[command(alias = "report")]
     Issue(issue::Args),
-    /// Explain whatever has a name: a rule, a flag, an exit code
+    /// Explain what has a name: a rule, a known bug, a setting, an exit code
     Explain(explain::Args),
     /// List what zprobe knows
     List(list::Args),
@@ -88,7 +88,7 @@ enum Command {
     Clean(clean::Args),
     /// Say what this machine can run, and why not
     Doctor(doctor::Args),
-    /// Take one step over every GPU of a job before training starts
+    /// Take two steps over every GPU of a job before training starts
     Preflight(Box<preflight::Args>),
     /// Write zprobe.toml and a workflow for GitHub Actions
     Init(init::Args),

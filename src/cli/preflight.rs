@@ -1,4 +1,4 @@
-//! `zprobe preflight`: one step over every GPU of a job, a line for each machine, and an exit code.
+//! `zprobe preflight`: two steps over every GPU of a job, a line for each machine, and an exit code.
 
 use std::path::{Path, PathBuf};
 

@@ -297,16 +297,22 @@ impl Args {
         search(question, order, report, run_dir)
     }
 
-    /// Command that makes a run of these settings again in the same surroundings. None where it would need a
-    /// DeepSpeed file that the user has not named, or arguments of a rank program, which may hold a secret.
+    /// Command that makes a run of these settings again in the same surroundings, with the user's own DeepSpeed
+    /// file. None where it would need another one, or arguments of a rank program, which may hold a secret.
     fn again(&self, spec: &RunSpec) -> Option<String> {
         if !self.rank_args.is_empty() {
             return None;
         }
-        let file = self.deepspeed_config.as_ref().map(|path| path.display().to_string());
-        let command = spec.command(file.as_deref().unwrap_or_default())?;
-        let is_there = command.deepspeed_config.is_none() || file.is_some();
-        is_there.then(|| self.command(command.arguments, false).ok())?
+        let arguments = match &self.deepspeed_config {
+            Some(file) => {
+                let found = self.look_for_gpus().ok()?;
+                let config = DeepSpeedConfig::read(file).ok()?;
+                let request = self.flags_alone(found.as_ref());
+                spec.arguments_beside(request, &config, &file.display().to_string())?
+            }
+            None => spec.command("").filter(|it| it.deepspeed_config.is_none())?.arguments,
+        };
+        self.command(arguments, false).ok()
     }
 
     /// Command line that a user would type for a run with these arguments in place of her own, in

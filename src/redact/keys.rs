@@ -91,6 +91,12 @@ const OF_A_LOCK: &[&str] = &[
     "wandb",
 ];
 
+/// Words before `tokens` that are about a text.
+const OF_A_TEXT: &[&str] = &[
+    "input", "max", "min", "new", "num", "of", "output", "per", "prompt", "special", "target",
+    "total",
+];
+
 /// Ends of words that are written together: `pgpassword`, `dpassword`, `githubtoken`.
 const GLUED: &[&str] = &["apikey", "passphrase", "passwd", "password", "secret", "token"];
 
@@ -120,6 +126,10 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     }
     let last = words.last()?.as_str();
     let before = words.len().checked_sub(2).map(|at| words[at].as_str());
+    // Tokens of a text, and not of a service: `max_new_tokens`, "weights of target tokens".
+    if last == "tokens" && before.is_some_and(|word| OF_A_TEXT.contains(&word)) {
+        return None;
+    }
     let of_a_lock = before.is_some_and(|word| OF_A_LOCK.contains(&word));
     if SECRETS.contains(&last)
         || GLUED.iter().any(|end| last.ends_with(end))
@@ -210,6 +220,16 @@ fn words(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_of_a_text_are_no_secrets() {
+        for name in ["max_new_tokens", "weights of target tokens", "num_tokens", "special-tokens"] {
+            assert_eq!(tells(name), None, "{name}");
+        }
+        for name in ["tokens", "hf_tokens", "api tokens", "maxToken"] {
+            assert!(tells(name).is_some(), "{name}");
+        }
+    }
 
     #[test]
     fn names_tell_by_their_last_word() {

@@ -57,22 +57,45 @@ impl RunSpec {
         }
         let flags = (self.as_flags(), None);
         let with_file = self.as_file();
-        let (request, config) = [Some(flags), with_file]
-            .into_iter()
-            .flatten()
-            .find(|(request, config)| resolves(request, config.as_ref(), self))?;
-        let request = shortened(request, config.as_ref(), self);
+        let (request, config) =
+            [Some(flags), with_file].into_iter().flatten().find_map(|(request, config)| {
+                let read = config.as_ref().map(parsed);
+                let read = match read {
+                    Some(read) => Some(read?),
+                    None => None,
+                };
+                let is_this = resolves(&request, read.as_ref(), self);
+                is_this.then(|| (shortened(request, read.as_ref(), self), config))
+            })?;
+        let arguments = self.said_in_order(&request, config.is_some().then_some(file));
+        Some(Command { verb: "run", arguments, deepspeed_config: config })
+    }
+
+    /// The shortest arguments of `zprobe run`, with no settings but those of `request`, that resolve to this
+    /// specification beside the user's DeepSpeed file `config`, called `file`. None where none do.
+    pub fn arguments_beside(
+        &self,
+        request: SpecRequest,
+        config: &DeepSpeedConfig,
+        file: &str,
+    ) -> Option<Vec<String>> {
+        let is_this = resolves(&request, Some(config), self);
+        is_this.then(|| self.said_in_order(&shortened(request, Some(config), self), Some(file)))
+    }
+
+    /// Arguments that make a request: what is always said, the DeepSpeed file, and all other settings.
+    fn said_in_order(&self, request: &SpecRequest, file: Option<&str>) -> Vec<String> {
         let (first, others): (Vec<_>, Vec<_>) =
             ALL.iter().partition(|it| it.describe().always_said);
         let words = |settings: &[&&dyn Setting]| -> Vec<String> {
-            settings.iter().flat_map(|setting| said(**setting, &request)).collect()
+            settings.iter().flat_map(|setting| said(**setting, request)).collect()
         };
         let mut arguments = words(&first);
-        if config.is_some() {
+        if let Some(file) = file {
             arguments.extend(["--deepspeed-config".to_owned(), file.to_owned()]);
         }
         arguments.extend(words(&others));
-        Some(Command { verb: "run", arguments, deepspeed_config: config })
+        arguments
     }
 
     /// Request that states every setting as a flag, as far as this engine takes such a flag.
@@ -129,20 +152,26 @@ fn section(optimizer: Optimizer) -> Value {
     }
 }
 
+/// The DeepSpeed file with this content, if it is one.
+fn parsed(config: &Value) -> Option<DeepSpeedConfig> {
+    DeepSpeedConfig::parse(&config.to_string(), "").ok()
+}
+
 /// True if `request`, with the DeepSpeed file `config`, resolves to `spec`.
-fn resolves(request: &SpecRequest, config: Option<&Value>, spec: &RunSpec) -> bool {
+fn resolves(request: &SpecRequest, config: Option<&DeepSpeedConfig>, spec: &RunSpec) -> bool {
     let mut request = request.clone();
-    if let Some(config) = config {
-        let read = DeepSpeedConfig::parse(&config.to_string(), "");
-        if !read.is_ok_and(|file| file.apply(&mut request).is_ok()) {
-            return false;
-        }
+    if config.is_some_and(|config| config.clone().apply(&mut request).is_err()) {
+        return false;
     }
     request.resolve().is_ok_and(|resolved| resolved == *spec)
 }
 
 /// The request without the settings whose absence resolves to the same specification.
-fn shortened(mut request: SpecRequest, config: Option<&Value>, spec: &RunSpec) -> SpecRequest {
+fn shortened(
+    mut request: SpecRequest,
+    config: Option<&DeepSpeedConfig>,
+    spec: &RunSpec,
+) -> SpecRequest {
     for setting in ALL.iter().filter(|setting| !setting.describe().always_said) {
         let mut shorter = request.clone();
         setting.clear(&mut shorter);

@@ -50,6 +50,13 @@ pub fn main(args: &Args) -> Result<Exit> {
     if args.pre_commit && !args.dry_run {
         refuse_hook()?;
     }
+    let has_gate = files::ALWAYS.iter().all(|path| Path::new(path).exists());
+    if args.pre_commit && has_gate && !args.force && !args.dry_run {
+        // The gate is there, and only the hook is missing.
+        let (path, text) = files::pre_commit();
+        write(&path, &text, false)?;
+        return Ok(Exit::Clean);
+    }
     let is_careful = !args.force && !args.dry_run;
     if is_careful {
         // Before the interpreter is asked, which takes a while.

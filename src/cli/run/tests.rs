@@ -85,6 +85,29 @@ fn every_deepspeed_file_is_what_its_command_says() {
 }
 
 #[test]
+fn a_run_is_made_again_with_the_users_file_and_the_flags_that_win_over_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("ds.json");
+    let config = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+        "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}"#;
+    fs::write(&file, config).expect("a file");
+    let file = file.display().to_string();
+    for engine in ["native", "deepspeed"] {
+        for flags in [&[][..], &["--stage", "2", "--ga", "2"], &["--grad-accum-dtype", "bf16"]] {
+            let words = ["--engine", engine, "--deepspeed-config", &file].into_iter();
+            let words: Vec<String> =
+                words.chain(flags.iter().copied()).map(str::to_owned).collect();
+            let args = Args::parse(&words).expect("flags");
+            let spec = args.spec().expect("a specification");
+            let again = shlex::split(&args.again(&spec).expect("a command")).expect("words");
+            assert!(again.contains(&file), "{again:?}");
+            let same = Args::parse(&again[2..]).expect("flags").spec().expect("a specification");
+            assert_eq!(same, spec, "{again:?}");
+        }
+    }
+}
+
+#[test]
 fn a_command_says_no_more_than_it_has_to() {
     let spec = |words: &str| {
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();

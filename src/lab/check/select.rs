@@ -108,6 +108,14 @@ fn files(name: &str) -> Result<Option<Vec<PathBuf>>> {
         ensure!(!paths.is_empty(), "{name}: no probe in this directory (no file NAME.toml)");
         return Ok(Some(paths));
     }
+    if let Some((engine, probe)) = name.split_once('/')
+        && Engine::CHOICES.iter().any(|it| it.name() == engine)
+        && !path.exists()
+    {
+        bail!(
+            "{name}: no such file; a probe is named without its engine: `zprobe check {probe} --engine {engine}`"
+        );
+    }
     let is_file = name.ends_with(".toml") || name.contains('/');
     Ok(is_file.then(|| vec![path.to_owned()]))
 }

@@ -40,7 +40,7 @@ pub fn render_within(
 ) -> anyhow::Result<String> {
     Ok(match form {
         Form::Brief => full::brief(&Visible::of(report)?, columns, around)?,
-        Form::Full => full::render(&Visible::of(report)?, columns)?,
+        Form::Full => full::render(&Visible::of(report)?, columns, around)?,
         Form::Concise => concise::render(&Visible::of(report)?),
         Form::Json => report.to_json()?,
         Form::Markdown => markdown::render(&Visible::of(report)?)?,

@@ -11,7 +11,7 @@ pub(super) use self::brief::render as brief;
 pub(super) use self::page::Page;
 use self::page::{BOLD, DIM, verdict_style};
 use super::Report;
-use crate::report::document::{Block, Document, Fact, Matrix, RankGroup, Section};
+use crate::report::document::{Block, Document, Fact, Matrix, RankGroup, Section, Surroundings};
 use crate::report::words::one_line;
 use crate::report::{Finding, Severity, Verdict};
 use crate::visible::Visible;
@@ -23,7 +23,11 @@ const PAIRS: usize = 8;
 const MATRIX_COLUMNS: usize = 12;
 const MATRIX_ROWS: usize = 16;
 
-pub(super) fn render(report: &Visible<Report>, width: usize) -> serde_json::Result<String> {
+pub(super) fn render(
+    report: &Visible<Report>,
+    width: usize,
+    around: &Surroundings<'_>,
+) -> serde_json::Result<String> {
     let document = Document::of(report)?;
     let mut page = Page::new(width);
     let style = verdict_style(document.verdict);
@@ -33,7 +37,7 @@ pub(super) fn render(report: &Visible<Report>, width: usize) -> serde_json::Resu
     for line in &document.setting {
         page.wrapped("", "  ", line, DIM);
     }
-    page.again(document.again);
+    page.again(around.again.or(document.again));
     for finding in document.findings {
         page.finding(finding);
     }
