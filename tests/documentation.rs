@@ -6,13 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use zprobe::diagnose::{diagnose, rules, rules::RULES};
-use zprobe::report::document::Surroundings;
-use zprobe::report::render::render_within;
-use zprobe::report::{Exit, Form, Verdict};
+use zprobe::diagnose::{rules, rules::RULES};
+use zprobe::report::{Exit, Verdict};
 use zprobe::spec::settings::{self, Description};
 use zprobe::spec::{Engine, Fault};
-use zprobe::trace::Trace;
 use zprobe::zoo::{Expectation, registry};
 
 /// Sections of a rule's page, in order.
@@ -191,25 +188,6 @@ fn every_setting_is_on_the_page_of_settings_with_its_default_and_its_engines() {
         fs::write(root().join("docs/settings.md"), &right).unwrap();
     }
     assert_eq!(read("docs/settings.md"), right, "docs/settings.md is out of date");
-}
-
-#[test]
-fn the_readme_shows_a_report_as_it_is() {
-    let trace = Trace::read(&root().join("fixtures/traces/boundary-leak")).unwrap();
-    let again = trace.spec.command("").unwrap().line();
-    let around = Surroundings {
-        run_dir: Some(".zprobe/runs/20261124T091500Z-4711"),
-        own_engine: None,
-        again: Some(&again),
-        page: Some(|code| rules::find(code).map(|rule| rule.doc)),
-    };
-    let report = diagnose(&trace);
-    let text = render_within(&report, Form::Brief, 80, &around, || unreachable!()).unwrap();
-    let report = anstream::adapter::strip_str(&text).to_string();
-    assert!(
-        read("README.md").contains(&format!("```\n{report}```")),
-        "the sample in README.md is not what zprobe prints:\n{report}"
-    );
 }
 
 /// The table of exit codes of a page: each number, with the rest of its row.

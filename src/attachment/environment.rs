@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::answer::output_within;
 use crate::doctor::{Attempt, Machine, Python};
 use crate::engines::{self, Package};
+use crate::environment::CACHE_VARIABLE;
 use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
@@ -93,7 +94,10 @@ impl Environment {
             ]));
             facts.extend(another(python, report).map(|other| ("note".to_owned(), other)));
         }
-        let is_relevant = |name: &str| RELEVANT.iter().any(|begin| name.starts_with(begin));
+        // The place of zprobe's environments decides nothing about a run.
+        let is_relevant = |name: &str| {
+            name != CACHE_VARIABLE && RELEVANT.iter().any(|begin| name.starts_with(begin))
+        };
         let relevant = |(name, _): &&(String, String)| is_relevant(name);
         let mut variables: Vec<_> = private.variables.iter().filter(relevant).cloned().collect();
         variables.sort();

@@ -119,7 +119,8 @@ fn in_words(range: &str) -> String {
 
 /// A message to the end of its first clause that says more than which ranks it is about.
 fn first_clause(message: &str) -> String {
-    let ends = [": ", "; ", ". "].iter().filter_map(|mark| message.find(mark));
+    let marks = [": ", "; ", ". "].iter();
+    let ends = marks.flat_map(|mark| message.match_indices(mark)).map(|(at, _)| at);
     let is_of_ranks = |word: &str| {
         ["", "rank", "ranks", "and", "to"].contains(&word) || word.parse::<usize>().is_ok()
     };

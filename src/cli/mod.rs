@@ -71,7 +71,7 @@ enum Command {
     /// Make a bug report of a recorded run, as a zip to attach
     #[command(alias = "report")]
     Issue(issue::Args),
-    /// Explain what has a name: a rule, a known bug, a setting, an exit code
+    /// Explain a rule, a known bug, a setting, an exit code
     Explain(explain::Args),
     /// List what zprobe knows
     List(list::Args),
