@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::answer::output_within;
 use crate::doctor::{Attempt, Machine, Python};
 use crate::engines::{self, Package};
-use crate::environment::CACHE_VARIABLE;
 use crate::redact::{Private, Redactor};
 use crate::report::Report;
 
@@ -96,7 +95,7 @@ impl Environment {
         }
         // The place of zprobe's environments decides nothing about a run.
         let is_relevant = |name: &str| {
-            name != CACHE_VARIABLE && RELEVANT.iter().any(|begin| name.starts_with(begin))
+            name != "ZPROBE_CACHE_DIR" && RELEVANT.iter().any(|begin| name.starts_with(begin))
         };
         let relevant = |(name, _): &&(String, String)| is_relevant(name);
         let mut variables: Vec<_> = private.variables.iter().filter(relevant).cloned().collect();
