@@ -47,6 +47,7 @@ pages! {
     file_a_bug_is_true_to_the_screen: "docs/file-a-bug.md",
     gate_it_in_ci_is_true_to_the_screen: "docs/gate-it-in-ci.md",
     gpu_is_true_to_the_screen: "docs/gpu.md",
+    install_is_true_to_the_screen: "docs/install.md",
     is_my_engine_right_is_true_to_the_screen: "docs/is-my-engine-right.md",
     many_machines_is_true_to_the_screen: "docs/many-machines.md",
 }
