@@ -48,7 +48,7 @@ pub struct Commits {
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// Its name, in full.
+    /// Name of the commit, in full.
     pub id: String,
     /// The first line of its message.
     #[serde(default)]

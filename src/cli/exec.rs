@@ -9,7 +9,7 @@ use zprobe::console::{say, say_recorded};
 use zprobe::exec::Order;
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
-use zprobe::report::Exit;
+use zprobe::report::{Ending, Exit};
 use zprobe::spec::Weighting;
 use zprobe::trace::Outcome;
 
@@ -95,12 +95,15 @@ pub fn main(args: &Args) -> Result<Exit> {
             _ => Exit::Inconclusive,
         });
     }
-    if over.outcome.is_none() && args.observe.is_none() {
+    let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
+    // Not where the user or the time limit has ended it.
+    let is_over =
+        report.run.ending == Ending::Complete && report.ranks.iter().all(|it| it.finished);
+    if is_over && over.outcome.is_none() && args.observe.is_none() {
         say(
             "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
         );
     }
-    let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
     say_recorded(&run_dir);
     let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
     // A script that is only observed does its own work, which its exit code tells of.

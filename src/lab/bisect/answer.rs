@@ -64,7 +64,7 @@ pub struct Commits {
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Commit {
-    /// Its name, in full.
+    /// Name of the commit, in full.
     pub id: String,
     /// The day on which it was committed, `2026-01-18`.
     pub date: String,
