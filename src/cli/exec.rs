@@ -9,7 +9,7 @@ use zprobe::console::{say, say_recorded};
 use zprobe::exec::Order;
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
-use zprobe::report::{Ending, Exit};
+use zprobe::report::Exit;
 use zprobe::spec::Weighting;
 use zprobe::trace::Outcome;
 
@@ -96,10 +96,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         });
     }
     let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
-    // Not where the user or the time limit has ended it.
-    let is_over =
-        report.run.ending == Ending::Complete && report.ranks.iter().all(|it| it.finished);
-    if is_over && over.outcome.is_none() && args.observe.is_none() {
+    if over.on_purpose {
         say(
             "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
         );

@@ -54,6 +54,8 @@ pub struct Over {
     pub ended: Ended,
     /// Outcome of the command; none if it had to be killed.
     pub outcome: Option<Outcome>,
+    /// True if zprobe ended the script because it had seen its steps.
+    pub on_purpose: bool,
 }
 
 /// Runs the script and leaves a trace in `run_dir`, or says why there is no answer. Where it is only
@@ -79,7 +81,7 @@ pub fn record(
     let mut notes = Notes::in_dir(&directory);
     let mut unreadable = None;
     let mut silent_since = Instant::now();
-    let mut timed_out = false;
+    let (mut timed_out, mut on_purpose) = (false, false);
     let mut early: Option<Result<Option<NoAnswer>>> = None;
     let followed = command.follow(&mut || {
         if early.is_some() {
@@ -102,13 +104,19 @@ pub fn record(
             }));
             Look::GoOn
         } else if notes.are_complete() {
+            on_purpose = true;
             Look::Done
         } else {
             Look::GoOn
         }
     })?;
     if let Some(early) = early {
-        return Ok(Over { no_answer: early?, ended: followed.ended, outcome: followed.outcome });
+        return Ok(Over {
+            no_answer: early?,
+            ended: followed.ended,
+            outcome: followed.outcome,
+            on_purpose,
+        });
     }
     let rest = notes.read_on().map(drop);
     unreadable
@@ -117,5 +125,10 @@ pub fn record(
     let over =
         gather::End { outcome: followed.outcome, interrupted: followed.interrupted, timed_out };
     let gathered = gather::gather(order, run_id, &run_dir, &notes, over)?;
-    Ok(Over { no_answer: gathered.err(), ended: followed.ended, outcome: followed.outcome })
+    Ok(Over {
+        no_answer: gathered.err(),
+        ended: followed.ended,
+        outcome: followed.outcome,
+        on_purpose,
+    })
 }
