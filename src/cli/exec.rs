@@ -10,7 +10,7 @@ use zprobe::exec::Order;
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
 use zprobe::report::Exit;
-use zprobe::spec::Weighting;
+use zprobe::spec::{Scale, Weighting};
 use zprobe::trace::Outcome;
 
 use super::nodes::refuse_rank;
@@ -44,6 +44,10 @@ pub struct Args {
     #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
     weighting: Weighting,
 
+    /// Sum of the weights of the loss in the update: a mean, a sum over microbatches or ranks, or any
+    #[arg(long, value_name = "SUM", default_value = "mean", env = "ZPROBE_SCALE")]
+    scale: Scale,
+
     /// Seed of the codes
     #[arg(long, value_name = "N", default_value_t = 0, env = "ZPROBE_SEED")]
     seed: u64,
@@ -74,6 +78,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         dry: args.dry,
         observe: args.observe,
         weighting: args.weighting,
+        scale: args.scale,
         seed: args.seed,
         timeout_s: args.timeout,
     };

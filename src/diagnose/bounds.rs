@@ -66,14 +66,18 @@ pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
 /// than that if the larger one is at most 63.
 pub const SAME_SCALE: f64 = 1.0 / 64.0;
 
-/// Largest difference between the weights of two target tokens that count as the same, as a share of
-/// the larger, where gradients are fp32. Chosen: far above the rounding of a sum over a vocabulary, and
+/// Largest difference between the weights of two elements of a loss that count as the same, as a share
+/// of the larger, where gradients are fp32. Chosen: far above the rounding of a sum over a vocabulary, and
 /// below the difference that one token more or less makes in microbatches of up to a thousand.
 pub const SAME_TOKEN: f64 = 1e-3;
 
 /// Largest difference between the weights of two target tokens that count as the same, as a share of
 /// the larger, where gradients are narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
 pub const SAME_TOKEN_NARROW: f64 = 1.0 / 128.0;
+
+/// Largest difference between the sum of the weights of a loss and that of a mean, as a share of one, where gradients
+/// are fp32. Chosen: twice [`SAME_TOKEN`], for the sum and for the factor behind the loss.
+pub const SAME_SUM: f64 = 2e-3;
 
 /// Largest error of a number of samples that is read as a whole one. Chosen, far below the half at which any
 /// number would be whole: ten equally long neighbours in fp32, and one sample where gradients are narrower.

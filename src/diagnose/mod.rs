@@ -14,18 +14,19 @@ pub mod displacement;
 mod hooks;
 pub mod infinity;
 mod journey;
+mod loss;
 pub mod norm;
 pub mod observed;
 pub mod overflow;
 pub mod placement;
 mod remarks;
 pub mod repeats;
+mod replicas;
 pub mod rules;
 pub mod scope;
 mod signatures;
 mod steps;
 mod summary;
-mod tokens;
 
 use crate::report::{Ending, Finding, Report, Schema, Verdict};
 use crate::spec::Plan;
@@ -52,6 +53,8 @@ pub struct Case<'a> {
     pub decoded: Decoded,
     /// Deviations of the optimizer's input from the plan.
     pub deviations: Vec<Deviation>,
+    /// True if the ranks of a script train apart, so that their gradients need not be averaged.
+    pub is_apart: bool,
     /// First moment at which repeats of this run differ from it.
     pub repeats: Option<&'a repeats::First>,
 }
@@ -68,9 +71,15 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let placement = Placement::new(&observed, &plan);
     let norms = Norms::new(&observed, &plan);
     let scene = Scene { observed: &observed, plan: &plan, placement: &placement, norms: &norms };
-    let decoded = decode::decode(&scene);
-    let deviations = deviation::find(&observed, &decoded);
-    let case = Case { observed, plan, placement, norms, decoded, deviations, repeats };
+    let mut decoded = decode::decode(&scene);
+    let mut deviations = deviation::find(&observed, &decoded);
+    let apart = replicas::why_apart(&observed, &deviations);
+    if let Some(why) = &apart {
+        deviations.clear();
+        decoded.refuse(why.clone());
+    }
+    let is_apart = apart.is_some();
+    let case = Case { observed, plan, placement, norms, decoded, deviations, is_apart, repeats };
     let findings = causes::arrange(&case, rules::check_all(&case));
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);
@@ -84,7 +93,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         buckets: summary::buckets(&case),
         hooks: summary::hooks(&case),
         power: summary::power(&case),
-        tokens: tokens::table(&case),
+        tokens: loss::table(&case),
         remarks: remarks::remarks(&case),
         not_exercised: summary::not_exercised(&case, &findings),
         first_divergence: journey::first_divergence(&case, &journey, &findings),
@@ -110,7 +119,7 @@ fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
         Verdict::Crashed
     } else if !findings.is_empty() {
         Verdict::Findings
-    } else if !complete || !case.decoded.complete() {
+    } else if !complete || !case.decoded.complete() || case.observed.has_failed_to_see() {
         Verdict::Inconclusive
     } else {
         Verdict::Clean

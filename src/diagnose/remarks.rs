@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
-use super::tokens::weigh;
-use crate::report::words::{abridged, counted, weight_text};
+use crate::report::words::{abridged, counted};
 use crate::spec::Model;
 use crate::trace::Aside;
 
@@ -17,7 +16,6 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     all.extend(reduced_early(case));
     all.extend(clipped_by_value(case));
     all.extend(partly_used(case));
-    all.extend(other_terms(case));
     all.extend(set_aside(case));
     all.extend(given_up(case));
     all
@@ -58,17 +56,6 @@ fn clipped_by_value(case: &Case<'_>) -> Option<String> {
         "the script clips gradients by value, to {}: what that makes of real gradients is not seen \
          here, because codes are smaller",
         bound,
-    ))
-}
-
-/// Terms of the loss without target tokens, and what they weigh; none where that was not read.
-fn other_terms(case: &Case<'_>) -> Option<String> {
-    let weight = weigh(case)?.others?;
-    Some(format!(
-        "the loss has terms without target tokens (auxiliary losses, penalties), which weigh {} in the \
-         update of a step: if they are to be averaged over microbatches and ranks, that is their \
-         coefficient",
-        weight_text(weight),
     ))
 }
 

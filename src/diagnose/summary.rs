@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::Case;
 use super::bounds;
+use super::loss::{self, contract, law, scale};
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::remarks;
 use super::rules::MUST_AGREE;
-use super::tokens::weigh;
 use crate::report::words::{by_rank, counted, two_digits, weight_text};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
@@ -52,11 +52,12 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
             }
         }
     }
-    if let Some(weighed) = weigh(case) {
-        let sum = weighed.sum(case.observed.spec);
-        said.insert("weights of target tokens".to_owned(), weighed.describe());
-        said.extend(sum.map(|sum| ("target tokens of a step together".to_owned(), sum)));
-    }
+    let steps = loss::by_step(case);
+    let last = steps.values().next_back();
+    said.extend(
+        last.and_then(|terms| contract::describe(case, terms))
+            .map(|it| ("contract".to_owned(), it)),
+    );
     said.extend(remarks::places(case).map(|places| ("places".to_owned(), places)));
     said.extend(common_factor(case).map(|factor| ("factor of all gradients".to_owned(), factor)));
     said
@@ -417,13 +418,20 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
 /// Parts of a script's training that its run says nothing about.
 fn of_script(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
-    let mut missing = vec!["the update: what optimizers make of the gradients".to_owned()];
-    if weigh(case).is_none() {
+    let mut missing = Vec::new();
+    let steps = loss::by_step(case);
+    let terms = || steps.values().flatten();
+    if steps.is_empty() {
         missing.push(
-            "the loss: weights are those of the gradients behind it, and no log-softmax shows what target \
-             tokens weigh in it"
+            "the loss: weights are those of the gradients behind it, and its terms were not read"
                 .to_owned(),
         );
+    } else if terms().any(|term| scale::judge(case, term) == scale::Sum::Unknown) {
+        missing.push(
+            "the scale of a term of the loss, which a function of its own computes".to_owned(),
+        );
+    } else if terms().filter_map(|term| law::read(spec, term)).any(|it| it.law == law::Law::Own) {
+        missing.push("the law of a loss whose elements the script weighs itself".to_owned());
     }
     let is_observed = spec.script().is_some_and(|script| script.observe.is_some());
     if is_observed {

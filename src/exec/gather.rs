@@ -124,7 +124,7 @@ pub fn gather(
                     events.push((None, at, Event::RankSpawned { rank, pid: *pid }));
                 }
                 Note::Backward(backward) => backward_events(backward, &names).for_each(add),
-                Note::Agreed(_) | Note::StepEnded => {}
+                Note::Agreed(_) => {}
                 Note::GivenUp { step, event } => {
                     events.retain(|(sender, _, told)| {
                         let is_of_it = *sender == Some(rank) && told.moment().0 == Some(*step);
@@ -197,7 +197,8 @@ fn spec(order: &Order, notes: &Notes, world_size: usize) -> Option<RunSpec> {
         .map(|agreed| agreed.dtype)
         .max_by(|a: &Dtype, b| a.unit_roundoff().total_cmp(&b.unit_roundoff()))?;
     let steps_of = |lines: &Vec<Line>| {
-        lines.iter().filter(|line| matches!(line.note, Note::StepEnded)).count()
+        let is_end = |note: &Note| matches!(note, Note::Event(event) if matches!(**event, Event::StepEnded { .. }));
+        lines.iter().filter(|line| is_end(&line.note)).count()
     };
     let begun = all().filter_map(|note| match note {
         Note::Backward(backward) => Some(backward.step + 1),
@@ -222,6 +223,7 @@ fn spec(order: &Order, notes: &Notes, world_size: usize) -> Option<RunSpec> {
             dry: order.dry,
             observe: order.observe,
             weighting: order.weighting,
+            scale: order.scale,
             reserved: None,
         },
         &found,

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result};
 
 use crate::launch::{Ended, Look, UserCommand};
 use crate::run_dir;
-use crate::spec::Weighting;
+use crate::spec::{Scale, Weighting};
 use crate::trace::Outcome;
 use notes::Notes;
 
@@ -39,6 +39,8 @@ pub struct Order {
     pub observe: Option<usize>,
     /// The law that the weights of target tokens are to follow.
     pub weighting: Weighting,
+    /// The sum that the weights of the loss are to have.
+    pub scale: Scale,
     /// Seed of the codes.
     pub seed: u64,
     /// Seconds in which no rank writes anything, after which the script counts as hung.

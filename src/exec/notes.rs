@@ -29,8 +29,6 @@ pub enum Note {
     Backward(Backward),
     /// Parameters and microbatches are numbered.
     Agreed(Agreed),
-    /// A step is over.
-    StepEnded,
     /// All microbatches of a step were given up: what was noted of it does not count.
     GivenUp {
         /// Optimizer step.
@@ -99,7 +97,6 @@ impl Line {
             Some("script-joined") => Note::Joined(Joined::deserialize(event)?),
             Some("backward-ended") => Note::Backward(Backward::deserialize(event)?),
             Some("ranks-agreed") => Note::Agreed(Agreed::deserialize(event)?),
-            Some("step-ended") => Note::StepEnded,
             _ => match Event::deserialize(event)? {
                 event @ Event::WindowGivenUp { step, .. } => {
                     Note::GivenUp { step, event: Box::new(event) }

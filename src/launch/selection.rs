@@ -126,6 +126,8 @@ fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
         }
         // An overflow decides what the weights are from there on.
         Event::LossScaled { overflow: true, .. } => return false,
+        // A script has few steps, and the first one tells of its loss and its update, too.
+        _ if spec.script().is_some() => return false,
         _ => {}
     }
     let is_inside = matches!(event, Event::CollectiveEntered { .. }) || event.moment().0.is_some();

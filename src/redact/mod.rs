@@ -298,6 +298,10 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::CollectiveEntered { .. }
         | Event::CollectiveMismatch { .. }
         | Event::ScriptRemarked(_)
+        | Event::LossWeighed(_)
+        | Event::GradientsClipped(_)
+        | Event::OptimizerStepped(_)
+        | Event::BlocksUnreached { .. }
         | Event::Failed { .. } => true,
         Event::RankSpawned { .. }
         | Event::RankExited { .. }
@@ -311,7 +315,9 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::PhaseEntered { .. }
         | Event::Loss { .. }
         | Event::GraphWalked { .. }
-        | Event::TokensWeighed { .. }
+        | Event::ParametersDigested { .. }
+        | Event::GradientsLeft { .. }
+        | Event::StepEnded { .. }
         | Event::MicrobatchSetAside { .. }
         | Event::WindowGivenUp { .. }
         | Event::HooksFired { .. }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::options::Written;
 use super::{
     Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, PipelineOptions,
-    RunSpec, ScriptOptions, Shape, SpecRequest, Weighting, named_enum, pipeline,
+    RunSpec, Scale, ScriptOptions, Shape, SpecRequest, Weighting, named_enum, pipeline,
 };
 
 named_enum! {
@@ -418,6 +418,7 @@ static SCRIPT: Traits = Traits {
             command: Vec::new(),
             dry: false,
             weighting: Weighting::Any,
+            scale: Scale::Mean,
             reserved: None,
         })
     },

@@ -36,6 +36,25 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// The sum that the weights of all elements of a loss are to have in the update.
+    pub enum Scale {
+        /// That of a mean over microbatches and ranks.
+        Mean = "mean",
+        /// That of a mean, or of a sum over microbatches or ranks.
+        Sum = "sum",
+        /// Any sum.
+        Any = "any",
+    }
+}
+
+/// A mean, since engines average over the ranks, and trainers over the microbatches.
+impl Default for Scale {
+    fn default() -> Self {
+        Self::Mean
+    }
+}
+
 /// No law, since it is the user's to say which is right.
 impl Default for Weighting {
     fn default() -> Self {
@@ -57,6 +76,9 @@ pub struct ScriptOptions {
     /// The law that the weights of target tokens are to follow.
     #[serde(default)]
     pub weighting: Weighting,
+    /// The sum that the weights of the loss are to have.
+    #[serde(default)]
+    pub scale: Scale,
     /// Number of codes that were reserved for the microbatches of a step, where they were not known
     /// beforehand: of a script with a single step; none where every code was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +95,9 @@ impl ScriptOptions {
         arguments.extend(self.observe.map(|steps| format!("--observe={steps}")));
         if self.weighting != Weighting::Any {
             arguments.extend(["--weighting".to_owned(), self.weighting.to_string()]);
+        }
+        if self.scale != Scale::Mean {
+            arguments.extend(["--scale".to_owned(), self.scale.to_string()]);
         }
         if seed != 0 {
             arguments.extend(["--seed".to_owned(), seed.to_string()]);

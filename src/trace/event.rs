@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Payload, Waiting};
+use super::{Block, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload, Waiting};
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
 
 /// Name in [`Event::NotObserved`] of memory that could not be poisoned.
@@ -194,29 +194,39 @@ pub enum Event {
         /// The loss; none when it is not finite.
         value: Option<f64>,
     },
-    /// Weights of the target tokens in the loss that went backward: in cross entropy, label smoothing,
-    /// or a Kullback-Leibler divergence.
-    TokensWeighed {
+    /// The weights of the elements of a loss in what went backward, term by term.
+    LossWeighed(LossWeighed),
+    /// A call has clipped gradients of a user's script by their norm.
+    GradientsClipped(GradientsClipped),
+    /// An optimizer of a user's script steps.
+    OptimizerStepped(OptimizerStepped),
+    /// Numbers that replicas of a parameter have in common, by parameter index; none for shards.
+    ParametersDigested {
+        /// The optimizer step after which they were taken; none before the first.
+        step: Option<usize>,
+        /// The digests.
+        digests: Vec<Option<f64>>,
+    },
+    /// Blocks of a user's model that ran in forward, of which no backward of the step has reached a parameter.
+    BlocksUnreached {
         /// Optimizer step.
         step: usize,
-        /// Microbatch.
-        microbatch: usize,
-        /// Number of tokens with a weight.
-        tokens: usize,
-        /// The least weight of a token.
-        least: f64,
-        /// The largest weight of a token.
-        most: f64,
-        /// The sum of all weights.
-        total: f64,
-        /// The sum of the weights of terms of the loss that have no target tokens; none where there is
-        /// no such term.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        others: Option<f64>,
-        /// Tokens beside each other that weigh the same, in order: their number, and the weight of each;
-        /// empty where there are too many such runs.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        runs: Vec<(usize, f64)>,
+        /// The blocks.
+        blocks: Vec<Block>,
+    },
+    /// Gradients of the first step that later ones had not cleared when an optimizer consumed them.
+    GradientsLeft {
+        /// Optimizer step in which they were consumed.
+        step: usize,
+        /// Parameters, and the weight of their old gradients.
+        params: Vec<Left>,
+    },
+    /// A step of a user's script is over.
+    StepEnded {
+        /// Optimizer step.
+        step: usize,
+        /// Number of its microbatches.
+        microbatches: usize,
     },
     /// A user's script has cleared the gradients of a microbatch on purpose: no update has them.
     MicrobatchSetAside {
@@ -345,6 +355,18 @@ pub struct Remarks {
     pub clipped_by_value: Option<f64>,
     /// Microbatches of a step that each trainer is set to, by its name.
     pub accumulation: BTreeMap<String, usize>,
+    /// Names of the trainers and engines that the process has: `accelerate`, `transformers.Trainer`, `DDP`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<String>,
+    /// True if parameters, or their change, are averaged over the ranks: local SGD.
+    #[serde(default)]
+    pub averages: bool,
+    /// Number of tensors in optimizers that are no parameters of the model, and that no backward has reached.
+    #[serde(default)]
+    pub strays: usize,
+    /// Pairs of parameters that the model's configuration ties, and that are two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untied: Vec<(String, String)>,
     /// Places of backwards in the user's own code, as `file:line`.
     pub backward_at: Vec<String>,
     /// Places of optimizer steps in the user's own code, as `file:line`.

@@ -13,6 +13,7 @@ mod payload;
 mod plausible;
 mod record;
 mod repeats;
+mod script;
 
 pub use crate::spec::Point;
 pub use contents::Contents;
@@ -24,3 +25,7 @@ pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};
 pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};
+pub use script::{
+    Block, ConstantKind, GradientsClipped, Left, LossConstant, LossTerm, LossWeighed,
+    OptimizerStepped, TermOf,
+};

@@ -2,7 +2,7 @@
 //! indices, so an event that points outside the run does not get past the launcher, or past the
 //! reader of a trace.
 
-use super::{Event, Payload};
+use super::{Event, GradientsClipped, LossWeighed, OptimizerStepped, Payload};
 use crate::spec::{RunSpec, plan::Segment};
 
 /// Largest number of elements that a model may have: far above any model, far below any overflow.
@@ -41,17 +41,25 @@ impl Event {
         match *self {
             Event::PhaseEntered { step, microbatch, .. }
             | Event::Loss { step, microbatch, .. }
-            | Event::TokensWeighed { step, microbatch, .. }
             | Event::MicrobatchSetAside { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::ForwardUsed { step, microbatch, .. }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
+            Event::LossWeighed(LossWeighed { step, microbatch, .. }) => {
+                (Some(step), Some(microbatch))
+            }
+            Event::GradientsClipped(GradientsClipped { step, .. })
+            | Event::OptimizerStepped(OptimizerStepped { step, .. }) => (Some(step), None),
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
+            Event::ParametersDigested { step, .. } => (step, None),
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
             | Event::OptimizerCalled { step, .. }
             | Event::WindowGivenUp { step, .. }
+            | Event::BlocksUnreached { step, .. }
+            | Event::GradientsLeft { step, .. }
+            | Event::StepEnded { step, .. }
             | Event::StepTimed { step, .. }
             | Event::GradientNorm { step, .. } => (Some(step), None),
             _ => (None, None),

@@ -73,6 +73,12 @@ impl Decoded {
         }
     }
 
+    /// Takes back what was read of a run: nothing can be concluded, for this reason.
+    pub fn refuse(&mut self, why: String) {
+        self.complete = false;
+        self.refusals.push(why);
+    }
+
     /// True if everything that the optimizers were to consume was read, well enough to conclude.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()

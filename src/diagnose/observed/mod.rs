@@ -1,6 +1,7 @@
 //! The events of a trace, sorted by what they are about.
 
 mod parts;
+mod script;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,8 +15,9 @@ use crate::trace::{
 
 pub use self::parts::{
     Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
-    TimedOut, Tokens,
+    TimedOut,
 };
+pub use self::script::Script;
 
 /// The trace, sorted.
 pub struct Observed<'a> {
@@ -32,8 +34,8 @@ pub struct Observed<'a> {
     of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
     /// Every backward of every rank.
     pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
-    /// Weights of target tokens, by (step, rank), a microbatch after the other.
-    pub tokens: BTreeMap<(usize, usize), Vec<Tokens<'a>>>,
+    /// Facts about a user's script.
+    pub script: Script<'a>,
     /// Microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
     /// Numbers of microbatches that a script gave up before a step, by (step, rank).
@@ -94,7 +96,7 @@ impl<'a> Observed<'a> {
             at: HashMap::new(),
             of_rank: HashMap::new(),
             backwards: BTreeMap::new(),
-            tokens: BTreeMap::new(),
+            script: Script::default(),
             set_aside: BTreeMap::new(),
             given_up: BTreeMap::new(),
             flushes: Vec::new(),
@@ -270,6 +272,11 @@ impl<'a> Observed<'a> {
         always || self.given_up.values().any(|microbatches| *microbatches > a_step)
     }
 
+    /// True if zprobe itself has failed to see a part of a script.
+    pub fn has_failed_to_see(&self) -> bool {
+        self.not_observed.iter().any(|(_, why)| why.starts_with("zprobe failed"))
+    }
+
     /// True if an optimizer of an observed script holds something that was not recognised.
     pub fn holds_unknown(&self) -> bool {
         let is_observed = self.spec.script().is_some_and(|script| script.observe.is_some());
@@ -392,18 +399,6 @@ impl<'a> Observed<'a> {
                 let at = BackwardAt { step: *step, microbatch: *microbatch, part, rank };
                 self.backwards.insert(at, backward);
             }
-            Event::TokensWeighed { step, microbatch, tokens, least, most, total, others, runs } => {
-                let weighed = Tokens {
-                    microbatch: *microbatch,
-                    tokens: *tokens,
-                    least: *least,
-                    most: *most,
-                    total: *total,
-                    others: *others,
-                    runs,
-                };
-                self.tokens.entry((*step, rank)).or_default().push(weighed);
-            }
             Event::MicrobatchSetAside { step, microbatch, why } => {
                 self.set_aside.insert((*step, rank, *microbatch), *why);
             }
@@ -489,7 +484,7 @@ impl<'a> Observed<'a> {
                 self.gathered.push(Gathered { rank, step: *step, in_band: digests });
             }
             Event::Failed { message } => process.failure = Some(message),
-            _ => {}
+            other => self.script.see(rank, other),
         }
     }
 }

@@ -203,23 +203,3 @@ pub struct Norm {
     /// The norm to which the engine clips; 0 for no clipping.
     pub limit: f64,
 }
-
-/// Weights of the target tokens in the loss of a microbatch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tokens<'a> {
-    /// The microbatch.
-    pub microbatch: usize,
-    /// Number of tokens with a weight.
-    pub tokens: usize,
-    /// The least weight of a token.
-    pub least: f64,
-    /// The largest weight of a token.
-    pub most: f64,
-    /// The sum of all weights.
-    pub total: f64,
-    /// The sum of the weights of terms of the loss without target tokens; none where there is none.
-    pub others: Option<f64>,
-    /// Tokens beside each other that weigh the same: their number, and the weight of each; empty where
-    /// that is not known.
-    pub runs: &'a [(usize, f64)],
-}

@@ -6,9 +6,13 @@
 mod zp108_unequal_microbatches;
 mod zp109_tokens_unequal;
 mod zp110_windows_differ;
+mod zp111_loss_scaled;
+mod zp112_term_scaled;
+mod zp113_share_differs;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
+mod zp203_block_unreached;
 mod zp301_empty_bucket;
 mod zp302_bucket_misfilled;
 mod zp401_misplaced;
@@ -22,6 +26,10 @@ mod zp602_stale_parameters;
 mod zp603_update_differs;
 mod zp604_gradient_norm_wrong;
 mod zp605_gradient_changed;
+mod zp606_steps_differ;
+mod zp607_clipping_differs;
+mod zp608_settings_differ;
+mod zp609_weights_untied;
 mod zp701_offload_copy;
 mod zp801_collective_mismatch;
 mod zp802_collectives_differ;
@@ -70,8 +78,12 @@ pub const RULES: &[Rule] = &{
         zp108_unequal_microbatches::RULE,
         zp109_tokens_unequal::RULE,
         zp110_windows_differ::RULE,
+        zp111_loss_scaled::RULE,
+        zp112_term_scaled::RULE,
+        zp113_share_differs::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
+        zp203_block_unreached::RULE,
         zp301_empty_bucket::RULE,
         zp302_bucket_misfilled::RULE,
         zp401_misplaced::RULE,
@@ -85,6 +97,10 @@ pub const RULES: &[Rule] = &{
         zp603_update_differs::RULE,
         zp604_gradient_norm_wrong::RULE,
         zp605_gradient_changed::RULE,
+        zp606_steps_differ::RULE,
+        zp607_clipping_differs::RULE,
+        zp608_settings_differ::RULE,
+        zp609_weights_untied::RULE,
         zp701_offload_copy::RULE,
         zp801_collective_mismatch::RULE,
         zp802_collectives_differ::RULE,
@@ -152,6 +168,14 @@ fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     let pairs: Vec<String> =
         sources.iter().map(|(rank, m)| format!("microbatch {m} of rank {rank}")).collect();
     abridged(&pairs)
+}
+
+/// The lines of the user's code at which the loss of a term goes backward, in words.
+fn places(term: &super::loss::Term<'_>) -> Option<String> {
+    let mut lines: Vec<&str> = term.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
 }
 
 /// Contributions at a point that are not as planned.

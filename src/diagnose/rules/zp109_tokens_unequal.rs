@@ -1,19 +1,22 @@
-//! ZP109: target tokens do not weigh what the user demands.
+//! ZP109: elements of a loss weigh otherwise than the user demands, or follow no law.
 
 use super::super::Case;
 use super::super::causes::Sighting;
+use super::super::loss::law::{self, Law, Weights};
+use super::super::loss::{Term, by_step, main, table};
 use super::super::scope::Scope;
-use super::super::tokens::{table, weigh};
 use super::Rule;
 use crate::report::words::{amount, weight_text};
 use crate::report::{Finding, RuleCode};
+use crate::spec::Weighting;
+use crate::trace::TermOf;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP109"),
     name: "tokens-unequal",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP113"]),
     doc: include_str!("../../../docs/rules/ZP109.md"),
     check,
 };
@@ -21,15 +24,55 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let spec = case.observed.spec;
     let Some(script) = spec.script() else { return Vec::new() };
-    let Some(weighed) = weigh(case).filter(|weighed| !weighed.is(script.weighting, spec)) else {
-        return Vec::new();
-    };
-    let sum = weighed.sum(spec).map_or(String::new(), |sum| format!("; together {sum}"));
-    let message = format!(
-        "{}{sum}; --weighting {} demands something else",
-        weighed.describe(),
-        script.weighting,
-    );
+    let recorded: Vec<usize> = spec.recorded_steps().collect();
+    let steps = by_step(case).into_iter().filter(|(step, _)| recorded.contains(step));
+    let wrong = steps.filter_map(|(step, terms)| {
+        let term = main(&terms)?;
+        let weights = law::read(spec, term)?;
+        let why = why(case, term, &weights, script.weighting)?;
+        Some(finding(case, rule, step, term, &weights, &why))
+    });
+    wrong.collect()
+}
+
+/// Reason why the law of a term is a finding; none if it is not.
+fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting) -> Option<String> {
+    if demanded != Weighting::Any {
+        return (!weights.is(demanded))
+            .then(|| format!("--weighting {demanded} demands something else"));
+    }
+    let is_of_tokens = term.of() == TermOf::Tokens;
+    match weights.law {
+        Law::Rank => Some(
+            "they are to be counted over all ranks of the step, or the loss divided by a number that all ranks have"
+                .to_owned(),
+        ),
+        Law::None => Some("no law holds: neither by token, nor by sample, nor by microbatch".to_owned()),
+        Law::Microbatch if is_of_tokens && !weights.is_any && means_the_step(case) => Some(
+            "the Trainer means the step: let compute_loss accept num_items_in_batch, and divide the sum by it (before \
+             transformers 4.46 it cannot)"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// True if the script has a trainer that divides by the tokens of the whole step.
+fn means_the_step(case: &Case<'_>) -> bool {
+    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let has_trainer = engines.into_iter().any(|it| it == "transformers.Trainer");
+    has_trainer && case.observed.spec.gradient_accumulation_steps > 1
+}
+
+fn finding(
+    case: &Case<'_>,
+    rule: &Rule,
+    step: usize,
+    term: &Term<'_>,
+    weights: &Weights,
+    why: &str,
+) -> Sighting {
+    let message = format!("{}; {why}", weights.describe(term.noun()));
     let rows = table(case);
     let extremes = [
         rows.iter().max_by(|a, b| a.most.total_cmp(&b.most)).map(|row| (row, row.most)),
@@ -45,6 +88,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             weight_text(weight),
         )
     });
-    let finding = Finding { evidence: told.collect(), ..rule.finding(message) };
-    vec![Sighting::new(finding, Scope::default())]
+    let mut finding = Finding { evidence: told.collect(), ..rule.finding(message) };
+    finding.evidence.extend(super::places(term));
+    let scope = Scope { steps: [step].into_iter().collect(), ..Scope::default() };
+    Sighting::one_of(finding, scope)
 }

@@ -86,7 +86,34 @@ fn code(pattern: &Pattern) -> RuleCode {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let of_rule = case.deviations.iter().filter(|it| code(&it.pattern) == rule.code);
-    of_rule.map(|deviation| sighting(case, rule, deviation)).collect()
+    let mut sightings: Vec<Sighting> =
+        of_rule.map(|deviation| sighting(case, rule, deviation)).collect();
+    if rule.code == code(&Pattern::Leftover) {
+        sightings.extend(left_of_the_first_step(case, rule));
+    }
+    sightings
+}
+
+/// Gradients of a script's first step, whose addresses are no codes, in what later steps consumed.
+fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let left = &case.observed.script.left;
+    let (&(step, _), _) = left.iter().next()?;
+    let mut params: Vec<usize> =
+        left.values().flat_map(|params| params.iter().map(|it| it.param)).collect();
+    params.sort_unstable();
+    params.dedup();
+    let most = left.values().flat_map(|params| params.iter().map(|it| it.weight));
+    let weight =
+        weight_text(most.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most }));
+    let message = "gradients of an earlier step reached the optimizer again".to_owned();
+    let evidence = vec![format!(
+        "gradients of step 0 have weight {weight} in what the optimizers consumed in step {step}: they were not cleared"
+    )];
+    let all = params.len() == case.observed.params.iter().filter(|it| it.trainable).count();
+    let params = if all { Extent::All } else { params.into_iter().collect() };
+    let scope = Scope { steps: [step].into_iter().collect(), params, ..Scope::default() };
+    let finding = Finding { evidence, ..rule.finding(message) };
+    Some(Sighting { finding, scope, slip: Slip::Weights(Pattern::Leftover) })
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {

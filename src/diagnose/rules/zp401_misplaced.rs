@@ -5,6 +5,7 @@ use super::super::causes::Sighting;
 use super::super::placement::Span;
 use super::super::scope::Scope;
 use super::{Rule, abridged, counted};
+use crate::report::words::amount;
 use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -59,9 +60,22 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         lost.evidence.extend(shared.evidence);
         lost
     })
-    .map(|finding| Sighting::new(finding, Scope::default()))
+    .map(|mut finding| {
+        finding.evidence.extend(strays(case));
+        Sighting::new(finding, Scope::default())
+    })
     .into_iter()
     .collect()
+}
+
+/// Tensors in a script's optimizers that forward does not use, in words; none if there are none.
+fn strays(case: &Case<'_>) -> Option<String> {
+    let strays = case.observed.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
+    Some(format!(
+        "optimizers hold {} that no forward uses: parameters that were handed over before the model was sharded, copied \
+         or moved, or before its first forward",
+        amount(strays, "other tensor"),
+    ))
 }
 
 /// True if no rank holds a span twice.

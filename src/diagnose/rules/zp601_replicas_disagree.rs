@@ -1,13 +1,14 @@
 //! ZP601: ranks hold different bits where they must hold the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::observed::Buffer;
-use super::super::scope::Scope;
-use super::Rule;
-use crate::report::RuleCode;
+use super::super::replicas::unlike;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, abridged};
+use crate::report::{Finding, RuleCode};
 use crate::trace::{LayoutName, Point};
 
 pub(super) const RULE: Rule = Rule {
@@ -19,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     // disagree about a wrong gradient, what is wrong with it is the reason.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
-        "ZP502", "ZP602", "ZP603",
+        "ZP502", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",
     ]),
     doc: include_str!("../../../docs/rules/ZP601.md"),
     check,
@@ -35,7 +36,38 @@ pub const MUST_AGREE: &[Point] = &[
 ];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    case.observed.spec.recorded_steps().filter_map(|step| in_step(case, rule, step)).collect()
+    if case.is_apart {
+        return Vec::new();
+    }
+    let steps = case.observed.spec.recorded_steps();
+    let mut found: Vec<Sighting> = steps.filter_map(|step| in_step(case, rule, step)).collect();
+    found.extend(of_script(case, rule));
+    found
+}
+
+/// The first moment at which ranks of a script have different values of a parameter.
+fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let moments = case.observed.script.digests.keys().map(|(step, _)| *step);
+    let moments: BTreeSet<Option<usize>> = moments.collect();
+    let (after, params) = moments
+        .into_iter()
+        .map(|after| (after, unlike(&case.observed, after)))
+        .find(|(_, params)| !params.is_empty())?;
+    let names: Vec<String> = params.iter().map(|param| case.observed.param_name(*param)).collect();
+    let names = abridged(&names);
+    let finding = match after {
+        None => rule.finding(format!(
+            "ranks began with different values of {names}, whose gradients they share: parameters were never broadcast"
+        )),
+        Some(step) => Finding {
+            step: Some(step),
+            ..rule.finding(format!("after step {step} ranks have different values of {names}"))
+        },
+    };
+    let steps = after.into_iter().collect::<BTreeSet<usize>>();
+    let steps = if steps.is_empty() { Extent::All } else { Extent::Only(steps) };
+    let params = params.into_iter().collect();
+    Some(Sighting::new(finding, Scope { steps, params, ..Scope::default() }))
 }
 
 /// The first disagreement of a step.

@@ -21,10 +21,22 @@ pub struct Surroundings<'a> {
     pub page: Option<fn(&str) -> Option<&'static str>>,
 }
 
+/// The beginning of a paragraph of a page that is for training scripts alone.
+const IN_A_SCRIPT: &str = "In a training script, ";
+
 impl Surroundings<'_> {
     /// The first sentence of a section of a rule's documentation.
     fn first_sentence(&self, code: &str, section: &str) -> Option<String> {
         first_sentence(self.page?(code)?, section)
+    }
+
+    /// The first advice of a rule's page: for a user's script that for scripts, where the page has one.
+    fn advice(&self, code: &str, is_script: bool) -> Option<String> {
+        let page = self.page?(code)?;
+        let of_script = page.split_once(IN_A_SCRIPT).filter(|_| is_script);
+        of_script
+            .and_then(|(_, behind)| first_sentence(&format!("## s\n{IN_A_SCRIPT}{behind}"), "s"))
+            .or_else(|| first_sentence(page, "What to do"))
     }
 }
 
@@ -56,7 +68,7 @@ impl<'a> Document<'a> {
         let mut before = Vec::new();
         let known = main.known.first();
         before.extend(known.map(|bug| Fact::new("known", bug.range())));
-        before.extend(fix(main, around));
+        before.extend(fix(main, around, report.run.spec.script().is_some()));
         let what = match main.place() {
             place if place.is_empty() => shortened(&main.message),
             place => format!("{} ({place})", shortened(&main.message)),
@@ -152,11 +164,9 @@ impl<'a> Document<'a> {
 }
 
 /// Command or words that make a known bug go away; of another finding, what to look at.
-fn fix(main: &Finding, around: &Surroundings<'_>) -> Option<Fact> {
+fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fact> {
     let Some(bug) = main.known.first() else {
-        return around
-            .first_sentence(&main.code, "What to do")
-            .map(|words| Fact::new("look", words));
+        return around.advice(&main.code, is_script).map(|words| Fact::new("look", words));
     };
     let workaround = one_line(bug.workaround.trim());
     let said = match bug.upgrade() {

@@ -33,7 +33,7 @@ pub fn headline(report: &Report) -> String {
         (Verdict::Inconclusive, _) => match report.run.ending {
             Ending::Interrupted => "interrupted before the ranks had finished".to_owned(),
             Ending::CutOff => "the trace ends before the run does".to_owned(),
-            Ending::Complete => "too little could be read; see the end of this report".to_owned(),
+            Ending::Complete => reason(report),
         },
         (_, []) => "not every rank finished".to_owned(),
         (_, [finding]) => format!("{} {}", finding.code, finding.name),
@@ -41,6 +41,17 @@ pub fn headline(report: &Report) -> String {
             let codes: Vec<&str> = findings.iter().map(|f| f.code.as_str()).collect();
             format!("{} findings: {}", findings.len(), codes.join(", "))
         }
+    }
+}
+
+/// Reason why nothing can be concluded from a run that came to its end.
+fn reason(report: &Report) -> String {
+    let failed = report.run.not_observed.iter().find(|it| it.why.starts_with("zprobe failed"));
+    let refused = || report.not_exercised.iter().find_map(|it| it.strip_prefix("weights of "));
+    match (failed, refused()) {
+        (Some(failed), _) => format!("{} was not seen: {}", failed.what, failed.why),
+        (None, Some(refused)) => format!("weights were not read: {refused}"),
+        (None, None) => "too little could be read; see the end of this report".to_owned(),
     }
 }
 

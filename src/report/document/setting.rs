@@ -92,11 +92,7 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     lines.extend(factor.map(|factor| format!("every gradient was multiplied with {factor}")));
     let fact = |name: &str| report.run.engine_facts.get(name).cloned();
     lines.extend(fact("places").map(|places| format!("your code: {places}")));
-    let sum = fact("target tokens of a step together");
-    lines.extend(fact("weights of target tokens").map(|law| match sum {
-        Some(sum) => format!("{law}; together {sum}"),
-        None => law,
-    }));
+    lines.extend(fact("contract"));
     lines.extend(report.remarks.iter().map(|remark| format!("note: {remark}")));
     lines
 }

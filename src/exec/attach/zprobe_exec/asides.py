@@ -67,9 +67,13 @@ class Asides:
 def _some(tensor):
     """Some elements of a tensor, from everywhere in it."""
     content = fragments.flat(tensor)
+    if fragments.is_freed(content):
+        return content.new_zeros(0)
     return content[:: max(1, len(content) // SEEN)].clone()
 
 
 def _differs(new, old):
     """True if an element has changed by more than rounding."""
+    if len(new) != len(old):
+        return False
     return bool(((new - old).abs() > ROUNDING * torch.finfo(old.dtype).eps * old.abs()).any())

@@ -17,6 +17,11 @@ from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 # Microbatches of the first step that have a code each.
 RESERVED = 16
 
+# Addresses of a fragment from which on they show what is left of the first step; the largest difference of its weight
+# from the one that it must have, as a share; and the number of standard errors beyond which it is there, also where it
+# is there in another fragment.
+LEAST, LEFT, CERTAIN, LIKELY = 16, 0.2, 8, 2
+
 
 class Coded:
     """The mode in which leaves get codes instead of gradients."""
@@ -29,6 +34,8 @@ class Coded:
     def __init__(self, training):
         self.training, self.seed = training, training.settings["seed"]
         self.columns = RESERVED
+        self.is_left = False  # True once something was left of the first step.
+        self.left = {}  # Weight of the first step's gradients in what is consumed, by parameter.
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
         self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
@@ -54,6 +61,38 @@ class Coded:
         training = self.training
         step = training.step % 2 if training.step else 0
         return (step * training.world_size + training.rank) * self.columns + training.code
+
+    def consumed(self, fragment, clipping):
+        """The recorded elements of what an optimizer consumes, as they were before clipping, without what is left of
+        the first step."""
+        part = clipping.take_out(fragment.tensor, fragment.pick())
+        if self.training.step == 0:
+            held = fragments.gradient(fragment.tensor)
+            fragment.first = None if held is None else held.clone()
+            fragment.factor = clipping.factor(fragment.tensor)
+        elif part is not None and fragment.first is not None:
+            part = self._without_first(fragment, part)
+        return part
+
+    def _without_first(self, fragment, part):
+        """Elements of a gradient without those of the first step, if they are still there: the addresses of that step
+        are looked for, because codes of different lengths may agree."""
+        first = fragment.first.to(part.device, torch.float64) / fragment.factor
+        addresses, values = first[fragment.addresses], part.double()[fragment.addresses]
+        square = float(addresses @ addresses)
+        if len(addresses) < LEAST or not square:
+            return part
+        weight = float(values @ addresses) / square
+        noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
+        # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's.
+        exact = min((1.0, fragment.factor), key=lambda it: abs(it - weight))
+        errors = LIKELY if self.is_left else CERTAIN
+        if abs(weight) < errors * noise or abs(weight - exact) > max(LEFT * exact, errors * noise):
+            return part
+        self.is_left = True
+        for piece in fragment.pieces:
+            self.left[piece["param"]] = max(exact, self.left.get(piece["param"], 0.0))
+        return (part.double() - exact * first).to(part.dtype)
 
     def after_backward(self, alone):
         """A backward is over; `alone` if optimizers do not take turns."""
@@ -89,10 +128,12 @@ class Coded:
         """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
         from what the tensor is."""
         training = self.training
-        hint = fragments.whole_or_shard(tensor, training.params.get(training.names.get(id(tensor))))
-        size = fragments.flat(tensor).numel()
+        named, size = training.params.get(training.names.get(id(tensor))), fragments.flat(tensor).numel()
         if size == 0:
             return []
+        if id(tensor) in training.gathered:
+            return [dict(param=None, offset=0, len=size)]
+        hint = fragments.whole_or_shard(tensor, named)
         gradient = fragments.gradient(tensor)
         if gradient is None or not bool(gradient.any()):
             return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)]
@@ -120,12 +161,25 @@ class Coded:
         samples = Sampler(True, code.length, self.seed)
         for fragment in training.held.all:
             fragment.choose(samples.choose)
-            # Addresses that the script does not clear would stay among the codes.
-            if fragment.tensor.grad is not None:
-                fragment.tensor.grad.zero_()
+            if fragment.first is not None:
+                fragment.first = fragment.first[fragment.chosen.to(fragment.first.device)]
+                fragment.addresses = self._addresses(fragment.pieces, list(params)).to(fragment.first.device)
+
+    def _addresses(self, pieces, order):
+        """True for those recorded elements that were a part of an address in the first step."""
+        parts = [torch.zeros(0, dtype=torch.bool)]
+        for piece in pieces:
+            name, first = order[piece["param"]], piece["offset"]
+            values = self.stamp.values(name, self.training.sizes[name])
+            parts.append(values[first : first + piece["len"]] != 0)
+        return torch.cat(parts)
 
     def record(self, step):
-        """Records nothing of what autograd delivers: the codes are known."""
+        """Emits what is left of the first step's gradients; the codes are known."""
+        if self.left:
+            left = [dict(param=param, weight=weight) for param, weight in sorted(self.left.items())]
+            self.training.channel.emit("gradients-left", step=step, params=left)
+        self.left = {}
 
     def forget(self):
         """The step begins again, with the same codes."""

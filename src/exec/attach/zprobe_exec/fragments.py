@@ -13,6 +13,9 @@ class Fragment:
         self.pieces = []  # These elements as pieces of parameters.
         self.backward = None  # These elements of the gradient as the last backward left it.
         self.stepped = False  # True if an optimizer has stepped with the fragment since the last record.
+        self.first = None  # What was consumed in the first step: later its recorded elements.
+        self.factor = 1.0  # The factor by which it was clipped.
+        self.addresses = None  # True for those of its recorded elements that were a part of an address.
         self.consumed = None  # These elements of what was consumed since the last record.
 
     def choose(self, pick):
@@ -42,6 +45,13 @@ class Fragments:
             self.all.append(fragment)
         for fragment in again:
             self.again.extend(dict(segment) for segment in fragment.segments)
+
+    def strays(self, names):
+        """Number of tensors without a gradient that are in no place of the model, as `names` has its tensors by
+        identity, or that an engine has replaced."""
+        idle = [it for it in self.all if it.tensor.requires_grad and gradient(it.tensor) is None]
+        is_placed = lambda it: any(segment["param"] is not None for segment in it.segments)
+        return sum(not is_placed(it) or id(it.tensor) not in names for it in idle)
 
     def pieces(self):
         """The recorded pieces of all fragments, one after the other."""
@@ -112,6 +122,11 @@ def flat(tensor):
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     return tensor.reshape(-1)
+
+
+def is_freed(content):
+    """True if an engine has freed the storage of a tensor, as FSDP2 does with whole parameters."""
+    return content.untyped_storage().nbytes() < content.numel() * content.element_size()
 
 
 def gradient(tensor):

@@ -38,6 +38,13 @@ def sharded_params():
     return {id(it.sharded_param): it for it in of_type if getattr(it, "sharded_param", None) is not None}
 
 
+def gathered_params():
+    """Identities of the whole parameters that FSDP2 puts in the place of its shards for a forward: what accumulates
+    gradients, and what an optimizer is to hold, are the shards."""
+    whole = (getattr(it, "_unsharded_param", None) for it in sharded_params().values())
+    return {id(it) for it in whole if it is not None}
+
+
 def part_of(param, sharded):
     """This rank's part of a parameter that tensor parallelism has cut; None for any other. `sharded` is what FSDP2
     knows of the parameter, if that has cut it as well."""

@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from zprobe_exec import meshes
+from zprobe_exec import fragments, meshes
 
 # Parts of names that wrappers put in, and that the user's own model has not.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
@@ -23,16 +23,24 @@ class Named:
         self.ranks = []  # Ranks that have it, of a part on which the ranks have agreed.
         self.part = None  # Its place in a device mesh, where tensor parallelism has cut it.
         self.start = None  # Its first element in FSDP2's shard of a part; None elsewhere.
-        self.digest = None  # A few values of it, where ranks may hold replicas; None elsewhere.
+        self.tensor = None  # The parameter itself, where this rank has it.
+
+    def digest(self):
+        """A number that replicas have in common; None for a shard."""
+        return None if self.tensor is None else _digest(self.tensor, self.numel)
+
+
+def roots():
+    """All modules of this process that are in no other one."""
+    modules = [it for it in gc.get_objects() if issubclass(type(it), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    return [module for module in modules if id(module) not in inner]
 
 
 def find():
     """The parameters of all models of this process in their order, and the name of each tensor that
     stands for one, by its identity. These are the parameter, and what FSDP2 puts in its place."""
-    modules = [it for it in gc.get_objects() if issubclass(type(it), torch.nn.Module)]
-    inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
-    roots = [module for module in modules if id(module) not in inner]
-    trees = [tree for tree in (list(root.named_parameters()) for root in roots) if tree]
+    trees = [tree for tree in (list(root.named_parameters()) for root in roots()) if tree]
     trees.sort(key=lambda tree: -sum(param.numel() for _, param in tree))
     params, names, sharded = {}, {}, meshes.sharded_params()
     for number, tree in enumerate(trees):
@@ -50,7 +58,7 @@ def find():
             params[name] = Named(name, part.shape if part else _whole_shape(param), param.requires_grad)
             params[name].part = part
             params[name].start = meshes.shard_start(cut) if part and cut else None
-            params[name].digest = _digest(param, params[name].numel)
+            params[name].tensor = param
             names[id(param)] = name
     for identity, cut in sharded.items():
         name, whole = names.get(identity), getattr(cut, "_unsharded_param", None)
@@ -59,6 +67,24 @@ def find():
             if params[name].part is None:
                 params[name] = Named(name, whole.shape, whole.requires_grad)
     return params, names
+
+
+def untied():
+    """Pairs of parameters that a model's configuration ties, or that began as one, and that are two: an embedding
+    and the output layer, as pairs of names."""
+    pairs = []
+    for root in roots():
+        for path, module in root.named_modules():
+            config = getattr(module, "config", None)
+            is_tied = getattr(config, "tie_word_embeddings", False) is True
+            if is_tied and hasattr(module, "get_input_embeddings") and hasattr(module, "get_output_embeddings"):
+                pair = (module.get_input_embeddings(), module.get_output_embeddings())
+                weights = [getattr(it, "weight", None) for it in pair]
+                if None not in weights and weights[0] is not weights[1] and weights[0].shape == weights[1].shape:
+                    known = {id(param): name for name, param in module.named_parameters(prefix=path)}
+                    pairs.append([known.get(id(it), "an embedding") for it in weights])
+    unlike = {tuple(pair) for pair in pairs}
+    return [[WRAPPERS.sub("", name).lstrip(".").removeprefix("module.") for name in pair] for pair in sorted(unlike)]
 
 
 def of_optimizers(params, names, leaf):
@@ -91,10 +117,11 @@ def _digest(param, numel):
     is_plain = type(param.data) is torch.Tensor and not param.is_meta and param.layout == torch.strided
     if not is_plain or param.is_complex() or param.numel() != numel or not numel:
         return None
-    if param.untyped_storage().nbytes() < numel * param.element_size():
+    if fragments.is_freed(param):
         return None
-    some = param.detach().reshape(-1)[:: max(1, numel // 64)][:64].to("cpu", torch.float64)
-    digest = float((some * torch.arange(1, len(some) + 1)).sum())
+    flat = param.detach().reshape(-1)
+    some = flat[:: max(1, numel // 64)][:64].to("cpu", torch.float64)
+    digest = float((some * torch.arange(1, len(some) + 1)).sum() + flat.sum(dtype=torch.float64).to("cpu"))
     return digest if math.isfinite(digest) else None
 
 

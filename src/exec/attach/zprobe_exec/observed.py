@@ -51,6 +51,10 @@ class Observed:
         self.samples[name] = self.samples[name] + values if name in self.samples else values
         return None
 
+    def consumed(self, fragment, clipping):
+        """The recorded elements of what an optimizer consumes, as they were before clipping."""
+        return clipping.take_out(fragment.tensor, fragment.pick())
+
     def after_backward(self, alone):
         """A backward is over; `alone` if optimizers do not take turns."""
         code, samples = self.training.code, self.samples
@@ -70,6 +74,8 @@ class Observed:
         """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
         training, size = self.training, fragments.flat(tensor).numel()
         name = training.names.get(id(tensor))
+        if size and id(tensor) in training.gathered:
+            return [dict(param=None, offset=0, len=size)]
         hint = fragments.whole_or_shard(tensor, training.params.get(name))
         if hint is None and size and getattr(tensor, "_is_flat_param", False):
             # A shard of a unit of FullyShardedDataParallel, all of which are equally long.
@@ -154,7 +160,7 @@ class Observed:
 
     def end(self):
         """Lets go of all that was watched: the training goes on by itself."""
-        self.training.leaves.release()
+        self.training.release()
         self.training.held = self.training.asides.held = fragments.Fragments()
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
 
@@ -170,7 +176,7 @@ class Contents:
             # Of a parameter that ZeRO-3 has cut, this rank has a shard, and the leaf is empty.
             shard = getattr(leaf, "ds_tensor", None)
             content = fragments.flat(leaf if shard is None else shard)
-            if content.untyped_storage().nbytes() < content.numel() * content.element_size():
+            if fragments.is_freed(content):
                 # FSDP2 has freed it.
                 continue
             if shard is None and content.numel() != sizes.get(name):

@@ -1,25 +1,22 @@
 """Facts about the script that gradients do not show: its lines, and what its trainers are set to."""
 
 import gc
-import os
 import sys
-import sysconfig
 
 import torch
+
+from zprobe_exec import places
 
 # Lines of the script that are named of each kind.
 MOST_LINES = 4
 
-# Places of code that is not the user's own.
-_FOREIGN = tuple(
-    os.path.realpath(path) + os.sep
-    for path in {
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(__file__)),
-    }
-)
+# Classes of engines: the package of each, and what it is called.
+ENGINES = {
+    "DistributedDataParallel": ("torch.", "DDP"),
+    "FSDPState": ("torch.", "FSDP2"),
+    "FullyShardedDataParallel": ("torch.", "FSDP"),
+    "DeepSpeedEngine": ("deepspeed.", "DeepSpeed"),
+}
 
 
 class Remarks:
@@ -28,26 +25,53 @@ class Remarks:
     def __init__(self):
         self.lines = {"backward": [], "step": []}
         self.reduced_early = self.clipped_by_value = None
-        self.accumulation = {}
+        self.accumulation, self.engines = {}, set()
+        self.strays, self.untied = 0, []
+        self.averages = "torch.distributed.algorithms.model_averaging.averagers" in sys.modules
 
     def see_line(self, kind):
-        """Remembers the line of the user's own code that this is called from."""
-        line, lines = _own_line(), self.lines[kind]
+        """The line of the user's own code that this is called from, which is remembered; None if there is none."""
+        line, lines = places.own_line(places.caller(1)), self.lines[kind]
         if line is not None and line not in lines and len(lines) < MOST_LINES:
             lines.append(line)
+        return line
 
     def see_trainers(self):
-        """Remembers how many microbatches trainers are set to accumulate over."""
+        """Remembers the trainers and engines of this process, and how many microbatches they are set to."""
         accelerate = sys.modules.get("accelerate.state")
         if accelerate is not None and accelerate.GradientState._shared_state:
+            self.engines.add("accelerate")
             self.accumulation["accelerate"] = accelerate.GradientState().num_steps
-        for it in gc.get_objects() if {"deepspeed", "lightning", "pytorch_lightning"} & set(sys.modules) else []:
-            kind = type(it).__name__
+        for it in gc.get_objects():
+            kind, module = type(it).__name__, str(type(it).__module__)
+            if kind in ENGINES and module.startswith(ENGINES[kind][0]):
+                self.engines.add(ENGINES[kind][1])
             if kind == "DeepSpeedEngine":
                 self.accumulation["DeepSpeed"] = it.gradient_accumulation_steps()
             elif kind == "Trainer" and hasattr(it, "accumulate_grad_batches"):
+                self.engines.add("Lightning")
                 if getattr(getattr(it, "lightning_module", None), "automatic_optimization", False):
                     self.accumulation["Lightning"] = it.accumulate_grad_batches
+            elif "transformers.trainer" in sys.modules and isinstance(it, sys.modules["transformers.trainer"].Trainer):
+                self.engines.add("transformers.Trainer")
+                self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
+
+    def see_reduction(self, tensor, params):
+        """A tensor is about to be reduced over the ranks by a call: it may be a parameter, or its change."""
+        if isinstance(tensor, torch.Tensor) and tensor.dim():
+            gradients = {it.grad.data_ptr() for it in params if it.grad is not None and it.grad.layout == torch.strided}
+            is_like = any(it.shape == tensor.shape for it in params)
+            self.averages = self.averages or is_like and tensor.data_ptr() not in gradients
+
+    def see_outer_optimizer(self, params, stepped):
+        """Remembers if an optimizer that never stepped has copies of the parameters: an outer one of local SGD."""
+        own, shapes = {id(it) for it in params}, sorted(tuple(it.shape) for it in params)
+        known = {id(it) for it in stepped}
+        for it in gc.get_objects():
+            if issubclass(type(it), torch.optim.Optimizer) and id(it) not in known:
+                held = [tensor for group in getattr(it, "param_groups", []) for tensor in group["params"]]
+                if not own & {id(tensor) for tensor in held} and sorted(tuple(it.shape) for it in held) == shapes:
+                    self.averages = True
 
     def fields(self):
         """The fields of the event."""
@@ -55,20 +79,10 @@ class Remarks:
             reduced_early=self.reduced_early,
             clipped_by_value=self.clipped_by_value,
             accumulation=self.accumulation,
+            engines=sorted(self.engines),
+            averages=self.averages,
+            strays=self.strays,
+            untied=self.untied,
             backward_at=self.lines["backward"],
             step_at=self.lines["step"],
         )
-
-
-def _own_line():
-    """The innermost line of the user's own code, as `file:line`; None if there is none."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        is_own = not path.startswith("<") and "-packages" + os.sep not in path
-        if is_own and not os.path.realpath(path).startswith(_FOREIGN):
-            inside = os.path.relpath(path)
-            name = os.path.basename(path) if inside.startswith(os.pardir) else inside
-            return "%s:%d" % (name, frame.f_lineno)
-        frame = frame.f_back
-    return None

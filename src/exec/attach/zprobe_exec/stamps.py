@@ -109,7 +109,7 @@ class Reader:
         self.of_key = torch.tensor([pair[1] for pair in pairs] or [0], dtype=torch.int64)
         self.lengths = torch.tensor(list(sizes.values()) or [0], dtype=torch.int64)
         self.steps = torch.tensor([stamp.step(size) for size in sizes.values()] or [BLOCK], dtype=torch.int64)
-        self.small = {}
+        self.small, self.factor = {}, None
 
     def locate(self, values, hint=None):
         """Segments (param, offset, len) of a flat tensor, in order; param None for elements of none.

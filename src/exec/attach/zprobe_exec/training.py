@@ -8,16 +8,16 @@ and what becomes of the process after the last step, is the mode's: `coded` or `
 
 import atexit
 import collections
-import math
 import os
 import platform
+import statistics
 import sys
 import traceback
 
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import asides, coded, fragments, leaves, meshes, names, refusals, tokens, turns
+from zprobe_exec import asides, clipping, coded, fragments, leaves, loss, meshes, names, refusals, turns, update
 from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
@@ -41,16 +41,16 @@ class Stepping:
 class Training:
     """What this rank does, and what is done about it."""
 
-    def __init__(self, settings, is_on, device):
+    def __init__(self, settings, is_on, device, modules, arithmetic):
         """`is_on` is false while gradients are computed that nobody accumulates; `device` is that of
-        the first loss."""
+        the first loss; `modules` and `arithmetic` have watched since torch was imported."""
         self.settings, self.is_on = settings, is_on
         self.rank, self.world_size = place()
         path = os.path.join(settings["directory"], "rank-%d.jsonl" % self.rank)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.channel = Channel(settings["run"], self.rank, fd)
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
-        self.step = self.microbatch = self.code = 0
+        self.step = self.microbatch = self.code = self.backwards = 0
         self.roots = {}
         self.stepped = self.over = self.in_backward = False
         self.turns = turns.Turns()
@@ -60,6 +60,9 @@ class Training:
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.asides = asides.Asides(self.held)
+        self.clipping, self.update = clipping.Clipping(self), update.Update(self)
+        self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
+        self.unseen = set()  # What zprobe has failed to see.
         self.mode = None
         self.channel.emit(
             "script-joined",
@@ -79,6 +82,7 @@ class Training:
         """Looks for the parameters; to be called once."""
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
+        self.initial = self.softly("parameters", self.digests) or {}
         self.mode = Observed(self) if self.settings["observe"] else Coded(self)
 
     def is_aside(self):
@@ -91,16 +95,25 @@ class Training:
         left alone with what it has trained on."""
         if not self.over:
             self.over = True
-            why = str(error)
-            if not isinstance(error, turns.Unreadable):
-                at = traceback.extract_tb(error.__traceback__)[-1]
-                why = "zprobe failed in %s: %s; please report that" % (at.name, error)
+            why = str(error) if isinstance(error, turns.Unreadable) else failure(error)
             self.channel.emit("not-observed", what="the rest of the script", why=why)
             self._finish()
             if self.mode is not None:
                 self.mode.end()
             elif not self.settings["observe"]:
                 coded.leave(self)
+
+    def softly(self, what, see, *args):
+        """The result of `see`, which looks at something that the rest does not need; None if it fails, here or
+        before."""
+        if what in self.unseen:
+            return None
+        try:
+            return see(*args)
+        except Exception as error:
+            self.unseen.add(what)
+            self.channel.emit("not-observed", what=what, why=failure(error))
+            return None
 
     # Backwards.
 
@@ -112,14 +125,17 @@ class Training:
             if self.over:
                 return
         self.in_backward = True
-        self.remarks.see_line("backward")
+        self.backwards += 1
+        self.line = self.remarks.see_line("backward")
+        self.samples = self.modules.take_samples()
         self.fired = {}
         # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
         self.walked = (0, collections.Counter())
-        self.weigher = tokens.Weigher()
+        self.loss, stale = loss.Loss(), []
+        see_node = lambda node: stale.append(self.softly("forward", self.update.see_node, node))
         # Of a nested backward a checkpoint's activations are the inputs.
-        self.reaches_input = self.before_nested(tensors)
-        self.weigher.watch_terms(tensors)
+        self.reaches_input = self.before_nested(tensors, see_node)
+        self.softly("the loss", self.loss.watch, tensors)
         if self.step > 0 and self.microbatch and self._is_alone() and self.asides.are_cleared():
             self._set_aside()
         # A loss that goes backward again has the code that it had.
@@ -129,11 +145,25 @@ class Training:
         self.code, _ = self.roots.setdefault(key, (len(self.roots), roots))
         if self.has_code():
             self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.code)
+            self.softly("forward", self._see_forward, {id(it) for it in stale if it is not None})
 
-    def before_nested(self, tensors):
+    def _see_forward(self, stale):
+        """Emits the parameters that forward has used as they were before their last update: those with the
+        identities in `stale`, and at the beginning of a step those whose copy in an optimizer is another one."""
+        if self.step == 0:
+            return
+        named = {self.names.get(it) for it in stale} & set(self.indices)
+        differing = [(self.indices[name], self.sizes[name], 0) for name in sorted(named)]
+        differing += self.update.stale() if self.microbatch == 0 else []
+        told = [dict(param=param, elements=elements, first=first) for param, elements, first in differing]
+        if told:
+            self.channel.emit("forward-used", step=self.step, microbatch=self.code, differing=told)
+
+    def before_nested(self, tensors, visit=None):
         """A backward within a backward begins: a reentrant checkpoint's, which belongs to it. Returns true if
-        it reaches an input."""
-        nodes, reached, inputs = self.leaves.watch(tensors, self.weigher.watch)
+        it reaches an input. Nodes that accumulate no gradient are shown to `visit`."""
+        nodes, reached, inputs = self.leaves.watch(tensors, visit or (lambda node: None))
+        self.reached.update(reached)
         self.walked = (self.walked[0] + nodes, self.walked[1] + collections.Counter(reached))
         return inputs
 
@@ -158,12 +188,11 @@ class Training:
         if self.over:
             return
         self.in_backward = False
-        weighed = self.weigher.take()
-        # Each of several turns has a mean of its own, and leaves gradients that the others clear.
+        weighed = self.softly("the loss", self.loss.take)
         alone = self._is_alone()
-        is_mean = alone and weighed is not None and math.isfinite(weighed["total"] + weighed.get("others", 0))
-        if is_mean and self.has_code():
-            self.channel.emit("tokens-weighed", step=self.step, microbatch=self.code, **weighed)
+        if weighed is not None and self.has_code():
+            at = dict(step=self.step, microbatch=self.code, at=self.line, samples=self.samples)
+            self.channel.emit("loss-weighed", **at, **weighed)
         if self.has_code():
             nodes, graphs = self.walked
             reached = set(graphs)
@@ -212,10 +241,10 @@ class Training:
         """What takes the place of a leaf's gradient; None where it stays."""
         if self.is_aside() or not self.is_on():
             return None
-        if not self._is_whole(name, gradient):
-            self.walked[1].pop(name, None)
-            return None
         try:
+            if not self._is_whole(name, gradient):
+                self.walked[1].pop(name, None)
+                return None
             count = self.fired.get(name, 0) + 1
             replacement, part = self.mode.gradient(name, gradient, count), self.params[name].part
             if replacement is not None and part is not None:
@@ -228,9 +257,10 @@ class Training:
         return replacement
 
     def _is_whole(self, name, gradient):
-        """True for a dense, real gradient of a whole parameter, as it was when the ranks agreed."""
+        """True for a dense, real gradient of a whole parameter, as it was when the ranks agreed. A function of the
+        script's own may have returned None for it."""
         param = self.params.get(name)
-        if param is None or gradient.layout != torch.strided or gradient.is_complex():
+        if param is None or gradient is None or gradient.layout != torch.strided or gradient.is_complex():
             return False
         return fragments.flat(gradient).numel() == param.numel and self.mode.knows(name)
 
@@ -249,7 +279,10 @@ class Training:
         over = Stepping()
         self.stepping.append(over)
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        reader, found = self.step == 0 and self.mode.reader(), {}
+        self.softly("clipping", self.clipping.see_wrapper, optimizer, tensors)
+        if self.step == 0:
+            self.gathered = meshes.gathered_params()
+        reader, found, factors = self.step == 0 and self.mode.reader(), {}, []
         for tensor in tensors:
             fragment = found.get(id(tensor)) or self.held.of.get(id(tensor))
             if self.step == 0 and fragment is None:
@@ -257,10 +290,13 @@ class Training:
                 fragment = found[id(tensor)] = fragments.Fragment(tensor, segments, optimizer)
                 fragment.choose(self.mode.choose_first)
                 over.found.append(fragment)
+                factors += [reader.factor / self.clipping.factor(tensor)] if reader and reader.factor else []
             elif self.step == 0 and (id(tensor) in found or fragment.optimizer is not optimizer):
                 over.again.append(fragment)
             if fragment is not None:
-                over.parts.append((fragment, fragment.pick()))
+                over.parts.append((fragment, self.mode.consumed(fragment, self.clipping)))
+        factor = statistics.median(factors) / self.settings["unit"] if factors else None
+        self.softly("the update", self.update.before_step, optimizer, tensors, factor)
         held = {segment["param"] for fragment, _ in over.parts for segment in fragment.segments} - {None}
         if self.step == 0:
             self.turns.step(optimizer, held)
@@ -274,11 +310,13 @@ class Training:
         self.stepped = True
         self.optimizer = type(optimizer).__name__
 
-    def after_step(self):
+    def after_step(self, optimizer):
         """An optimizer has stepped."""
         if not self.stepping:
             return
         over = self.stepping.pop()
+        self.softly("the update", self.update.after_step, optimizer)
+        self.clipping.forget(it for group in optimizer.param_groups for it in group["params"])
         for tensor, gradient in over.spared:
             tensor.grad = gradient
         self.held.adopt(over.found, over.again)
@@ -320,11 +358,45 @@ class Training:
         else:
             self.mode.record(self.step)
             self._record()
+        if self.step + 1 < self.mode.steps:
+            # Behind the last step that is watched parameters may not be gathered yet.
+            self.softly("parameters", self.update.digest, self.step)
+        self.softly("modules", self._see_blocks)
         self.channel.emit("step-ended", step=self.step, microbatches=self.microbatch)
         self.step += 1
         self.microbatch, self.stepped, self.roots = 0, False, {}
         self.turns.at = 0
         self.asides.begin()
+
+    def see_reduction(self, tensor):
+        """The script is about to reduce a tensor over the ranks by itself."""
+        self.remarks.see_reduction(tensor, self._own_params())
+
+    def _own_params(self):
+        return [it.tensor for it in self.params.values() if it.tensor is not None and it.trainable]
+
+    def release(self):
+        """Takes away all that watches this process."""
+        self.leaves.release()
+        self.arithmetic.release()
+        self.modules.release()
+
+    def _see_blocks(self):
+        """Emits blocks of the model that have run in the step, and that no backward has reached."""
+        stepped = {id(it) for optimizer in self.turns.stepped for group in optimizer.param_groups for it in group["params"]}
+        known = {identity for identity in stepped if identity in self.names}
+        blocks = self.modules.unreached(names.roots(), self.names, self.reached, lambda it: not known or id(it) in known)
+        self.reached = set()
+        told = [
+            dict(module=path, kind=kind, params=[self.indices[name] for name in lost if name in self.indices])
+            for path, kind, lost in blocks
+        ]
+        if told:
+            self.channel.emit("blocks-unreached", step=self.step, blocks=told)
+
+    def digests(self):
+        """A number for each parameter that replicas of it have in common, by name; None for shards."""
+        return {name: param.digest() for name, param in self.params.items()}
 
     def _record(self):
         self.held.record(self.channel, self.step, self._last_microbatch())
@@ -346,26 +418,18 @@ class Training:
             "first-step",
             dict(
                 turns=[[sorted(turn.names), turn.microbatches] for turn in self.turns.seen],
-                params=[
-                    [it.name, it.shape, it.trainable, it.digest, it.part is not None] for it in self.params.values()
-                ],
+                params=[[it.name, it.shape, it.trainable, it.part is not None] for it in self.params.values()],
             ),
         )
         letters = self.mailbox.collect("first-step", self.settings["patience"])
         self.remarks.see_trainers()
-        params, digests = {}, {}
+        self.remarks.strays = self.held.strays(self.names)
+        self.remarks.untied = self.softly("tied weights", names.untied) or []
+        params = {}
         for rank in sorted(letters):
-            for name, shape, trainable, digest, is_cut in letters[rank]["params"]:
+            for name, shape, trainable, is_cut in letters[rank]["params"]:
                 named = params.setdefault(name, names.Named(name, shape, trainable))
                 named.ranks += [rank] if is_cut else []
-                digests.setdefault(name, set()).add(digest)
-        unlike = [name for name, known in digests.items() if len(known) > 1]
-        if unlike:
-            raise turns.Unreadable(
-                "ranks began with different values of %s: with tensor or expert parallelism each has gradients of "
-                "its own, and which are to be averaged is not known; without, parameters were never broadcast"
-                % (", ".join(unlike[:4]) + (" and %d more" % (len(unlike) - 4) if len(unlike) > 4 else ""))
-            )
         meshes.refuse_mixed([(it.name, bool(it.ranks)) for it in params.values() if it.trainable])
         self.indices = {name: index for index, name in enumerate(params)}
         microbatches = self.turns.agree([letter["turns"] for letter in letters.values()])
@@ -388,6 +452,7 @@ class Training:
         self.channel.emit("optimizer-chosen", **{"class": self.optimizer, "inner": self.optimizer})
         self.held.name_by_index(self.indices)
         self.channel.emit("layout", layout="partition", segments=self.held.segments())
+        self.channel.emit("parameters-digested", step=None, digests=[self.initial.get(it) for it in self.indices])
         self.after_agreement = (params, microbatches)
 
     def _announce(self, pieces):
@@ -429,6 +494,7 @@ class Training:
         self.exit(code)
 
     def _finish(self):
+        self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.channel.emit("script-remarked", **self.remarks.fields())
         self.channel.emit("finished")
 
@@ -437,6 +503,12 @@ class Training:
         self.over = True
         self._finish()
         self.mode.end()
+
+
+def failure(error):
+    """The message about an error of zprobe's own."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return "zprobe failed in %s: %s: %s; please report that" % (at.name, type(error).__name__, error)
 
 
 def place():

@@ -6,9 +6,13 @@ import os
 import torch
 from torch.optim import optimizer as optimizers
 
+from zprobe_exec import places
+from zprobe_exec.arithmetic import Arithmetic
+from zprobe_exec.modules import Modules
 from zprobe_exec.training import Training
 
 _settings = None
+_arithmetic, _modules = Arithmetic(), Modules()
 _training = None
 _depth = 0
 _asked = 0
@@ -20,7 +24,15 @@ def install(settings):
     _settings = settings
     torch.autograd.backward = _watched_backward(torch.autograd.backward)
     torch.autograd.grad = _watched_grad(torch.autograd.grad)
-    torch.nn.utils.clip_grad_value_ = _watched_clipping(torch.nn.utils.clip_grad_value_)
+    _arithmetic.install()
+    _modules.install()
+    for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+        module.clip_grad_value_ = _watched_value_clipping(module.clip_grad_value_)
+        module.clip_grad_norm_ = _watched_clipping(module.clip_grad_norm_)
+        if hasattr(module, "clip_grads_with_norm_"):
+            module.clip_grads_with_norm_ = _watched_clipping(module.clip_grads_with_norm_)
+    if torch.distributed.is_available():
+        torch.distributed.all_reduce = _watched_reduction(torch.distributed.all_reduce)
     optimizers.register_optimizer_step_pre_hook(_before_step)
     optimizers.register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_forget)
@@ -45,7 +57,7 @@ def _watched_backward(backward):
             return backward(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if _training is None:
-            _training = Training(_settings, is_on, str(roots[0].device))
+            _training = Training(_settings, is_on, str(roots[0].device), _modules, _arithmetic)
             _guarded(_training.begin)
             if _training.over:
                 return backward(tensors, *args, **kwargs)
@@ -62,11 +74,12 @@ def _watched_backward(backward):
 
 
 def _guarded(watch, *args):
-    """What goes wrong in the watch must not become the script's."""
+    """The result of a call of the watch; what goes wrong in it must not become the script's."""
     try:
-        watch(*args)
+        return watch(*args)
     except Exception as error:
         _training.give_up(error)
+        return None
 
 
 def _watched_grad(grad):
@@ -84,10 +97,41 @@ def _watched_grad(grad):
 
 def _watched_clipping(clip):
     @functools.wraps(clip)
+    def watched(parameters, max_norm, *args, **kwargs):
+        if _training is None or _training.over:
+            return clip(parameters, max_norm, *args, **kwargs)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        frame, kind = places.caller(1), kwargs.get("norm_type", args[0] if args else 2.0)
+        begun = _training.softly("clipping", _training.clipping.begin, parameters)
+        try:
+            norm = clip(parameters, max_norm, *args, **kwargs)
+        except BaseException:
+            _training.clipping.abandon()
+            raise
+        known = norm if norm is not None else args[0] if args else kwargs.get("total_norm")
+        end = (begun, known, max_norm, kind if norm is not None else 2.0, frame)
+        _training.softly("clipping", _training.clipping.end, *end)
+        return norm
+
+    return watched
+
+
+def _watched_value_clipping(clip):
+    @functools.wraps(clip)
     def watched(parameters, clip_value, *args, **kwargs):
         if _training is not None:
             _training.remarks.clipped_by_value = float(clip_value)
         return clip(parameters, clip_value, *args, **kwargs)
+
+    return watched
+
+
+def _watched_reduction(reduce):
+    @functools.wraps(reduce)
+    def watched(tensor, *args, **kwargs):
+        if _training is not None and not _training.over and not _depth:
+            _training.softly("reductions", _training.see_reduction, tensor)
+        return reduce(tensor, *args, **kwargs)
 
     return watched
 
@@ -118,7 +162,7 @@ def _before_step(optimizer, args, kwargs):
 
 def _after_step(optimizer, args, kwargs):
     if _training is not None:
-        _guarded(_training.after_step)
+        _guarded(_training.after_step, optimizer)
 
 
 def _closure(args, kwargs):

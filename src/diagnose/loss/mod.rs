@@ -1,0 +1,171 @@
+//! The loss of a user's script: what each element of each of its terms weighs in the update.
+//!
+//! The weight of an element in what goes backward, times the factor that all gradients have on
+//! their way to the optimizer, is its weight in the update. [`law`] says which elements weigh the
+//! same, [`scale`] what all of them weigh together, and [`contract`] who divided by what.
+
+pub mod contract;
+pub mod law;
+pub mod scale;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Case;
+use crate::report::MicrobatchTokens;
+use crate::trace::{LossTerm, LossWeighed, TermOf};
+
+/// A term of the loss in one step: its elements in all microbatches of all ranks.
+#[derive(Clone, Debug)]
+pub struct Term<'a> {
+    /// The optimizer step.
+    pub step: usize,
+    /// Number of the term in the loss.
+    pub number: usize,
+    /// The microbatches that have it.
+    pub rows: Vec<Row<'a>>,
+    /// Number of microbatches of the step, on the rank that takes most.
+    pub taken: usize,
+    /// Factor between what goes backward and the update; none if it was not read.
+    pub factor: Option<f64>,
+}
+
+/// A term of the loss in one microbatch.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// The loss.
+    pub loss: &'a LossWeighed,
+    /// The term.
+    pub term: &'a LossTerm,
+}
+
+/// Kind of a term, by which it is recognised in other microbatches.
+type Key<'a> = (TermOf, &'a str, usize);
+
+/// The steps whose losses are looked at: all that were begun, the first one too.
+fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
+    let ended: BTreeSet<usize> = case.observed.script.ended.keys().map(|(step, _)| *step).collect();
+    ended.into_iter()
+}
+
+/// The terms of the loss in a step; empty where the loss of some microbatch was not read, or where the step has
+/// microbatches without a code.
+pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
+    let observed = &case.observed;
+    let ga = observed.spec.gradient_accumulation_steps;
+    let mut terms: BTreeMap<Key<'a>, Vec<Row<'a>>> = BTreeMap::new();
+    let mut taken = 0;
+    for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
+        let of_rank = observed.script.losses.get(&(step, rank)).into_iter().flatten();
+        let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
+        let due: Vec<_> = of_rank.filter(|loss| is_due(loss.microbatch)).collect();
+        let wanted = (0..count).filter(|microbatch| is_due(*microbatch)).count();
+        let of_step = observed.script.ended.get(&(step, rank)).copied().unwrap_or(count);
+        if due.len() < wanted || of_step > ga {
+            return Vec::new();
+        }
+        taken = taken.max(wanted);
+        for loss in due {
+            let mut seen: BTreeMap<(TermOf, &str), usize> = BTreeMap::new();
+            for term in &loss.terms {
+                let number = seen.entry((term.of, &term.name)).or_default();
+                let key = (term.of, term.name.as_str(), *number);
+                *number += 1;
+                terms.entry(key).or_default().push(Row { rank, loss, term });
+            }
+        }
+    }
+    let factors = &case.decoded.factors;
+    let first = || factors.iter().next();
+    let factor = factors.get(&(step, 0)).or_else(|| first().map(|(_, factor)| factor)).copied();
+    // Ranks of a group that splits the model see the same elements.
+    let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
+    let factor = factor.map(|factor| factor / copies);
+    let terms = terms.into_values().enumerate();
+    terms.map(|(number, rows)| Term { step, number, rows, taken, factor }).collect()
+}
+
+/// The terms of the loss by step, the recorded steps last.
+pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
+    steps(case)
+        .map(|step| (step, terms(case, step)))
+        .filter(|(_, terms)| !terms.is_empty())
+        .collect()
+}
+
+impl Term<'_> {
+    /// The kind of its elements.
+    pub fn of(&self) -> TermOf {
+        self.rows.first().map_or(TermOf::Elements, |row| row.term.of)
+    }
+
+    /// Name of its elements, one of them.
+    pub fn noun(&self) -> &'static str {
+        match self.of() {
+            TermOf::Tokens => "target token",
+            TermOf::Parameters => "element of the parameters",
+            TermOf::Elements | TermOf::Hidden => "element",
+        }
+    }
+
+    /// The term in words: `nll`, `mse`.
+    pub fn name(&self) -> String {
+        let name = self.rows.first().map_or("", |row| row.term.name.as_str());
+        if self.of() == TermOf::Tokens { "cross entropy".to_owned() } else { name.to_lowercase() }
+    }
+
+    /// Sum of the weights of all elements in what goes backward. Of a penalty on parameters, whose elements are the
+    /// same in each microbatch, that of one of them.
+    pub fn total(&self) -> f64 {
+        let of_row = |row: &Row<'_>| match self.of() {
+            TermOf::Parameters => row.term.total / row.term.elements as f64,
+            _ => row.term.total,
+        };
+        self.rows.iter().map(of_row).sum()
+    }
+
+    /// Sum of the weights of all elements in the update; none if the factor behind the loss was not read.
+    pub fn in_update(&self) -> Option<f64> {
+        self.factor.map(|factor| factor * self.total())
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.rows.iter().map(|row| row.term.elements).sum()
+    }
+}
+
+/// The term that stands for the loss: the first with target tokens, else the first.
+pub fn main<'t, 'a>(terms: &'t [Term<'a>]) -> Option<&'t Term<'a>> {
+    terms.iter().find(|term| term.of() == TermOf::Tokens).or(terms.first())
+}
+
+/// Weights of the elements of the loss in each microbatch of the recorded step in which they differ most.
+pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
+    let recorded = case.observed.spec.recorded_steps();
+    let all: Vec<Vec<Term<'_>>> = recorded.map(|step| terms(case, step)).collect();
+    let spread = |term: &Term<'_>| {
+        let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
+        weights().fold(f64::MIN, f64::max) / weights().fold(f64::MAX, f64::min)
+    };
+    let strangest = all.iter().filter_map(|terms| main(terms));
+    let Some(term) = strangest.max_by(|a, b| spread(a).total_cmp(&spread(b))) else {
+        return Vec::new();
+    };
+    if term.of() != TermOf::Tokens {
+        return Vec::new();
+    }
+    let total = term.total();
+    let mean = total / term.elements() as f64;
+    let row = |row: &Row<'_>| MicrobatchTokens {
+        step: term.step,
+        rank: row.rank,
+        microbatch: row.loss.microbatch,
+        tokens: row.term.elements,
+        least: row.term.least / mean,
+        most: row.term.most / mean,
+        share: row.term.total / total,
+    };
+    term.rows.iter().map(row).collect()
+}

@@ -1,0 +1,54 @@
+//! Facts about a user's script, sorted: its losses, its clipping, its updates, its model.
+
+use std::collections::BTreeMap;
+
+use crate::trace::{Block, Event, GradientsClipped, Left, LossWeighed, OptimizerStepped};
+
+/// Facts about a user's script.
+#[derive(Debug, Default)]
+pub struct Script<'a> {
+    /// Losses by (step, rank), a backward after the other.
+    pub losses: BTreeMap<(usize, usize), Vec<&'a LossWeighed>>,
+    /// Calls that clipped gradients, by (step, rank).
+    pub clipped: BTreeMap<(usize, usize), Vec<&'a GradientsClipped>>,
+    /// Steps of optimizers, by (step, rank).
+    pub stepped: BTreeMap<(usize, usize), Vec<&'a OptimizerStepped>>,
+    /// Digests of parameters, by the step after which they were taken (none before the first) and rank.
+    pub digests: BTreeMap<(Option<usize>, usize), &'a [Option<f64>]>,
+    /// Blocks that ran and were not reached, by (step, rank).
+    pub unreached: BTreeMap<(usize, usize), &'a [Block]>,
+    /// Gradients of the first step that were consumed again, by (step, rank).
+    pub left: BTreeMap<(usize, usize), &'a [Left]>,
+    /// Numbers of microbatches of the steps that are over, by (step, rank).
+    pub ended: BTreeMap<(usize, usize), usize>,
+}
+
+impl<'a> Script<'a> {
+    /// Takes in an event of a rank, if it is about a script.
+    pub fn see(&mut self, rank: usize, event: &'a Event) {
+        match event {
+            Event::LossWeighed(loss) => {
+                self.losses.entry((loss.step, rank)).or_default().push(loss);
+            }
+            Event::GradientsClipped(call) => {
+                self.clipped.entry((call.step, rank)).or_default().push(call);
+            }
+            Event::OptimizerStepped(step) => {
+                self.stepped.entry((step.step, rank)).or_default().push(step);
+            }
+            Event::ParametersDigested { step, digests } => {
+                self.digests.insert((*step, rank), digests);
+            }
+            Event::BlocksUnreached { step, blocks } => {
+                self.unreached.insert((*step, rank), blocks);
+            }
+            Event::GradientsLeft { step, params } => {
+                self.left.insert((*step, rank), params);
+            }
+            Event::StepEnded { step, microbatches } => {
+                self.ended.insert((*step, rank), *microbatches);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! ZP111: the whole loss weighs another number of times what a mean does.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::loss::contract;
+use super::super::loss::scale::{Slip, Sum, judge};
+use super::super::loss::{Term, by_step};
+use super::super::scope::Scope;
+use super::Rule;
+use crate::report::words::weight_text;
+use crate::report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP111"),
+    name: "loss-scaled",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP110"]),
+    doc: include_str!("../../../docs/rules/ZP111.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let steps = by_step(case);
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let most = steps.values().flatten().map(|term| term.taken).max().unwrap_or(0);
+    let mut found = Vec::new();
+    let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
+    for (&step, terms) in &steps {
+        let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
+        if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
+            Sum::Partial(taken, of) => Some((*taken, *of)),
+            _ => None,
+        }) {
+            found.push(partial(rule, &terms[0], taken, of));
+        } else if recorded.contains(&step) && terms[0].taken == most {
+            slips.push(common(&sums).map(|(value, slip)| (step, value, slip)));
+        }
+    }
+    // A slip is made in each step, and a number that depends on the data is not the same in two.
+    let Some(Some((step, value, slip))) = slips.first().copied() else { return found };
+    if slips.iter().all(|it| it.is_some_and(|(_, _, other)| other == slip))
+        && let Some(terms) = steps.get(&step)
+    {
+        found.push(whole(case, rule, terms, value, slip));
+    }
+    found
+}
+
+/// The slip of all terms that were judged, and by how much they are off; none if some are right, or have other ones.
+fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
+    let judged: Vec<&Sum> = sums
+        .iter()
+        .filter(|sum| !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unexplained(_)))
+        .collect();
+    let Sum::Off(value, slip) = judged.first()? else { return None };
+    let is_same = |sum: &&Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+    judged.iter().all(is_same).then_some((*value, *slip))
+}
+
+fn whole(case: &Case<'_>, rule: &Rule, terms: &[Term<'_>], value: f64, slip: Slip) -> Sighting {
+    let term = &terms[0];
+    let ranks = case.observed.replicas();
+    let message = format!(
+        "the loss weighs {} times what a mean does: {}",
+        weight_text(value),
+        slip.describe(term.taken, ranks),
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(remedy(case, term, slip));
+    finding.evidence.extend(effect(case, value));
+    Sighting::one_of(finding, Scope::step(term.step))
+}
+
+fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
+    let message = format!(
+        "the window of step {} has {taken} of {of} microbatches, and its loss is divided by {of}: it weighs {} times \
+         what the others do",
+        term.step,
+        weight_text(taken as f64 / of as f64),
+    );
+    let mut finding = Finding { step: Some(term.step), ..rule.finding(message) };
+    finding.evidence.extend(super::places(term));
+    Sighting::one_of(finding, Scope::step(term.step))
+}
+
+/// Advice that follows from who else divides, or from who should; none without a trainer that is known.
+pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<String> {
+    let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
+    let own =
+        constants().find(|it| it.divides && it.by.is_none() && it.factor == term.taken as f64);
+    let at = own.and_then(|it| it.at.clone()).map_or(String::new(), |at| format!(" at {at}"));
+    let engines: Vec<&str> = case
+        .observed
+        .remarks
+        .values()
+        .flat_map(|it| it.engines.iter())
+        .map(String::as_str)
+        .collect();
+    let has = |name: &str| engines.contains(&name);
+    match slip {
+        Slip::DividedBySteps => {
+            let already = if has("transformers.Trainer") {
+                "the Trainer divides already"
+            } else if has("Lightning") {
+                "Lightning divides what training_step returns already"
+            } else if has("DeepSpeed") {
+                "engine.backward divides by gradient_accumulation_steps already"
+            } else if has("accelerate") {
+                "accelerator.backward divides by gradient_accumulation_steps already"
+            } else {
+                return own.map(|_| format!("one of the divisions is{at}"));
+            };
+            Some(format!("{already}: leave out the division{at}"))
+        }
+        Slip::NotDividedBySteps if has("transformers.Trainer") => Some(
+            "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
+        ),
+        Slip::NotDividedBySteps if has("accelerate") => Some(
+            "call accelerator.backward(loss), which divides, or divide by gradient_accumulation_steps".to_owned(),
+        ),
+        Slip::NotDividedBySteps if has("DeepSpeed") => {
+            Some("call engine.backward(loss) with its scaling, or divide the loss".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The effect of a common factor under the optimizer in use.
+fn effect(case: &Case<'_>, value: f64) -> Option<String> {
+    let (_, inner) = case.observed.optimizer?;
+    let value = weight_text(value);
+    Some(if inner.contains("SGD") {
+        format!("under {inner} it is as if the learning rate were {value} times what it is set to")
+    } else {
+        format!(
+            "{inner} hides a common factor from the loss curve; clipping by norm and epsilon see gradients {value} \
+             times as large"
+        )
+    })
+}

@@ -1,0 +1,81 @@
+//! ZP606: an optimizer steps twice on the same gradients, or some ranks do not step.
+
+use std::collections::BTreeSet;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, counted};
+use crate::report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP606"),
+    name: "steps-differ",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../docs/rules/ZP606.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    stepped_again(case, rule).into_iter().chain(never_stepped(case, rule)).collect()
+}
+
+/// Places of steps in the user's own code, in words.
+fn step_lines(case: &Case<'_>) -> Option<String> {
+    let lines = case.observed.remarks.values().flat_map(|it| it.step_at.iter());
+    let lines: BTreeSet<&str> = lines.map(String::as_str).collect();
+    let lines: Vec<&str> = lines.into_iter().collect();
+    (!lines.is_empty()).then(|| format!("step at {}", lines.join(", ")))
+}
+
+/// An optimizer that stepped although no backward had come since its last step.
+fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let all = case.observed.script.stepped.iter();
+    let again: Vec<((usize, usize), &str)> = all
+        .flat_map(|(at, steps)| steps.iter().map(move |step| (*at, *step)))
+        .filter(|(_, step)| step.again)
+        .map(|(at, step)| (at, step.name.as_str()))
+        .collect();
+    let &((step, _), name) = again.first()?;
+    let ranks: BTreeSet<usize> = again.iter().map(|((_, rank), _)| *rank).collect();
+    let steps: BTreeSet<usize> = again.iter().map(|((step, _), _)| *step).collect();
+    let message =
+        format!("{name} stepped again with the gradients that it had stepped with already");
+    let mut finding = Finding { step: Some(step), ..rule.finding(message) };
+    let of = ranks.iter().copied().collect::<Vec<_>>();
+    let steps: Vec<usize> = steps.into_iter().collect();
+    finding.evidence.push(format!("in {} on {}", counted("step", &steps), counted("rank", &of)));
+    finding.evidence.extend(step_lines(case));
+    let holders = Extent::of(ranks, case.observed.spec.world_size);
+    Some(Sighting::new(
+        finding,
+        Scope { holders, steps: steps.into_iter().collect(), ..Scope::default() },
+    ))
+}
+
+/// Ranks on which no optimizer stepped, while others stepped.
+fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let observed = &case.observed;
+    let stepped: BTreeSet<usize> = observed.script.stepped.keys().map(|(_, rank)| *rank).collect();
+    let went_backward: BTreeSet<usize> =
+        observed.script.losses.keys().map(|(_, rank)| *rank).collect();
+    let idle: Vec<usize> = went_backward.difference(&stepped).copied().collect();
+    if stepped.is_empty() || idle.is_empty() {
+        return None;
+    }
+    let others: Vec<usize> = stepped.into_iter().collect();
+    let message = format!(
+        "no optimizer stepped on {}, and those of {} did",
+        counted("rank", &idle),
+        counted("rank", &others),
+    );
+    let mut finding = Finding { rank: idle.first().copied(), ..rule.finding(message) };
+    finding.evidence.extend(step_lines(case));
+    let holders = idle.into_iter().collect();
+    Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
+}

@@ -1,0 +1,190 @@
+//! ZP607: gradients are clipped by a norm that is not theirs, at another time, or by other factors on other ranks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::bounds;
+use super::super::causes::Sighting;
+use super::super::loss::contract::clipping_text;
+use super::super::scope::Scope;
+use super::{Rule, by_rank, counted};
+use crate::report::words::weight_text;
+use crate::report::{Finding, RuleCode};
+use crate::spec::Dtype;
+use crate::trace::GradientsClipped;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP607"),
+    name: "clipping-differs",
+    crash: false,
+    is_handed_on: false,
+    // A rank that has other gradients has another norm.
+    explained_by: &RuleCode::all(["ZP104", "ZP102", "ZP110"]),
+    doc: include_str!("../../../docs/rules/ZP607.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let ways = [by_parts, by_factors, scaled, too_early, too_late];
+    ways.iter().find_map(|way| way(case, rule)).into_iter().collect()
+}
+
+/// Calls that clipped, with step and rank.
+fn calls<'a>(case: &'a Case<'_>) -> impl Iterator<Item = (usize, usize, &'a GradientsClipped)> {
+    let all = case.observed.script.clipped.iter();
+    all.flat_map(|(&(step, rank), calls)| calls.iter().map(move |call| (step, rank, *call)))
+}
+
+fn finding(case: &Case<'_>, rule: &Rule, message: String, step: usize) -> Finding {
+    let mut finding = Finding { step: Some(step), ..rule.finding(message) };
+    let texts: BTreeSet<String> =
+        calls(case).filter(|(at, ..)| *at == step).map(|(.., call)| clipping_text(call)).collect();
+    finding.evidence.extend(texts);
+    finding
+}
+
+/// A norm that is that of the rank's own part of the gradients, and not of all of them.
+fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let world = case.observed.spec.world_size;
+    let copies = copies(case)?;
+    let mut by_call: BTreeMap<(usize, usize), BTreeMap<usize, &GradientsClipped>> = BTreeMap::new();
+    for (&(step, rank), calls) in &case.observed.script.clipped {
+        for (number, call) in calls.iter().enumerate() {
+            by_call.entry((step, number)).or_default().insert(rank, call);
+        }
+    }
+    by_call.into_iter().find_map(|((step, _), of_ranks)| {
+        if of_ranks.len() < world || world == 1 || copies >= world as f64 {
+            return None;
+        }
+        let shares: Option<Vec<f64>> = of_ranks.values().map(|call| call.share).collect();
+        let right = (shares?.iter().sum::<f64>() / copies).sqrt();
+        let used = |call: &GradientsClipped| match call.norm {
+            Some(norm) => Some(norm),
+            None if call.factor < 1.0 => Some(call.limit / call.factor),
+            None => None,
+        };
+        let (rank, call) = of_ranks.iter().find(|(_, call)| {
+            used(call).is_some_and(|used| (used / right - 1.0).abs() > bounds::SAME_SCALE)
+        })?;
+        let used = used(call)?;
+        let own = call.share?.sqrt();
+        let is_own = (used / own - 1.0).abs() <= bounds::SAME_SCALE;
+        let of = if is_own { ", the norm of its own part alone" } else { "" };
+        let message = format!(
+            "gradients were clipped by a norm of {} on rank {rank}{of}; that of all of them is {}",
+            weight_text(used),
+            weight_text(right),
+        );
+        Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
+    })
+}
+
+/// Number of ranks that hold each element, where all elements are held by as many.
+fn copies(case: &Case<'_>) -> Option<f64> {
+    let world = case.observed.spec.world_size;
+    let held = (0..world).map(|rank| {
+        let partition = case.placement.partition(rank)?;
+        Some(partition.iter().map(|fragment| fragment.flat.len()).sum::<usize>())
+    });
+    let held: usize = held.sum::<Option<usize>>()?;
+    let spans = case.placement.spans(&case.plan);
+    let once: usize =
+        spans.iter().filter(|span| !span.owners.is_empty()).map(|span| span.flat.len()).sum();
+    (once > 0).then(|| held as f64 / once as f64)
+}
+
+/// Factors behind the loss that are not the same on all ranks.
+fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let slack = match case.observed.spec.dtype {
+        Dtype::Fp32 => bounds::SAME_TOKEN,
+        Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_SCALE,
+    };
+    let mut steps: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
+    for (&(step, rank), calls) in &case.observed.script.clipped {
+        for call in calls {
+            *steps.entry(step).or_default().entry(rank).or_insert(1.0) *= call.factor;
+        }
+    }
+    let known = steps
+        .into_iter()
+        .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)));
+    let mut read: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
+    for (&(step, rank), factor) in &case.decoded.factors {
+        read.entry(step).or_default().insert(rank, *factor);
+    }
+    for (&(step, rank), steps) in &case.observed.script.stepped {
+        if let Some(factor) = steps.iter().find_map(|it| it.factor) {
+            read.entry(step).or_default().insert(rank, factor);
+        }
+    }
+    let read = || {
+        read.into_iter()
+            .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)))
+    };
+    let (step, factors) = known.or_else(read)?;
+    let least = factors.values().copied().fold(f64::INFINITY, f64::min);
+    let most = factors.values().copied().fold(0.0, f64::max);
+    let message = format!(
+        "ranks multiplied gradients by different factors, {} to {}, as if each clipped by a norm of its own",
+        weight_text(least),
+        weight_text(most),
+    );
+    let mut finding = finding(case, rule, message, step);
+    finding
+        .evidence
+        .extend(by_rank(factors.iter().map(|(rank, factor)| (*rank, format!("× {factor:.4}")))));
+    Some(Sighting::one_of(finding, Scope::step(step)))
+}
+
+fn differing(factors: &BTreeMap<usize, f64>, slack: f64) -> bool {
+    let Some(first) = factors.values().next() else { return false };
+    factors.values().any(|it| (it / first - 1.0).abs() > slack)
+}
+
+/// Gradients that still had the loss scale when they were clipped.
+fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let (step, _, call) =
+        calls(case).find(|(.., call)| call.scale.is_some_and(|scale| scale != 1.0))?;
+    let message = format!(
+        "gradients were clipped to {} while they were still multiplied with the loss scale {}: call unscale_ before",
+        weight_text(call.limit),
+        weight_text(call.scale?),
+    );
+    Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
+}
+
+/// Gradients that were clipped in the middle of their accumulation.
+fn too_early(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let is_early = |step: usize, rank: usize, call: &GradientsClipped| {
+        let all = case.observed.script.ended.get(&(step, rank)).copied().unwrap_or(0);
+        let again = calls(case).any(|(at, of, other)| {
+            (at, of) == (step, rank) && other.backwards > call.backwards && other.at == call.at
+        });
+        0 < call.backwards && call.backwards < all && again
+    };
+    let early: Vec<(usize, &GradientsClipped)> = calls(case)
+        .filter(|(step, rank, call)| is_early(*step, *rank, call))
+        .map(|(step, _, call)| (step, call))
+        .collect();
+    let &(step, _) = early.first()?;
+    let mut after: Vec<usize> =
+        early.iter().filter(|it| it.0 == step).map(|(_, call)| call.backwards - 1).collect();
+    after.sort_unstable();
+    after.dedup();
+    let message = format!(
+        "gradients were clipped after {} of the step, while they were still being added up",
+        counted("microbatch", &after),
+    );
+    Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
+}
+
+/// Gradients that were clipped when the optimizer had stepped already.
+fn too_late(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let (step, ..) = calls(case).find(|(.., call)| call.late)?;
+    let message = "gradients were clipped after the optimizer had stepped: the update is that of the unclipped ones";
+    Some(Sighting::one_of(finding(case, rule, message.to_owned(), step), Scope::step(step)))
+}

@@ -1,0 +1,116 @@
+//! ZP608: optimizers that are not set alike on all ranks, not as they were asked to be, or not at their beginning.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, by_rank};
+use crate::report::{Finding, RuleCode};
+use crate::trace::OptimizerStepped;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP608"),
+    name: "settings-differ",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP606"]),
+    doc: include_str!("../../../docs/rules/ZP608.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let ways = [between_ranks, not_as_asked, not_at_the_beginning];
+    ways.iter().filter_map(|way| way(case, rule)).collect()
+}
+
+/// The steps of optimizers, by (step, optimizer), each with the rank.
+fn by_optimizer<'a>(
+    case: &'a Case<'_>,
+) -> BTreeMap<(usize, usize), Vec<(usize, &'a OptimizerStepped)>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (&(step, rank), steps) in &case.observed.script.stepped {
+        for it in steps {
+            let of_rank: &mut Vec<(usize, &OptimizerStepped)> =
+                all.entry((step, it.optimizer)).or_default();
+            if of_rank.last().is_none_or(|(last, _)| *last != rank) {
+                of_rank.push((rank, it));
+            }
+        }
+    }
+    all
+}
+
+/// A setting, or a number of steps, that ranks do not have alike.
+fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    by_optimizer(case).into_iter().find_map(|((step, _), of_ranks)| {
+        let (_, first) = of_ranks.first()?;
+        let is_like = |(_, it): &&(usize, &OptimizerStepped)| {
+            it.name == first.name && it.groups.len() == first.groups.len()
+        };
+        let alike: Vec<_> = of_ranks.iter().filter(is_like).collect();
+        let names = first
+            .groups
+            .iter()
+            .enumerate()
+            .flat_map(|(at, group)| group.keys().map(move |name| (at, name)));
+        let (at, name) = names.clone().find(|(at, name)| {
+            alike.iter().any(|(_, it)| it.groups[*at].get(*name) != first.groups[*at].get(*name))
+        })?;
+        let text =
+            |values: Option<&Vec<f64>>| values.map_or("unset".to_owned(), |values| numbers(values));
+        let message = format!("{} of {} is not the same on all ranks", name, first.name);
+        let told = alike.iter().map(|(rank, it)| (*rank, text(it.groups[at].get(name))));
+        let finding =
+            Finding { evidence: by_rank(told), step: Some(step), ..rule.finding(message) };
+        Some(Sighting::new(finding, Scope::step(step)))
+    })
+}
+
+/// A setting that a trainer was asked for, and that the optimizer has not.
+fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let steps = case.observed.script.stepped.values().flatten();
+    steps.into_iter().find_map(|it| {
+        let (name, asked) = it.asked.iter().find(|(name, asked)| {
+            // What a schedule changes from step to step is no setting.
+            let is_set =
+                *name != "lr" || it.groups.iter().all(|group| !group.contains_key("initial_lr"));
+            is_set
+                && it.groups.iter().all(|group| group.get(*name).is_some_and(|have| have != *asked))
+        })?;
+        let have = it.groups.first()?.get(name)?;
+        let message = format!(
+            "{} has {name} {}, and {} was asked for in its configuration",
+            it.name,
+            numbers(have),
+            numbers(asked),
+        );
+        Some(Sighting::new(rule.finding(message), Scope::default()))
+    })
+}
+
+/// An optimizer that has counted steps before its first one, and remembers nothing of them.
+fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let mut first = case.observed.script.stepped.iter().filter(|((step, _), _)| *step == 0);
+    let ((_, rank), it) = first.find_map(|(at, steps)| {
+        let it =
+            steps.iter().find(|it| it.fresh && it.counter.is_some_and(|(_, most)| most > 0.0))?;
+        Some((*at, *it))
+    })?;
+    let counted = it.counter?.1;
+    let message = format!(
+        "the step counter of {} is {counted} before its first step, and its averages are 0: the correction of their \
+         bias is that of another step",
+        it.name,
+    );
+    let holders = Extent::of([rank], case.observed.spec.world_size);
+    Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::step(0) }))
+}
+
+fn numbers(values: &[f64]) -> String {
+    let values: Vec<String> = values.iter().map(|value| value.to_string()).collect();
+    if let [only] = &values[..] { only.clone() } else { format!("({})", values.join(", ")) }
+}

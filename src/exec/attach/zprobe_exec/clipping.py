@@ -1,0 +1,149 @@
+"""Clipping by norm: the calls that do it, and the factor that each has multiplied gradients with.
+
+The factor is taken out of what is recorded, so that weights are those of the gradients before clipping.
+"""
+
+import gc
+import math
+import sys
+
+import torch
+
+from zprobe_exec import fragments, places
+
+# Elements of each gradient from which the factor is read.
+SEEN = 64
+
+# What torch's `clip_grad_norm_` and DeepSpeed's optimizers add to a norm before a limit is divided by it.
+EPSILON = 1e-6
+
+
+class Clipping:
+    """The clipping of this rank's gradients since the last step of their optimizers."""
+
+    def __init__(self, training):
+        self.training = training
+        self.factors = {}  # What the gradient of a tensor was multiplied with, by the tensor's identity.
+        self.wrappers = {}  # DeepSpeed's optimizer around another one, by the identity of that.
+        self.depth = 0
+
+    # Calls of torch's functions.
+
+    def begin(self, tensors):
+        """A call is about to clip the gradients of these tensors. Returns what `end` needs."""
+        self.depth += 1
+        if self.depth > 1:
+            return None
+        some = [_some(it) for it in tensors]
+        return [it for it, values in zip(tensors, some) if values is not None], [it for it in some if it is not None]
+
+    def end(self, begun, norm, limit, kind, frame):
+        """The call is over. `norm` is what it returned, `kind` the number of the norm, `frame` the caller's."""
+        self.depth -= 1
+        if begun is None or not begun[0]:
+            return
+        tensors, before = begun
+        after = [_some(it) for it in tensors]
+        products = [torch.stack([(a * b).sum(), (b * b).sum()]) for a, b in zip(after, before)]
+        product, square = torch.stack([it.to("cpu") for it in products]).sum(0).tolist()
+        factor = product / square if square > 0 else 1.0
+        if not math.isfinite(factor) or factor <= 0:
+            factor = 1.0
+        for it in tensors:
+            self.factors[id(it)] = self.factors.get(id(it), 1.0) * factor
+        # The norm of a DTensor is known after a collective, which is the script's to call.
+        norm = None if hasattr(norm, "to_local") or norm is None else float(norm)
+        share = _square(tensors) / factor**2 if float(kind) == 2.0 else None
+        self._emit(limit, norm, share, factor, places.own_line(frame), places.package(frame), self._scale(tensors))
+
+    def abandon(self):
+        """The call has failed."""
+        self.depth -= 1
+
+    def _scale(self, tensors):
+        """The loss scale that is still in the gradients; None if there is none."""
+        held = {id(it) for it in tensors}
+        for scaler in _of_type("GradScaler"):
+            for state in getattr(scaler, "_per_optimizer_states", {}).values():
+                if getattr(state.get("stage"), "name", "") == "UNSCALED":
+                    return None
+            scale = getattr(scaler, "_scale", None)
+            if scale is not None and held and scaler.is_enabled():
+                return float(scale)
+        return None
+
+    # DeepSpeed, which clips within its own step.
+
+    def see_wrapper(self, optimizer, tensors):
+        """DeepSpeed's optimizer may have clipped what `optimizer` is about to consume."""
+        if id(optimizer) not in self.wrappers:
+            self.wrappers[id(optimizer)] = _wrapper_of(optimizer)
+        wrapper = self.wrappers[id(optimizer)]
+        if wrapper is None:
+            return
+        norm, limit = getattr(wrapper, "_global_grad_norm", None), getattr(wrapper, "clip_grad", 0.0)
+        norm = None if norm is None else float(norm)
+        if not limit or norm is None or not math.isfinite(norm) or norm < 0:
+            return
+        factor = min(1.0, float(limit) / (norm + EPSILON))
+        held = [it for it in tensors if it.grad is not None]
+        for it in held:
+            self.factors[id(it)] = factor
+        self._emit(limit, norm, _square(held) / factor**2, factor, None, "deepspeed", None)
+
+    def _emit(self, limit, norm, share, factor, at, by, scale):
+        training = self.training
+        self.training.channel.emit(
+            "gradients-clipped",
+            step=training.step,
+            backwards=training.microbatch,
+            late=training.stepped and not training.stepping,
+            limit=float(limit),
+            norm=norm if norm is not None and math.isfinite(norm) else None,
+            share=share if share is not None and math.isfinite(share) else None,
+            factor=factor,
+            at=at,
+            by=by,
+            scale=scale,
+        )
+
+    # What is recorded.
+
+    def take_out(self, tensor, values):
+        """Elements of a tensor's gradient as they were before clipping."""
+        factor = self.factor(tensor)
+        return values if values is None or factor == 1.0 else (values.double() / factor).to(values.dtype)
+
+    def factor(self, tensor):
+        """The factor by which a tensor's gradient was clipped."""
+        return self.factors.get(id(tensor), 1.0)
+
+    def forget(self, tensors):
+        """An optimizer has consumed the gradients of these tensors."""
+        for it in tensors:
+            self.factors.pop(id(it), None)
+
+
+def _some(tensor):
+    held = fragments.gradient(tensor)
+    if held is None or not len(held):
+        return None
+    return held[:: max(1, len(held) // SEEN)].to(torch.float64, copy=True)
+
+
+def _square(tensors):
+    """The sum of the squares of this rank's part of some gradients."""
+    held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
+    return sum(float(it.float().square().sum(dtype=torch.float64)) for it in held)
+
+
+def _of_type(name):
+    return [it for it in gc.get_objects() if type(it).__name__ == name]
+
+
+def _wrapper_of(optimizer):
+    for it in gc.get_objects() if "deepspeed" in sys.modules else []:
+        if str(type(it).__module__).startswith("deepspeed.") and hasattr(it, "clip_grad"):
+            if getattr(it, "optimizer", None) is optimizer:
+                return it
+    return None

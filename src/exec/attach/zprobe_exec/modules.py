@@ -1,0 +1,80 @@
+"""Modules whose forward has run, and blocks of them that no backward reaches."""
+
+import torch
+
+
+class Modules:
+    """The modules of the script, from `install` to `release`."""
+
+    def __init__(self):
+        self.handle, self.ran = None, {}
+        self.samples = None  # Length of the first input since the last backward.
+
+    def install(self):
+        """Watches the forward of every module."""
+        self.handle = torch.nn.modules.module.register_module_forward_pre_hook(self._see)
+
+    def release(self):
+        """Watches no longer."""
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+        self.ran = {}
+
+    def _see(self, module, inputs):
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return None
+        try:
+            # Kept alive, so that no other module gets its identity.
+            self.ran[id(module)] = module
+            if self.samples is None:
+                self.samples = _length(inputs)
+        except Exception:
+            self.samples = None
+        return None
+
+    def take_samples(self):
+        """Length of the first input of the forward before a backward; None if it was not seen."""
+        samples, self.samples = self.samples, None
+        return samples or None
+
+    def unreached(self, roots, names, reached, held):
+        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters).
+
+        `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
+        of a parameter that an optimizer has.
+        """
+        blocks, seen = [], set()
+        for root in roots:
+            pending = [("", root)]
+            while pending:
+                path, module = pending.pop()
+                if id(module) in seen:
+                    continue
+                seen.add(id(module))
+                own = [it for it in module.parameters() if it.requires_grad and id(it) in names and held(it)]
+                lost = sorted({names[id(it)] for it in own} - reached)
+                is_whole = lost and len(lost) == len({names[id(it)] for it in own})
+                if id(module) in self.ran and lost and (is_whole or _uses_all(module)):
+                    blocks.append((path, type(module).__name__, lost))
+                    continue
+                pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
+        self.ran = {}
+        return blocks
+
+
+def _uses_all(module):
+    """True for a layer of torch, whose forward uses all of its parameters."""
+    is_torch = type(module).__module__.startswith("torch.nn.modules.")
+    return is_torch and not any(True for _ in module.children())
+
+
+def _length(inputs):
+    for it in inputs:
+        if isinstance(it, torch.Tensor):
+            return it.shape[0] if it.dim() else None
+        if isinstance(it, (list, tuple)) and it:
+            return _length(it)
+        if isinstance(it, dict) and it:
+            return _length(it.values())
+    return None

@@ -1,0 +1,72 @@
+"""Places in the code of the script: its own lines, and the packages that call for it."""
+
+import ast
+import linecache
+import os
+import sys
+import sysconfig
+
+import torch
+
+# Directories of code that is not the user's own.
+_FOREIGN = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
+    }
+)
+_PACKAGES = "-packages" + os.sep
+
+
+def own_line(frame):
+    """The innermost line of the user's own code at or above a frame, as `file:line`; None if there is none."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if _is_own(path):
+            return "%s:%d" % (_short(path), frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def package(frame):
+    """Name of the installed package whose code calls, torch and zprobe left out; None for the user's own code."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if _is_own(path):
+            return None
+        name = path.rsplit(_PACKAGES, 1)[-1].split(os.sep)[0] if _PACKAGES in path else None
+        if name is not None and name != "torch":
+            return name
+        frame = frame.f_back
+    return None
+
+
+def is_written(path, line, value):
+    """True if a line of a file has a number written out in digits; False where the line cannot be read."""
+    text = linecache.getline(path, line).strip().rstrip(":")
+    for prefix in ("", "if True: "):
+        try:
+            tree = ast.parse(prefix + text + (" pass" if prefix else ""))
+        except SyntaxError:
+            continue
+        numbers = (it.value for it in ast.walk(tree) if isinstance(it, ast.Constant))
+        return any(type(it) in (int, float) and it == value for it in numbers)
+    return any(part == "%g" % value for part in text.replace("(", " ").replace(")", " ").split())
+
+
+def caller(depth):
+    """The frame that is `depth` calls above the function that asks."""
+    return sys._getframe(depth + 1)
+
+
+def _is_own(path):
+    return not path.startswith("<") and _PACKAGES not in path and not os.path.realpath(path).startswith(_FOREIGN)
+
+
+def _short(path):
+    """A path below the working directory, or else its last part alone."""
+    inside = os.path.relpath(path)
+    return os.path.basename(path) if inside.startswith(os.pardir) else inside

@@ -1,0 +1,145 @@
+"""Terms of a loss: their elements, with the weight of each, and the constants before them."""
+
+import re
+
+import torch
+
+from zprobe_exec import places
+
+# Largest difference of two weights beside each other that are the same, as a share of one.
+SAME = 1e-3
+
+# Runs of the same weight that are told of a microbatch.
+MOST_RUNS = 256
+
+# Elements of a term from which on their runs are not looked for.
+MOST_ELEMENTS = 1 << 17
+
+# The end of the names that autograd gives to nodes.
+_BACKWARD = re.compile(r"Backward\d*$")
+
+
+class Constant:
+    """A scalar that a loss was multiplied with or divided by."""
+
+    def __init__(self, factor, kind, divides, is_whole, place):
+        self.factor, self.kind, self.divides, self.is_whole = factor, kind, divides, is_whole
+        self.path, self.line, self.at, self.by = place or (None, None, None, None)
+
+    @staticmethod
+    def of(value, divides, is_whole, place):
+        """The constant of a node that has saved `value`. A Python number is saved in 64 bits."""
+        kind = "tensor"
+        if not isinstance(value, torch.Tensor):
+            kind = "int" if isinstance(value, int) else "float"
+        elif value.dim() == 0 and value.dtype in (torch.int64, torch.float64) and value.device.type == "cpu":
+            kind = "int" if value.dtype == torch.int64 else "float"
+        return Constant(float(value), kind, divides, is_whole, place)
+
+    def fields(self):
+        """The fields of the event."""
+        is_number = self.kind != "tensor" and self.path is not None
+        written = is_number and places.is_written(self.path, self.line, self.factor)
+        return dict(
+            factor=self.factor,
+            kind=self.kind,
+            divides=self.divides,
+            whole=self.is_whole,
+            written=written,
+            at=self.at,
+            by=self.by,
+        )
+
+    def key(self):
+        """What constants of terms of one kind have in common."""
+        return (self.kind, self.divides, None if self.kind == "tensor" else self.factor)
+
+
+class Ending:
+    """A node at which the walk through a loss ends, and the gradient that comes in there."""
+
+    def __init__(self, node, index, path, of, fused):
+        self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
+        self.weights = None
+
+    def join(self, path):
+        """Another path leads here: constants that both have in common count."""
+        common = [one for one, other in zip(self.path.constants, path.constants) if one.key() == other.key()]
+        self.path = self.path.behind(constants=tuple(common[: len(common)]), is_weighted=self.path.is_weighted)
+
+    def read(self, gradient):
+        """Takes the weights of all elements from the gradient."""
+        if gradient is None:
+            return
+        gradient = self.path.sign * gradient.detach()
+        node = self.node
+        if self.of == "tokens":
+            dim = node._saved_dim
+            weights = gradient.sum(dim - (1 << 64) if dim >= 1 << 63 else dim, dtype=torch.float32)
+        elif self.fused and node._saved_reduction:
+            content = node._saved_self
+            weight = gradient.float() / (content.numel() if node._saved_reduction == 1 else 1)
+            weights = weight.reshape(1).expand(content.numel()).reshape(content.shape)
+        else:
+            weights = gradient.float()
+        self.weights = weights
+
+    def was_reached(self):
+        """True if a gradient came in."""
+        return self.weights is not None
+
+    def kind(self):
+        """The reductions on the way, and what is reduced, in words."""
+        reduced = list(self.path.kinds)
+        if self.fused and self.node._saved_reduction:
+            reduced.append(("none", "mean", "sum")[self.node._saved_reduction])
+        return " of ".join([it for it in reduced if it != "none"] or ["value"])
+
+    def key(self):
+        """What terms of one kind have in common: there may be one for each sample."""
+        constants = tuple(it.key() for it in self.path.constants)
+        return (self.of, self.node.name(), self.kind(), self.path.is_weighted, constants)
+
+
+class Group:
+    """Terms of one kind in a loss."""
+
+    def __init__(self):
+        self.endings = []
+
+    def add(self, ending):
+        """Takes in a term."""
+        self.endings.append(ending)
+
+    def fields(self):
+        """The fields of the event; None if no element has a weight. Elements of weight 0 are padding."""
+        first = self.endings[0]
+        kept = [weights[weights != 0].double() for weights in (it.weights.reshape(-1) for it in self.endings)]
+        weights = torch.cat(kept)
+        if not len(weights):
+            return None
+        least, most, total = torch.stack([weights.min(), weights.max(), weights.sum()]).tolist()
+        known = min(len(it.path.constants) for it in self.endings)
+        return dict(
+            of=first.of,
+            name=first.fused or _BACKWARD.sub("", first.node.name()),
+            kind=first.kind(),
+            elements=len(weights),
+            shape=list(first.weights.shape),
+            terms=len(self.endings),
+            least=least,
+            most=most,
+            total=total,
+            weighted=first.path.is_weighted,
+            constants=[it.fields() for it in first.path.constants[:known]],
+            runs=_runs(weights) if len(weights) <= MOST_ELEMENTS else [],
+        )
+
+
+def _runs(weights):
+    """Runs of weights that are the same, each with its length and the mean of it; none of too many."""
+    ends = ((weights[1:] - weights[:-1]).abs() > SAME * weights[1:].abs()).nonzero().reshape(-1) + 1
+    if len(ends) >= MOST_RUNS:
+        return []
+    lengths = torch.diff(ends.cpu(), prepend=torch.tensor([0]), append=torch.tensor([len(weights)])).tolist()
+    return [[len(run), run.mean().item()] for run in weights.cpu().split(lengths)]

@@ -1,0 +1,161 @@
+"""The update: what the optimizers of this rank are set to, when they step, and what becomes of the parameters."""
+
+import gc
+import math
+import sys
+
+import torch
+
+from zprobe_exec import fragments
+
+# Settings of an optimizer's groups that are told.
+SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "momentum")
+
+# Elements of each tensor that are compared.
+SEEN = 64
+
+# Tensors of each optimizer whose state is looked at.
+MOST_STATES = 8
+
+# Units in the last place by which a copy in another dtype may differ: it may be rounded by chance.
+ROUNDING = 2
+
+
+class Update:
+    """What this rank sees of its updates."""
+
+    def __init__(self, training):
+        self.training = training
+        self.numbers, self.kept = {}, []  # Numbers of the optimizers by identity; the optimizers, kept alive.
+        self.backwards = {}  # Number of backwards before the last step with a tensor, by its identity.
+        self.marks = {}  # Sequence number of autograd at the last step with a tensor, by its identity.
+        self.initial = None
+
+    def before_step(self, optimizer, tensors, factor):
+        """An optimizer is about to step with the gradients of some tensors, all of which were multiplied with
+        `factor` in the first step; None where that is not known."""
+        number = self.numbers.setdefault(id(optimizer), len(self.numbers))
+        if number == len(self.kept):
+            self.kept.append(optimizer)
+        # An optimizer that hands its step on to another one has stepped once.
+        is_inner = len(self.training.stepping) > 1
+        again = not is_inner and self._is_again(tensors)
+        counter, fresh = _state(optimizer)
+        self.training.channel.emit(
+            "optimizer-stepped",
+            step=self.training.step,
+            optimizer=number,
+            name=type(optimizer).__name__,
+            again=again,
+            groups=[_settings(group) for group in optimizer.param_groups],
+            asked=_asked(optimizer),
+            counter=counter,
+            fresh=fresh,
+            factor=factor,
+        )
+
+    def _is_again(self, tensors):
+        """True if no backward came since the last step with these tensors, and they have gradients still."""
+        total = self.training.backwards
+        held = [it for it in tensors if fragments.gradient(it) is not None]
+        again = bool(held) and all(self.backwards.get(id(it)) == total for it in held)
+        self.backwards.update((id(it), total) for it in held)
+        return again and any(bool(fragments.gradient(it).any()) for it in held)
+
+    def after_step(self, optimizer):
+        """An optimizer has stepped."""
+        mark = torch.zeros((), requires_grad=True).clone().grad_fn._sequence_nr()
+        for group in optimizer.param_groups:
+            for it in group["params"]:
+                self.marks[id(it)] = mark
+
+    def see_node(self, node):
+        """True if a node that reads a parameter was made before the parameter's last update."""
+        for behind, _ in node.next_functions:
+            mark = self.marks.get(id(getattr(behind, "variable", None)))
+            if mark is not None and node._sequence_nr() < mark:
+                return behind.variable
+        return None
+
+    # Parameters.
+
+    def digest(self, step):
+        """Emits a number for each parameter that replicas have in common."""
+        found = self.training.digests()
+        digests = [found.get(name) for name in self.training.indices]
+        self.training.channel.emit("parameters-digested", step=step, digests=digests)
+
+    def stale(self):
+        """Parameters whose copy in the optimizer is not what forward has used, as (index, elements, first)."""
+        differing = []
+        leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
+        order = list(self.training.indices)
+        for fragment in self.training.held.all:
+            held, start = fragments.flat(fragment.tensor), 0
+            for segment in fragment.segments:
+                name = order[segment["param"]] if segment["param"] is not None else None
+                leaf = leaves.get(name)
+                if leaf is not None and leaf is not fragment.tensor:
+                    first = _first_difference(leaf, held, start, segment, self.training.sizes.get(name))
+                    if first is not None:
+                        differing.append((segment["param"], segment["len"], first))
+                start += segment["len"]
+        return differing
+
+
+def _first_difference(leaf, held, start, segment, size):
+    """The first element of a segment that is not what forward has used; None if there is none, or if the parameter
+    cannot be read."""
+    used = fragments.flat(leaf)
+    if used.numel() != size or fragments.is_freed(used) or fragments.is_freed(held) or not held.is_floating_point():
+        return None
+    stride = max(1, segment["len"] // SEEN)
+    of_optimizer = held[start : start + segment["len"] : stride]
+    of_forward = used[segment["offset"] : segment["offset"] + segment["len"] : stride]
+    wanted = of_optimizer.to(of_forward.device, of_forward.dtype).double()
+    slack = 0.0 if held.dtype == used.dtype else ROUNDING * torch.finfo(used.dtype).eps
+    differs = (wanted - of_forward.double()).abs() > slack * wanted.abs()
+    return segment["offset"] + int(differs.nonzero()[0]) * stride if bool(differs.any()) else None
+
+
+def _settings(group):
+    """The settings of a group, each as a list of numbers."""
+    told = {}
+    for name in SETTINGS:
+        value = group.get(name)
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        try:
+            numbers = [float(it) for it in values]
+        except (TypeError, ValueError):
+            continue
+        if all(math.isfinite(it) for it in numbers):
+            told[name] = numbers
+    return told
+
+
+def _asked(optimizer):
+    """The settings that a trainer was asked for, where it made this optimizer; empty if none did."""
+    if "deepspeed" in sys.modules:
+        for it in gc.get_objects():
+            if type(it).__name__ == "DeepSpeedEngine" and getattr(it, "client_optimizer", True) is None:
+                if getattr(it, "basic_optimizer", None) is optimizer:
+                    return _settings(it.optimizer_params() or {})
+    trainers = sys.modules.get("transformers.trainer")
+    for it in gc.get_objects() if trainers is not None else []:
+        if isinstance(it, trainers.Trainer) and "adamw" in str(it.args.optim):
+            made = getattr(it.optimizer, "optimizer", it.optimizer)
+            if made is optimizer and type(it).create_optimizer is trainers.Trainer.create_optimizer:
+                args = it.args
+                asked = dict(betas=[args.adam_beta1, args.adam_beta2], eps=args.adam_epsilon)
+                return _settings(dict(asked, initial_lr=args.learning_rate))
+    return {}
+
+
+def _state(optimizer):
+    """The least and the largest number of steps that an optimizer says it has taken, and true if it has nothing
+    from any: None and true where it has no state."""
+    states = list(optimizer.state.values())[:MOST_STATES]
+    counters = [float(state["step"]) for state in states if isinstance(state, dict) and "step" in state]
+    averages = [it for state in states if isinstance(state, dict) for it in [state.get("exp_avg")] if it is not None]
+    fresh = not any(bool(fragments.flat(it).any()) for it in averages)
+    return [min(counters), max(counters)] if counters else None, fresh

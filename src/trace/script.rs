@@ -1,0 +1,170 @@
+//! Content of the events of a user's script: its loss, its clipping, its updates, its model.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::named_enum;
+
+/// The weights of the elements of a loss in what went backward.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LossWeighed {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch.
+    pub microbatch: usize,
+    /// Place of the backward in the user's own code, as `file:line`; none if there is none.
+    pub at: Option<String>,
+    /// Number of samples in the forward before: the length of its first input; none if that was not seen.
+    pub samples: Option<usize>,
+    /// The gradient of the loss itself, which is 1 unless a hook or an argument of backward says otherwise.
+    pub seed: f64,
+    /// The terms.
+    pub terms: Vec<LossTerm>,
+}
+
+/// A call that clips gradients by their norm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GradientsClipped {
+    /// Optimizer step.
+    pub step: usize,
+    /// Number of backwards of the step before the call.
+    pub backwards: usize,
+    /// True if an optimizer had stepped since these backwards.
+    pub late: bool,
+    /// Largest norm that the call allows.
+    pub limit: f64,
+    /// The norm that the call returned; none if it was not seen.
+    pub norm: Option<f64>,
+    /// Sum of the squares of this rank's part of the gradients, before the call; none for a norm of another
+    /// kind.
+    pub share: Option<f64>,
+    /// Factor by which the call has multiplied the gradients.
+    pub factor: f64,
+    /// Place of the call in the user's own code, as `file:line`; none if there is none.
+    pub at: Option<String>,
+    /// Name of the package that made the call; none for the user's own code.
+    pub by: Option<String>,
+    /// The loss scale that the gradients still had; none if there was none.
+    pub scale: Option<f64>,
+}
+
+/// A step of an optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OptimizerStepped {
+    /// Optimizer step.
+    pub step: usize,
+    /// Number of the optimizer on this rank, in the order of their first steps.
+    pub optimizer: usize,
+    /// Class of the optimizer.
+    pub name: String,
+    /// True if no backward came since its last step.
+    pub again: bool,
+    /// Settings of each group of parameters, as lists of numbers by name.
+    pub groups: Vec<BTreeMap<String, Vec<f64>>>,
+    /// The least and the largest number of steps that its state says it has taken; none without a state.
+    pub counter: Option<(f64, f64)>,
+    /// True if its averages of gradients hold nothing.
+    pub fresh: bool,
+    /// Settings that a trainer was asked for, where it made the optimizer.
+    pub asked: BTreeMap<String, Vec<f64>>,
+    /// Factor of all gradients in the first step, clipping that was seen left out; none elsewhere.
+    pub factor: Option<f64>,
+}
+
+/// A term of a loss: elements of one kind, and what each weighs in what goes backward.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LossTerm {
+    /// Kind of the elements.
+    pub of: TermOf,
+    /// Name of what computes the elements, as autograd has it: `LogSoftmax`, `mse`, `Abs`.
+    pub name: String,
+    /// The reductions from the loss to the elements: `mean`, `sum`, `mean of sum`.
+    pub kind: String,
+    /// Number of elements with a weight.
+    pub elements: usize,
+    /// Shape of the elements; of the first term, where several are taken together.
+    pub shape: Vec<usize>,
+    /// Number of terms of this kind in the loss.
+    pub terms: usize,
+    /// The least weight of an element.
+    pub least: f64,
+    /// The largest weight of an element.
+    pub most: f64,
+    /// The sum of all weights.
+    pub total: f64,
+    /// True if the script itself gives elements different weights, those of classes for example.
+    pub weighted: bool,
+    /// Scalars that the loss was multiplied with or divided by on the way, from the root on.
+    pub constants: Vec<LossConstant>,
+    /// Elements beside each other that weigh the same, in order: their number, and the weight of each; empty
+    /// where there are too many such runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<(usize, f64)>,
+}
+
+/// A scalar that a loss was multiplied with or divided by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LossConstant {
+    /// The scalar.
+    pub factor: f64,
+    /// Its type.
+    pub kind: ConstantKind,
+    /// True for a division.
+    pub divides: bool,
+    /// True if it is a factor of the whole loss, and not of some of its terms.
+    pub whole: bool,
+    /// True if the line has the number in digits.
+    pub written: bool,
+    /// Place in the user's own code, as `file:line`; none if it was not seen.
+    pub at: Option<String>,
+    /// Name of the package whose code it is; none for the user's own.
+    pub by: Option<String>,
+}
+
+/// A block of a model that no backward has reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Block {
+    /// Dotted name of the module.
+    pub module: String,
+    /// Class of the module.
+    pub kind: String,
+    /// Indices of the parameters.
+    pub params: Vec<usize>,
+}
+
+/// A parameter with gradients that were not cleared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    /// Index of the parameter.
+    pub param: usize,
+    /// Weight of the old gradients.
+    pub weight: f64,
+}
+
+named_enum! {
+    /// Kind of the elements of a term of a loss.
+    pub enum TermOf {
+        /// Rows of log-probabilities: target tokens, or labels.
+        Tokens = "tokens",
+        /// Other numbers.
+        Elements = "elements",
+        /// Elements of parameters, as in a penalty.
+        Parameters = "parameters",
+        /// Elements that a function of the script's own hides.
+        Hidden = "hidden",
+    }
+}
+
+named_enum! {
+    /// Type of a scalar in a loss.
+    pub enum ConstantKind {
+        /// A whole number of Python.
+        Int = "int",
+        /// Another number of Python.
+        Float = "float",
+        /// A tensor, such as a count or a loss scale.
+        Tensor = "tensor",
+    }
+}
