@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
     ("zprobe_exec/tokens.py", include_str!("attach/zprobe_exec/tokens.py")),
     ("zprobe_exec/training.py", include_str!("attach/zprobe_exec/training.py")),
+    ("zprobe_exec/transforms.py", include_str!("attach/zprobe_exec/transforms.py")),
     ("zprobe_exec/turns.py", include_str!("attach/zprobe_exec/turns.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];

@@ -313,6 +313,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::GraphWalked { .. }
         | Event::TokensWeighed { .. }
         | Event::MicrobatchSetAside { .. }
+        | Event::GradientsTransformed { .. }
         | Event::WindowGivenUp { .. }
         | Event::HooksFired { .. }
         | Event::BucketFlushed { .. }

@@ -5,9 +5,9 @@ use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
 use zprobe::spec::plan::Param;
 use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{Differing, Event, FlushReason, Payload, Point, Record, Trace};
+use zprobe::trace::{Differing, Event, FlushReason, LayoutName, Payload, Point, Record, Trace};
 
-use super::scenarios::{crash, edit, fp16, request, scenarios};
+use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
 use super::simulator::{Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
@@ -392,4 +392,12 @@ fn buckets_of_other_parameters_are_the_reason_where_no_weights_explain_a_gradien
     assert!(alike.findings.iter().all(|it| it.code == "ZP107"), "{:#?}", alike.findings);
     // Engines that sort what is in a bucket do not mind.
     assert_eq!(with_buckets([[0, 1, 2], [2, 1, 0]], false).verdict, Verdict::Clean);
+}
+
+#[test]
+fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
+    let last = request().resolve().unwrap().gradient_accumulation_steps - 1;
+    let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP111"]);
 }

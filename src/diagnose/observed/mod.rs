@@ -9,7 +9,7 @@ use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
     AgentLoss, Aside, Differing, Event, LayoutName, Meetings, Outcome, ParamInfo, Phase, Point,
-    Remarks, Trace, UNSET_MEMORY, Waiting, combined_digest,
+    Remarks, Trace, Transform, UNSET_MEMORY, Waiting, combined_digest,
 };
 
 pub use self::parts::{
@@ -38,6 +38,8 @@ pub struct Observed<'a> {
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
     /// Numbers of microbatches that a script gave up before a step, by (step, rank).
     pub given_up: BTreeMap<(usize, usize), usize>,
+    /// Microbatches after whose backward an engine transformed gradients, by (step, rank).
+    pub transformed: BTreeMap<(usize, usize), BTreeMap<usize, Transform>>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
     /// The model's parameters, in flat order; empty if no rank got that far.
@@ -97,6 +99,7 @@ impl<'a> Observed<'a> {
             tokens: BTreeMap::new(),
             set_aside: BTreeMap::new(),
             given_up: BTreeMap::new(),
+            transformed: BTreeMap::new(),
             flushes: Vec::new(),
             params: &[],
             layouts: BTreeMap::new(),
@@ -409,6 +412,10 @@ impl<'a> Observed<'a> {
             }
             Event::WindowGivenUp { step, microbatches } => {
                 *self.given_up.entry((*step, rank)).or_default() += microbatches;
+            }
+            Event::GradientsTransformed { step, microbatch, how } => {
+                let of_step = self.transformed.entry((*step, rank)).or_default();
+                of_step.insert(*microbatch, *how);
             }
             Event::ScriptRemarked(remarks) => {
                 self.remarks.insert(rank, remarks);

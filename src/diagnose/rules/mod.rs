@@ -6,6 +6,7 @@
 mod zp108_unequal_microbatches;
 mod zp109_tokens_unequal;
 mod zp110_windows_differ;
+mod zp111_transformed_early;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
@@ -70,6 +71,7 @@ pub const RULES: &[Rule] = &{
         zp108_unequal_microbatches::RULE,
         zp109_tokens_unequal::RULE,
         zp110_windows_differ::RULE,
+        zp111_transformed_early::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp301_empty_bucket::RULE,

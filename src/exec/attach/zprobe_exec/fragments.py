@@ -15,6 +15,10 @@ class Fragment:
         self.stepped = False  # True if an optimizer has stepped with the fragment since the last record.
         self.consumed = None  # These elements of what was consumed since the last record.
 
+    def params(self):
+        """The parameters of which it has elements."""
+        return {segment["param"] for segment in self.segments} - {None}
+
     def choose(self, pick):
         """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
         the place of its first element."""
