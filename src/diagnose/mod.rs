@@ -14,6 +14,7 @@ pub mod displacement;
 mod hooks;
 pub mod infinity;
 mod journey;
+pub mod missing;
 pub mod norm;
 pub mod observed;
 pub mod overflow;
@@ -34,6 +35,7 @@ use crate::zoo::name_known_bugs;
 
 use self::decode::{Decoded, Scene};
 use self::deviation::Deviation;
+use self::missing::Missing;
 use self::norm::Norms;
 use self::observed::Observed;
 use self::placement::Placement;
@@ -46,6 +48,8 @@ pub struct Case<'a> {
     pub plan: Plan,
     /// Placement of the parameters on the ranks.
     pub placement: Placement,
+    /// Elements that no rank's optimizer was seen to hold.
+    pub missing: Missing,
     /// The norms that gradients must have.
     pub norms: Norms,
     /// Contribution weights that the buffers really hold.
@@ -67,10 +71,17 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let plan = observed.plan();
     let placement = Placement::new(&observed, &plan);
     let norms = Norms::new(&observed, &plan);
-    let scene = Scene { observed: &observed, plan: &plan, placement: &placement, norms: &norms };
+    let missing = Missing::new(&observed, &placement, &plan);
+    let scene = Scene {
+        observed: &observed,
+        plan: &plan,
+        placement: &placement,
+        missing: &missing,
+        norms: &norms,
+    };
     let decoded = decode::decode(&scene);
     let deviations = deviation::find(&observed, &decoded);
-    let case = Case { observed, plan, placement, norms, decoded, deviations, repeats };
+    let case = Case { observed, plan, placement, missing, norms, decoded, deviations, repeats };
     let findings = causes::arrange(&case, rules::check_all(&case));
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);

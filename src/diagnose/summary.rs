@@ -408,6 +408,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             two_digits(share * 100.0),
         ));
     }
+    missing.extend(case.missing.describe(observed));
     let unseen = observed.not_observed.iter();
     missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
     missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));

@@ -19,6 +19,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/asides.py", include_str!("attach/zprobe_exec/asides.py")),
     ("zprobe_exec/coded.py", include_str!("attach/zprobe_exec/coded.py")),
     ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
+    ("zprobe_exec/gaps.py", include_str!("attach/zprobe_exec/gaps.py")),
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
     ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
     ("zprobe_exec/meshes.py", include_str!("attach/zprobe_exec/meshes.py")),

@@ -1,0 +1,213 @@
+"""Pieces of parameters that are too short to hold a whole address.
+
+Every element of the first step's gradients is known beforehand: it is one of a stamp, or a sum of codes if all
+gradients have the same weight. So a few elements show where they belong, as far as they differ from those of other
+places. What they leave open is decided by the order of the parameters; what that leaves open stays unread.
+"""
+
+import torch
+
+# Largest distance of a digit from an integer: half of what lies between two digits.
+SLACK = 0.5
+
+# The same for a sum of codes, which is even or odd throughout, in contributions.
+CODE_SLACK = 0.75
+
+# Bits by which an element of a stamp is told from another one, and the least of an element with codes.
+DIGIT_BITS, CODE_BITS = 4, 1
+
+# Bits that make a piece unmistakable at a place that the order of the parameters does not suggest.
+UNMISTAKABLE = 12
+
+# The same at a place that the order of the parameters suggests.
+LIKELY = 8
+
+# Elements in a row that are recognised nowhere, after which the rest of a gap is not looked at.
+STRANGE = 64
+
+# Zeros in a row that no gradient leaves by chance: padding.
+PADDING = 16
+
+
+class Expected:
+    """What each element of the first step's gradients is, in units of the stamps."""
+
+    def __init__(self, stamp, sizes, source, columns):
+        """`source` has the codes, and `columns` the numbers of the gradients so far."""
+        self.stamp, self.sizes, self.source = stamp, sizes, source
+        self.code_slack = CODE_SLACK / max(len(columns), 1)
+        periods = [source.code.period(column, 0) for column in columns]
+        self.sum = sum(periods, torch.zeros(source.code.length)) / max(len(columns), 1)
+        # False where gradients do not have the same weight, or not as many of them as was thought.
+        self.has_codes = True
+
+    def of(self, name, first, end):
+        """The elements of a parameter from `first` to `end`, how far each may be off, and true for those of
+        stamps."""
+        stamps = self.stamp.values(name, self.sizes[name], first, end).to(torch.float32)
+        is_stamp = stamps != 0
+        if bool(is_stamp.all()):
+            return stamps, torch.full((end - first,), SLACK), is_stamp
+        start = self.source.starts.get(name, 0)
+        elements = range(start + first, start + end)
+        period = self.sum[torch.arange(elements.start, elements.stop) % len(self.sum)]
+        values = torch.where(is_stamp, stamps, self.source.code.signs(elements) * period)
+        slack = self.code_slack if self.has_codes else float("inf")
+        return values, torch.where(is_stamp, SLACK, slack), is_stamp
+
+    def agrees(self, held, name, first):
+        """True if some values are those of a parameter from `first` on."""
+        if not len(held):
+            return True
+        if first < 0 or first + len(held) > self.sizes[name]:
+            return False
+        values, slack, _ = self.of(name, first, first + len(held))
+        return bool(((held - values).abs() <= slack).all())
+
+
+class Text:
+    """The parts of parameters that may lie in a tensor without a whole address, one after the other."""
+
+    def __init__(self, expected, shards):
+        """`shards` has the parts, (first, end), that engines cut each parameter into, by name."""
+        self.names, self.shards = list(shards), shards
+        values, slacks, bits, numbers, offsets, starts, lefts = [], [], [], [], [], [], []
+        for number, name in enumerate(self.names):
+            size, begins = expected.sizes[name], {first for first, _ in shards[name]}
+            for first, end in expected.stamp.edges(size):
+                known, slack, is_stamp = expected.of(name, first, end)
+                values.append(known)
+                slacks.append(slack)
+                bits.append(torch.where(is_stamp, DIGIT_BITS, CODE_BITS if expected.has_codes else 0))
+                numbers.append(torch.full((end - first,), number))
+                offsets.append(torch.arange(first, end))
+                starts.append(torch.tensor([place in begins for place in range(first, end)]))
+                lefts.append(torch.arange(end - first, 0, -1))
+        self.values, self.slacks, self.bits = torch.cat(values), torch.cat(slacks), torch.cat(bits)
+        self.numbers, self.offsets = torch.cat(numbers), torch.cat(offsets)
+        self.starts, self.lefts = torch.cat(starts), torch.cat(lefts)
+
+    def places(self, held, is_anywhere):
+        """Places of the text at which `held` begins, each with the number of elements that agree: at the start of a
+        parameter or a shard, or, if `is_anywhere`, at all places."""
+        alive = (held[0] - self.values).abs() <= self.slacks
+        alive = (alive if is_anywhere else alive & self.starts).nonzero().reshape(-1)
+        found = []
+        for length in range(1, len(held) + 1):
+            more = torch.zeros_like(alive, dtype=torch.bool)
+            if length < len(held):
+                inside = self.lefts[alive] > length
+                ahead = torch.where(inside, alive + length, alive)
+                more = inside & ((held[length] - self.values[ahead]).abs() <= self.slacks[ahead])
+            found += [(place, length) for place in alive[~more].tolist()]
+            alive = alive[more]
+            if not len(alive):
+                break
+        return found
+
+
+class Candidate:
+    """A piece that some values may be."""
+
+    def __init__(self, text, place, length):
+        self.number, self.name = int(text.numbers[place]), text.names[int(text.numbers[place])]
+        self.offset, self.length = int(text.offsets[place]), length
+        self.bits = int(text.bits[place : place + length].sum())
+
+
+class Shorts:
+    """Recognises pieces without a whole address."""
+
+    def __init__(self, expected, shards, starts):
+        """`shards` has the parts, (first, end), that engines cut each parameter into, by name, and `starts` the places
+        at which those begin that this rank probably has."""
+        self.expected, self.shards, self.starts = expected, shards, starts
+        self.texts = {}
+
+    def fill(self, segments, held, at, end, after=None):
+        """Appends what lies in a tensor from `at` to `end`, between the last segment and the parameter `after`:
+        pieces, padding, and elements that are not recognised. `held` is the tensor in units of the stamps."""
+        strange, first = 0, at
+        while at < end:
+            part = held[at:end]
+            before = next((it["param"] for it in reversed(segments) if it["param"] is not None), None)
+            is_last = end == len(held)
+            found = None if strange > STRANGE else self._piece(part, at == 0, is_last, before, after)
+            if found is None:
+                strange += 1
+                at = at + 1 if strange <= STRANGE else end
+                continue
+            append_unknown(segments, held[first:at])
+            append(segments, dict(param=found.name, offset=found.offset, len=found.length))
+            at, strange = at + found.length, 0
+            first = at
+        append_unknown(segments, held[first:end])
+
+    def knows(self, held, at, end, before, after=None):
+        """True if all that lies in a tensor from `at` to `end`, between two parameters, is recognised or zero."""
+        rest = [dict(param=before, offset=0, len=0)]
+        self.fill(rest, held, at, end, after)
+        for segment in rest:
+            if segment["param"] is None and bool(held[at : at + segment["len"]].any()):
+                return False
+            at += segment["len"]
+        return True
+
+    def _piece(self, held, is_first, is_last, before, after):
+        """The piece that the elements of a gap begin with; None if that cannot be said. The gap is at the beginning
+        of its tensor if `is_first`, and at its end if `is_last`."""
+        if not bool(held.any()):
+            return None
+        text, found = self._text(), []
+        place = {name: number for number, name in enumerate(text.names)}
+        for start, agreeing in text.places(held, is_first):
+            length = self._length(text, start, agreeing, is_last and agreeing == len(held))
+            if length:
+                found.append(Candidate(text, start, length))
+        due = None if before is None and after is None else place[after] - 1 if before is None else place[before] + 1
+
+        def is_sure(it):
+            # At the beginning of a tensor lies the end of the parameter before the next one.
+            is_own = before is not None and it.offset in self.starts[it.name]
+            is_due = it.number == due and (is_own or before is None and it.length == len(held))
+            is_between = before is not None and place.get(after, len(place)) == it.number + 1
+            return it.bits >= (0 if is_due and is_between else LIKELY if is_due else UNMISTAKABLE)
+
+        def rank(it):
+            ahead = it.number - due if before is not None else (due or 0) - it.number
+            return it.length < len(held), -it.length, it.offset not in self.starts[it.name], ahead % len(place)
+
+        return min((it for it in found if is_sure(it)), key=rank, default=None)
+
+    def _length(self, text, start, agreeing, is_cut):
+        """The length of the piece that begins at a place of the text: up to the last end of a shard or a parameter, or
+        as far as the tensor goes if it ends there."""
+        if is_cut:
+            return agreeing
+        offset = int(text.offsets[start])
+        ends = (last for _, last in self.shards[text.names[int(text.numbers[start])]])
+        return max((last - offset for last in ends if 0 < last - offset <= agreeing), default=0)
+
+    def _text(self):
+        key = self.expected.has_codes
+        if key not in self.texts:
+            self.texts[key] = Text(self.expected, self.shards)
+        return self.texts[key]
+
+
+def append(segments, piece):
+    """Appends a piece, or makes the last one longer that it goes on with."""
+    last = segments[-1] if segments else None
+    if last and last["param"] == piece["param"] and last["offset"] + last["len"] == piece["offset"]:
+        last["len"] += piece["len"]
+    else:
+        segments.append(piece)
+
+
+def append_unknown(segments, held):
+    """Appends elements of no parameter: padding, or what was not recognised."""
+    if not len(held):
+        return
+    # Few zeros may be sums of codes.
+    is_padding = len(held) >= PADDING and not bool(held.any())
+    segments.append(dict(param=None, offset=0, len=len(held), **({} if is_padding else {"unread": True})))
