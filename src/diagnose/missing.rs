@@ -63,13 +63,12 @@ impl Missing {
 
     /// Sentence on what was not recognised; none if that is nothing.
     pub fn describe(&self, observed: &Observed<'_>) -> Option<String> {
-        let elements: usize = self.unread.iter().map(|piece| piece.flat.len()).sum();
+        let unread = || self.unread.iter().filter(|piece| !observed.is_transformed(piece.param));
+        let elements: usize = unread().map(|piece| piece.flat.len()).sum();
         let mut names: Vec<String> =
-            self.unread.iter().map(|piece| observed.param_name(piece.param)).collect();
+            unread().map(|piece| observed.param_name(piece.param)).collect();
         names.dedup();
-        let why = if !observed.transformed.is_empty() {
-            "the gradient is transformed before the optimizer consumes it (Muon's orthogonalisation)"
-        } else if observed.holds_unknown() {
+        let why = if observed.holds_unknown() {
             "what optimizers hold does not tell where it belongs"
         } else {
             "optimizers hold as many elements or more that were not recognised, because they are too \

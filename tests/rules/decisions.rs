@@ -420,6 +420,6 @@ fn elements_that_were_not_recognised_are_not_lost() {
 fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
     let last = request().resolve().unwrap().gradient_accumulation_steps - 1;
     let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
-    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
     assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP111"]);
 }

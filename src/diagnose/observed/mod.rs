@@ -282,6 +282,13 @@ impl<'a> Observed<'a> {
         is_observed && segments.any(|segment| segment.param.is_none())
     }
 
+    /// True if what an optimizer consumes of a parameter is no sum of gradients: of a matrix, where an engine
+    /// orthogonalises gradients. Which matrices it leaves out is not known.
+    pub fn is_transformed(&self, param: usize) -> bool {
+        let is_matrix = |it: &ParamInfo| it.trainable && it.shape.len() > 1;
+        !self.transformed.is_empty() && self.params.get(param).is_some_and(is_matrix)
+    }
+
     /// True if a rank has a parameter.
     pub fn has(&self, rank: usize, param: usize) -> bool {
         self.params.get(param).is_none_or(|it| it.ranks.is_empty() || it.ranks.contains(&rank))

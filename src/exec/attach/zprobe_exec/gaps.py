@@ -16,10 +16,8 @@ CODE_SLACK = 0.75
 # Bits by which an element of a stamp is told from another one, and the least of an element with codes.
 DIGIT_BITS, CODE_BITS = 4, 1
 
-# Bits that make a piece unmistakable at a place that the order of the parameters does not suggest.
-UNMISTAKABLE = 12
-
-# The same at a place that the order of the parameters suggests.
+# Bits that make a piece unmistakable at the place that the order of the parameters suggests. At another place it
+# takes as many more as tell the parameters apart.
 LIKELY = 8
 
 # Elements in a row that are recognised nowhere, after which the rest of a gap is not looked at.
@@ -71,7 +69,7 @@ class Text:
     def __init__(self, expected, shards):
         """`shards` has the parts, (first, end), that engines cut each parameter into, by name."""
         self.names, self.shards = list(shards), shards
-        values, slacks, bits, numbers, offsets, starts, lefts = [], [], [], [], [], [], []
+        values, slacks, bits, numbers, offsets, starts, ends, lefts = [], [], [], [], [], [], [], []
         for number, name in enumerate(self.names):
             size, begins = expected.sizes[name], {first for first, _ in shards[name]}
             for first, end in expected.stamp.edges(size):
@@ -81,15 +79,19 @@ class Text:
                 bits.append(torch.where(is_stamp, DIGIT_BITS, CODE_BITS if expected.has_codes else 0))
                 numbers.append(torch.full((end - first,), number))
                 offsets.append(torch.arange(first, end))
-                starts.append(torch.tensor([place in begins for place in range(first, end)]))
+                starts.append(_marked(begins, first, end))
+                ends.append(_marked({last - 1 for _, last in shards[name]}, first, end))
                 lefts.append(torch.arange(end - first, 0, -1))
         self.values, self.slacks, self.bits = torch.cat(values), torch.cat(slacks), torch.cat(bits)
         self.numbers, self.offsets = torch.cat(numbers), torch.cat(offsets)
         self.starts, self.lefts = torch.cat(starts), torch.cat(lefts)
+        # Number of ends of shards and parameters before each element.
+        self.ends = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(ends).cumsum(0)])
 
     def places(self, held, is_anywhere):
         """Places of the text at which `held` begins, each with the number of elements that agree: at the start of a
-        parameter or a shard, or, if `is_anywhere`, at all places."""
+        parameter or a shard, or, if `is_anywhere`, at all places. All of `held` agrees, or an end lies among what
+        does."""
         alive = (held[0] - self.values).abs() <= self.slacks
         alive = (alive if is_anywhere else alive & self.starts).nonzero().reshape(-1)
         found = []
@@ -99,7 +101,10 @@ class Text:
                 inside = self.lefts[alive] > length
                 ahead = torch.where(inside, alive + length, alive)
                 more = inside & ((held[length] - self.values[ahead]).abs() <= self.slacks[ahead])
-            found += [(place, length) for place in alive[~more].tolist()]
+            over = alive[~more]
+            if length < len(held):
+                over = over[self.ends[over + length] > self.ends[over]]
+            found += [(place, length) for place in over.tolist()]
             alive = alive[more]
             if not len(alive):
                 break
@@ -122,6 +127,7 @@ class Shorts:
         """`shards` has the parts, (first, end), that engines cut each parameter into, by name, and `starts` the places
         at which those begin that this rank probably has."""
         self.expected, self.shards, self.starts = expected, shards, starts
+        self.place = {name: number for number, name in enumerate(shards)}
         self.texts = {}
 
     def fill(self, segments, held, at, end, after=None):
@@ -159,23 +165,22 @@ class Shorts:
         if not bool(held.any()):
             return None
         text, found = self._text(), []
-        place = {name: number for number, name in enumerate(text.names)}
         for start, agreeing in text.places(held, is_first):
             length = self._length(text, start, agreeing, is_last and agreeing == len(held))
             if length:
                 found.append(Candidate(text, start, length))
-        due = None if before is None and after is None else place[after] - 1 if before is None else place[before] + 1
+        last, following = self.place.get(before), self.place.get(after, len(self.place))
 
         def is_sure(it):
             # At the beginning of a tensor lies the end of the parameter before the next one.
-            is_own = before is not None and it.offset in self.starts[it.name]
-            is_due = it.number == due and (is_own or before is None and it.length == len(held))
-            is_between = before is not None and place.get(after, len(place)) == it.number + 1
-            return it.bits >= (0 if is_due and is_between else LIKELY if is_due else UNMISTAKABLE)
+            is_end = before is None and it.number + 1 == following and it.length == len(held)
+            is_next = last is not None and it.number == last + 1 and it.offset in self.starts[it.name]
+            is_between = is_next and it.number + 1 == following
+            return is_between or it.bits >= LIKELY + (0 if is_end or is_next else len(self.place).bit_length())
 
         def rank(it):
-            ahead = it.number - due if before is not None else (due or 0) - it.number
-            return it.length < len(held), -it.length, it.offset not in self.starts[it.name], ahead % len(place)
+            ahead = it.number - last - 1 if last is not None else following - it.number - 1
+            return it.length < len(held), -it.length, it.offset not in self.starts[it.name], ahead % len(self.place)
 
         return min((it for it in found if is_sure(it)), key=rank, default=None)
 
@@ -193,6 +198,13 @@ class Shorts:
         if key not in self.texts:
             self.texts[key] = Text(self.expected, self.shards)
         return self.texts[key]
+
+
+def _marked(places, first, end):
+    """True for some of the places of a parameter from `first` to `end`."""
+    marked = torch.zeros(end - first, dtype=torch.bool)
+    marked[[place - first for place in places if first <= place < end]] = True
+    return marked
 
 
 def append(segments, piece):
