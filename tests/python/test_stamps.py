@@ -14,7 +14,7 @@ from zprobe_exec import coded, gaps, stamps  # noqa: E402
 from zprobe_exec.names import Named  # noqa: E402
 
 WIDTHS = [8, 24, 31, 33, 100]
-RANKS = [2, 3, 5]
+RANKS = [2, 3, 5, 6]
 
 
 def shapes(width):

@@ -13,7 +13,8 @@ SLACK = 0.5
 # The same for a sum of codes, which is even or odd throughout, in contributions.
 CODE_SLACK = 0.75
 
-# Bits by which an element of a stamp is told from another one, and the least of an element with codes.
+# Bits by which a digit is told from another one, and the least of an element with codes. The first element of every
+# block is the same one.
 DIGIT_BITS, CODE_BITS = 4, 1
 
 # Bits that make a piece unmistakable at the place that the order of the parameters suggests. At another place it
@@ -76,7 +77,8 @@ class Text:
                 known, slack, is_stamp = expected.of(name, first, end)
                 values.append(known)
                 slacks.append(slack)
-                bits.append(torch.where(is_stamp, DIGIT_BITS, CODE_BITS if expected.has_codes else 0))
+                is_digit = is_stamp & (known > 0)
+                bits.append(torch.where(is_digit, DIGIT_BITS, CODE_BITS if expected.has_codes else 0))
                 numbers.append(torch.full((end - first,), number))
                 offsets.append(torch.arange(first, end))
                 starts.append(_marked(begins, first, end))
@@ -185,13 +187,14 @@ class Shorts:
         return min((it for it in found if is_sure(it)), key=rank, default=None)
 
     def _length(self, text, start, agreeing, is_cut):
-        """The length of the piece that begins at a place of the text: up to the last end of a shard or a parameter, or
-        as far as the tensor goes if it ends there."""
+        """The length of the piece that begins at a place of the text: up to the end of a shard that begins there, or
+        else of the parameter or another shard; as far as the tensor goes if it ends there."""
         if is_cut:
             return agreeing
         offset = int(text.offsets[start])
-        ends = (last for _, last in self.shards[text.names[int(text.numbers[start])]])
-        return max((last - offset for last in ends if 0 < last - offset <= agreeing), default=0)
+        shards = self.shards[text.names[int(text.numbers[start])]]
+        lengths = [(first == offset, last - offset) for first, last in shards if 0 < last - offset <= agreeing]
+        return max(lengths, default=(False, 0))[1]
 
     def _text(self):
         key = self.expected.has_codes

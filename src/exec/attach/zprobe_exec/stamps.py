@@ -15,7 +15,7 @@ import zlib
 
 import torch
 
-from zprobe_exec.gaps import SLACK, Shorts, append
+from zprobe_exec.gaps import PADDING, SLACK, Shorts, append
 
 BLOCK = 16
 PILOT = -16
@@ -232,14 +232,15 @@ class Reader:
     def _first_start(self, held, run):
         """Place at which the first piece of a tensor begins."""
         starts = {max(run.origin, 0)} | {run.origin + first for first, _ in self._shards(run.name)}
-        starts = sorted(start for start in starts if 0 <= start <= run.first)
+        starts = sorted(start for start in starts if 0 <= start < run.first + CHANCE)
         return next((start for start in starts if self._agrees(held, run, start, run.first)), starts[0])
 
     def _border(self, held, run, after):
         """Places at which a piece ends and the next one begins: ends of shards or of parameters."""
         ends = [end for end in self._ends(run) if end <= after.first]
         starts = [after.origin + first for first, _ in self._shards(after.name)]
-        pairs = [(end, start) for end in ends for start in starts if end <= start <= after.first]
+        # The first digits of its first block may be those of something else, by chance.
+        pairs = [(end, start) for end in ends for start in starts if end <= start < after.first + CHANCE]
         # Padding is as short as it can be.
         pairs.sort(key=lambda pair: (pair[1] - pair[0], pair[0]))
         right = [
@@ -248,7 +249,8 @@ class Reader:
             if self._agrees(held, run, run.last, end) and self._agrees(held, after, start, after.first)
         ]
         whole = self._whole_ends(run)
-        for end, start in sorted(right, key=lambda pair: pair[0] not in whole):
+        right.sort(key=lambda pair: pair[0] not in whole)
+        for end, start in right:
             if self.shorts.knows(held, end, start, run.name, after.name):
                 return end, start
         if pairs:
@@ -268,11 +270,15 @@ class Reader:
         return sorted({end for end in ends if end >= run.last} | whole)
 
     def _last_end(self, held, run):
-        """Place at which the last piece ends: the first end behind which all is known, or the last one up to which it
-        is the piece."""
+        """Place at which the last piece ends: the first end behind which all is known, shards that begin where it does
+        and the end of the tensor before others; or the last end up to which it is the piece."""
         ends = sorted({min(end, len(held)) for end in self._ends(run)})
         ends = [end for end in ends if self._agrees(held, run, run.last, end)]
-        for end in ends:
+        likely = self._whole_ends(run) | {len(held)}
+        for end in sorted(ends, key=lambda end: end not in likely):
+            # No engine pads that much in the middle of a parameter: sums of codes may be 0, too.
+            if len(held) in ends and len(held) - end >= PADDING and not bool(held[end:].any()):
+                return len(held)
             if self.shorts.knows(held, end, len(held), run.name):
                 return end
         return max(ends, default=min(run.origin + self.sizes[run.name], len(held)))
