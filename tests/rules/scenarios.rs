@@ -144,7 +144,7 @@ fn hooks_never_fired() -> Trace {
     trace
 }
 
-/// DeepSpeed 0.19.8 with Muon under ZeRO-3: each reduction orthogonalises, and there is one for each
+/// DeepSpeed #8443, Muon under ZeRO-3: each reduction orthogonalises, and there is one for each
 /// microbatch.
 fn each_microbatch_orthogonalised() -> Trace {
     orthogonalised(|_| true)
