@@ -15,6 +15,7 @@ mod hooks;
 pub mod infinity;
 mod journey;
 mod loss;
+pub mod missing;
 pub mod norm;
 pub mod observed;
 pub mod overflow;
@@ -35,6 +36,7 @@ use crate::zoo::name_known_bugs;
 
 use self::decode::{Decoded, Scene};
 use self::deviation::Deviation;
+use self::missing::Missing;
 use self::norm::Norms;
 use self::observed::Observed;
 use self::placement::Placement;
@@ -47,6 +49,8 @@ pub struct Case<'a> {
     pub plan: Plan,
     /// Placement of the parameters on the ranks.
     pub placement: Placement,
+    /// Elements that no rank's optimizer was seen to hold.
+    pub missing: Missing,
     /// The norms that gradients must have.
     pub norms: Norms,
     /// Contribution weights that the buffers really hold.
@@ -70,7 +74,14 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let plan = observed.plan();
     let placement = Placement::new(&observed, &plan);
     let norms = Norms::new(&observed, &plan);
-    let scene = Scene { observed: &observed, plan: &plan, placement: &placement, norms: &norms };
+    let missing = Missing::new(&observed, &placement, &plan);
+    let scene = Scene {
+        observed: &observed,
+        plan: &plan,
+        placement: &placement,
+        missing: &missing,
+        norms: &norms,
+    };
     let mut decoded = decode::decode(&scene);
     let mut deviations = deviation::find(&observed, &decoded);
     let apart = replicas::why_apart(&observed, &deviations);
@@ -79,7 +90,17 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         decoded.refuse(why.clone());
     }
     let is_apart = apart.is_some();
-    let case = Case { observed, plan, placement, norms, decoded, deviations, is_apart, repeats };
+    let case = Case {
+        observed,
+        plan,
+        placement,
+        missing,
+        norms,
+        decoded,
+        deviations,
+        is_apart,
+        repeats,
+    };
     let findings = causes::arrange(&case, rules::check_all(&case));
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);

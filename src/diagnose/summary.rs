@@ -9,7 +9,7 @@ use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
 use super::remarks;
 use super::rules::MUST_AGREE;
-use crate::report::words::{by_rank, counted, two_digits, weight_text};
+use crate::report::words::{abridged, by_rank, counted, two_digits, weight_text};
 use crate::report::{
     Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
 };
@@ -409,10 +409,26 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             two_digits(share * 100.0),
         ));
     }
+    missing.extend(transformed(case));
+    missing.extend(case.missing.describe(observed));
     let unseen = observed.not_observed.iter();
     missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
     missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
     missing
+}
+
+/// Sentence on the parameters whose gradients an engine transforms; none if there are none.
+fn transformed(case: &Case<'_>) -> Option<String> {
+    let observed = &case.observed;
+    let all = (0..observed.params.len()).filter(|param| observed.is_transformed(*param));
+    let names: Vec<String> = all.map(|param| observed.param_name(param)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "weights of {}: the gradient is transformed before the optimizer consumes it (Muon's \
+             orthogonalisation)",
+            abridged(&names)
+        )
+    })
 }
 
 /// Parts of a script's training that its run says nothing about.

@@ -319,6 +319,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::GradientsLeft { .. }
         | Event::StepEnded { .. }
         | Event::MicrobatchSetAside { .. }
+        | Event::GradientsTransformed { .. }
         | Event::WindowGivenUp { .. }
         | Event::HooksFired { .. }
         | Event::BucketFlushed { .. }

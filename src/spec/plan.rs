@@ -75,6 +75,16 @@ pub struct Segment {
     pub offset: usize,
     /// Number of elements.
     pub len: usize,
+    /// True for elements that may be those of a parameter, and were not recognised.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
+}
+
+impl Segment {
+    /// A run of a parameter, or of padding.
+    pub fn new(param: Option<usize>, offset: usize, len: usize) -> Self {
+        Self { param, offset, len, unread: false }
+    }
 }
 
 /// Microbatches of a run, as (step, rank, microbatch).
@@ -206,11 +216,7 @@ impl Plan {
 
     /// The layout of a buffer that holds every parameter whole.
     pub fn segments(&self) -> Vec<Segment> {
-        let segment = |(index, param): (usize, &Param)| Segment {
-            param: Some(index),
-            offset: 0,
-            len: param.numel(),
-        };
+        let segment = |(index, param): (usize, &Param)| Segment::new(Some(index), 0, param.numel());
         self.params.iter().enumerate().map(segment).collect()
     }
 

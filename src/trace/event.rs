@@ -245,6 +245,16 @@ pub enum Event {
         /// Number of microbatches.
         microbatches: usize,
     },
+    /// An engine of a user's script made something else of whole gradients, before an optimizer consumed
+    /// them.
+    GradientsTransformed {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch whose backward was the last one before.
+        microbatch: usize,
+        /// Kind of the transformation.
+        how: Transform,
+    },
     /// Facts about a user's script that gradients do not show.
     ScriptRemarked(Remarks),
     /// The autograd graph of a microbatch's loss, before backward.
@@ -455,6 +465,14 @@ named_enum! {
         ParametersChanged = "parameters-changed",
         /// The backward was one for the gradient of an input, as for an adversarial example.
         InputGradient = "input-gradient",
+    }
+}
+
+named_enum! {
+    /// Transformation of a gradient, of which every element depends on all others.
+    pub enum Transform {
+        /// The matrix was orthogonalised, as by Muon.
+        Orthogonalised = "orthogonalised",
     }
 }
 

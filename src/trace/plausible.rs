@@ -42,6 +42,7 @@ impl Event {
             Event::PhaseEntered { step, microbatch, .. }
             | Event::Loss { step, microbatch, .. }
             | Event::MicrobatchSetAside { step, microbatch, .. }
+            | Event::GradientsTransformed { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::ForwardUsed { step, microbatch, .. }

@@ -40,6 +40,8 @@ pub struct GradientsClipped {
     /// Sum of the squares of this rank's part of the gradients, before the call; none for a norm of another
     /// kind.
     pub share: Option<f64>,
+    /// Number of elements of this rank's part of the gradients.
+    pub elements: usize,
     /// Factor by which the call has multiplied the gradients.
     pub factor: f64,
     /// Place of the call in the user's own code, as `file:line`; none if there is none.

@@ -13,7 +13,7 @@ fn unusual(options: &[&str], kind: &str) -> Run {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
-    let kinds = ["lbfgs", "loose", "unused", "shared", "sparse", "phases"];
+    let kinds = ["lbfgs", "two_in_one", "loose", "unused", "shared", "sparse", "phases"];
     for kind in kinds.iter().take(if full() { kinds.len() } else { 2 }) {
         for options in [&[][..], &["--observe"]] {
             let run = unusual(options, kind);
@@ -81,6 +81,28 @@ fn gradients_that_are_cleared_again_and_again_leave_no_conclusion() {
     assert_eq!(run.report().verdict, Verdict::Inconclusive, "{}", run.findings());
     let unseen = &run.report().not_exercised;
     assert!(unseen.iter().any(|it| it.contains("cleared before an optimizer")), "{unseen:?}");
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_orthogonalised_before_the_step_leave_no_conclusion() {
+    for options in [&[][..], &["--observe"]] {
+        let run = unusual(options, "orthogonalised");
+        let Report { verdict, not_exercised, .. } = run.report();
+        assert_eq!(*verdict, Verdict::Inconclusive, "{options:?}: {}", run.findings());
+        assert!(
+            not_exercised.iter().any(|it| it.contains("Muon's orthogonalisation")),
+            "{options:?}: {not_exercised:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_orthogonalised_in_each_microbatch_are_named() {
+    let run = unusual(&[], "orthogonalised_in_each");
+    let codes: Vec<_> = run.report().findings.iter().map(|it| it.code.as_str()).collect();
+    assert!(codes.contains(&"ZP111"), "{}", run.findings());
 }
 
 #[test]

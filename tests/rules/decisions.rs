@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
-use zprobe::spec::plan::Param;
+use zprobe::spec::plan::{Param, Segment};
 use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{Differing, Event, FlushReason, Payload, Point, Record, Trace};
+use zprobe::trace::{Differing, Event, FlushReason, LayoutName, Payload, Point, Record, Trace};
 
-use super::scenarios::{crash, edit, fp16, request, scenarios};
+use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
 use super::simulator::{Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
@@ -392,4 +392,34 @@ fn buckets_of_other_parameters_are_the_reason_where_no_weights_explain_a_gradien
     assert!(alike.findings.iter().all(|it| it.code == "ZP107"), "{:#?}", alike.findings);
     // Engines that sort what is in a bucket do not mind.
     assert_eq!(with_buckets([[0, 1, 2], [2, 1, 0]], false).verdict, Verdict::Clean);
+}
+
+/// A trace in which so many of the last elements that rank 1 holds were not recognised.
+fn unread_tail(short: usize) -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    edit(&mut trace, 1, |event| {
+        if let Event::Layout { layout: LayoutName::Partition, segments, .. } = event {
+            let last = segments.iter_mut().rfind(|segment| segment.param.is_some()).unwrap();
+            let unread = Segment { unread: true, ..Segment::new(None, 0, short) };
+            last.len -= short;
+            segments.push(unread);
+        }
+    });
+    trace
+}
+
+#[test]
+fn elements_that_were_not_recognised_are_not_lost() {
+    let report = diagnose(&unread_tail(12));
+    assert!(!codes(&report).contains(&"ZP401"), "{:#?}", report.findings);
+    let said = |text: &String| text.starts_with("12 elements of ") && text.contains("not seen");
+    assert!(report.not_exercised.iter().any(said), "{:#?}", report.not_exercised);
+}
+
+#[test]
+fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
+    let last = request().resolve().unwrap().gradient_accumulation_steps - 1;
+    let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
+    assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP114"]);
 }

@@ -1,20 +1,21 @@
 //! Simulated traces for rules that no fault of the native engine triggers.
 
 use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
-use zprobe::trace::{Event, FlushReason, LayoutName, Outcome, Trace};
+use zprobe::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
 
 use super::simulator::{Cut, Simulation};
 
 /// Every scenario, by name.
 pub fn scenarios() -> Vec<(String, Trace)> {
     type Scenario = (&'static str, fn() -> Trace);
-    let scenarios: [Scenario; 6] = [
+    let scenarios: [Scenario; 7] = [
         ("tail-held-by-nobody", tail_held_by_nobody),
         ("overflow-seen-by-one-rank", overflow_seen_by_one_rank),
         ("step-skipped-without-reason", step_skipped_without_reason),
         ("norm-times-65536", norm_times_65536),
         ("other-collective-on-one-rank", other_collective_on_one_rank),
         ("hooks-never-fired", hooks_never_fired),
+        ("each-microbatch-orthogonalised", each_microbatch_orthogonalised),
     ];
     scenarios.map(|(name, trace)| (format!("simulated-{name}"), trace())).into()
 }
@@ -140,5 +141,29 @@ fn hooks_never_fired() -> Trace {
         };
         crash(&mut trace, rank, in_step, message);
     }
+    trace
+}
+
+/// DeepSpeed #8443, Muon under ZeRO-3: each reduction orthogonalises, and there is one for each
+/// microbatch.
+fn each_microbatch_orthogonalised() -> Trace {
+    orthogonalised(|_| true)
+}
+
+/// The trace of an engine that orthogonalises gradients after the backwards of some microbatches.
+pub fn orthogonalised(is_transformed: impl Fn(usize) -> bool) -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    let with_follower = |record: Record| {
+        let event = match record.event {
+            Event::HooksFired { step, microbatch, .. } if is_transformed(microbatch) => {
+                let how = Transform::Orthogonalised;
+                Some(Event::GradientsTransformed { step, microbatch, how })
+            }
+            _ => None,
+        };
+        let follower = event.map(|event| Record { event, ..record.clone() });
+        [Some(record), follower].into_iter().flatten()
+    };
+    trace.records = trace.records.into_iter().flat_map(with_follower).collect();
     trace
 }

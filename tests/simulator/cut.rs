@@ -32,13 +32,13 @@ impl Cut {
                 let (first, end) = (from.max(start), to.min(start + numel(param)));
                 if first < end {
                     let (offset, len) = (first - start, end - first);
-                    segments.push(Segment { param: Some(param), offset, len });
+                    segments.push(Segment::new(Some(param), offset, len));
                 }
                 start += numel(param);
             }
             if to > total.max(from) {
                 let len = to - total.max(from);
-                segments.push(Segment { param: None, offset: 0, len });
+                segments.push(Segment::new(None, 0, len));
             }
             segments
         };
@@ -54,15 +54,15 @@ impl Cut {
                     let size = numel(param).div_ceil(world);
                     let (from, to) = (rank * size, numel(param).min((rank + 1) * size));
                     let len = to.saturating_sub(from);
-                    let held = Segment { param: Some(param), offset: from, len };
-                    let padding = Segment { param: None, offset: 0, len: size - len };
+                    let held = Segment::new(Some(param), from, len);
+                    let padding = Segment::new(None, 0, size - len);
                     [held, padding].into_iter().filter(|segment| segment.len > 0)
                 })
                 .collect(),
             Cut::Alone(alone) => trainable
                 .iter()
                 .filter(|&param| (param == alone) == (rank == 0))
-                .map(|&param| Segment { param: Some(param), offset: 0, len: numel(param) })
+                .map(|&param| Segment::new(Some(param), 0, numel(param)))
                 .collect(),
             Cut::At(fractions) => {
                 let mut cuts: Vec<usize> =

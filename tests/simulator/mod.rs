@@ -157,7 +157,7 @@ impl Simulation {
     fn sampled(&self) -> Vec<Segment> {
         let of = |(index, param): (usize, &Param)| {
             let numel = param.numel();
-            let segment = |offset: usize, len: usize| Segment { param: Some(index), offset, len };
+            let segment = |offset: usize, len: usize| Segment::new(Some(index), offset, len);
             if numel <= SAMPLE * SAMPLES {
                 return vec![segment(0, numel)];
             }
@@ -182,11 +182,7 @@ impl Simulation {
             trainable: param.trainable,
             ranks: Vec::new(),
         };
-        let whole = |(index, param): (usize, &Param)| Segment {
-            param: Some(index),
-            offset: 0,
-            len: param.numel(),
-        };
+        let whole = |(index, param): (usize, &Param)| Segment::new(Some(index), 0, param.numel());
         let mut events = vec![
             Event::RankReady {
                 versions: texts([("deepspeed", "0.0.0"), ("torch", "2.11.0")]),

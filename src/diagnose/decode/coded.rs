@@ -220,7 +220,9 @@ impl<'a> Decoder<'a> {
             return Ok(None);
         }
         let planned = infinity::planned(self.scene.observed, self.plan, buffer);
-        let (pieces, infinite) = infinity::without_planned(self.pieces(buffer), &values, planned);
+        let mut pieces = self.pieces(buffer);
+        pieces.retain(|piece| !self.scene.observed.is_transformed(piece.param));
+        let (pieces, infinite) = infinity::without_planned(pieces, &values, planned);
         if in_pieces(&pieces, &values).any(|value| !value.is_finite()) {
             return refuse("not finite");
         }

@@ -48,6 +48,10 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
         };
         let rows = Rows::of(scene, buffer, &values);
+        decoded.complete &= observed.transformed.is_empty();
+        if rows.params.is_empty() {
+            continue;
+        }
         match rows.read(scene, &columns, step, buffer) {
             Ok(read) => {
                 let worst = decoded.condition.unwrap_or(1.0).max(read.condition);
@@ -114,7 +118,7 @@ impl Rows {
         for (element, value) in elements(scene, buffer, values) {
             let param = starts.partition_point(|start| *start <= element) - 1;
             // Nothing is asked of a parameter that no microbatch uses.
-            if !plan.params()[param].trainable {
+            if !plan.params()[param].trainable || scene.observed.is_transformed(param) {
                 continue;
             }
             let rows = params.entry(param).or_default();

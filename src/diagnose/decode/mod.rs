@@ -26,6 +26,7 @@ use crate::report::{Contribution, Elements, Possible, Precision};
 use crate::spec::{Model, Plan, Usage};
 use crate::trace::Point;
 
+use super::missing::Missing;
 use super::norm::{Clip, Norms};
 use super::observed::{Buffer, Observed};
 use super::placement::Placement;
@@ -93,6 +94,8 @@ pub struct Scene<'a> {
     pub plan: &'a Plan,
     /// Placement of the parameters on the ranks.
     pub placement: &'a Placement,
+    /// Elements that no rank's optimizer was seen to hold.
+    pub missing: &'a Missing,
     /// The norms that gradients must have.
     pub norms: &'a Norms,
 }
@@ -135,6 +138,7 @@ impl Decoded {
                            microbatches than the others";
             self.refusals.push(refusal.to_owned());
         }
+        self.complete &= !scene.missing.is_much(spec);
         let outcome = spec.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;

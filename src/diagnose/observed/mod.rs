@@ -10,7 +10,7 @@ use crate::spec::plan::{Param, Segment};
 use crate::spec::{Plan, RunSpec};
 use crate::trace::{
     AgentLoss, Aside, Differing, Event, LayoutName, Meetings, Outcome, ParamInfo, Phase, Point,
-    Remarks, Trace, UNSET_MEMORY, Waiting, combined_digest,
+    Remarks, Trace, Transform, UNSET_MEMORY, Waiting, combined_digest,
 };
 
 pub use self::parts::{
@@ -40,6 +40,8 @@ pub struct Observed<'a> {
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
     /// Numbers of microbatches that a script gave up before a step, by (step, rank).
     pub given_up: BTreeMap<(usize, usize), usize>,
+    /// Microbatches after whose backward an engine transformed gradients, by (step, rank).
+    pub transformed: BTreeMap<(usize, usize), BTreeMap<usize, Transform>>,
     /// Every bucket flush.
     pub flushes: Vec<BucketFlush<'a>>,
     /// The model's parameters, in flat order; empty if no rank got that far.
@@ -99,6 +101,7 @@ impl<'a> Observed<'a> {
             script: Script::default(),
             set_aside: BTreeMap::new(),
             given_up: BTreeMap::new(),
+            transformed: BTreeMap::new(),
             flushes: Vec::new(),
             params: &[],
             layouts: BTreeMap::new(),
@@ -286,6 +289,13 @@ impl<'a> Observed<'a> {
         is_observed && segments.any(|segment| segment.param.is_none())
     }
 
+    /// True if what an optimizer consumes of a parameter is no sum of gradients: of a matrix, where an engine
+    /// orthogonalises gradients. Which matrices it leaves out is not known.
+    pub fn is_transformed(&self, param: usize) -> bool {
+        let is_matrix = |it: &ParamInfo| it.trainable && it.shape.len() > 1;
+        !self.transformed.is_empty() && self.params.get(param).is_some_and(is_matrix)
+    }
+
     /// True if a rank has a parameter.
     pub fn has(&self, rank: usize, param: usize) -> bool {
         self.params.get(param).is_none_or(|it| it.ranks.is_empty() || it.ranks.contains(&rank))
@@ -404,6 +414,10 @@ impl<'a> Observed<'a> {
             }
             Event::WindowGivenUp { step, microbatches } => {
                 *self.given_up.entry((*step, rank)).or_default() += microbatches;
+            }
+            Event::GradientsTransformed { step, microbatch, how } => {
+                let of_step = self.transformed.entry((*step, rank)).or_default();
+                of_step.insert(*microbatch, *how);
             }
             Event::ScriptRemarked(remarks) => {
                 self.remarks.insert(rank, remarks);

@@ -9,6 +9,7 @@ mod zp110_windows_differ;
 mod zp111_loss_scaled;
 mod zp112_term_scaled;
 mod zp113_share_differs;
+mod zp114_transformed_early;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
@@ -81,6 +82,7 @@ pub const RULES: &[Rule] = &{
         zp111_loss_scaled::RULE,
         zp112_term_scaled::RULE,
         zp113_share_differs::RULE,
+        zp114_transformed_early::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp203_block_unreached::RULE,

@@ -25,9 +25,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return Vec::new();
     }
     let spec = case.observed.spec;
-    let spans = case.placement.spans(&case.plan);
-    let (lost, held): (Vec<Span>, Vec<Span>) =
-        spans.into_iter().partition(|span| span.owners.is_empty());
+    let lost = case.missing.lost.clone();
+    let spans = case.placement.spans(&case.plan).into_iter();
+    let held = spans.filter(|span| !span.owners.is_empty());
     let is_script = spec.script().is_some();
     let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
     let counts = |param: usize| {
@@ -38,7 +38,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let is_right = |span: &Span| {
         is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
     };
-    let shared: Vec<Span> = held.into_iter().filter(|span| !is_right(span)).collect();
+    let shared: Vec<Span> = held.filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),
         (

@@ -49,7 +49,6 @@ fn finding(case: &Case<'_>, rule: &Rule, message: String, step: usize) -> Findin
 /// A norm that is that of the rank's own part of the gradients, and not of all of them.
 fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let world = case.observed.spec.world_size;
-    let copies = copies(case)?;
     let mut by_call: BTreeMap<(usize, usize), BTreeMap<usize, &GradientsClipped>> = BTreeMap::new();
     for (&(step, rank), calls) in &case.observed.script.clipped {
         for (number, call) in calls.iter().enumerate() {
@@ -57,9 +56,10 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         }
     }
     by_call.into_iter().find_map(|((step, _), of_ranks)| {
-        if of_ranks.len() < world || world == 1 || copies >= world as f64 {
+        if of_ranks.len() < world || world == 1 {
             return None;
         }
+        let copies = copies(case, &of_ranks).filter(|copies| *copies < world as f64)?;
         let shares: Option<Vec<f64>> = of_ranks.values().map(|call| call.share).collect();
         let right = (shares?.iter().sum::<f64>() / copies).sqrt();
         let used = |call: &GradientsClipped| match call.norm {
@@ -83,18 +83,15 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// Number of ranks that hold each element, where all elements are held by as many.
-fn copies(case: &Case<'_>) -> Option<f64> {
-    let world = case.observed.spec.world_size;
-    let held = (0..world).map(|rank| {
-        let partition = case.placement.partition(rank)?;
-        Some(partition.iter().map(|fragment| fragment.flat.len()).sum::<usize>())
-    });
-    let held: usize = held.sum::<Option<usize>>()?;
-    let spans = case.placement.spans(&case.plan);
-    let once: usize =
-        spans.iter().filter(|span| !span.owners.is_empty()).map(|span| span.flat.len()).sum();
-    (once > 0).then(|| held as f64 / once as f64)
+/// Number of ranks that have each element of what was clipped; none where that is not all of the model.
+fn copies(case: &Case<'_>, of_ranks: &BTreeMap<usize, &GradientsClipped>) -> Option<f64> {
+    let params = case.plan.params().iter().filter(|param| param.trainable);
+    let model: usize = params.map(|param| param.numel()).sum();
+    let clipped: usize = of_ranks.values().map(|call| call.elements).sum();
+    let copies = clipped as f64 / model as f64;
+    // Engines pad their partitions.
+    let is_whole = (copies - copies.round()).abs() <= bounds::SAME_TOKEN * copies;
+    (is_whole && copies >= 1.0).then(|| copies.round())
 }
 
 /// Factors behind the loss that are not the same on all ranks.

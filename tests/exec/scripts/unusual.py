@@ -1,5 +1,6 @@
 """Trainings unlike most, all of them right but those that are cleared: `python unusual.py KIND`."""
 
+import os
 import sys
 
 import torch
@@ -195,6 +196,65 @@ def cleared_as_a_habit():
         (F.cross_entropy(model(data), targets) / 4).backward()
         if microbatch % 4 == 0:
             optimizer.step()
+
+
+def two_in_one():
+    """An optimizer that has another one step for some of its parameters, as MuonWithAuxAdam does."""
+    model = classifier()
+    matrices = [it for it in model.parameters() if it.dim() > 1]
+    vectors = [it for it in model.parameters() if it.dim() == 1]
+
+    class Both(torch.optim.SGD):
+        inner = torch.optim.Adam(vectors, 1e-3)
+
+        def step(self, closure=None):
+            self.inner.step()
+            super().step(closure)
+
+    optimizer = Both(matrices, 0.1)
+    for _ in range(6):
+        for _ in range(2):
+            data, labels = batch()
+            F.cross_entropy(model(data), labels).backward()
+        optimizer.step()
+        model.zero_grad()
+
+
+def orthogonalised(in_each=False):
+    """Gradients of matrices that are orthogonalised before the optimizer consumes them: once a step, or in each
+    microbatch."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    from deepspeed.runtime.zero.muon import original_muon
+
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    matrices = [it for it in model.parameters() if it.dim() > 1]
+    momenta = [torch.zeros_like(it) for it in matrices]
+
+    def orthogonalise():
+        for matrix, momentum in zip(matrices, momenta):
+            matrix.grad.copy_(original_muon.muon_update(matrix.grad.clone(), momentum))
+
+    for _ in range(6):
+        sums = [torch.zeros_like(it) for it in model.parameters()]
+        for _ in range(3):
+            data, labels = batch()
+            F.cross_entropy(model(data), labels).backward()
+            if in_each:
+                orthogonalise()
+                sums = [known + it.grad for known, it in zip(sums, model.parameters())]
+                model.zero_grad(set_to_none=False)
+        if in_each:
+            for known, it in zip(sums, model.parameters()):
+                it.grad = known
+        else:
+            orthogonalise()
+        optimizer.step()
+        model.zero_grad()
+
+
+def orthogonalised_in_each():
+    orthogonalised(in_each=True)
 
 
 def compiled_backward():

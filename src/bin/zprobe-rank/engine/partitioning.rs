@@ -180,11 +180,11 @@ impl Partitioning {
                 end = place.end;
                 if let Some((start, end)) = overlap(&place, &range) {
                     let offset = start - place.start;
-                    segments.push(Segment { param: Some(param), offset, len: end - start });
+                    segments.push(Segment::new(Some(param), offset, end - start));
                 }
             }
             if let Some((start, stop)) = overlap(&(end..unit.flat.end), &range) {
-                segments.push(Segment { param: None, offset: start - end, len: stop - start });
+                segments.push(Segment::new(None, start - end, stop - start));
             }
         }
         segments

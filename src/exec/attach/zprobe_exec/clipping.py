@@ -54,7 +54,8 @@ class Clipping:
         # The norm of a DTensor is known after a collective, which is the script's to call.
         norm = None if hasattr(norm, "to_local") or norm is None else float(norm)
         share = _square(tensors) / factor**2 if float(kind) == 2.0 else None
-        self._emit(limit, norm, share, factor, places.own_line(frame), places.package(frame), self._scale(tensors))
+        at, by = places.own_line(frame), places.package(frame)
+        self._emit(limit, norm, share, _elements(tensors), factor, at, by, self._scale(tensors))
 
     def abandon(self):
         """The call has failed."""
@@ -89,9 +90,11 @@ class Clipping:
         held = [it for it in tensors if it.grad is not None]
         for it in held:
             self.factors[id(it)] = factor
-        self._emit(limit, norm, _square(held) / factor**2, factor, None, "deepspeed", None)
+        # What an engine has orthogonalised has another norm than what it clipped.
+        share = None if self.training.transformed else _square(held) / factor**2
+        self._emit(limit, norm, share, _elements(held), factor, None, "deepspeed", None)
 
-    def _emit(self, limit, norm, share, factor, at, by, scale):
+    def _emit(self, limit, norm, share, elements, factor, at, by, scale):
         training = self.training
         self.training.channel.emit(
             "gradients-clipped",
@@ -101,6 +104,7 @@ class Clipping:
             limit=float(limit),
             norm=norm if norm is not None and math.isfinite(norm) else None,
             share=share if share is not None and math.isfinite(share) else None,
+            elements=elements,
             factor=factor,
             at=at,
             by=by,
@@ -135,6 +139,12 @@ def _square(tensors):
     """The sum of the squares of this rank's part of some gradients."""
     held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
     return sum(float(it.float().square().sum(dtype=torch.float64)) for it in held)
+
+
+def _elements(tensors):
+    """Number of elements of this rank's part of some gradients."""
+    held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
+    return sum(it.numel() for it in held)
 
 
 def _of_type(name):

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from zprobe_exec import fragments, meshes, stamps
+from zprobe_exec import fragments, gaps, meshes, stamps
 from zprobe_rank.codes import Code
 from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 
@@ -122,7 +122,11 @@ class Coded:
 
     def reader(self):
         """A reader of the stamps in gradients."""
-        return stamps.Reader(self.stamp, self.training.params)
+        training = self.training
+        microbatches = min(training.microbatch, RESERVED)
+        columns = [rank * RESERVED + code for rank in range(training.world_size) for code in range(microbatches)]
+        expected = gaps.Expected(self.stamp, training.sizes, self.source, columns)
+        return stamps.Reader(self.stamp, training.params, expected, training.rank)
 
     def segments(self, reader, tensor):
         """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
@@ -136,7 +140,10 @@ class Coded:
         hint = fragments.whole_or_shard(tensor, named)
         gradient = fragments.gradient(tensor)
         if gradient is None or not bool(gradient.any()):
-            return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)]
+            if hint is None:
+                # Without a gradient an optimizer changes nothing: the tensor holds no part of the model.
+                return [dict(param=None, offset=0, len=size, unread=gradient is not None)]
+            return [dict(param=hint[0], offset=hint[1], len=size)]
         return reader.locate(gradient, hint)
 
     def choose_first(self, segments):

@@ -18,6 +18,10 @@ class Fragment:
         self.addresses = None  # True for those of its recorded elements that were a part of an address.
         self.consumed = None  # These elements of what was consumed since the last record.
 
+    def params(self):
+        """The parameters of which it has elements."""
+        return {segment["param"] for segment in self.segments} - {None}
+
     def choose(self, pick):
         """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
         the place of its first element."""

@@ -33,9 +33,11 @@ class Part:
 
 
 def sharded_params():
-    """What FSDP2 knows of each parameter that it has cut, by the identity of this rank's shard."""
-    of_type = (it for it in gc.get_objects() if type(it).__name__ == "FSDPParam")
-    return {id(it.sharded_param): it for it in of_type if getattr(it, "sharded_param", None) is not None}
+    """What FSDP2 knows of each parameter that it has cut, by the identity of this rank's shard and by that of the
+    gathered parameter, which takes the shard's place in its module while forward and backward use it."""
+    of_type = [it for it in gc.get_objects() if type(it).__name__ == "FSDPParam"]
+    tensors = ((getattr(it, name, None), it) for it in of_type for name in ("sharded_param", "_unsharded_param"))
+    return {id(tensor): it for tensor, it in tensors if tensor is not None}
 
 
 def gathered_params():

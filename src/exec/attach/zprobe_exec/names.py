@@ -60,12 +60,15 @@ def find():
             params[name].start = meshes.shard_start(cut) if part and cut else None
             params[name].tensor = param
             names[id(param)] = name
-    for identity, cut in sharded.items():
-        name, whole = names.get(identity), getattr(cut, "_unsharded_param", None)
-        if name is not None and whole is not None:
-            names[id(whole)] = name
-            if params[name].part is None:
-                params[name] = Named(name, whole.shape, whole.requires_grad)
+    for cut in sharded.values():
+        both = [it for it in (cut.sharded_param, getattr(cut, "_unsharded_param", None)) if it is not None]
+        name = next((names[id(it)] for it in both if id(it) in names), None)
+        if name is None:
+            continue
+        for tensor in both:
+            names[id(tensor)] = name
+        if params[name].part is None:
+            params[name] = Named(name, cut._orig_size, both[-1].requires_grad)
     return params, names
 
 

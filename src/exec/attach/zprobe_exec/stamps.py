@@ -3,22 +3,31 @@
 A parameter has a block of 16 elements with an address at its beginning, and again after every `gap`
 elements that are free for other use. The first element of a block is -16; each of the others is a digit
 of the address plus one, so that it lies between 1 and 16. The address is a number of 60 bits: 32 for the
-name of the parameter and 28 for the number of the block. The first element says with which factor the
+name of the parameter and 28 for the number of the block, mixed up with each other, so that a few digits
+tell blocks apart. The first element says with which factor the
 block was multiplied, and where it begins. So a block is recognised wherever it lies, in any dtype with
 8 significant bits, whatever it was averaged and scaled with. A parameter that has no room for a block
-and 16 elements more holds nothing but its address.
+and 16 elements more holds nothing but its address. Pieces without a whole block are found by what lies
+around them, and by each of their elements (`gaps`).
 """
 
 import zlib
 
 import torch
 
+from zprobe_exec.gaps import PADDING, SLACK, Shorts, append
+
 BLOCK = 16
 PILOT = -16
 NAME_DIGITS, NUMBER_DIGITS = 8, 7
+NAMES, NUMBERS = 1 << 4 * NAME_DIGITS, 1 << 4 * NUMBER_DIGITS
 
-# Largest distance of a digit from an integer: half of what lies between two digits.
-SLACK = 0.5
+# Odd factors, by which numbers are spread over all their digits, and what takes one of them back.
+SPREAD, SPREAD_NAME = 0x9E3779B, 0x85EBCA6B
+GATHER = pow(SPREAD, -1, NUMBERS)
+
+# Number of pieces that show whether codes are as they should be.
+SEEN = 8
 
 # Number of elements that are read at once.
 CHUNK = 1 << 16
@@ -27,6 +36,9 @@ CHUNK = 1 << 16
 # were multiplied with different factors.
 PROMINENT = 0.4
 
+# Digits that do not agree by chance.
+CHANCE = 4
+
 # Share of some elements that the blocks found there have to account for.
 MOST = 0.9
 
@@ -34,6 +46,27 @@ MOST = 0.9
 def key(name):
     """The 32 bits that stand for a parameter's name."""
     return zlib.crc32(name.encode())
+
+
+def mixed(name, number):
+    """The two parts of the address of a block: those of its parameter's name and of its number (a tensor), each
+    changed by the other."""
+    number = (number * SPREAD) % NUMBERS ^ _of_name(name)
+    return name ^ _of_number(number), number
+
+
+def unmixed(name, number):
+    """What `mixed` has made the two parts of an address of."""
+    name = name ^ _of_number(number)
+    return name, ((number ^ _of_name(name)) * GATHER) % NUMBERS
+
+
+def _of_name(name):
+    return (name * SPREAD >> 4) % NUMBERS
+
+
+def _of_number(number):
+    return (number * SPREAD_NAME) % NAMES
 
 
 class Stamp:
@@ -54,22 +87,32 @@ class Stamp:
     def shards(self, size, row):
         """The shards that engines cut a parameter into: equal parts of its rows, or of its elements."""
         parts = set()
-        for unit in (row, 1):
-            length = -(-(size // unit) // self.world_size) * unit
+        for length in self._lengths(size, row):
             parts.update((start, min(start + length, size)) for start in range(0, size, length))
         return sorted(parts, key=lambda part: (part[0] - part[1], part[0]))
 
-    def values(self, name, size):
-        """The elements of a parameter's blocks, as int8, and 0 elsewhere."""
-        step = self.step(size)
-        number = torch.arange(-(-size // step), dtype=torch.int64)[:, None]
-        digits = [((key(name) >> 4 * digit) & 15) + 1 for digit in range(NAME_DIGITS)]
+    def starts(self, size, row, rank):
+        """Places at which the parts of a parameter begin that a rank has where the parts go by the ranks' order."""
+        return {0} | {rank * length for length in self._lengths(size, row)}
+
+    def _lengths(self, size, row):
+        return [-(-(size // unit) // self.world_size) * unit for unit in (row, 1)]
+
+    def edges(self, size):
+        """The parts (first, end) of a parameter of this size that may lie in a tensor without a whole block."""
+        most = self.stride + BLOCK
+        return [(0, size)] if self.is_small(size) or size <= 2 * most else [(0, BLOCK), (size - most, size)]
+
+    def values(self, name, size, first=0, end=None):
+        """The elements of a parameter's blocks from `first` to `end`, as int8, and 0 elsewhere."""
+        step, end = self.step(size), size if end is None else end
+        start = first // step
+        name, number = mixed(key(name), torch.arange(start, -(-end // step), dtype=torch.int64)[:, None])
         values = torch.zeros(len(number), step, dtype=torch.int8)
         values[:, :1] = PILOT
-        values[:, 1 : 1 + NAME_DIGITS] = torch.tensor(digits, dtype=torch.int8)
-        shifts = 4 * torch.arange(NUMBER_DIGITS)
-        values[:, 1 + NAME_DIGITS : BLOCK] = ((number >> shifts) & 15) + 1
-        return values.reshape(-1)[:size]
+        values[:, 1 : 1 + NAME_DIGITS] = ((name >> 4 * torch.arange(NAME_DIGITS)) & 15) + 1
+        values[:, 1 + NAME_DIGITS : BLOCK] = ((number >> 4 * torch.arange(NUMBER_DIGITS)) & 15) + 1
+        return values.reshape(-1)[first - start * step : end - start * step]
 
     def free(self, size, first, end, most):
         """Some of the runs (first, end) of free elements between two places of a parameter: `most` at most,
@@ -92,14 +135,15 @@ class Run:
         # `origin` is the place at which the parameter's first element would lie.
         self.name, self.origin, self.votes = name, origin, votes
         self.first, self.last = first, last
+        self.start = None  # Place at which the piece begins; known once it is looked for.
 
 
 class Reader:
     """Recognises the parameters of a model in the tensors of an optimizer."""
 
-    def __init__(self, stamp, params):
-        """`params`: the parameters by name, in the order of the model."""
-        self.stamp = stamp
+    def __init__(self, stamp, params, expected, rank):
+        """`params`: the parameters by name, in the order of the model; `expected`: what their elements are."""
+        self.stamp, self.expected, self.factor = stamp, expected, None
         sizes = self.sizes = {name: param.numel for name, param in params.items()}
         self.rows = {name: max(it.numel // max(it.shape[0], 1), 1) if it.shape else 1 for name, it in params.items()}
         self.order = list(sizes)
@@ -109,7 +153,10 @@ class Reader:
         self.of_key = torch.tensor([pair[1] for pair in pairs] or [0], dtype=torch.int64)
         self.lengths = torch.tensor(list(sizes.values()) or [0], dtype=torch.int64)
         self.steps = torch.tensor([stamp.step(size) for size in sizes.values()] or [BLOCK], dtype=torch.int64)
-        self.small, self.factor = {}, None
+        self.factor = None
+        trainable = [name for name, it in params.items() if it.trainable]
+        starts = {name: stamp.starts(sizes[name], self.rows[name], rank) for name in trainable}
+        self.shorts = Shorts(expected, {name: self._shards(name) for name in trainable}, starts)
 
     def locate(self, values, hint=None):
         """Segments (param, offset, len) of a flat tensor, in order; param None for elements of none.
@@ -122,19 +169,43 @@ class Reader:
         blocks = self._blocks(values)
         blocks = blocks if len(blocks) else self._blocks(-values)
         runs = self._runs(blocks, len(values), hint)
-        self.factor = float(values[blocks[:, 2]].median()) / PILOT if len(blocks) else None
+        if len(blocks):
+            self.factor = float(values[blocks[:, 2]].median()) / PILOT
+        if self.factor is None:
+            return self._of_runs(runs, len(values))
+        held = values / self.factor
+        self.expected.has_codes = self._has_codes(held, runs)
         segments, at = [], 0
         for number, run in enumerate(runs):
-            first = self._border(runs[number - 1], run)[1] if number else max(run.origin, 0)
+            if not number:
+                run.start = self._first_start(held, run)
             if number + 1 < len(runs):
-                last = self._border(run, runs[number + 1])[0]
+                end, runs[number + 1].start = self._border(held, run, runs[number + 1])
             else:
-                last = self._last_end(values, run)
-            self._fill(segments, values, at, first)
-            segments.append(dict(param=run.name, offset=first - run.origin, len=last - first))
-            at = last
-        self._fill(segments, values, at, len(values))
+                end = self._last_end(held, run)
+            self.shorts.fill(segments, held, at, run.start, run.name)
+            append(segments, dict(param=run.name, offset=run.start - run.origin, len=end - run.start))
+            at = end
+        self.shorts.fill(segments, held, at, len(held))
         return segments
+
+    def _of_runs(self, runs, length):
+        """The segments of a tensor without any block: the hint, if there was one."""
+        if runs:
+            return [dict(param=run.name, offset=-run.origin, len=length) for run in runs]
+        return [dict(param=None, offset=0, len=length, unread=True)]
+
+    def _has_codes(self, held, runs):
+        """True unless the elements behind the first blocks of most pieces are not the sums of codes that they should
+        be."""
+        self.expected.has_codes = True
+        free = [it for it in runs if not self.stamp.is_small(self.sizes[it.name]) and it.votes >= 2][:SEEN]
+        agreeing = sum(self._agrees(held, it, it.first, it.first + self.stamp.stride) for it in free)
+        return 2 * agreeing >= len(free)
+
+    def _agrees(self, held, run, start, end):
+        """True if the elements of a tensor between two places are those that a run has there."""
+        return self.expected.agrees(held[start:end], run.name, start - run.origin)
 
     def _runs(self, blocks, length, hint):
         """Pieces of parameters with the places of their first and last blocks, in order. Noise may make a
@@ -159,30 +230,59 @@ class Reader:
                 placed.append(run)
         return sorted(placed, key=lambda run: run.first)
 
-    def _border(self, run, after):
+    def _first_start(self, held, run):
+        """Place at which the first piece of a tensor begins."""
+        starts = {max(run.origin, 0)} | {run.origin + first for first, _ in self._shards(run.name)}
+        starts = sorted(start for start in starts if 0 <= start < run.first + CHANCE)
+        return next((start for start in starts if self._agrees(held, run, start, run.first)), starts[0])
+
+    def _border(self, held, run, after):
         """Places at which a piece ends and the next one begins: ends of shards or of parameters."""
         ends = [end for end in self._ends(run) if end <= after.first]
         starts = [after.origin + first for first, _ in self._shards(after.name)]
-        starts = [start for start in starts if run.last <= start <= after.first]
-        pairs = [(start - end, end, start) for end in ends for start in starts if end <= start]
+        # The first digits of its first block may be those of something else, by chance.
+        pairs = [(end, start) for end in ends for start in starts if end <= start < after.first + CHANCE]
+        # Padding is as short as it can be.
+        pairs.sort(key=lambda pair: (pair[1] - pair[0], pair[0]))
+        right = [
+            (end, start)
+            for end, start in pairs
+            if self._agrees(held, run, run.last, end) and self._agrees(held, after, start, after.first)
+        ]
+        whole = self._whole_ends(run)
+        right.sort(key=lambda pair: pair[0] not in whole)
+        for end, start in right:
+            if self.shorts.knows(held, end, start, run.name, after.name):
+                return end, start
         if pairs:
-            # Padding is as short as it can be.
-            return min(pairs)[1:]
-        start = max(starts, default=after.first)
+            return (right or pairs)[0]
+        start = max((start for start in starts if run.last <= start <= after.first), default=after.first)
         return start, start
+
+    def _whole_ends(self, run):
+        """Places at which the shards end that begin where a piece does."""
+        return {run.origin + last for first, last in self._shards(run.name) if run.origin + first == run.start}
 
     def _ends(self, run):
         """Places at which a piece may end, in order."""
-        return sorted(end for end in {run.origin + last for _, last in self._shards(run.name)} if end >= run.last)
+        ends = {run.origin + last for _, last in self._shards(run.name)}
+        # The last digits of its last block may be those of something else, by chance.
+        whole = {end for end in self._whole_ends(run) if end > run.last - CHANCE}
+        return sorted({end for end in ends if end >= run.last} | whole)
 
-    def _last_end(self, values, run):
-        """Place at which the last piece ends: the first end behind which all is known, or all there is."""
-        for end in self._ends(run):
-            rest = [dict(param=run.name, offset=0, len=0)]
-            self._fill(rest, values, min(end, len(values)), len(values))
-            if all(it["param"] or not values[end : end + it["len"]].any() for it in rest):
-                return min(end, len(values))
-        return min(run.origin + self.sizes[run.name], len(values))
+    def _last_end(self, held, run):
+        """Place at which the last piece ends: the first end behind which all is known, shards that begin where it does
+        and the end of the tensor before others; or the last end up to which it is the piece."""
+        ends = sorted({min(end, len(held)) for end in self._ends(run)})
+        ends = [end for end in ends if self._agrees(held, run, run.last, end)]
+        likely = self._whole_ends(run) | {len(held)}
+        for end in sorted(ends, key=lambda end: end not in likely):
+            # No engine pads that much in the middle of a parameter: sums of codes may be 0, too.
+            if len(held) in ends and len(held) - end >= PADDING and not bool(held[end:].any()):
+                return len(held)
+            if self.shorts.knows(held, end, len(held), run.name):
+                return end
+        return max(ends, default=min(run.origin + self.sizes[run.name], len(held)))
 
     def _shards(self, name):
         size = self.sizes[name]
@@ -213,49 +313,10 @@ class Reader:
         readable = ((digits - whole).abs() < SLACK).all(1) & ((whole >= 0) & (whole <= 15)).all(1)
         whole, starts = whole[readable].to(torch.int64), starts[readable]
         powers = 16 ** torch.arange(NAME_DIGITS)
-        keys = (whole[:, :NAME_DIGITS] * powers).sum(1)
-        numbers = (whole[:, NAME_DIGITS:] * powers[:NUMBER_DIGITS]).sum(1)
+        names = (whole[:, :NAME_DIGITS] * powers).sum(1)
+        keys, numbers = unmixed(names, (whole[:, NAME_DIGITS:] * powers[:NUMBER_DIGITS]).sum(1))
         at = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
         places = self.of_key[at]
         offsets = numbers * self.steps[places]
         known = (self.keys[at] == keys) & (offsets + BLOCK <= self.lengths[places])
         return torch.stack([places, offsets, starts + first], 1)[known]
-
-    def _fill(self, segments, values, at, end):
-        """Segments of a gap between known parameters: pieces without a whole block, in the model's order,
-        and padding."""
-        after = next((it["param"] for it in reversed(segments) if it["param"] is not None), None)
-        names = self.order[self.place[after] + 1 if after is not None else 0 :]
-        while at < end:
-            piece = None
-            if values[at] != 0:
-                piece = next((it for it in (self._piece(values[at:end], name) for name in names) if it), None)
-            if piece is None:
-                _append_unknown(segments, 1)
-                at += 1
-                continue
-            segments.append(piece)
-            names = names[names.index(piece["param"]) + 1 :]
-            at += piece["len"]
-
-    def _piece(self, values, name):
-        """The largest shard of a small parameter that the values begin with; None if there is none."""
-        size = self.sizes[name]
-        if not self.stamp.is_small(size):
-            return None
-        if name not in self.small:
-            self.small[name] = self.stamp.values(name, size).to(torch.float32)
-        for first, last in self._shards(name):
-            expected = self.small[name][first:last][: len(values)]
-            held = values[: len(expected)]
-            factor = self.factor or held[0] / expected[0]
-            if bool(((held / factor - expected).abs() < SLACK).all()):
-                return dict(param=name, offset=first, len=len(expected))
-        return None
-
-
-def _append_unknown(segments, length):
-    if segments and segments[-1]["param"] is None:
-        segments[-1]["len"] += length
-    else:
-        segments.append(dict(param=None, offset=0, len=length))

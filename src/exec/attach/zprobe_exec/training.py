@@ -17,7 +17,20 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from zprobe_exec import asides, clipping, coded, fragments, leaves, loss, meshes, names, refusals, turns, update
+from zprobe_exec import (
+    asides,
+    clipping,
+    coded,
+    fragments,
+    leaves,
+    loss,
+    meshes,
+    names,
+    refusals,
+    transforms,
+    turns,
+    update,
+)
 from zprobe_exec.coded import RESERVED, Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
@@ -36,6 +49,19 @@ class Stepping:
         self.again = []  # Fragments that another optimizer holds, or this one in another place.
         self.parts = []  # Fragments with the recorded elements of their gradients.
         self.spared = []  # Tensors with gradients that the optimizer is not to see.
+
+    def hand_on(self, tensors, params):
+        """Another optimizer steps within this step, with these tensors, which hold these parameters. What this one has
+        of them, or has no gradient of, is only handed on."""
+        inner = {id(tensor) for tensor in tensors}
+
+        def is_own(fragment):
+            return id(fragment.tensor) not in inner and params.isdisjoint(fragment.params())
+
+        self.parts = [(it, part) for it, part in self.parts if part is not None and is_own(it)]
+        own = {id(it) for it, _ in self.parts}
+        self.found = [it for it in self.found if id(it) in own]
+        self.again = [it for it in self.again if id(it) in own]
 
 
 class Training:
@@ -63,6 +89,7 @@ class Training:
         self.clipping, self.update = clipping.Clipping(self), update.Update(self)
         self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
         self.unseen = set()  # What zprobe has failed to see.
+        self.transforms, self.transformed = transforms.Transforms(self._transformed), set()
         self.mode = None
         self.channel.emit(
             "script-joined",
@@ -84,6 +111,7 @@ class Training:
         self.sizes = {name: param.numel for name, param in self.params.items()}
         self.initial = self.softly("parameters", self.digests) or {}
         self.mode = Observed(self) if self.settings["observe"] else Coded(self)
+        self.transforms.watch()
 
     def is_aside(self):
         """True if backwards are none of the training's steps: behind the last one, or evaluated once more
@@ -220,6 +248,13 @@ class Training:
         # Optimizers may step within a backward, parameter by parameter.
         self._end_after_last_step()
 
+    def _transformed(self, how):
+        """An engine has transformed gradients, after the present microbatch at the earliest."""
+        moment = (self.step, self.code)
+        if not self.is_aside() and moment not in self.transformed:
+            self.transformed.add(moment)
+            self.channel.emit("gradients-transformed", step=self.step, microbatch=self.code, how=how)
+
     def has_code(self):
         """True if the present microbatch is one of those that are recorded."""
         return self.code < self.mode.columns
@@ -273,9 +308,6 @@ class Training:
         self.remarks.see_line("step")
         last = self._last_microbatch()
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
-        for around in self.stepping:
-            # It only hands its step on to this one, which holds the same tensors.
-            around.found, around.again, around.parts = [], [], []
         over = Stepping()
         self.stepping.append(over)
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
@@ -297,7 +329,9 @@ class Training:
                 over.parts.append((fragment, self.mode.consumed(fragment, self.clipping)))
         factor = statistics.median(factors) / self.settings["unit"] if factors else None
         self.softly("the update", self.update.before_step, optimizer, tensors, factor)
-        held = {segment["param"] for fragment, _ in over.parts for segment in fragment.segments} - {None}
+        held = set().union(*(fragment.params() for fragment, _ in over.parts))
+        for around in self.stepping[:-1]:
+            around.hand_on(tensors, held)
         if self.step == 0:
             self.turns.step(optimizer, held)
         else:
@@ -495,6 +529,7 @@ class Training:
 
     def _finish(self):
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
+        self.transforms.release()
         self.channel.emit("script-remarked", **self.remarks.fields())
         self.channel.emit("finished")
 

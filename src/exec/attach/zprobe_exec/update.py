@@ -64,7 +64,8 @@ class Update:
 
     def after_step(self, optimizer):
         """An optimizer has stepped."""
-        mark = torch.zeros((), requires_grad=True).clone().grad_fn._sequence_nr()
+        with torch.enable_grad():
+            mark = torch.zeros((), requires_grad=True).clone().grad_fn._sequence_nr()
         for group in optimizer.param_groups:
             for it in group["params"]:
                 self.marks[id(it)] = mark

@@ -1,0 +1,127 @@
+"""The place of every element is read from the first step's gradients, or left open: no short piece is misplaced."""
+
+import pathlib
+import sys
+import unittest
+
+import torch
+
+from zprobe_rank.codes import Code
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec import coded, gaps, stamps  # noqa: E402
+from zprobe_exec.names import Named  # noqa: E402
+
+WIDTHS = [8, 24, 31, 33, 100]
+RANKS = [2, 3, 5, 6]
+
+
+def shapes(width):
+    """A small model: matrices, vectors as wide as the model, and a few of three elements."""
+    of = {"embed": (37, width)}
+    for block in range(2):
+        of["%d.gain" % block] = (3,)
+        of["%d.norm" % block] = (width,)
+        of["%d.up" % block], of["%d.up_bias" % block] = (2 * width, width), (2 * width,)
+        of["%d.down" % block], of["%d.down_bias" % block] = (width, 2 * width), (width,)
+    return dict(of, head=(37, width), head_bias=(37,))
+
+
+class Gradients:
+    """The gradients of the first step of a model, summed up over all ranks and microbatches."""
+
+    def __init__(self, width, ranks, microbatches=2, weight=lambda number: 1):
+        self.params = {name: Named(name, shape, True) for name, shape in shapes(width).items()}
+        self.sizes = {name: param.numel for name, param in self.params.items()}
+        code = Code(ranks * coded.RESERVED, 0)
+        self.stamp = stamps.Stamp(code.length, ranks)
+        source = coded.Source(code, coded.starts_of(self.params.values()), 2.0**-10, self.stamp)
+        columns = [rank * coded.RESERVED + number for rank in range(ranks) for number in range(microbatches)]
+        self.expected = gaps.Expected(self.stamp, self.sizes, source, columns)
+        self.of = {}
+        for name, size in self.sizes.items():
+            parts = [weight(it) * source.gradient(name, torch.zeros(size), it) for it in columns]
+            self.of[name] = 0.37 * sum(parts) / len(columns)
+
+    def located(self, elements, rank):
+        """Pairs of an element, (name, place) or None for padding, and what a tensor of them is recognised as."""
+        reader = stamps.Reader(self.stamp, self.params, self.expected, rank)
+        reader.factor = float(self.of["0.norm"][0]) / stamps.PILOT
+        values = torch.tensor([0.0 if it is None else float(self.of[it[0]][it[1]]) for it in elements])
+        found = []
+        for segment in reader.locate(values):
+            name, places = segment["param"], range(segment["offset"], segment["offset"] + segment["len"])
+            nothing = "unread" if segment.get("unread") else None
+            found += [(name, place) if name is not None else nothing for place in places]
+        return list(zip(elements, found))
+
+    def flat(self, names, rank, ranks):
+        """A rank's part of a flat order of some parameters, as DeepSpeed's stages 1 and 2 cut it."""
+        order = [(name, place) for name in names for place in range(self.sizes[name])]
+        order += [None] * (-len(order) % ranks)
+        length = len(order) // ranks
+        return order[rank * length : (rank + 1) * length]
+
+    def shards(self, rank, ranks):
+        """A rank's part of each parameter, as stage 3 cuts them."""
+        elements = []
+        for name, size in self.sizes.items():
+            length = -(-size // ranks)
+            places = range(rank * length, (rank + 1) * length)
+            elements += [(name, place) if place < size else None for place in places]
+        return elements
+
+
+class Places(unittest.TestCase):
+    def check(self, gradients, elements, rank):
+        """Checks that all but a few elements are found, and none where it is not."""
+        located = gradients.located(elements, rank)
+        known = [(element, found) for element, found in located if found != "unread"]
+        self.assertEqual([it for it, _ in known], [found for _, found in known])
+        unread = {element for element, found in located if found == "unread" and element is not None}
+        # Pieces of one or two elements say too little where the order of the parameters is another one.
+        self.assertLessEqual(len(unread), 8, unread)
+
+    def check_all(self, weight):
+        for width in WIDTHS:
+            for ranks in RANKS:
+                gradients = Gradients(width, ranks, weight=weight)
+                names = list(gradients.sizes)
+                vectors = [name for name in names if len(gradients.params[name].shape) == 1]
+                matrices = [name for name in names if name not in vectors]
+                for rank in range(ranks):
+                    with self.subTest(width=width, ranks=ranks, rank=rank):
+                        for order in (names, names[::-1], vectors, matrices):
+                            self.check(gradients, gradients.flat(order, rank, ranks), rank)
+                        self.check(gradients, gradients.shards(rank, ranks), rank)
+
+    def test_pieces_of_all_lengths_are_found(self):
+        self.check_all(lambda number: 1)
+
+    def test_a_block_is_recognised_whatever_its_number(self):
+        names = torch.tensor([0, 1, 0xDEADBEEF, stamps.NAMES - 1])
+        for number in (0, 1, 2, stamps.NUMBERS - 1):
+            numbers = torch.full_like(names, number)
+            mixed = stamps.mixed(names, numbers)
+            self.assertEqual([it.tolist() for it in stamps.unmixed(*mixed)], [names.tolist(), numbers.tolist()])
+
+    def test_neighbouring_blocks_differ_in_most_digits(self):
+        gradients = Gradients(33, 4)
+        blocks = gradients.stamp.values("embed", 33 * 37)[:32].view(2, 16)
+        self.assertLess(int((blocks[0] == blocks[1]).sum()), 4)
+
+    def test_what_is_no_gradient_stays_unread(self):
+        gradients = Gradients(33, 2)
+        reader = stamps.Reader(gradients.stamp, gradients.params, gradients.expected, 0)
+        noise = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+        whole = torch.cat([gradients.of["embed"], noise])
+        segments = reader.locate(whole)
+        self.assertEqual(segments[0], dict(param="embed", offset=0, len=33 * 37))
+        self.assertTrue(all(it["param"] is None and it["unread"] for it in segments[1:]), segments[1:])
+
+    def test_padding_is_no_gradient(self):
+        gradients = Gradients(33, 2)
+        reader = stamps.Reader(gradients.stamp, gradients.params, gradients.expected, 0)
+        segments = reader.locate(torch.cat([gradients.of["embed"], torch.zeros(40)]))
+        self.assertEqual(segments[1:], [dict(param=None, offset=0, len=40)])
