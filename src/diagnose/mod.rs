@@ -23,6 +23,7 @@ pub mod repeats;
 pub mod rules;
 pub mod scope;
 mod signatures;
+mod stacks;
 mod steps;
 mod summary;
 mod tokens;
