@@ -26,6 +26,7 @@ mod replicas;
 pub mod rules;
 pub mod scope;
 mod signatures;
+mod stacks;
 mod steps;
 mod summary;
 
@@ -90,17 +91,8 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
         decoded.refuse(why.clone());
     }
     let is_apart = apart.is_some();
-    let case = Case {
-        observed,
-        plan,
-        placement,
-        missing,
-        norms,
-        decoded,
-        deviations,
-        is_apart,
-        repeats,
-    };
+    let case =
+        Case { observed, plan, placement, missing, norms, decoded, deviations, is_apart, repeats };
     let findings = causes::arrange(&case, rules::check_all(&case));
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);

@@ -11,7 +11,7 @@ use super::remarks;
 use super::rules::MUST_AGREE;
 use crate::report::words::{abridged, by_rank, counted, two_digits, weight_text};
 use crate::report::{
-    Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run,
+    Finding, Firings, Flush, HookCount, Hooks, Method, Norms, NotObserved, Power, Rank, Run, Stack,
 };
 use crate::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
@@ -152,8 +152,15 @@ pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
                 .stderr
                 .or(host_stderr.filter(|_| process.pid.is_none()))
                 .map(str::to_owned),
+            stacks: stacks(process),
         })
         .collect()
+}
+
+/// Python stacks of a rank, that of the main thread first.
+fn stacks(process: &Process<'_>) -> Vec<Stack> {
+    let stacks = process.stacks.iter();
+    stacks.map(|(&thread, frames)| Stack { thread, frames: frames.to_vec() }).collect()
 }
 
 /// Last thing that a rank did, in words.
@@ -166,9 +173,13 @@ pub fn last_words(process: &Process<'_>) -> String {
     };
     let phase = phase.unwrap_or_else(|| "start-up".to_owned());
     match process.last {
+        None if !process.stacks.is_empty() => "before its first backward".to_owned(),
         None => "it never said anything".to_owned(),
         Some(Event::Finished) => "finished".to_owned(),
         Some(Event::Importing { what }) => format!("importing {what}"),
+        Some(Event::Failed { .. }) if process.versions.is_none() && !process.stacks.is_empty() => {
+            "before its first backward".to_owned()
+        }
         Some(Event::RankReady { .. }) => "ready, joining the other ranks".to_owned(),
         Some(Event::CollectiveEntered { sequence, op, dtype, numel }) => {
             format!("in collective {sequence} ({op} of {numel} {dtype}), {phase}")

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Order;
 use crate::adapters;
+use crate::launch::stack_signal;
 use crate::run_dir;
 use crate::spec::UNIT;
 
@@ -32,6 +33,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/places.py", include_str!("attach/zprobe_exec/places.py")),
     ("zprobe_exec/refusals.py", include_str!("attach/zprobe_exec/refusals.py")),
     ("zprobe_exec/remarks.py", include_str!("attach/zprobe_exec/remarks.py")),
+    ("zprobe_exec/stacks.py", include_str!("attach/zprobe_exec/stacks.py")),
     ("zprobe_exec/stamps.py", include_str!("attach/zprobe_exec/stamps.py")),
     ("zprobe_exec/start.py", include_str!("attach/zprobe_exec/start.py")),
     ("zprobe_exec/terms.py", include_str!("attach/zprobe_exec/terms.py")),
@@ -65,12 +67,20 @@ const SETTINGS: &str = "settings.json";
 ///
 /// # Errors
 /// When the run directory cannot be written.
-pub fn write(order: &Order, run_id: &str, run_dir: &Path, notes: &Path) -> io::Result<PathBuf> {
+pub fn write(
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    notes: &Path,
+    processes: &Path,
+) -> io::Result<PathBuf> {
     let bootstrap = run_dir.join("bootstrap");
     run_dir::create_dir(&bootstrap)?;
     let settings = json!({
         "run": run_id,
         "directory": notes,
+        "processes": processes,
+        "signal": stack_signal(),
         "dry": order.dry,
         "observe": order.observe,
         "seed": order.seed,

@@ -2,7 +2,8 @@
 //!
 //! The script is not touched. A directory at the head of `PYTHONPATH` has a `sitecustomize` that
 //! watches torch in every Python process of the command (`attach`); each rank writes what it sees
-//! into a file of its own in the run directory (`notes`); once the command is over these become a
+//! into a file of its own in the run directory (`notes`), and each process another one about itself
+//! (`processes`), with Python stacks if it crashes or hangs; once the command is over these become a
 //! trace (`gather`) like that of any other run.
 //!
 //! In place of gradients the leaves of the first step get stamps, from which the place of every
@@ -11,8 +12,11 @@
 //! script is only observed, gradients stay, and samples of them are recorded instead.
 
 mod attach;
+mod dump;
 mod gather;
 mod notes;
+mod processes;
+mod standing;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,6 +29,7 @@ use crate::run_dir;
 use crate::spec::{Scale, Weighting};
 use crate::trace::Outcome;
 use notes::Notes;
+use processes::Processes;
 
 pub use gather::NoAnswer;
 
@@ -73,10 +78,12 @@ pub fn record(
     is_recorded: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Over> {
     let run_dir = std::path::absolute(run_dir).context("no working directory")?;
-    let directory = run_dir.join("ranks");
-    run_dir::create_dir(&directory)
-        .with_context(|| format!("cannot write {}", directory.display()))?;
-    let bootstrap = attach::write(order, run_id, &run_dir, &directory)
+    let (directory, processes) = (run_dir.join("ranks"), run_dir.join("processes"));
+    for directory in [&directory, &processes] {
+        run_dir::create_dir(directory)
+            .with_context(|| format!("cannot write {}", directory.display()))?;
+    }
+    let bootstrap = attach::write(order, run_id, &run_dir, &directory, &processes)
         .with_context(|| format!("cannot write to {}", run_dir.display()))?;
     let variables = [("PYTHONPATH", attach::python_path(&bootstrap))];
     let command = UserCommand { words: &order.command, run_id, variables: &variables };
@@ -96,10 +103,14 @@ pub fn record(
         }
         timed_out = silent_since.elapsed() > Duration::from_secs(order.timeout_s);
         if timed_out || unreadable.is_some() {
+            if timed_out && let Err(error) = processes::take_stacks(&processes, run_id) {
+                unreadable = Some(error);
+            }
             Look::Stuck
         } else if order.observe.is_some() && notes.are_complete() {
             let over = gather::End { outcome: None, interrupted: false, timed_out: false };
-            let gathered = gather::gather(order, run_id, &run_dir, &notes, over);
+            let gathered =
+                gather::gather(order, run_id, &run_dir, &notes, &Processes::default(), over);
             early = Some(gathered.and_then(|gathered| match gathered {
                 Ok(()) => is_recorded().map(|()| None),
                 Err(no_answer) => Ok(Some(no_answer)),
@@ -126,7 +137,9 @@ pub fn record(
         .with_context(|| format!("cannot read what the ranks noted in {}", directory.display()))?;
     let over =
         gather::End { outcome: followed.outcome, interrupted: followed.interrupted, timed_out };
-    let gathered = gather::gather(order, run_id, &run_dir, &notes, over)?;
+    let processes = Processes::read(&processes)
+        .with_context(|| format!("cannot read {}", processes.display()))?;
+    let gathered = gather::gather(order, run_id, &run_dir, &notes, &processes, over)?;
     Ok(Over {
         no_answer: gathered.err(),
         ended: followed.ended,

@@ -29,6 +29,13 @@ pub enum Note {
     Backward(Backward),
     /// Parameters and microbatches are numbered.
     Agreed(Agreed),
+    /// An optimizer has stepped.
+    Stepped {
+        /// Optimizer step.
+        step: usize,
+        /// True if no other optimizer is to step before the step is over.
+        is_last: bool,
+    },
     /// All microbatches of a step were given up: what was noted of it does not count.
     GivenUp {
         /// Optimizer step.
@@ -83,6 +90,13 @@ pub struct Agreed {
     pub dtype: Dtype,
 }
 
+/// Note on the step of an optimizer.
+#[derive(Deserialize)]
+struct Stepped {
+    step: usize,
+    is_last: bool,
+}
+
 /// The raw form of a line.
 #[derive(Deserialize)]
 struct Raw {
@@ -97,6 +111,10 @@ impl Line {
             Some("script-joined") => Note::Joined(Joined::deserialize(event)?),
             Some("backward-ended") => Note::Backward(Backward::deserialize(event)?),
             Some("ranks-agreed") => Note::Agreed(Agreed::deserialize(event)?),
+            Some("step-taken") => {
+                let Stepped { step, is_last } = Stepped::deserialize(event)?;
+                Note::Stepped { step, is_last }
+            }
             _ => match Event::deserialize(event)? {
                 event @ Event::WindowGivenUp { step, .. } => {
                     Note::GivenUp { step, event: Box::new(event) }
@@ -154,6 +172,17 @@ impl Notes {
             }
         }
         Ok(grown)
+    }
+
+    /// Processes of the ranks that have joined, by rank.
+    pub fn joined(&self) -> BTreeMap<usize, u32> {
+        let pid = |lines: &Vec<Line>| {
+            lines.iter().find_map(|line| match &line.note {
+                Note::Joined(joined) => Some(joined.pid),
+                _ => None,
+            })
+        };
+        self.ranks.iter().filter_map(|(rank, lines)| Some((*rank, pid(lines)?))).collect()
     }
 
     /// Number of ranks, as the first one that joined has it; none if no rank joined.

@@ -29,6 +29,7 @@ mod selection;
 mod sender;
 mod signals;
 mod spawn;
+mod stacks;
 mod starvation;
 mod strays;
 mod supervisor;
@@ -48,6 +49,7 @@ pub use pool::Pool;
 pub use recorder::{now_ns, record_all};
 pub use signals::{Stop, is_stopping, put_signals_right};
 pub use spawn::library_path;
+pub use stacks::{ask_for_stacks, stack_signal};
 use strays::Strays;
 use surroundings::advice;
 

@@ -64,7 +64,9 @@ impl<'a> Recorder<'a> {
     /// Records the line of a rank without its secrets, as far as the trace is to hold it; `record`
     /// is the parsed line.
     pub(super) fn relay(&mut self, line: &[u8], mut record: Record) -> Result<(), LaunchError> {
+        let before = self.selection.before_failure(&record);
         let written = self.without_secrets(&mut record).and_then(|redacted| {
+            before.iter().try_for_each(|line| self.write_line(line))?;
             let line = redacted.as_deref().unwrap_or(line);
             match self.selection.choose(line, &record) {
                 Choice::Whole => self.write_line(line),

@@ -113,6 +113,14 @@ impl Selection {
         let of = self.ranks.get_mut(ranks).into_iter().flatten();
         of.flat_map(|rank| [rank.phase.take(), rank.last.take()]).flatten().collect()
     }
+
+    /// Lines that were left out and have to be kept because their rank says in `record` that it cannot go
+    /// on.
+    pub(super) fn before_failure(&mut self, record: &Record) -> Vec<Vec<u8>> {
+        let failed = matches!(record.event, Event::Failed { .. });
+        let rank = record.rank.filter(|_| failed).and_then(|rank| self.ranks.get_mut(rank));
+        rank.into_iter().flat_map(|rank| [rank.phase.take(), rank.last.take()]).flatten().collect()
+    }
 }
 
 /// Returns true if the trace leaves out an event of a rank at the position `rank`.

@@ -79,7 +79,8 @@ impl Sender {
                 | Event::ProtocolViolated { .. }
                 | Event::TimedOut { .. }
                 | Event::Interrupted
-                | Event::Stderr { .. },
+                | Event::Stderr { .. }
+                | Event::StackTaken { .. },
             ) => Err(Violation::LauncherEvent),
             (Role::Rank(_), event) => event.fits(&self.spec).map_err(|_| Violation::Implausible),
         }

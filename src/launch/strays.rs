@@ -75,8 +75,8 @@ impl Strays {
         }
     }
 
-    /// Returns true if the child `pid` is a stray.
-    fn are(&self, pid: u32) -> bool {
+    /// Returns true if the process `pid` is one of the run, by its environment.
+    pub(super) fn are(&self, pid: u32) -> bool {
         if self.spared == Some(pid) {
             return false;
         }

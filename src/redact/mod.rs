@@ -289,6 +289,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::AgentLost { .. }
         | Event::ProtocolViolated { .. }
         | Event::Stderr { .. }
+        | Event::StackTaken { .. }
         | Event::Importing { .. }
         | Event::RankReady { .. }
         | Event::Model { .. }

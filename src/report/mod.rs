@@ -32,7 +32,7 @@ pub use self::pointless::pointless;
 pub use self::precision::{Over, Precision};
 pub use self::rule_code::{Family, NotACode, RuleCode};
 use crate::spec::{RunSpec, named_enum};
-use crate::trace::{FlushReason, Outcome, Point};
+use crate::trace::{FlushReason, Frame, Outcome, Point};
 
 /// Report on a run: all that zprobe has to say about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -402,6 +402,19 @@ pub struct Rank {
     pub failure: Option<String>,
     /// The end of its standard error, if it did not end well.
     pub stderr: Option<String>,
+    /// Python stacks of the rank of a user's script when it crashed or was ended; that of the main
+    /// thread first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<Stack>,
+}
+
+/// A Python stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stack {
+    /// Number of the thread: 0 for the main one.
+    pub thread: usize,
+    /// The frames, the innermost first.
+    pub frames: Vec<Frame>,
 }
 
 impl Rank {

@@ -113,9 +113,9 @@ impl ScriptOptions {
 pub struct Found {
     /// Number of ranks.
     pub world_size: usize,
-    /// Number of optimizer steps that every rank took.
+    /// Number of optimizer steps that every rank took; 0 where the script broke in the first.
     pub steps: usize,
-    /// Number of optimizer steps that some rank began.
+    /// Number of optimizer steps that some rank began, as far as the report tells of them.
     pub begun: usize,
     /// The largest number of backwards of any rank in the first step: the microbatches.
     pub microbatches: usize,
@@ -136,7 +136,7 @@ pub struct Found {
 impl RunSpec {
     /// The specification of a script's training.
     pub fn of_script(script: ScriptOptions, found: &Found) -> Self {
-        let only_first = found.steps == 1 && script.observe.is_none();
+        let only_first = found.steps <= 1 && script.observe.is_none();
         let script = ScriptOptions { reserved: only_first.then_some(found.reserved), ..script };
         let model = if script.observe.is_some() { Model::Mlp } else { Model::Coded };
         let steps_of_all = found.world_size * found.microbatches * found.steps;
@@ -145,7 +145,7 @@ impl RunSpec {
         } else {
             CODED_STEPS
         };
-        let recorded = if only_first { 0..1 } else { 1..found.steps };
+        let recorded = if only_first { 0..1 } else { 1..found.steps.max(1) };
         Self {
             settings: EngineSettings::Script(script),
             stage: 0,
@@ -154,7 +154,7 @@ impl RunSpec {
             backend: found.backend,
             gradient_accumulation_steps: found.microbatches,
             // Where a rank ended in a step, that step is told of too.
-            steps: if only_first { 1 } else { found.steps.max(found.begun) },
+            steps: found.steps.max(found.begun).max(1),
             code_steps: Some(code_steps),
             dtype: found.dtype,
             grad_accum_dtype: found.dtype,

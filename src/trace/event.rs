@@ -92,6 +92,16 @@ pub enum Event {
         /// The end of its standard error.
         tail: String,
     },
+    /// A Python stack of a rank of a user's script: where it was when it crashed, or when it was ended
+    /// because it hung.
+    StackTaken {
+        /// The rank.
+        rank: usize,
+        /// Number of the thread: 0 for the main one.
+        thread: usize,
+        /// The frames, the innermost first.
+        frames: Vec<Frame>,
+    },
 
     /// Software is about to be imported, which may take long: by a rank, or by a host for all ranks that it is
     /// going to fork.
@@ -353,6 +363,28 @@ pub enum Event {
     },
     /// The rank has done all its work. Always the last event of a rank.
     Finished,
+}
+
+/// A frame of a Python stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Frame {
+    /// File, without what is private in its path: relative to the script's working directory, to the
+    /// directory of packages or to that of the standard library, or its name alone.
+    pub file: String,
+    /// Line, from 1; 0 where it is not known.
+    pub line: usize,
+    /// Name of the function.
+    pub function: String,
+    /// True if the file is the user's own code: no package, and not the standard library.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_own: bool,
+}
+
+impl Frame {
+    /// The place in words: `train.py:57 (load)`.
+    pub fn place(&self) -> String {
+        format!("{}:{} ({})", self.file, self.line, self.function)
+    }
 }
 
 /// Facts about a user's script that gradients do not show.

@@ -18,8 +18,8 @@ mod script;
 pub use crate::spec::Point;
 pub use contents::Contents;
 pub use event::{
-    AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, LayoutName, Outcome, ParamInfo,
-    Phase, Remarks, Transform, UNSET_MEMORY, Violation,
+    AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, Frame, LayoutName, Outcome,
+    ParamInfo, Phase, Remarks, Transform, UNSET_MEMORY, Violation,
 };
 pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};

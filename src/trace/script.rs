@@ -33,8 +33,8 @@ pub struct GradientsClipped {
     pub backwards: usize,
     /// True if an optimizer had stepped since these backwards.
     pub late: bool,
-    /// Largest norm that the call allows.
-    pub limit: f64,
+    /// Largest norm that the call allows; none for any.
+    pub limit: Option<f64>,
     /// The norm that the call returned; none if it was not seen.
     pub norm: Option<f64>,
     /// Sum of the squares of this rank's part of the gradients, before the call; none for a norm of another

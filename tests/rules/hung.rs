@@ -2,7 +2,7 @@
 
 use zprobe::diagnose::diagnose;
 use zprobe::spec::{Engine, Observation, SpecRequest};
-use zprobe::trace::{CollectiveOp, Event, Meeting, Record, Trace, Waiting};
+use zprobe::trace::{CollectiveOp, Event, Frame, Meeting, Record, Trace, Waiting};
 
 use super::scenarios::request;
 use super::simulator::{Cut, Simulation};
@@ -60,6 +60,54 @@ fn ranks_that_wait_are_no_part_of_what_hangs() {
     let expected = "hung: no event for 5 s; rank 0 waits for it in all-reduce 5";
     assert_eq!(said(&trace), (expected.to_owned(), false));
     assert_eq!(diagnose(&trace).findings[0].rank, Some(1));
+}
+
+/// The stack of a rank, the innermost call first, as files and functions.
+fn stack(rank: usize, calls: &[(&str, &str)]) -> Event {
+    let frame = |&(file, function): &(&str, &str)| Frame {
+        file: file.to_owned(),
+        line: 7,
+        function: function.to_owned(),
+        is_own: file == "train.py",
+    };
+    Event::StackTaken { rank, thread: 0, frames: calls.iter().map(frame).collect() }
+}
+
+/// A run that ended with these stacks and the silence of both ranks.
+fn ended_at(stacks: [&[(&str, &str)]; 2]) -> Trace {
+    let mut trace = ended_by(Engine::Ddp, Observation::Full, silent(&[0, 1]));
+    for (rank, calls) in stacks.into_iter().enumerate() {
+        let event = stack(rank, calls);
+        trace.records.push(Record { rank: None, event, ..trace.records[0].clone() });
+    }
+    trace
+}
+
+const REDUCING: [(&str, &str); 3] = [
+    ("torch/distributed/distributed_c10d.py", "all_reduce"),
+    ("torch/distributed/c10d_logger.py", "wrapper"),
+    ("train.py", "average"),
+];
+
+#[test]
+fn a_stack_says_who_waits_for_whom() {
+    let trace = ended_at([&REDUCING, &[("train.py", "load"), ("train.py", "main")]]);
+    let expected = "hung: rank 1 is in train.py:7 (load) while rank 0 waits in all_reduce, called from \
+                    train.py:7 (average): no event for 5 s";
+    assert_eq!(said(&trace), (expected.to_owned(), false));
+    assert_eq!(diagnose(&trace).findings[0].rank, Some(1));
+}
+
+#[test]
+fn ranks_that_all_wait_are_named_with_their_places() {
+    let backward = [("torch/autograd/graph.py", "_engine_run_backward"), ("train.py", "main")];
+    let trace = ended_at([&REDUCING, &backward]);
+    let expected = "hung: rank 0 waits in all_reduce, called from train.py:7 (average); rank 1 waits in \
+                    backward, called from train.py:7 (main): no event for 5 s";
+    assert_eq!(said(&trace), (expected.to_owned(), false));
+    let expected = "hung: ranks 0 and 1 wait in all_reduce, called from train.py:7 (average): no event \
+                    for 5 s";
+    assert_eq!(said(&ended_at([&REDUCING, &REDUCING])).0, expected);
 }
 
 #[test]

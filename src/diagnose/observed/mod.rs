@@ -375,6 +375,11 @@ impl<'a> Observed<'a> {
                 });
             }
             Event::Interrupted => self.interrupted = true,
+            Event::StackTaken { rank, thread, frames } => {
+                if let Some(process) = self.processes.get_mut(*rank) {
+                    process.stacks.insert(*thread, frames);
+                }
+            }
             Event::Stderr { rank: None, tail } => self.host_stderr = Some(tail),
             Event::Stderr { rank: Some(rank), tail } => {
                 if let Some(process) = self.processes.get_mut(*rank) {

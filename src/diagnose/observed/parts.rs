@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::trace::{
-    AgentLoss, CollectiveOp, Event, FlushReason, LayoutName, Meeting, Outcome, Payload, Point,
-    Violation, Waiting,
+    AgentLoss, CollectiveOp, Event, FlushReason, Frame, LayoutName, Meeting, Outcome, Payload,
+    Point, Violation, Waiting,
 };
 
 /// A buffer as one rank recorded it.
@@ -156,6 +156,8 @@ pub struct Process<'a> {
     pub failure: Option<&'a str>,
     /// The end of its standard error.
     pub stderr: Option<&'a str>,
+    /// Its Python stacks, by number of the thread: 0 for the main one.
+    pub stacks: BTreeMap<usize, &'a [Frame]>,
     /// Number of buffers that it recorded so far.
     pub(super) buffers: usize,
     /// Versions it reported.

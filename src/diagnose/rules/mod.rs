@@ -188,7 +188,8 @@ fn departed<'a>(
     case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
 }
 
-/// Sightings in the recorded steps of a user's script; none in runs of zprobe's own model.
+/// Sightings in the recorded steps of a user's script, but for one in which it broke; none in runs of
+/// zprobe's own model.
 fn in_steps_of_script(
     case: &Case<'_>,
     rule: &Rule,
@@ -196,5 +197,6 @@ fn in_steps_of_script(
 ) -> Vec<Sighting> {
     let spec = case.observed.spec;
     let steps = spec.script().into_iter().flat_map(|_| spec.recorded_steps());
-    steps.filter_map(|step| in_step(case, rule, step)).collect()
+    let is_over = |step: &usize| case.observed.all_finished() || step + 1 < spec.steps;
+    steps.filter(is_over).filter_map(|step| in_step(case, rule, step)).collect()
 }

@@ -64,7 +64,7 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         let right = (shares?.iter().sum::<f64>() / copies).sqrt();
         let used = |call: &GradientsClipped| match call.norm {
             Some(norm) => Some(norm),
-            None if call.factor < 1.0 => Some(call.limit / call.factor),
+            None if call.factor < 1.0 => Some(call.limit? / call.factor),
             None => None,
         };
         let (rank, call) = of_ranks.iter().find(|(_, call)| {
@@ -148,7 +148,7 @@ fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         calls(case).find(|(.., call)| call.scale.is_some_and(|scale| scale != 1.0))?;
     let message = format!(
         "gradients were clipped to {} while they were still multiplied with the loss scale {}: call unscale_ before",
-        weight_text(call.limit),
+        call.limit.map_or("any norm".to_owned(), weight_text),
         weight_text(call.scale?),
     );
     Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))

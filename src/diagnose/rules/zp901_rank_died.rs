@@ -7,6 +7,7 @@ use super::super::causes::Sighting;
 use super::super::observed::Process;
 use super::super::scope::Scope;
 use super::super::signatures::recognise;
+use super::super::stacks::{Place, own_lines};
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
 use crate::report::{Consequence, Finding, RuleCode};
@@ -93,6 +94,13 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
         message =
             format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
     }
+    let own = |process: &Process<'_>| Place::of(process).and_then(|place| place.own);
+    let places: Vec<_> = ranks.iter().map(|(_, process)| own(process)).collect();
+    if let [Some(place), others @ ..] = &places[..]
+        && others.iter().all(|other| other.as_ref() == Some(place))
+    {
+        message.push_str(&format!(", at {place}"));
+    }
     let numbers: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
     let mut finding = rule.finding(match numbers[..] {
         // The place says which.
@@ -108,6 +116,8 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let last =
         last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
     finding.evidence.extend(by_rank(last));
+    let own = ranks.iter().filter_map(|(rank, process)| Some((*rank, own_lines(process)?)));
+    finding.evidence.extend(by_rank(own.map(|(rank, lines)| (rank, format!("at {lines}")))));
     if failure.is_some() {
         finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));
     }

@@ -4,6 +4,7 @@ use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::observed::{Process, TimedOut};
 use super::super::scope::Scope;
+use super::super::stacks::{Place, told};
 use super::super::summary::last_words;
 use super::{Rule, by_rank, counted};
 use crate::engines;
@@ -32,6 +33,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if mutual {
         hung.clone_from(named);
     }
+    let places = places(case, named);
+    let at_work = outside(&places);
+    if !at_work.is_empty() {
+        hung.retain(|(rank, _)| at_work.iter().any(|(other, _)| other == rank));
+    }
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
     let who = match ranks[..] {
         // The place says which.
@@ -45,7 +51,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     } else {
         "hung".to_owned()
     };
-    let mut message = format!("{who}{does}: no event for {timeout_s} s");
+    let mut message = match told_places(&places, &at_work) {
+        Some(at) if case.observed.processes.iter().all(|it| it.last.is_none()) => format!(
+            "hung before the first backward: {at}: no event for {timeout_s} s (raise --timeout if the \
+             script takes longer to load)"
+        ),
+        Some(at) => format!("hung: {at}: no event for {timeout_s} s"),
+        None => format!("{who}{does}: no event for {timeout_s} s"),
+    };
     if !mutual {
         let whom = if ranks.len() == 1 { "it" } else { "them" };
         message.extend(waiters(waiting).map(|(ranks, meeting)| {
@@ -67,7 +80,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let last = |&rank: &usize| (rank, format!("last: {}", last_words(process(rank))));
     finding.evidence.extend(by_rank(ranks.iter().map(last)));
     let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
-    if let (2.., Some(why)) = (outside, unseen(case.observed.spec)) {
+    if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
         finding.evidence.push(format!("which of them waits for another is not known: {why}"));
     }
     if !mutual {
@@ -78,6 +91,30 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }
     }
     vec![Sighting::new(finding, Scope::default())]
+}
+
+/// Places of ranks in their programs, where their stacks were taken.
+fn places(case: &Case<'_>, named: &[(usize, Option<Meeting>)]) -> Vec<(usize, Place)> {
+    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
+    named.iter().filter_map(|(rank, _)| place(*rank)).collect()
+}
+
+/// The ranks that wait for nobody while others do: it is they who hang. None where all wait, or none.
+fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
+    let (waiting, at_work): (Vec<_>, Vec<_>) =
+        places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
+    if waiting.is_empty() { Vec::new() } else { at_work }
+}
+
+/// Places in words: those of the ranks that hang, then those of the ranks that wait for them. None where
+/// no stack was taken.
+fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<String> {
+    if at_work.is_empty() {
+        return (!places.is_empty()).then(|| told(places));
+    }
+    let waiting: Vec<(usize, Place)> =
+        places.iter().filter(|place| !at_work.contains(place)).cloned().collect();
+    Some(format!("{} while {}", told(at_work), told(&waiting)))
 }
 
 /// The meeting in which all ranks that still had work to do hang, if these are two at least.

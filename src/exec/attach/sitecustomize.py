@@ -31,10 +31,10 @@ def attach_to_torch():
     """Has torch watched from the moment at which the program has imported it."""
     try:
         from zprobe_exec import start
+
+        start.wait_for_torch(HERE)
     except Exception as error:
         sys.stderr.write("zprobe: cannot watch this process: %s: %s\n" % (type(error).__name__, error))
-        return
-    start.wait_for_torch(HERE)
 
 
 attach_to_torch()

@@ -1,11 +1,14 @@
 //! A finding in brief: the lines that a reader needs first, in the order in which they are needed.
 
-use super::{Block, Document, Fact, Matrix, Span, Topic};
+use super::{Block, Document, Fact, Matrix, Span, Topic, ranks};
 use crate::report::words::one_line;
 use crate::report::{Finding, Report, Severity, pointless};
 
 /// Most characters of a message in brief; the whole of it is in every other form.
 const MESSAGE: usize = 400;
+
+/// Most places of ranks in brief.
+const MOST_PLACES: usize = 8;
 
 /// Surroundings of a report that are no part of it: where it lies, and what else there is to run.
 #[derive(Clone, Copy, Default)]
@@ -74,10 +77,20 @@ impl<'a> Document<'a> {
             place => format!("{} ({place})", shortened(&main.message)),
         };
         before.push(Fact::new("what", what));
-        let last_words = report.ranks.iter().find_map(|rank| {
+        let of_main = report.ranks.iter().filter(|rank| Some(rank.rank) == main.rank);
+        let last_words = of_main.chain(&report.ranks).find_map(|rank| {
             rank.failure.as_deref().or_else(|| rank.stderr.as_deref()?.lines().next_back())
         });
+        let last_words = last_words.filter(|said| !main.message.contains(said));
         before.extend(last_words.map(|line| Fact::new("said", shortened(line))));
+        let mut places = ranks::places(report);
+        if places.len() > MOST_PLACES {
+            places.truncate(MOST_PLACES);
+            places.push("and more: zprobe show -v".to_owned());
+        }
+        if !places.is_empty() {
+            before.push(Fact::each("stacks", places.into_iter().map(Span::Text)));
+        }
         let blocks = self.about(Topic::Weights).map(|section| &section.blocks[..]);
         let matrices = blocks.into_iter().flatten().filter_map(|block| match block {
             Block::Matrices(_, matrices) => Some(matrices),

@@ -84,7 +84,9 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     let mut software: Vec<String> =
         packages.map(|(name, version)| format!("{name} {version}")).collect();
     software.extend(report.run.inner_optimizer.clone());
-    lines.push(software.join(", "));
+    if !software.is_empty() {
+        lines.push(software.join(", "));
+    }
     if script.dry {
         lines.push("no optimizer stepped (--dry)".to_owned());
     }

@@ -101,9 +101,9 @@ class Clipping:
             step=training.step,
             backwards=training.microbatch,
             late=training.stepped and not training.stepping,
-            limit=float(limit),
-            norm=norm if norm is not None and math.isfinite(norm) else None,
-            share=share if share is not None and math.isfinite(share) else None,
+            limit=_finite(float(limit)),
+            norm=_finite(norm),
+            share=_finite(share),
             elements=elements,
             factor=factor,
             at=at,
@@ -139,6 +139,11 @@ def _square(tensors):
     """The sum of the squares of this rank's part of some gradients."""
     held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
     return sum(float(it.float().square().sum(dtype=torch.float64)) for it in held)
+
+
+def _finite(number):
+    """A number, or None where there is none or it is not finite: a limit may be infinite."""
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _elements(tensors):

@@ -10,11 +10,14 @@ import json
 import os
 import sys
 
+from zprobe_exec import stacks
+
 
 def wait_for_torch(directory):
     """Sets up the watch as soon as torch is imported; `directory` has the settings of the run."""
     with open(os.path.join(directory, "settings.json")) as file:
         settings = json.load(file)
+    stacks.begin(settings)
     sys.meta_path.insert(0, _TorchFinder(settings))
 
 
@@ -30,6 +33,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
+            stacks.see_torch(spec.origin)
             spec.loader = _TorchLoader(spec.loader, self.settings)
         return spec
 
@@ -46,6 +50,9 @@ class _TorchLoader(importlib.abc.Loader):
     def exec_module(self, module):
         self.loader.exec_module(module)
         module.__spec__.loader = module.__loader__ = self.loader
-        from zprobe_exec import watch
+        try:
+            from zprobe_exec import watch
 
-        watch.install(self.settings)
+            watch.install(self.settings)
+        except Exception as error:
+            sys.stderr.write("zprobe: cannot watch torch: %s: %s\n" % (type(error).__name__, error))

@@ -15,6 +15,9 @@ MOST_RUNS = 256
 # Elements of a term from which on their runs are not looked for.
 MOST_ELEMENTS = 1 << 17
 
+# Tensors of the least dtypes.
+_BYTE, _HALF = torch.zeros((), dtype=torch.int8), torch.zeros((), dtype=torch.float16)
+
 # The end of the names that autograd gives to nodes.
 _BACKWARD = re.compile(r"Backward\d*$")
 
@@ -28,12 +31,15 @@ class Constant:
 
     @staticmethod
     def of(value, divides, is_whole, place):
-        """The constant of a node that has saved `value`. A Python number is saved in 64 bits."""
+        """The constant of a node that has saved `value`. A Python number is saved as a tensor that gives way to the
+        dtype of any other one."""
         kind = "tensor"
         if not isinstance(value, torch.Tensor):
             kind = "int" if isinstance(value, int) else "float"
-        elif value.dim() == 0 and value.dtype in (torch.int64, torch.float64) and value.device.type == "cpu":
-            kind = "int" if value.dtype == torch.int64 else "float"
+        elif value.dim() == 0 and torch.result_type(value, _BYTE) == torch.int8:
+            kind = "int"
+        elif value.dtype == torch.float64 and value.dim() == 0 and torch.result_type(value, _HALF) == torch.float16:
+            kind = "float"
         return Constant(float(value), kind, divides, is_whole, place)
 
     def fields(self):

@@ -355,6 +355,8 @@ class Training:
             tensor.grad = gradient
         self.held.adopt(over.found, over.again)
         self.held.consume(over.parts)
+        waits = self.turns.is_open(self.names) if self.step == 0 else self.held.waits()
+        self.channel.emit("step-taken", step=self.step, is_last=not waits)
         self._end_after_last_step()
 
     def _end_after_last_step(self):
@@ -503,8 +505,7 @@ class Training:
         if self.stepped:
             self._end_step()
         if self.exit_code:
-            message = "sys.exit(%r) in step %d, after %d microbatches" % (self.exit_code, self.step, self.microbatch)
-            self.channel.emit("failed", message=message)
+            self.channel.emit("failed", message="sys.exit(%r)" % (self.exit_code,))
             return
         is_only = self.step == 1 and not self.microbatch and len(self.turns.seen) == 1
         if is_only and self.mode.judges_first_step:
@@ -518,10 +519,12 @@ class Training:
 
     def _failed(self, kind, error, trace):
         """The script ends with an exception."""
-        if not self.over:
-            self.over = True
-            self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
-        self.excepthook(kind, error, trace)
+        try:
+            if not self.over:
+                self.over = True
+                self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
+        finally:
+            self.excepthook(kind, error, trace)
 
     def _exit(self, code=None):
         self.exit_code = code

@@ -2,18 +2,20 @@
 
 import functools
 import os
+import sys
 
 import torch
 from torch.optim import optimizer as optimizers
 
-from zprobe_exec import places
+from zprobe_exec import places, stacks
 from zprobe_exec.arithmetic import Arithmetic
 from zprobe_exec.modules import Modules
-from zprobe_exec.training import Training
+from zprobe_exec.training import Training, place
 
 _settings = None
 _arithmetic, _modules = Arithmetic(), Modules()
 _training = None
+_is_off = False
 _depth = 0
 _asked = 0
 
@@ -33,6 +35,7 @@ def install(settings):
             module.clip_grads_with_norm_ = _watched_clipping(module.clip_grads_with_norm_)
     if torch.distributed.is_available():
         torch.distributed.all_reduce = _watched_reduction(torch.distributed.all_reduce)
+        torch.distributed.init_process_group = _watched_joining(torch.distributed.init_process_group)
     optimizers.register_optimizer_step_pre_hook(_before_step)
     optimizers.register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_forget)
@@ -45,22 +48,19 @@ def is_on():
 
 def _forget():
     """A forked process is a rank of its own, or none."""
-    global _training
-    _training = None
+    global _training, _is_off
+    _training, _is_off = None, False
 
 
 def _watched_backward(backward):
     @functools.wraps(backward)
     def watched(tensors, *args, **kwargs):
-        global _training, _depth
-        if _asked or (_training is not None and _training.is_aside()):
+        global _depth
+        if _asked or _is_off or (_training is not None and _training.is_aside()):
             return backward(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if _training is None:
-            _training = Training(_settings, is_on, str(roots[0].device), _modules, _arithmetic)
-            _guarded(_training.begin)
-            if _training.over:
-                return backward(tensors, *args, **kwargs)
+        if _training is None and not _begin(roots):
+            return backward(tensors, *args, **kwargs)
         _guarded(_training.before_nested if _depth else _training.before_backward, roots)
         _depth += 1
         try:
@@ -73,12 +73,28 @@ def _watched_backward(backward):
     return watched
 
 
+def _begin(roots):
+    """Begins with the training of this process; returns false where there is nothing to watch."""
+    global _training, _is_off
+    try:
+        _training = Training(_settings, is_on, str(roots[0].device), _modules, _arithmetic)
+    except Exception as error:
+        _is_off = True
+        sys.stderr.write("zprobe: cannot watch this rank: %s: %s\n" % (type(error).__name__, error))
+        return False
+    _guarded(_training.begin)
+    return not _training.over
+
+
 def _guarded(watch, *args):
     """The result of a call of the watch; what goes wrong in it must not become the script's."""
     try:
         return watch(*args)
     except Exception as error:
-        _training.give_up(error)
+        try:
+            _training.give_up(error)
+        except Exception as worse:
+            stacks.slipped("give_up", worse)
         return None
 
 
@@ -91,6 +107,17 @@ def _watched_grad(grad):
             return grad(*args, **kwargs)
         finally:
             _asked -= 1
+
+    return watched
+
+
+def _watched_joining(join):
+    @functools.wraps(join)
+    def watched(*args, **kwargs):
+        stacks.see_joining()
+        result = join(*args, **kwargs)
+        stacks.see_place(place)
+        return result
 
     return watched
 

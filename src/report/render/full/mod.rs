@@ -136,5 +136,9 @@ impl Page {
         if let ([_], Some(text)) = (&group.0[..], &first.stderr) {
             self.quotation(text);
         }
+        for (title, lines) in group.stacks() {
+            self.paragraph("  ", &title);
+            self.quotation(&lines);
+        }
     }
 }

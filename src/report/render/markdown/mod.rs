@@ -134,5 +134,8 @@ fn ranks(group: &RankGroup<'_>) -> String {
     for words in group.failures().into_iter().chain(group.stderr()) {
         text += &format!("\n{}\n", block("", words));
     }
+    for (title, lines) in group.stacks() {
+        text += &format!("\n{}:\n\n{}\n", escaped(&title), block("", &lines));
+    }
     text
 }
