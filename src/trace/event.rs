@@ -397,7 +397,8 @@ pub struct Remarks {
     pub clipped_by_value: Option<f64>,
     /// Microbatches of a step that each trainer is set to, by its name.
     pub accumulation: BTreeMap<String, usize>,
-    /// Names of the trainers and engines that the process has: `accelerate`, `transformers.Trainer`, `DDP`.
+    /// Names of the trainers and engines that the process has: `accelerate`, `transformers.Trainer`, `DDP`;
+    /// `num_items_in_batch` where a Trainer divides by the tokens of the whole step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<String>,
     /// True if parameters, or their change, are averaged over the ranks: local SGD.

@@ -92,7 +92,11 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     let is = |wanted: f64| (factor / wanted - 1.0).abs() < bounds::SAME_SCALE;
     let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
     let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
-    let by = engines.first().map_or(String::new(), |name| format!(" by {name}"));
+    let reduces = ["DDP", "DeepSpeed", "FSDP", "FSDP2"];
+    let by = reduces
+        .iter()
+        .find(|name| engines.contains(*name))
+        .map_or(String::new(), |name| format!(" by {name}"));
     if is(1.0 / ranks) && ranks > 1.0 {
         Some(format!("÷ {ranks}{by}"))
     } else if is(1.0) {

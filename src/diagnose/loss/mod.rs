@@ -23,8 +23,13 @@ pub struct Term<'a> {
     pub number: usize,
     /// The microbatches that have it.
     pub rows: Vec<Row<'a>>,
-    /// Number of microbatches of the step, on the rank that takes most.
+    /// Number of its microbatches, on the rank that takes most.
     pub taken: usize,
+    /// Number of its microbatches in a window that is full.
+    pub full: usize,
+    /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
+    /// has one.
+    pub of_all_lines: Option<f64>,
     /// Factor between what goes backward and the update; none if it was not read.
     pub factor: Option<f64>,
 }
@@ -82,8 +87,17 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     // Ranks of a group that splits the model see the same elements.
     let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
     let factor = factor.map(|factor| factor / copies);
-    let terms = terms.into_values().enumerate();
-    terms.map(|(number, rows)| Term { step, number, rows, taken, factor }).collect()
+    let whole = |rows: Vec<Row<'a>>| {
+        let own = most_of_a_rank(&rows);
+        let full = own.max(ga * own / taken.max(1));
+        Term { step, number: 0, taken: own, full, of_all_lines: None, rows, factor }
+    };
+    let mut terms: Vec<Term<'a>> =
+        terms.into_values().flat_map(|rows| whole(rows).by_line()).collect();
+    for (number, term) in terms.iter_mut().enumerate() {
+        term.number = number;
+    }
+    terms
 }
 
 /// The terms of the loss by step, the recorded steps last.
@@ -94,7 +108,36 @@ pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
         .collect()
 }
 
-impl Term<'_> {
+/// Number of microbatches on the rank that has most of some.
+fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for row in rows {
+        *counts.entry(row.rank).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or(0)
+}
+
+impl<'a> Term<'a> {
+    /// The terms by the line of the script whose backward they are, where each line has as many microbatches: losses
+    /// of their own, or branches of one accumulation. Else the term itself.
+    fn by_line(self) -> Vec<Self> {
+        let mut lines: BTreeMap<Option<&str>, Vec<Row<'a>>> = BTreeMap::new();
+        for row in &self.rows {
+            lines.entry(row.loss.at.as_deref()).or_default().push(*row);
+        }
+        let counts: BTreeSet<usize> = lines.values().map(Vec::len).collect();
+        if lines.len() < 2 || counts.len() > 1 {
+            return vec![self];
+        }
+        let of_all_lines = Some(self.total());
+        let count = lines.len();
+        let part = |rows: Vec<Row<'a>>| {
+            let taken = most_of_a_rank(&rows);
+            Term { rows, taken, full: self.full.div_ceil(count), of_all_lines, ..self.clone() }
+        };
+        lines.into_values().map(part).collect()
+    }
+
     /// The kind of its elements.
     pub fn of(&self) -> TermOf {
         self.rows.first().map_or(TermOf::Elements, |row| row.term.of)

@@ -4,8 +4,6 @@
 //! temperature of a distillation) are nodes between the loss and its elements: only what they leave
 //! unexplained is judged.
 
-use std::collections::BTreeSet;
-
 use super::super::Case;
 use super::super::bounds;
 use super::{Row, Term};
@@ -117,12 +115,10 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     let right = right(term);
     let is = |value: f64, wanted: f64| (value / wanted - 1.0).abs() <= slack(case);
     let is_right = |value: f64| right.iter().any(|it| is(value, *it));
-    let by_line = |own: f64| {
-        let lines = lines(term);
-        lines.len() > 1 && lines.iter().all(|rows| is_right(of_rows(term, rows) / own))
-    };
     let products = products(&free);
-    if products.iter().any(|own| is_right(total / own) || by_line(*own)) {
+    let of_all_lines = term.of_all_lines.zip(term.factor).map(|(sum, factor)| (sum * factor).abs());
+    let is_mean = |total: f64| products.iter().any(|own| is_right(total / own));
+    if is_mean(total) || of_all_lines.is_some_and(is_mean) {
         return Sum::Mean;
     }
     if is_plain_sum(term, &free) || is_weighted_sum(term) {
@@ -130,28 +126,20 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     }
     let own: f64 = free.iter().product();
     let value = total / own;
-    let ga = case.observed.spec.gradient_accumulation_steps;
-    if term.taken < ga && is(value, term.taken as f64 / ga as f64) {
-        return Sum::Partial(term.taken, ga);
+    if term.taken < term.full && is(value, term.taken as f64 / term.full as f64) {
+        return Sum::Partial(term.taken, term.full);
     }
-    // Each of several lines may be a loss of its own, or all of them one accumulation.
-    let lines = lines(term);
-    let of_lines: Vec<f64> = lines.iter().map(|rows| of_rows(term, rows) / own).collect();
-    let is_each = lines.len() > 1 && of_lines.iter().all(|value| is(*value, of_lines[0]));
-    let each = is_each.then(|| (of_lines[0], term.taken.div_ceil(lines.len())));
-    for (value, steps) in each.into_iter().chain([(value, term.taken)]) {
-        let mut slips = slips(case, term, steps).into_iter();
-        if let Some((slip, _)) = slips.find(|(_, wanted)| *wanted != 1.0 && is(value, *wanted)) {
-            return if slip.is_meant(demanded) { Sum::Mean } else { Sum::Off(value, slip) };
-        }
+    let mut slips = slips(case, term).into_iter();
+    if let Some((slip, _)) = slips.find(|(_, wanted)| *wanted != 1.0 && is(value, *wanted)) {
+        return if slip.is_meant(demanded) { Sum::Mean } else { Sum::Off(value, slip) };
     }
     if demanded == Scale::Any { Sum::Mean } else { Sum::Unexplained(value) }
 }
 
 /// The slips that are looked for, with the sum to which each leads.
-fn slips(case: &Case<'_>, term: &Term<'_>, steps: usize) -> Vec<(Slip, f64)> {
+fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
     let ranks = case.observed.replicas() as f64;
-    let steps = steps as f64;
+    let steps = term.taken as f64;
     // An average over the ranks is seen in what the optimizers consume.
     let average = term.factor.is_some_and(|factor| {
         let copies = case.observed.spec.world_size as f64 / ranks;
@@ -205,22 +193,6 @@ fn slack(case: &Case<'_>) -> f64 {
         Dtype::Fp32 => bounds::SAME_SUM,
         Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_SCALE,
     }
-}
-
-/// Sum of the weights of some microbatches in the update.
-fn of_rows(term: &Term<'_>, rows: &[Row<'_>]) -> f64 {
-    let part = Term { rows: rows.to_vec(), ..term.clone() };
-    part.in_update().unwrap_or(0.0).abs()
-}
-
-/// The microbatches by the line of the user's code whose backward they are.
-fn lines<'a>(term: &Term<'a>) -> Vec<Vec<Row<'a>>> {
-    let lines: BTreeSet<Option<&str>> =
-        term.rows.iter().map(|row| row.loss.at.as_deref()).collect();
-    let of_line = |line: Option<&str>| {
-        term.rows.iter().copied().filter(|row| row.loss.at.as_deref() == line).collect()
-    };
-    lines.into_iter().map(of_line).collect()
 }
 
 /// Sums that are right: that of one mean, of each of several terms of a kind, or of a mean over samples of sums over

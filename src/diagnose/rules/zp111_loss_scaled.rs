@@ -26,7 +26,6 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let steps = by_step(case);
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
-    let most = steps.values().flatten().map(|term| term.taken).max().unwrap_or(0);
     let mut found = Vec::new();
     let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
     for (&step, terms) in &steps {
@@ -36,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             _ => None,
         }) {
             found.push(partial(rule, &terms[0], taken, of));
-        } else if recorded.contains(&step) && terms[0].taken == most {
+        } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
             slips.push(common(&sums).map(|(value, slip)| (step, value, slip)));
         }
     }

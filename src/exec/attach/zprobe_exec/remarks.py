@@ -54,6 +54,9 @@ class Remarks:
                     self.accumulation["Lightning"] = it.accumulate_grad_batches
             elif "transformers.trainer" in sys.modules and isinstance(it, sys.modules["transformers.trainer"].Trainer):
                 self.engines.add("transformers.Trainer")
+                # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
+                if getattr(it, "model_accepts_loss_kwargs", True):
+                    self.engines.add("num_items_in_batch")
                 self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
 
     def see_reduction(self, tensor, params):
