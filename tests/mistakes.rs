@@ -75,6 +75,21 @@ struct Bug {
     edit: Vec<Edit>,
 }
 
+/// Content of `blind.toml`.
+#[derive(Deserialize)]
+struct Blind {
+    mistake: Vec<Change>,
+    harmless: Vec<Change>,
+}
+
+/// A change of `blind.toml`, a mistake or a harmless one.
+#[derive(Deserialize)]
+struct Change {
+    name: String,
+    script: String,
+    edit: Vec<Edit>,
+}
+
 /// Kinds of findings, which the head of `mistakes.toml` explains.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
@@ -120,6 +135,10 @@ fn bugs() -> Vec<Bug> {
     toml::from_str::<Bugs>(&read("fixtures/mistakes/public.toml")).unwrap().bug
 }
 
+fn blind() -> Blind {
+    toml::from_str(&read("fixtures/mistakes/blind.toml")).unwrap()
+}
+
 /// The files that the edits change, by name.
 fn planted<'a>(name: &str, script: &'a str, edits: &'a [Edit]) -> BTreeMap<&'a str, String> {
     let mut files = BTreeMap::new();
@@ -143,6 +162,11 @@ fn every_edit_has_one_place_and_leaves_python() {
     };
     for mistake in mistakes() {
         plant(&mistake.name, &mistake.script, &mistake.edit);
+    }
+    let Blind { mistake, harmless } = blind();
+    assert!(mistake.len() >= 120 && harmless.len() >= 60);
+    for change in mistake.iter().chain(&harmless) {
+        plant(&change.name, &change.script, &change.edit);
     }
     for bug in bugs() {
         plant(&bug.name, &bug.script, &bug.edit);

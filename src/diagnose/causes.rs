@@ -183,8 +183,9 @@ impl Sighting {
             let holders: Vec<usize> = scope.holders.members().copied().collect();
             let mut facts = Vec::new();
             if !steps.is_empty() || !holders.is_empty() {
-                let (steps, holders) = (counted("step", &steps), counted("rank", &holders));
-                facts.push(format!("seen in {steps} on {holders}"));
+                let on = |holders: &[usize]| format!(" on {}", counted("rank", holders));
+                let on = if holders.is_empty() { String::new() } else { on(&holders) };
+                facts.push(format!("seen in {}{on}", counted("step", &steps)));
             }
             let params: Vec<String> = scope.params.members().map(name).collect();
             if !params.is_empty() {

@@ -14,6 +14,7 @@ pub mod displacement;
 mod hooks;
 pub mod infinity;
 mod journey;
+mod judged;
 mod loss;
 pub mod missing;
 pub mod norm;

@@ -1,9 +1,10 @@
 //! The parts of a report that are no findings: the facts, side by side.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Case;
 use super::bounds;
+use super::judged;
 use super::loss::{self, contract, law, scale};
 use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
 use super::overflow;
@@ -15,6 +16,7 @@ use crate::report::{
 };
 use crate::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use crate::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
+use crate::zoo::TRAINERS;
 
 /// The specification of the run, and the software that it ran on.
 pub fn run(case: &Case<'_>) -> Run {
@@ -58,6 +60,13 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
         last.and_then(|terms| contract::describe(case, terms))
             .map(|it| ("contract".to_owned(), it)),
     );
+    said.extend(judged::describe(case, &steps).map(|it| ("judged".to_owned(), it)));
+    let trainers = case.observed.remarks.values().flat_map(|it| it.engines.iter().cloned());
+    let trainers: BTreeSet<String> = trainers.collect();
+    if !trainers.is_empty() {
+        let trainers: Vec<String> = trainers.into_iter().collect();
+        said.insert(TRAINERS.to_owned(), trainers.join(", "));
+    }
     said.extend(remarks::places(case).map(|places| ("places".to_owned(), places)));
     said.extend(common_factor(case).map(|factor| ("factor of all gradients".to_owned(), factor)));
     said

@@ -14,6 +14,9 @@ use super::judge::words;
 use super::{Expectation, Row, registry};
 use crate::report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
+/// Name of the fact that has the trainers and engines of a user's script, one after the other.
+pub const TRAINERS: &str = "trainers";
+
 /// Text in [`Known::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
@@ -38,6 +41,12 @@ pub struct Known {
     /// if it shows itself in the same run.
     #[serde(default)]
     pub wake: Vec<RuleCode>,
+    /// Name of the trainer or engine that a user's script must have: `transformers.Trainer`.
+    #[serde(default)]
+    pub trainer: Option<String>,
+    /// Part of the finding's message, where its code alone says too little.
+    #[serde(default)]
+    pub says: Option<String>,
     /// True if only CPU ranks have the bug: then it is a limit of them, and says nothing about
     /// GPUs.
     #[serde(default)]
@@ -78,7 +87,8 @@ impl Row {
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
         let is_engine = self.engine == report.run.spec.engine();
-        is_engine && (shows(finding) || is_in_wake())
+        let is_said = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
+        is_engine && is_said && (shows(finding) || is_in_wake())
     }
 
     /// Description of the bug for a report; none if the row does not say when a finding is this
@@ -107,7 +117,10 @@ impl Known {
             version.is_some_and(|version: Version| versions.contains(&version))
         };
         let class = report.run.optimizer_class.as_deref();
-        self.affected.iter().all(is_affected)
+        let trainers = report.run.engine_facts.get(TRAINERS).map_or("", String::as_str);
+        let has_trainer = |name: &String| trainers.split(", ").any(|it| it == name);
+        self.trainer.as_ref().is_none_or(has_trainer)
+            && self.affected.iter().all(is_affected)
             && (self.optimizer_class.is_none() || self.optimizer_class.as_deref() == class)
             && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }

@@ -20,7 +20,7 @@ use crate::report::RuleCode;
 use crate::spec::Engine;
 
 pub use judge::{Judgement, got};
-pub use known::{Known, name_known_bugs};
+pub use known::{Known, TRAINERS, name_known_bugs};
 pub use read::ReadError;
 pub use script::Script;
 

@@ -4,6 +4,7 @@
 //! `ZPROBE_TEST_PYTHON` to it and run them with `cargo test --test exec -- --include-ignored`.
 //! `ZPROBE_TEST_FULL` makes them try every configuration and every mistake.
 
+mod blind;
 mod broken;
 mod commands;
 #[path = "../support/interpreter.rs"]

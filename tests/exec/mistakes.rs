@@ -24,6 +24,13 @@ pub struct Mistake {
     edit: Vec<Edit>,
 }
 
+impl Mistake {
+    /// Name of the mistake.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// An edit that plants a mistake.
 #[derive(Deserialize)]
 struct Edit {
@@ -43,19 +50,21 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
     ("ddp-mean-of-means", "ZP109", "a mean of means"),
     ("ddp-mean-over-samples", "ZP109", "a mean over samples of means"),
-    ("ddp-divided-by-accumulation-too", "ZP109", "divided by the accumulation steps twice"),
-    ("ddp-never-divided-by-accumulation", "ZP109", "never divided by the accumulation steps"),
-    ("ddp-sign-of-the-loss-on-a-rank", "ZP109", "target tokens weigh -"),
+    ("ddp-divided-by-accumulation-too", "ZP111", "divided by the accumulation steps (4) twice"),
+    ("ddp-never-divided-by-accumulation", "ZP111", "never divided by the accumulation steps (4)"),
+    ("ddp-sign-of-the-loss-on-a-rank", "ZP113", "weighs -1 times as much"),
     ("ddp-unequal-microbatches", "ZP108", "rank 0 took 3 microbatches"),
-    ("ddp-tokens-of-the-own-rank", "ZP109", "0.956 to 1.049 times the mean"),
+    ("ddp-tokens-of-the-own-rank", "ZP109", "every rank weighs the same"),
     ("ddp-twice-in-the-optimizer", "ZP401", "hold twice 3904 elements of head.weight"),
     ("ddp-only-first-synchronised", "ZP104", "of microbatches 1, 2 and 3 were not averaged"),
     ("ddp-cleared-in-every-microbatch", "ZP102", "of microbatches 0 and 1 of every rank"),
     ("accelerate-without-accumulate", "ZP110", "set to accumulate over 3 microbatches"),
     ("accelerate-optimizer-not-prepared", "ZP110", "set to accumulate over 3 microbatches"),
-    ("ddp-wrong-world-size", "ZP109", "together 0.5"),
+    ("ddp-wrong-world-size", "ZP111", "divided by the number of ranks (2) twice"),
     ("fsdp2-never-synchronised", "ZP102", "no gradient reached the optimizer"),
     ("fsdp2-summed-at-the-root", "ZP105", "weight 2 instead of 1"),
+    ("ddp-penalty-in-every-microbatch", "ZP112", "never divided by the accumulation steps (4)"),
+    ("ddp-auxiliary-loss-on-every-rank", "ZP112", "never divided by the accumulation steps (2)"),
 ];
 
 /// Mistakes that are no errors, or that only the user can tell from what was meant, with a part of the
@@ -64,13 +73,12 @@ const REMARKED: &[(&str, &str)] = &[
     ("ddp-forward-outside-no-sync", "cross the ranks in each of the 3 microbatches"),
     ("ddp-synchronised-in-every-microbatch", "cross the ranks in each of the 4 microbatches"),
     ("ddp-clipped-by-value", "clips gradients by value"),
-    ("ddp-penalty-in-every-microbatch", "weigh 0.004 in the update"),
-    ("ddp-auxiliary-loss-on-every-rank", "weigh 0.004 in the update"),
     ("ddp-layer-skipped-on-a-rank", "rank 1 had no gradient of blocks.1."),
 ];
 
 /// Mistakes that stand for the others.
-const FEW: [&str; 4] = [
+const FEW: [&str; 5] = [
+    "ddp-divided-by-accumulation-too",
     "ddp-flag-set-after-forward",
     "ddp-never-cleared",
     "ddp-noise-in-gradients",

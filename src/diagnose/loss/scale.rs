@@ -125,7 +125,7 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
         return Sum::Plain;
     }
     let own: f64 = free.iter().product();
-    let value = total / own;
+    let value = total / own / means(term);
     if term.taken < term.full && is(value, term.taken as f64 / term.full as f64) {
         return Sum::Partial(term.taken, term.full);
     }
@@ -193,6 +193,15 @@ fn slack(case: &Case<'_>) -> f64 {
         Dtype::Fp32 => bounds::SAME_SUM,
         Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_SCALE,
     }
+}
+
+/// Number of means that a term adds up: those of several terms of its kind, unless these are averaged themselves.
+fn means(term: &Term<'_>) -> f64 {
+    let Some(Row { term, loss, .. }) = term.rows.first() else { return 1.0 };
+    let constants: f64 = term.constants.iter().map(LossConstant::value).product();
+    let sum = term.total / (constants * loss.seed);
+    let is_sum = (sum.abs() / term.terms as f64 - 1.0).abs() <= bounds::SAME_SCALE;
+    if is_sum { term.terms as f64 } else { 1.0 }
 }
 
 /// Sums that are right: that of one mean, of each of several terms of a kind, or of a mean over samples of sums over

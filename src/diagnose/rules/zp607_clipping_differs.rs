@@ -134,7 +134,8 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     finding
         .evidence
         .extend(by_rank(factors.iter().map(|(rank, factor)| (*rank, format!("× {factor:.4}")))));
-    Some(Sighting::one_of(finding, Scope::step(step)))
+    // Gradients that were wrong in any step may have had other norms in each.
+    Some(Sighting::one_of(finding, Scope::default()))
 }
 
 fn differing(factors: &BTreeMap<usize, f64>, slack: f64) -> bool {

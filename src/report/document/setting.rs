@@ -95,6 +95,7 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     let fact = |name: &str| report.run.engine_facts.get(name).cloned();
     lines.extend(fact("places").map(|places| format!("your code: {places}")));
     lines.extend(fact("contract"));
+    lines.extend(fact("judged"));
     lines.extend(report.remarks.iter().map(|remark| format!("note: {remark}")));
     lines
 }

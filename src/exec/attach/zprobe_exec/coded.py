@@ -18,9 +18,8 @@ from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 RESERVED = 16
 
 # Addresses of a fragment from which on they show what is left of the first step; the largest difference of its weight
-# from the one that it must have, as a share; and the number of standard errors beyond which it is there, also where it
-# is there in another fragment.
-LEAST, LEFT, CERTAIN, LIKELY = 16, 0.2, 8, 2
+# from the one that it must have, as a share; and the number of standard errors beyond which it is there.
+LEAST, LEFT, CERTAIN = 32, 0.2, 8
 
 
 class Coded:
@@ -80,15 +79,20 @@ class Coded:
         first = fragment.first.to(part.device, torch.float64) / fragment.factor
         addresses, values = first[fragment.addresses], part.double()[fragment.addresses]
         square = float(addresses @ addresses)
-        if len(addresses) < LEAST or not square:
+        if not square:
             return part
         weight = float(values @ addresses) / square
-        noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
         # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's.
         exact = min((1.0, fragment.factor), key=lambda it: abs(it - weight))
-        errors = LIKELY if self.is_left else CERTAIN
-        if abs(weight) < errors * noise or abs(weight - exact) > max(LEFT * exact, errors * noise):
-            return part
+        if self.is_left:
+            rest = values - exact * addresses
+            if float(rest @ rest) >= float(values @ values):
+                return part
+        else:
+            noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
+            is_certain = len(addresses) >= LEAST and abs(weight) >= CERTAIN * noise
+            if not is_certain or abs(weight - exact) > max(LEFT * exact, CERTAIN * noise):
+                return part
         self.is_left = True
         for piece in fragment.pieces:
             self.left[piece["param"]] = max(exact, self.left.get(piece["param"], 0.0))
@@ -184,6 +188,9 @@ class Coded:
     def record(self, step):
         """Emits what is left of the first step's gradients; the codes are known."""
         if self.left:
+            # What a backward left has the old gradients still.
+            for fragment in self.training.held.all:
+                fragment.backward = None
             left = [dict(param=param, weight=weight) for param, weight in sorted(self.left.items())]
             self.training.channel.emit("gradients-left", step=step, params=left)
         self.left = {}

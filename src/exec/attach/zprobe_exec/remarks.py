@@ -55,7 +55,8 @@ class Remarks:
             elif "transformers.trainer" in sys.modules and isinstance(it, sys.modules["transformers.trainer"].Trainer):
                 self.engines.add("transformers.Trainer")
                 # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
-                if getattr(it, "model_accepts_loss_kwargs", True):
+                accepts = getattr(it, "model_accepts_loss_kwargs", True)
+                if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
                     self.engines.add("num_items_in_batch")
                 self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
 
