@@ -14,6 +14,9 @@ pub struct LossWeighed {
     pub step: usize,
     /// Microbatch.
     pub microbatch: usize,
+    /// Number of the turn in the step, where optimizers take turns.
+    #[serde(default)]
+    pub turn: usize,
     /// Place of the backward in the user's own code, as `file:line`; none if there is none.
     pub at: Option<String>,
     /// Number of samples in the forward before: the length of its first input; none if that was not seen.

@@ -45,8 +45,8 @@ pub struct Row<'a> {
     pub term: &'a LossTerm,
 }
 
-/// Kind of a term, by which it is recognised in other microbatches.
-type Key<'a> = (TermOf, &'a str, usize);
+/// Turn and kind of a term, by which it is recognised in other microbatches.
+type Key<'a> = (usize, TermOf, &'a str, usize);
 
 /// The steps whose losses are looked at: all that were begun, the first one too.
 fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
@@ -75,7 +75,7 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
             let mut seen: BTreeMap<(TermOf, &str), usize> = BTreeMap::new();
             for term in &loss.terms {
                 let number = seen.entry((term.of, &term.name)).or_default();
-                let key = (term.of, term.name.as_str(), *number);
+                let key = (loss.turn, term.of, term.name.as_str(), *number);
                 *number += 1;
                 terms.entry(key).or_default().push(Row { rank, loss, term });
             }

@@ -172,6 +172,10 @@ class Coded:
         samples = Sampler(True, code.length, self.seed)
         for fragment in training.held.all:
             fragment.choose(samples.choose)
+            # Another turn's backwards may have added to what was consumed.
+            held = fragments.gradient(fragment.tensor)
+            if held is not None and bool(held.any()):
+                fragment.first = held.clone()
             if fragment.first is not None:
                 fragment.first = fragment.first[fragment.chosen.to(fragment.first.device)]
                 fragment.addresses = self._addresses(fragment.pieces, list(params)).to(fragment.first.device)

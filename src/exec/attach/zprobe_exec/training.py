@@ -219,7 +219,7 @@ class Training:
         weighed = self.softly("the loss", self.loss.take)
         alone = self._is_alone()
         if weighed is not None and self.has_code():
-            at = dict(step=self.step, microbatch=self.code, at=self.line, samples=self.samples)
+            at = dict(step=self.step, microbatch=self.code, turn=self.turns.at, at=self.line, samples=self.samples)
             self.channel.emit("loss-weighed", **at, **weighed)
         if self.has_code():
             nodes, graphs = self.walked
@@ -419,9 +419,10 @@ class Training:
 
     def _see_blocks(self):
         """Emits blocks of the model that have run in the step, and that no backward has reached."""
-        stepped = {id(it) for optimizer in self.turns.stepped for group in optimizer.param_groups for it in group["params"]}
-        known = {identity for identity in stepped if identity in self.names}
-        blocks = self.modules.unreached(names.roots(), self.names, self.reached, lambda it: not known or id(it) in known)
+        groups = [group for optimizer in self.turns.stepped for group in optimizer.param_groups]
+        known = {id(it) for group in groups for it in group["params"]} & set(self.names)
+        held = lambda it: not known or id(it) in known
+        blocks = self.modules.unreached(names.roots(), self.names, self.reached, held)
         self.reached = set()
         told = [
             dict(module=path, kind=kind, params=[self.indices[name] for name in lost if name in self.indices])
