@@ -102,7 +102,7 @@ fn gradients_that_are_orthogonalised_before_the_step_leave_no_conclusion() {
 fn gradients_that_are_orthogonalised_in_each_microbatch_are_named() {
     let run = unusual(&[], "orthogonalised_in_each");
     let codes: Vec<_> = run.report().findings.iter().map(|it| it.code.as_str()).collect();
-    assert!(codes.contains(&"ZP111"), "{}", run.findings());
+    assert!(codes.contains(&"ZP114"), "{}", run.findings());
 }
 
 #[test]

@@ -239,7 +239,7 @@ def orthogonalised(in_each=False):
         sums = [torch.zeros_like(it) for it in model.parameters()]
         for _ in range(3):
             data, labels = batch()
-            F.cross_entropy(model(data), labels).backward()
+            (F.cross_entropy(model(data), labels) / 3).backward()
             if in_each:
                 orthogonalise()
                 sums = [known + it.grad for known, it in zip(sums, model.parameters())]

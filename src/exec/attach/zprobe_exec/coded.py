@@ -69,7 +69,7 @@ class Coded:
             held = fragments.gradient(fragment.tensor)
             fragment.first = None if held is None else held.clone()
             fragment.factor = clipping.factor(fragment.tensor)
-        elif part is not None and fragment.first is not None:
+        elif part is not None and fragment.first is not None and not self.training.transformed:
             part = self._without_first(fragment, part)
         return part
 
