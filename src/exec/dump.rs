@@ -21,7 +21,7 @@ impl From<(String, Option<usize>, String)> for RawFrame {
     }
 }
 
-/// Everything that was dumped by one process.
+/// The dumps of one process.
 #[derive(Debug, Default)]
 pub struct Dump {
     /// Signal that ended the process, if that is why there is a dump.

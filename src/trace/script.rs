@@ -114,7 +114,7 @@ pub struct LossTerm {
 pub struct LossConstant {
     /// The scalar.
     pub factor: f64,
-    /// Its type.
+    /// Type of the scalar.
     pub kind: ConstantKind,
     /// True for a division.
     pub divides: bool,

@@ -17,7 +17,7 @@ pub enum Law {
     Microbatch,
     /// Every rank weighs the same, and so do the elements on it: counted over one rank alone.
     Rank,
-    /// All weigh the same but those of some microbatches, which weigh so many times as much.
+    /// The elements of some microbatches weigh this multiple of what all others do.
     But(Odd, f64),
     /// The script gives elements weights of their own.
     Own,

@@ -30,7 +30,7 @@ pub struct Term<'a> {
     /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
     /// has one.
     pub of_all_lines: Option<f64>,
-    /// Factor between what goes backward and the update; none if it was not read.
+    /// Factor of all gradients on their way from backward to the update; none where none was read.
     pub factor: Option<f64>,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Term<'a> {
         self.rows.iter().map(of_row).sum()
     }
 
-    /// Sum of the weights of all elements in the update; none if the factor behind the loss was not read.
+    /// Sum of the weights of all elements in the update; none where the factor behind the loss is not known.
     pub fn in_update(&self) -> Option<f64> {
         self.factor.map(|factor| factor * self.total())
     }

@@ -156,7 +156,7 @@ pub struct Process<'a> {
     pub failure: Option<&'a str>,
     /// The end of its standard error.
     pub stderr: Option<&'a str>,
-    /// Its Python stacks, by number of the thread: 0 for the main one.
+    /// Python stacks of the process, by number of the thread: 0 for the main one.
     pub stacks: BTreeMap<usize, &'a [Frame]>,
     /// Number of buffers that it recorded so far.
     pub(super) buffers: usize,
