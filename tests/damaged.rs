@@ -10,8 +10,8 @@ use std::path::Path;
 use fastrand::Rng;
 use serde_json::Value;
 use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::Form;
 use zprobe::report::render::{html, render};
+use zprobe::report::{Form, Verdict};
 use zprobe::trace::{TRACE_FILE, Trace};
 
 /// Traces that are damaged, and of which pieces are mixed.
@@ -149,4 +149,19 @@ fn a_damaged_trace_is_refused_or_has_a_report() {
     }
     assert!(panicked.is_empty(), "{panicked:#?}");
     assert!(refused > 20 && reported > 20, "{refused} refused, {reported} reported");
+}
+
+#[test]
+fn a_trace_of_a_script_that_lacks_a_record_of_a_rank_is_not_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = lines("script-clean");
+    let of_ranks = (0..whole.len()).filter(|&at| !whole[at].contains(r#""rank":null"#));
+    for at in of_ranks {
+        let mut lines = whole.clone();
+        let lost = lines.remove(at);
+        fs::write(dir.path().join(TRACE_FILE), lines.join("\n")).unwrap();
+        let is_clean =
+            Trace::read(dir.path()).is_ok_and(|trace| diagnose(&trace).verdict == Verdict::Clean);
+        assert!(!is_clean, "clean without {}", &lost[..lost.len().min(200)]);
+    }
 }

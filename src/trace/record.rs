@@ -1,5 +1,6 @@
 //! Records: events with their sender, order and time, one JSON object a line.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -179,6 +180,14 @@ impl Trace {
     /// Events with their sender, in order.
     pub fn events(&self) -> impl Iterator<Item = (Option<usize>, &Event)> {
         self.records.iter().map(|record| (record.rank, &record.event))
+    }
+
+    /// Number of a rank's records that the trace lacks, by the gaps between its sequence numbers.
+    pub fn missing_of(&self, rank: usize) -> u64 {
+        let of_rank = self.records.iter().filter(|record| record.rank == Some(rank));
+        let present: BTreeSet<u64> = of_rank.map(|record| record.seq).collect();
+        let last = present.last().map_or(0, |last| last.saturating_add(1));
+        last - present.len() as u64
     }
 }
 

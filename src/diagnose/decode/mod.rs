@@ -21,7 +21,7 @@ mod windows;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::report::words::counted;
+use crate::report::words::{amount, counted};
 use crate::report::{Contribution, Elements, Possible, Precision};
 use crate::spec::{Model, Plan, Usage};
 use crate::trace::Point;
@@ -137,6 +137,10 @@ impl Decoded {
                            again and again: they are lost on purpose, or the first step has fewer \
                            microbatches than the others";
             self.refusals.push(refusal.to_owned());
+        }
+        for (rank, records) in &scene.observed.lacking {
+            let records = amount(usize::try_from(*records).unwrap_or(usize::MAX), "record");
+            self.refuse(format!("{records} of rank {rank}: the trace lacks them"));
         }
         self.complete &= !scene.missing.is_much(spec);
         let outcome = spec.last_word() == Point::Parameters;

@@ -36,6 +36,9 @@ pub struct Observed<'a> {
     pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
     /// Facts about a user's script.
     pub script: Script<'a>,
+    /// Numbers of records of a script's ranks that the trace lacks, by rank. Those of engines are selected while
+    /// they are recorded, so theirs are not counted.
+    pub lacking: BTreeMap<usize, u64>,
     /// Microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
     /// Numbers of microbatches that a script gave up before a step, by (step, rank).
@@ -99,6 +102,7 @@ impl<'a> Observed<'a> {
             of_rank: HashMap::new(),
             backwards: BTreeMap::new(),
             script: Script::default(),
+            lacking: BTreeMap::new(),
             set_aside: BTreeMap::new(),
             given_up: BTreeMap::new(),
             transformed: BTreeMap::new(),
@@ -136,6 +140,10 @@ impl<'a> Observed<'a> {
                 }
                 Some(_) => {}
             }
+        }
+        if trace.spec.script().is_some() {
+            let lacking = (0..trace.spec.world_size).map(|rank| (rank, trace.missing_of(rank)));
+            observed.lacking = lacking.filter(|(_, records)| *records > 0).collect();
         }
         // The order in which the ranks' channels interleave is chance; the report must not depend
         // on it.
