@@ -75,6 +75,10 @@ pub const SAME_TOKEN: f64 = 1e-3;
 /// the larger, where gradients are narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
 pub const SAME_TOKEN_NARROW: f64 = 1.0 / 128.0;
 
+/// Largest difference of a number that a loss is divided by from a whole one, as a share of it, where gradients are fp32.
+/// Chosen: some roundings of an fp32 number (`u` = 2⁻²⁴) for each of several divisions.
+pub const COUNT: f64 = 1e-5;
+
 /// Largest difference between the sum of the weights of a loss and that of a mean, as a share of one, where gradients
 /// are fp32. Chosen: twice [`SAME_TOKEN`], for the sum and for the factor behind the loss.
 pub const SAME_SUM: f64 = 2e-3;

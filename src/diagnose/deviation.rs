@@ -4,6 +4,7 @@
 //! all owners of partitions taken together. The place where it first shows is searched along the
 //! journey.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::report::words::matrix_text;
@@ -69,6 +70,8 @@ pub enum Pattern {
     ByRank(Vec<f64>),
     /// Gradients of an earlier step are still there.
     Leftover,
+    /// Gradients of microbatches that are another optimizer's to consume are there, too.
+    OfOthers(Vec<usize>),
     /// Some elements are not as planned, and they are too few to tell how: the patterns that explain them.
     Ambiguous(Vec<Pattern>),
     /// No weights explain the buffer, or weights of no known pattern.
@@ -403,19 +406,25 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     if entry.residual > entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation) {
         return Some(Pattern::Unexplained);
     }
-    let mut gradients = Vec::new();
+    let (mut gradients, mut of_others) = (Vec::new(), BTreeSet::new());
     for (rank, row) in entry.weights.iter().enumerate() {
         for (m, &weight) in row.iter().enumerate() {
             if used(rank, m) {
                 gradients.push((rank, m, weight));
             } else if !is(weight, 0.0) {
-                return Some(Pattern::Unexplained);
+                of_others.insert(m);
             }
         }
     }
     let all = |expected: &dyn Fn(usize, usize) -> f64| {
         gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
     };
+    if !of_others.is_empty() {
+        let is_script = spec.script().is_some();
+        let is_known = is_script && !gradients.is_empty() && all(&|_, _| 1.0);
+        let of_others = Pattern::OfOthers(of_others.into_iter().collect());
+        return Some(if is_known { of_others } else { Pattern::Unexplained });
+    }
     let own = |owner: usize, rank: usize| if rank == owner { replicas as f64 } else { 0.0 };
     // Parameters are updated by whichever rank owns them, which need not be known.
     let owners =

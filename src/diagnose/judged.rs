@@ -27,8 +27,9 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
         calls => judged.push(amount(calls, "call") + " of clipping"),
     }
     let digests = case.observed.script.digests.iter();
-    let after = digests
-        .filter(|((step, _), digests)| step.is_some() && digests.iter().any(Option::is_some));
+    let after = digests.filter(|((step, _), digests)| {
+        step.is_some() && digests.numbers.iter().any(Option::is_some)
+    });
     let mut updates: Vec<Option<usize>> = after.map(|((step, _), _)| *step).collect();
     updates.dedup();
     match updates.len() {

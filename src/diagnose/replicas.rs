@@ -9,13 +9,14 @@ use crate::report::words::abridged;
 
 /// Parameters of which ranks had different values after a step (none: before the first), by index.
 pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
-    let mut known: BTreeMap<usize, f64> = BTreeMap::new();
+    let mut known: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut unlike = Vec::new();
     let of_step = observed.script.digests.iter().filter(|((step, _), _)| *step == after);
     for ((_, rank), digests) in of_step {
-        for (param, digest) in digests.iter().enumerate() {
+        for (param, digest) in digests.numbers.iter().enumerate() {
             let Some(digest) = digest.filter(|_| observed.has(*rank, param)) else { continue };
-            if *known.entry(param).or_insert(digest) != digest {
+            let shard = digests.shards.get(param).copied().unwrap_or(0);
+            if *known.entry((param, shard)).or_insert(digest) != digest {
                 unlike.push(param);
             }
         }

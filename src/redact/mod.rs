@@ -301,7 +301,9 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::ScriptRemarked(_)
         | Event::LossWeighed(_)
         | Event::GradientsClipped(_)
+        | Event::ClippedInVain(_)
         | Event::OptimizerStepped(_)
+        | Event::UpdatesRounded(_)
         | Event::BlocksUnreached { .. }
         | Event::Failed { .. } => true,
         Event::RankSpawned { .. }

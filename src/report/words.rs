@@ -9,6 +9,15 @@ pub fn weight_text(weight: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
+/// A multiple of what is right: as a weight, or with two digits where that would be 0.
+pub fn multiple_text(multiple: f64) -> String {
+    if multiple != 0.0 && multiple.abs() < 1e-3 {
+        two_digits(multiple)
+    } else {
+        weight_text(multiple)
+    }
+}
+
 /// A small number, as precise as a person needs.
 pub fn two_digits(number: f64) -> String {
     let places = (1.0 - number.log10().floor()).clamp(0.0, 12.0) as usize;

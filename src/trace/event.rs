@@ -6,7 +6,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Block, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload, Waiting};
+use super::{
+    Block, ClippedInVain, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload,
+    UpdatesRounded, Waiting,
+};
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
 
 /// Name in [`Event::NotObserved`] of memory that could not be poisoned.
@@ -208,14 +211,22 @@ pub enum Event {
     LossWeighed(LossWeighed),
     /// A call has clipped gradients of a user's script by their norm.
     GradientsClipped(GradientsClipped),
+    /// A call of a user's script has clipped gradients with which no optimizer stepped.
+    ClippedInVain(ClippedInVain),
     /// An optimizer of a user's script steps.
     OptimizerStepped(OptimizerStepped),
-    /// Numbers that replicas of a parameter have in common, by parameter index; none for shards.
+    /// Elements of half-precision parameters were compared before and after a step of an optimizer.
+    UpdatesRounded(UpdatesRounded),
+    /// Numbers that replicas of a parameter, or of a shard of it, have in common, by parameter index; none for a shard of
+    /// which there is one alone.
     ParametersDigested {
         /// The optimizer step after which they were taken; none before the first.
         step: Option<usize>,
         /// The digests.
         digests: Vec<Option<f64>>,
+        /// Number of the shard that each is of: 0 for a whole parameter. Empty where all are of whole ones.
+        #[serde(default)]
+        shards: Vec<usize>,
     },
     /// Blocks of a user's model that ran in forward, of which no backward of the step has reached a parameter.
     BlocksUnreached {

@@ -2,7 +2,9 @@
 //! indices, so an event that points outside the run does not get past the launcher, or past the
 //! reader of a trace.
 
-use super::{Event, GradientsClipped, LossWeighed, OptimizerStepped, Payload};
+use super::{
+    ClippedInVain, Event, GradientsClipped, LossWeighed, OptimizerStepped, Payload, UpdatesRounded,
+};
 use crate::spec::{RunSpec, plan::Segment};
 
 /// Largest number of elements that a model may have: far above any model, far below any overflow.
@@ -51,7 +53,9 @@ impl Event {
                 (Some(step), Some(microbatch))
             }
             Event::GradientsClipped(GradientsClipped { step, .. })
-            | Event::OptimizerStepped(OptimizerStepped { step, .. }) => (Some(step), None),
+            | Event::ClippedInVain(ClippedInVain { step, .. })
+            | Event::OptimizerStepped(OptimizerStepped { step, .. })
+            | Event::UpdatesRounded(UpdatesRounded { step, .. }) => (Some(step), None),
             Event::Buffer { step, microbatch, .. } => (step, microbatch),
             Event::ParametersDigested { step, .. } => (step, None),
             Event::DigestsGathered { step, .. }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::named_enum;
+use crate::spec::{Dtype, named_enum};
 
 /// The weights of the elements of a loss in what went backward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,8 +21,14 @@ pub struct LossWeighed {
     pub at: Option<String>,
     /// Number of samples in the forward before: the length of its first input; none if that was not seen.
     pub samples: Option<usize>,
+    /// Earlier microbatches of the step whose losses go backward again with this one.
+    #[serde(default)]
+    pub again: Vec<usize>,
     /// The gradient of the loss itself, which is 1 unless a hook or an argument of backward says otherwise.
     pub seed: f64,
+    /// True if the loss was multiplied by 0, so that none of its elements has a weight.
+    #[serde(default)]
+    pub zeroed: bool,
     /// The terms.
     pub terms: Vec<LossTerm>,
 }
@@ -55,6 +61,23 @@ pub struct GradientsClipped {
     pub scale: Option<f64>,
 }
 
+/// A call that clips gradients with which no optimizer stepped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClippedInVain {
+    /// Optimizer step.
+    pub step: usize,
+    /// Fate of the gradients.
+    pub how: InVain,
+    /// Number of microbatches of the step before the call.
+    pub backwards: usize,
+    /// Factor by which the gradients were multiplied between the call and the step; none if they were not.
+    pub factor: Option<f64>,
+    /// Place of the call in the user's own code, as `file:line`; none if there is none.
+    pub at: Option<String>,
+    /// Name of the package that made the call; none for the user's own code.
+    pub by: Option<String>,
+}
+
 /// A step of an optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OptimizerStepped {
@@ -76,6 +99,22 @@ pub struct OptimizerStepped {
     pub asked: BTreeMap<String, Vec<f64>>,
     /// Factor of all gradients in the first step, clipping that was seen left out; none elsewhere.
     pub factor: Option<f64>,
+}
+
+/// A comparison of half-precision parameters before and after a step of an optimizer that keeps no copy of them in full
+/// precision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UpdatesRounded {
+    /// Optimizer step.
+    pub step: usize,
+    /// Number of the optimizer on this rank, as in [`OptimizerStepped`].
+    pub optimizer: usize,
+    /// Dtypes of the parameters.
+    pub dtypes: Vec<Dtype>,
+    /// Number of elements that were compared, all of which had a gradient.
+    pub seen: usize,
+    /// Share of the elements, from 0 to 1, that are the same as before.
+    pub share: f64,
 }
 
 /// A term of a loss: elements of one kind, and what each weighs in what goes backward.
@@ -122,6 +161,12 @@ pub struct LossConstant {
     pub whole: bool,
     /// True if the line has the number in digits.
     pub written: bool,
+    /// True if the line names a number of microbatches or of ranks.
+    #[serde(default)]
+    pub counted: bool,
+    /// Whole number by which the scalar is larger than one that such a line has in digits; none if it is not.
+    #[serde(default)]
+    pub times: Option<f64>,
     /// Place in the user's own code, as `file:line`; none if it was not seen.
     pub at: Option<String>,
     /// Name of the package whose code it is; none for the user's own.
@@ -137,6 +182,9 @@ pub struct Block {
     pub kind: String,
     /// Indices of the parameters.
     pub params: Vec<usize>,
+    /// Place at which forward reads the parameters without a gradient, as `file:line`; none if it does not.
+    #[serde(default)]
+    pub read: Option<String>,
 }
 
 /// A parameter with gradients that were not cleared.
@@ -146,6 +194,9 @@ pub struct Left {
     pub param: usize,
     /// Weight of the old gradients.
     pub weight: f64,
+    /// Size of the largest element of the old gradients with that weight.
+    #[serde(default)]
+    pub largest: f64,
 }
 
 named_enum! {
@@ -159,6 +210,22 @@ named_enum! {
         Parameters = "parameters",
         /// Elements that a function of the script's own hides.
         Hidden = "hidden",
+    }
+}
+
+named_enum! {
+    /// Fate of gradients that were clipped in vain.
+    pub enum InVain {
+        /// Further gradients were added to them before the step.
+        Early = "early",
+        /// The next step was that of an optimizer of other parameters.
+        Elsewhere = "elsewhere",
+        /// No parameter had a gradient.
+        NoGradient = "no-gradient",
+        /// The script reduced the gradients over the ranks before the step.
+        BeforeReduction = "before-reduction",
+        /// The gradients were multiplied with a number before the step.
+        BeforeScaling = "before-scaling",
     }
 }
 

@@ -229,7 +229,11 @@ impl<'a> Decoder<'a> {
         let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
             (Some(_), Some(step)) => {
+                let left = self.scene.observed.script.left.get(&(step, buffer.rank));
+                let largest = left.into_iter().flat_map(|params| params.iter());
+                let largest = largest.map(|it| it.largest).fold(0.0, f64::max);
                 let scale = self.scale(buffer, step, &pieces, &values);
+                let scale = scale.map(|scale| scale.after(self.spec, largest));
                 if scale.is_none() && in_pieces(&pieces, &values).any(|value| value != 0.0) {
                     return refuse("too few elements to tell a common factor from a slip");
                 }

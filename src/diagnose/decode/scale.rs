@@ -78,6 +78,13 @@ impl Scale {
         }
     }
 
+    /// The factor, with the tolerance of elements from which gradients of the first step were taken that were as large as
+    /// `left`.
+    pub fn after(self, spec: &RunSpec, left: f64) -> Self {
+        let rounding = roundings(spec) as f64 * spec.dtype.unit_roundoff() * left;
+        Self { tolerance: self.tolerance + rounding / (UNIT * self.factor), ..self }
+    }
+
     fn new(spec: &RunSpec, factor: f64, values: &[f64]) -> Self {
         let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
         let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;

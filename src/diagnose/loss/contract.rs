@@ -121,13 +121,17 @@ pub fn clipping(case: &Case<'_>, step: usize) -> Vec<String> {
 
 /// A call that clips in words.
 pub fn clipping_text(call: &GradientsClipped) -> String {
-    let by = match (&call.by, &call.at) {
+    format!("× {} by {}", weight_text(call.factor), call_text(call.by.as_ref(), call.at.as_ref()))
+}
+
+/// The maker of a call that clips, and its place, in words.
+pub fn call_text(by: Option<&String>, at: Option<&String>) -> String {
+    match (by, at) {
         (Some(package), None) => package.clone(),
         (Some(package), Some(at)) => format!("clip_grad_norm_ by {package} ({at})"),
         (None, Some(at)) => format!("clip_grad_norm_ ({at})"),
         (None, None) => "clip_grad_norm_".to_owned(),
-    };
-    format!("× {} by {by}", weight_text(call.factor))
+    }
 }
 
 /// The weight of each element of the step in the update, in words.

@@ -175,10 +175,18 @@ fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
     if has_samples {
         numbers.push(rows.iter().map(of_sample).collect());
     }
-    numbers.iter().find_map(|numbers| odd_of(rows, numbers, slack))
+    numbers
+        .iter()
+        .enumerate()
+        .find_map(|(at, numbers)| odd_of(rows, numbers, even && at == 0, slack))
 }
 
-fn odd_of(rows: &[Row<'_>], numbers: &[f64], slack: f64) -> Option<(Odd, f64)> {
+fn odd_of(
+    rows: &[Row<'_>],
+    numbers: &[f64],
+    is_by_element: bool,
+    slack: f64,
+) -> Option<(Odd, f64)> {
     let count = |it: f64| numbers.iter().filter(|other| (*other / it - 1.0).abs() <= slack).count();
     // Of several the first.
     let base = *numbers.iter().rev().max_by_key(|it| count(**it))?;
@@ -191,8 +199,12 @@ fn odd_of(rows: &[Row<'_>], numbers: &[f64], slack: f64) -> Option<(Odd, f64)> {
     }
     let usual = rows.len() - odd.len();
     if let [only] = odd[..] {
-        // Two of one kind and one of another say nothing.
-        let has_as_many = rows.iter().all(|row| row.term.elements == rows[0].term.elements);
+        // Two of one kind and one of another say nothing, unless two that have other numbers of elements weigh the same
+        // by element.
+        let mut counts: Vec<usize> = rows.iter().map(|row| row.term.elements).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let has_as_many = counts.len() == 1 || is_by_element && counts.len() == rows.len();
         return (usual > 2 || has_as_many)
             .then(|| (Odd::One(rows[only].rank, rows[only].loss.microbatch), times));
     }

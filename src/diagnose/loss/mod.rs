@@ -27,6 +27,8 @@ pub struct Term<'a> {
     pub taken: usize,
     /// Number of its microbatches in a window that is full.
     pub full: usize,
+    /// Number of microbatches of the step on the rank that has most, whether they have this term or not.
+    pub of_step: usize,
     /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
     /// has one.
     pub of_all_lines: Option<f64>,
@@ -81,6 +83,7 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
             }
         }
     }
+    let longest = observed.script.ended.values().copied().fold(ga, usize::max);
     let factors = &case.decoded.factors;
     let first = || factors.iter().next();
     let factor = factors.get(&(step, 0)).or_else(|| first().map(|(_, factor)| factor)).copied();
@@ -89,8 +92,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let factor = factor.map(|factor| factor / copies);
     let whole = |rows: Vec<Row<'a>>| {
         let own = most_of_a_rank(&rows);
-        let full = own.max(ga * own / taken.max(1));
-        Term { step, number: 0, taken: own, full, of_all_lines: None, rows, factor }
+        let full = own.max(longest * own / taken.max(1));
+        Term { step, number: 0, taken: own, full, of_step: taken, of_all_lines: None, rows, factor }
     };
     let mut terms: Vec<Term<'a>> =
         terms.into_values().flat_map(|rows| whole(rows).by_line()).collect();
@@ -156,6 +159,13 @@ impl<'a> Term<'a> {
     pub fn name(&self) -> String {
         let name = self.rows.first().map_or("", |row| row.term.name.as_str());
         if self.of() == TermOf::Tokens { "cross entropy".to_owned() } else { name.to_lowercase() }
+    }
+
+    /// Line of the script that scales the term alone; none if there is none.
+    pub fn place(&self) -> Option<&'a str> {
+        let constants = self.rows.first()?.term.constants.iter();
+        let mut own = constants.filter(|it| !it.whole && it.by.is_none());
+        own.find_map(|it| it.at.as_deref())
     }
 
     /// Sum of the weights of all elements in what goes backward. Of a penalty on parameters, whose elements are the

@@ -2,7 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::trace::{Block, Event, GradientsClipped, Left, LossWeighed, OptimizerStepped};
+use crate::trace::{
+    Block, ClippedInVain, Event, GradientsClipped, Left, LossWeighed, OptimizerStepped,
+    UpdatesRounded,
+};
+
+/// Numbers that replicas of parameters have in common, as in [`Event::ParametersDigested`].
+#[derive(Clone, Copy, Debug)]
+pub struct Digests<'a> {
+    /// The numbers, by parameter index.
+    pub numbers: &'a [Option<f64>],
+    /// Number of the shard that each is of; empty where all are of whole parameters.
+    pub shards: &'a [usize],
+}
 
 /// Facts about a user's script.
 #[derive(Debug, Default)]
@@ -11,10 +23,14 @@ pub struct Script<'a> {
     pub losses: BTreeMap<(usize, usize), Vec<&'a LossWeighed>>,
     /// Calls that clipped gradients, by (step, rank).
     pub clipped: BTreeMap<(usize, usize), Vec<&'a GradientsClipped>>,
+    /// Calls that clipped gradients with which no optimizer stepped, by rank.
+    pub in_vain: BTreeMap<usize, Vec<&'a ClippedInVain>>,
     /// Steps of optimizers, by (step, rank).
     pub stepped: BTreeMap<(usize, usize), Vec<&'a OptimizerStepped>>,
+    /// Comparisons of half-precision parameters before and after a step, by (step, rank).
+    pub rounded: BTreeMap<(usize, usize), Vec<&'a UpdatesRounded>>,
     /// Digests of parameters, by the step after which they were taken (none before the first) and rank.
-    pub digests: BTreeMap<(Option<usize>, usize), &'a [Option<f64>]>,
+    pub digests: BTreeMap<(Option<usize>, usize), Digests<'a>>,
     /// Blocks that ran and were not reached, by (step, rank).
     pub unreached: BTreeMap<(usize, usize), &'a [Block]>,
     /// Gradients of the first step that were consumed again, by (step, rank).
@@ -33,11 +49,17 @@ impl<'a> Script<'a> {
             Event::GradientsClipped(call) => {
                 self.clipped.entry((call.step, rank)).or_default().push(call);
             }
+            Event::ClippedInVain(call) => {
+                self.in_vain.entry(rank).or_default().push(call);
+            }
             Event::OptimizerStepped(step) => {
                 self.stepped.entry((step.step, rank)).or_default().push(step);
             }
-            Event::ParametersDigested { step, digests } => {
-                self.digests.insert((*step, rank), digests);
+            Event::UpdatesRounded(rounded) => {
+                self.rounded.entry((rounded.step, rank)).or_default().push(rounded);
+            }
+            Event::ParametersDigested { step, digests, shards } => {
+                self.digests.insert((*step, rank), Digests { numbers: digests, shards });
             }
             Event::BlocksUnreached { step, blocks } => {
                 self.unreached.insert((*step, rank), blocks);

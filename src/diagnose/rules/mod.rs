@@ -31,6 +31,7 @@ mod zp606_steps_differ;
 mod zp607_clipping_differs;
 mod zp608_settings_differ;
 mod zp609_weights_untied;
+mod zp610_update_swallowed;
 mod zp701_offload_copy;
 mod zp801_collective_mismatch;
 mod zp802_collectives_differ;
@@ -103,6 +104,7 @@ pub const RULES: &[Rule] = &{
         zp607_clipping_differs::RULE,
         zp608_settings_differ::RULE,
         zp609_weights_untied::RULE,
+        zp610_update_swallowed::RULE,
         zp701_offload_copy::RULE,
         zp801_collective_mismatch::RULE,
         zp802_collectives_differ::RULE,

@@ -3,10 +3,12 @@
 
 use super::super::Case;
 use super::super::causes::Sighting;
+use super::super::loss::by_step;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, by_rank, counted};
 use crate::report::words::amount;
 use crate::report::{Finding, RuleCode};
+use crate::trace::{ConstantKind, LossConstant, TermOf};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP110"),
@@ -20,7 +22,8 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.script().is_some() {
-        of_script(case, rule)
+        let windows = of_script(case, rule);
+        if windows.is_empty() { of_constants(case, rule).into_iter().collect() } else { windows }
     } else {
         of_engine(case, rule).into_iter().collect()
     }
@@ -73,16 +76,69 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         it.accumulation.iter().map(move |(trainer, set)| (*rank, trainer, *set))
     });
     // One that is set to 1 leaves the accumulation to somebody else.
-    let Some((_, trainer, set)) = of_all.clone().find(|(_, _, set)| *set > 1 && *set != taken)
-    else {
+    let short = |set: usize| short_windows(case, set);
+    // Several losses of a microbatch may go backward from lines of their own.
+    let lines = observed.remarks.values().map(|it| it.backward_at.len()).max().unwrap_or(1);
+    let is_window = |set: usize| taken == set || taken == set * lines;
+    let is_wrong = |set: usize| set > 1 && (!is_window(set) || short(set).is_some());
+    let Some((_, trainer, set)) = of_all.clone().find(|(_, _, set)| is_wrong(*set)) else {
         return Vec::new();
     };
     let message = format!(
-        "{trainer} is set to accumulate over {}, and optimizers stepped after {taken}",
-        amount(set, "microbatch"),
+        "{trainer} is set to accumulate over {}, and optimizers stepped after ",
+        amount(set, "microbatch")
     );
+    let message = match short(set).filter(|_| set == taken) {
+        Some((step, taken)) => format!("{message}{taken} in steps {step} and {}", step + 1),
+        None => format!("{message}{taken}"),
+    };
     let evidence =
         of_all.map(|(rank, trainer, set)| format!("rank {rank}: {trainer} is set to {set}"));
     let finding = Finding { evidence: evidence.collect(), ..rule.finding(message) };
     vec![Sighting::new(finding, Scope::default())]
+}
+
+/// A number of microbatches that the script multiplies its loss with, where a trainer divides by another one.
+fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let steps = by_step(case);
+    let ranks = case.observed.replicas() as f64;
+    let row = steps
+        .values()
+        .flatten()
+        .flat_map(|term| &term.rows)
+        .find(|row| row.term.of == TermOf::Tokens)?;
+    let constants = &row.term.constants;
+    let taken = case.observed.spec.gradient_accumulation_steps;
+    let mut set = case.observed.remarks.values().flat_map(|it| &it.accumulation);
+    let (trainer, _) = set.find(|(_, set)| **set == taken)?;
+    let taken = taken as f64;
+    let is_other = |it: &&LossConstant| {
+        let is_count = it.kind == ConstantKind::Int && it.counted && !it.written && it.by.is_none();
+        is_count
+            && !it.divides
+            && it.factor > 1.0
+            && ![ranks, taken, ranks * taken].contains(&it.factor)
+    };
+    let own = constants.iter().find(is_other)?;
+    let message = format!(
+        "{} accumulates over {}, and the script multiplies its loss with {}, a number of microbatches of its own",
+        trainer,
+        amount(case.observed.spec.gradient_accumulation_steps, "microbatch"),
+        own.factor,
+    );
+    let evidence = own.at.iter().map(|at| format!("the product is at {at}")).collect();
+    let finding = Finding { evidence, ..rule.finding(message) };
+    Some(Sighting::new(finding, Scope::default()))
+}
+
+/// The first of two steps in a row with fewer microbatches than a window has, and their number. One such window may be
+/// the last of an epoch.
+fn short_windows(case: &Case<'_>, set: usize) -> Option<(usize, usize)> {
+    let ended = &case.observed.script.ended;
+    let is_short =
+        |step: usize, rank: usize| ended.get(&(step, rank)).is_some_and(|taken| *taken < set);
+    let (&(step, _), taken) = ended
+        .iter()
+        .find(|&(&(step, rank), _)| is_short(step, rank) && is_short(step + 1, rank))?;
+    Some((step, *taken))
 }

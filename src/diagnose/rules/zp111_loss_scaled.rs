@@ -1,5 +1,7 @@
 //! ZP111: the whole loss weighs another number of times what a mean does.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::loss::contract;
@@ -7,7 +9,7 @@ use super::super::loss::scale::{Slip, Sum, judge};
 use super::super::loss::{Term, by_step};
 use super::super::scope::Scope;
 use super::Rule;
-use crate::report::words::weight_text;
+use crate::report::words::multiple_text;
 use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -15,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     name: "loss-scaled",
     crash: false,
     is_handed_on: false,
-    explained_by: &RuleCode::all(["ZP110"]),
+    explained_by: &RuleCode::all(["ZP110", "ZP113"]),
     doc: include_str!("../../../docs/rules/ZP111.md"),
     check,
 };
@@ -39,6 +41,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             slips.push(common(&sums).map(|(value, slip)| (step, value, slip)));
         }
     }
+    // A count that agrees by chance does not do so in two steps, of which each has its own.
+    let is_count = |it: &(usize, f64, Slip)| {
+        matches!(it.2, Slip::Counted(_) | Slip::CountedTooMuch | Slip::LeftOut(_))
+    };
+    let values: BTreeSet<u64> =
+        slips.iter().flatten().filter(|it| is_count(it)).map(|it| it.1.to_bits()).collect();
+    if values.len() == 1 {
+        return found;
+    }
     // A slip is made in each step, and a number that depends on the data is not the same in two.
     let Some(Some((step, value, slip))) = slips.first().copied() else { return found };
     if slips.iter().all(|it| it.is_some_and(|(_, _, other)| other == slip))
@@ -51,6 +62,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// The slip of all terms that were judged, and by how much they are off; none if some are right, or have other ones.
 fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
+    if sums.iter().any(Sum::is_right) {
+        return None;
+    }
     let judged: Vec<&Sum> = sums
         .iter()
         .filter(|sum| !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unexplained(_)))
@@ -65,7 +79,7 @@ fn whole(case: &Case<'_>, rule: &Rule, terms: &[Term<'_>], value: f64, slip: Sli
     let ranks = case.observed.replicas();
     let message = format!(
         "the loss weighs {} times what a mean does: {}",
-        weight_text(value),
+        multiple_text(value),
         slip.describe(term.taken, ranks),
     );
     let mut finding = rule.finding(message);
@@ -81,7 +95,7 @@ fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
         "the window of step {} has {taken} of {of} microbatches, and its loss is divided by {of}: it weighs {} times \
          what the others do",
         term.step,
-        weight_text(taken as f64 / of as f64),
+        multiple_text(taken as f64 / of as f64),
     );
     let mut finding = Finding { step: Some(term.step), ..rule.finding(message) };
     finding.evidence.extend(super::places(term));
@@ -133,7 +147,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
 /// The effect of a common factor under the optimizer in use.
 fn effect(case: &Case<'_>, value: f64) -> Option<String> {
     let (_, inner) = case.observed.optimizer?;
-    let value = weight_text(value);
+    let value = multiple_text(value);
     Some(if inner.contains("SGD") {
         format!("under {inner} it is as if the learning rate were {value} times what it is set to")
     } else {

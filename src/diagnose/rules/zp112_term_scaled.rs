@@ -11,14 +11,14 @@ use super::super::scope::Scope;
 use super::Rule;
 use super::zp111_loss_scaled::remedy;
 use crate::report::RuleCode;
-use crate::report::words::weight_text;
+use crate::report::words::multiple_text;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP112"),
     name: "term-scaled",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP113"]),
     doc: include_str!("../../../docs/rules/ZP112.md"),
     check,
 };
@@ -44,9 +44,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     };
     let is_other = |sums: &Vec<Sum>, slip: Slip| {
         sums.iter().all(|sum| match sum {
-            Sum::Mean => true,
             Sum::Off(_, other) => *other != slip,
-            _ => false,
+            sum => sum.is_right(),
         })
     };
     let Some(terms) = steps.first() else { return Vec::new() };
@@ -69,9 +68,10 @@ fn sighting(
     slip: Slip,
 ) -> Sighting {
     let message = format!(
-        "the term {} of the loss weighs {} times what a mean does: {}; other terms are right",
+        "the term {}{} of the loss weighs {} times what a mean does: {}; other terms are right",
         term.name(),
-        weight_text(value),
+        term.place().map_or_else(String::new, |place| format!(" ({place})")),
+        multiple_text(value),
         slip.describe(term.taken, case.observed.replicas()),
     );
     let mut finding = rule.finding(message);

@@ -1,21 +1,24 @@
 //! ZP113: microbatches or ranks that weigh so many times as much as the others.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::loss::law::{self, Law, Odd};
 use super::super::loss::{Term, by_step};
 use super::super::scope::{Extent, Scope};
-use super::Rule;
+use super::{Rule, counted};
 use crate::report::RuleCode;
 use crate::report::words::weight_text;
 use crate::spec::Weighting;
+use crate::trace::LossWeighed;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP113"),
     name: "share-differs",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP110"]),
     doc: include_str!("../../../docs/rules/ZP113.md"),
     check,
 };
@@ -27,6 +30,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     });
     if spec.script().is_none() || demands_nothing {
         return Vec::new();
+    }
+    if let Some(found) = gone_again(case, rule).or_else(|| zeroed(case, rule)) {
+        return vec![found];
     }
     let recorded: Vec<usize> = spec.recorded_steps().collect();
     let steps = by_step(case);
@@ -42,6 +48,69 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let found: Vec<Option<Sighting>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(of_step).collect();
     found.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default()
+}
+
+/// Microbatches whose loss is multiplied by 0 in each step, and not each that comes.
+fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let losses = &case.observed.script.losses;
+    let of_step = |step: usize| -> BTreeSet<(usize, usize)> {
+        let of_step = losses.iter().filter(|((at, _), _)| *at == step);
+        let zeroed = of_step.flat_map(|((_, rank), of)| of.iter().map(move |it| (*rank, *it)));
+        zeroed.filter(|(_, it)| it.zeroed).map(|(rank, it)| (rank, it.microbatch)).collect()
+    };
+    let steps: Vec<BTreeSet<(usize, usize)>> = recorded.iter().map(|step| of_step(*step)).collect();
+    let first = steps.first().filter(|it| !it.is_empty())?;
+    let is_in_all = recorded.len() > 1 && steps.iter().all(|it| it == first);
+    let microbatches: BTreeSet<usize> = first.iter().map(|(_, microbatch)| *microbatch).collect();
+    let microbatches: Vec<usize> = microbatches.into_iter().collect();
+    let lines = losses.values().flatten().filter(|it| it.zeroed).filter_map(|it| it.at.clone());
+    let lines: BTreeSet<String> = lines.collect();
+    is_in_all.then(|| {
+        let message = format!(
+            "the loss of {} is multiplied by 0 in each step: nothing of it reaches the optimizer",
+            counted("microbatch", &microbatches),
+        );
+        let mut finding = rule.finding(message);
+        finding.evidence.extend(lines.iter().map(|line| format!("backward at {line}")));
+        Sighting::one_of(
+            finding,
+            Scope { gradients: first.iter().copied().collect(), ..Scope::default() },
+        )
+    })
+}
+
+/// Microbatches whose loss went backward again with that of later ones, as in a sum that runs on.
+fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let observed = &case.observed;
+    let is_aside =
+        |step, rank, microbatch| observed.set_aside.contains_key(&(step, rank, microbatch));
+    let goes_again = |(step, rank): (usize, usize), loss: &LossWeighed| {
+        loss.again.iter().any(|it| !is_aside(step, rank, *it))
+    };
+    // Gradients that are cleared on purpose are known from the second step on.
+    let mut losses = observed.script.losses.iter().filter(|((step, _), _)| *step > 0);
+    let (&(step, rank), of_rank) = losses.find(|(at, of)| {
+        let is_of_one_turn = of.iter().all(|it| it.turn == 0);
+        is_of_one_turn && of.iter().any(|loss| goes_again(**at, loss))
+    })?;
+    let times = |microbatch: usize| {
+        let is_kept = !is_aside(step, rank, microbatch);
+        usize::from(is_kept) + of_rank.iter().filter(|it| it.again.contains(&microbatch)).count()
+    };
+    let all: BTreeSet<usize> = of_rank.iter().map(|it| it.microbatch).collect();
+    let again: Vec<usize> = all.iter().copied().filter(|it| times(*it) > 1).collect();
+    let counts: Vec<String> = all.iter().map(|it| times(*it).to_string()).collect();
+    let message = format!(
+        "the loss of {} goes backward again with that of later ones: microbatches weigh {}",
+        counted("microbatch", &again),
+        counts.join(", "),
+    );
+    let mut finding = rule.finding(message);
+    let last = of_rank.iter().find(|it| !it.again.is_empty())?;
+    finding.evidence.extend(last.at.iter().map(|at| format!("backward at {at}")));
+    finding.evidence.push(format!("seen first in step {step} on rank {rank}"));
+    Some(Sighting::one_of(finding, Scope::default()))
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {

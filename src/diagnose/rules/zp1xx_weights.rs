@@ -37,7 +37,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP105",
         "wrongly-scaled",
         include_str!("../../../docs/rules/ZP105.md"),
-        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605", "ZP802"]),
+        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605", "ZP606", "ZP607", "ZP802"]),
     ),
     of(
         "ZP106",
@@ -50,7 +50,8 @@ pub(super) const RULES: [Rule; 7] = [
         "unexplained-gradient",
         include_str!("../../../docs/rules/ZP107.md"),
         &RuleCode::all([
-            "ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP801", "ZP802",
+            "ZP106", "ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP607",
+            "ZP801", "ZP802",
         ]),
     ),
 ];
@@ -79,7 +80,7 @@ fn code(pattern: &Pattern) -> RuleCode {
         | Pattern::Scaled(_)
         | Pattern::ByMicrobatch(_)
         | Pattern::ByRank(_) => "ZP105",
-        Pattern::Leftover => "ZP106",
+        Pattern::Leftover | Pattern::OfOthers(_) => "ZP106",
         Pattern::Ambiguous(_) | Pattern::Unexplained => "ZP107",
     })
 }
@@ -265,6 +266,14 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             }
             ("gradients of an earlier step reached the optimizer again".to_owned(), facts)
         }
+        Pattern::OfOthers(microbatches) => (
+            format!(
+                "gradients of {} reached the optimizer, too, which are another optimizer's to consume: they were not \
+                 cleared",
+                counted("microbatch", microbatches),
+            ),
+            vec![],
+        ),
         Pattern::Ambiguous(patterns) => {
             let listed = patterns.iter().take(MOST_LISTED).map(|pattern| {
                 let deviation = Deviation { pattern: pattern.clone(), ..deviation.clone() };

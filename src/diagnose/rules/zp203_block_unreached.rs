@@ -41,11 +41,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         blocks.iter().flat_map(|block| block.params.iter().copied()).collect();
     let of =
         if params.is_empty() { first.params.clone() } else { params.iter().copied().collect() };
-    let message = format!(
-        "{} runs in forward and is in the optimizer, and no backward reaches it: its output is detached, or does not \
-         come into the loss",
-        abridged(&names),
-    );
+    let why = match &first.read {
+        Some(place) => format!("forward reads it at {place} through .data or .detach()"),
+        None => "the output is detached, or does not come into the loss".to_owned(),
+    };
+    let verbs = if names.len() == 1 {
+        "runs in forward and is in the optimizer, and no backward reaches it"
+    } else {
+        "run in forward and are in the optimizer, and no backward reaches them"
+    };
+    let message = format!("{} {verbs}: {why}", abridged(&names));
     let param_names: Vec<String> =
         of.iter().map(|param| case.observed.param_name(*param)).collect();
     let finding = Finding {

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     name: "slice-displaced",
     crash: false,
     is_handed_on: false,
-    explained_by: &RuleCode::all(["ZP401", "ZP801"]),
+    explained_by: &RuleCode::all(["ZP401", "ZP605", "ZP801"]),
     doc: include_str!("../../../docs/rules/ZP402.md"),
     check,
 };

@@ -6,7 +6,7 @@ use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::observed::Buffer;
 use super::super::replicas::unlike;
-use super::super::scope::{Extent, Scope};
+use super::super::scope::Scope;
 use super::{Rule, abridged};
 use crate::report::{Finding, RuleCode};
 use crate::trace::{LayoutName, Point};
@@ -64,10 +64,9 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             ..rule.finding(format!("after step {step} ranks have different values of {names}"))
         },
     };
-    let steps = after.into_iter().collect::<BTreeSet<usize>>();
-    let steps = if steps.is_empty() { Extent::All } else { Extent::Only(steps) };
+    // The first step has no weights that could explain it: those of later ones do.
     let params = params.into_iter().collect();
-    Some(Sighting::new(finding, Scope { steps, params, ..Scope::default() }))
+    Some(Sighting::new(finding, Scope { params, ..Scope::default() }))
 }
 
 /// The first disagreement of a step.

@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Case;
 use super::super::bounds;
 use super::super::causes::Sighting;
-use super::super::loss::contract::clipping_text;
+use super::super::loss::contract::{call_text, clipping_text};
+use super::super::loss::scale::LEAST_LOSS_SCALE;
 use super::super::scope::Scope;
 use super::{Rule, by_rank, counted};
-use crate::report::words::weight_text;
+use crate::report::words::{multiple_text, weight_text};
 use crate::report::{Finding, RuleCode};
 use crate::spec::Dtype;
-use crate::trace::GradientsClipped;
+use crate::trace::{ClippedInVain, GradientsClipped, InVain};
+
+/// Share of the slack that factors have which are read from many elements: only their sums are rounded.
+const EXACT: f64 = 0.1;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP607"),
@@ -19,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     // A rank that has other gradients has another norm.
-    explained_by: &RuleCode::all(["ZP102", "ZP104", "ZP105", "ZP107", "ZP110", "ZP605"]),
+    explained_by: &RuleCode::all(["ZP102", "ZP104", "ZP110", "ZP605"]),
     doc: include_str!("../../../docs/rules/ZP607.md"),
     check,
 };
@@ -28,7 +32,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.script().is_none() {
         return Vec::new();
     }
-    let ways = [by_parts, by_factors, scaled, too_early, too_late];
+    let ways = [by_parts, by_factors, scaled, in_vain, too_late];
     ways.iter().find_map(|way| way(case, rule)).into_iter().collect()
 }
 
@@ -118,6 +122,7 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             read.entry(step).or_default().insert(rank, factor);
         }
     }
+    let slack = slack * EXACT;
     let read = || {
         read.into_iter()
             .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)))
@@ -126,14 +131,12 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let least = factors.values().copied().fold(f64::INFINITY, f64::min);
     let most = factors.values().copied().fold(0.0, f64::max);
     let message = format!(
-        "ranks multiplied gradients by different factors, {} to {}, as if each clipped by a norm of its own",
-        weight_text(least),
-        weight_text(most),
+        "ranks multiplied gradients by different factors, {least:.5} to {most:.5}, as if each clipped by a norm of its own",
     );
     let mut finding = finding(case, rule, message, step);
     finding
         .evidence
-        .extend(by_rank(factors.iter().map(|(rank, factor)| (*rank, format!("× {factor:.4}")))));
+        .extend(by_rank(factors.iter().map(|(rank, factor)| (*rank, format!("× {factor:.6}")))));
     // Gradients that were wrong in any step may have had other norms in each.
     Some(Sighting::one_of(finding, Scope::default()))
 }
@@ -155,29 +158,56 @@ fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
 }
 
-/// Gradients that were clipped in the middle of their accumulation.
-fn too_early(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let is_early = |step: usize, rank: usize, call: &GradientsClipped| {
-        let all = case.observed.script.ended.get(&(step, rank)).copied().unwrap_or(0);
-        let again = calls(case).any(|(at, of, other)| {
-            (at, of) == (step, rank) && other.backwards > call.backwards && other.at == call.at
-        });
-        0 < call.backwards && call.backwards < all && again
+/// Gradients that were clipped, and with which no optimizer stepped.
+fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let is_judged = |it: &&ClippedInVain| match it.how {
+        InVain::BeforeScaling => it.factor.is_some_and(is_loss_scale),
+        _ => true,
     };
-    let early: Vec<(usize, &GradientsClipped)> = calls(case)
-        .filter(|(step, rank, call)| is_early(*step, *rank, call))
-        .map(|(step, _, call)| (step, call))
-        .collect();
-    let &(step, _) = early.first()?;
-    let mut after: Vec<usize> =
-        early.iter().filter(|it| it.0 == step).map(|(_, call)| call.backwards - 1).collect();
-    after.sort_unstable();
-    after.dedup();
-    let message = format!(
-        "gradients were clipped after {} of the step, while they were still being added up",
-        counted("microbatch", &after),
-    );
-    Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
+    let all = || {
+        let calls = case.observed.script.in_vain.iter();
+        let calls = calls.flat_map(|(rank, calls)| calls.iter().map(move |it| (*rank, *it)));
+        calls.filter(|(_, it)| is_judged(it))
+    };
+    let (_, first) = all().min_by_key(|(rank, it)| (it.step, it.how, it.backwards, *rank))?;
+    let of_kind = || all().filter(|(_, it)| it.how == first.how);
+    let message = match first.how {
+        InVain::Early => {
+            let of_step = of_kind().filter(|(_, it)| it.step == first.step);
+            let after: BTreeSet<usize> =
+                of_step.filter_map(|(_, it)| it.backwards.checked_sub(1)).collect();
+            let after: Vec<usize> = after.into_iter().collect();
+            format!(
+                "gradients were clipped after {} of the step, while they were still being added up",
+                counted("microbatch", &after),
+            )
+        }
+        InVain::Elsewhere => "gradients were clipped with which no optimizer stepped: the step that followed was that \
+                              of other parameters, which were not clipped"
+            .to_owned(),
+        InVain::BeforeReduction => "gradients were clipped before they were reduced over the ranks: each rank clipped by \
+                                    the norm of its own"
+            .to_owned(),
+        InVain::BeforeScaling => format!(
+            "gradients were clipped before they were multiplied with {}: the loss scale was still in them",
+            first.factor.map_or_else(String::new, multiple_text),
+        ),
+        InVain::NoGradient => "clip_grad_norm_ was called with parameters that have no gradients: the update is that of \
+                               unclipped ones"
+            .to_owned(),
+    };
+    let mut finding = finding(case, rule, message, first.step);
+    let places: BTreeSet<String> =
+        of_kind().map(|(_, it)| call_text(it.by.as_ref(), it.at.as_ref())).collect();
+    finding.evidence.extend(places.into_iter().map(|place| format!("in vain: {place}")));
+    // What is read of the weights in later steps has these factors, too.
+    Some(Sighting::one_of(finding, Scope::default()))
+}
+
+/// True for a factor that takes a loss scale out of gradients.
+fn is_loss_scale(factor: f64) -> bool {
+    let exponent = -factor.log2();
+    exponent >= LEAST_LOSS_SCALE.log2() - 0.5 && (exponent - exponent.round()).abs() < 0.01
 }
 
 /// Gradients that were clipped when the optimizer had stepped already.

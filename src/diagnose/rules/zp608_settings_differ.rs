@@ -1,6 +1,6 @@
 //! ZP608: optimizers that are not set alike on all ranks, not as they were asked to be, or not at their beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -52,6 +52,9 @@ fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             it.name == first.name && it.groups.len() == first.groups.len()
         };
         let alike: Vec<_> = of_ranks.iter().filter(is_like).collect();
+        if let Some(finding) = counters(rule, step, &alike) {
+            return Some(Sighting::new(finding, Scope::step(step)));
+        }
         let names = first
             .groups
             .iter()
@@ -62,11 +65,23 @@ fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         })?;
         let text =
             |values: Option<&Vec<f64>>| values.map_or("unset".to_owned(), |values| numbers(values));
-        let message = format!("{} of {} is not the same on all ranks", name, first.name);
+        let message = format!("the setting {name} of {} is not the same on all ranks", first.name);
         let told = alike.iter().map(|(rank, it)| (*rank, text(it.groups[at].get(name))));
         let finding =
             Finding { evidence: by_rank(told), step: Some(step), ..rule.finding(message) };
         Some(Sighting::new(finding, Scope::step(step)))
+    })
+}
+
+/// Step counters that ranks do not have alike before a step.
+fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) -> Option<Finding> {
+    let counted = || of_ranks.iter().filter_map(|(rank, it)| Some((*rank, it.counter?.1)));
+    let counts: BTreeSet<u64> = counted().map(|(_, count)| count.to_bits()).collect();
+    let (_, first) = of_ranks.first()?;
+    (counts.len() > 1).then(|| {
+        let message = format!("the step counter of {} is not the same on all ranks", first.name);
+        let told = counted().map(|(rank, count)| (rank, format!("{count} steps")));
+        Finding { evidence: by_rank(told), step: Some(step), ..rule.finding(message) }
     })
 }
 

@@ -10,6 +10,7 @@ import sys
 import torch
 
 from zprobe_exec import fragments, places
+from zprobe_exec.in_vain import InVain
 
 # Elements of each gradient from which the factor is read.
 SEEN = 64
@@ -22,7 +23,7 @@ class Clipping:
     """The clipping of this rank's gradients since the last step of their optimizers."""
 
     def __init__(self, training):
-        self.training = training
+        self.training, self.in_vain = training, InVain(training)
         self.factors = {}  # What the gradient of a tensor was multiplied with, by the tensor's identity.
         self.wrappers = {}  # DeepSpeed's optimizer around another one, by the identity of that.
         self.depth = 0
@@ -35,15 +36,21 @@ class Clipping:
         if self.depth > 1:
             return None
         some = [_some(it) for it in tensors]
-        return [it for it, values in zip(tensors, some) if values is not None], [it for it in some if it is not None]
+        held = [it for it, values in zip(tensors, some) if values is not None]
+        return tensors, held, [it for it in some if it is not None]
 
     def end(self, begun, norm, limit, kind, frame):
         """The call is over. `norm` is what it returned, `kind` the number of the norm, `frame` the caller's."""
         self.depth -= 1
-        if begun is None or not begun[0]:
+        if begun is None:
             return
-        tensors, before = begun
+        given, tensors, before = begun
+        about = dict(at=places.own_line(frame), by=places.package(frame))
         after = [_some(it) for it in tensors]
+        if given and math.isfinite(float(limit)):
+            self.in_vain.see(given, list(zip(tensors, after)), about)
+        if not tensors:
+            return
         products = [torch.stack([(a * b).sum(), (b * b).sum()]) for a, b in zip(after, before)]
         product, square = torch.stack([it.to("cpu") for it in products]).sum(0).tolist()
         factor = product / square if square > 0 else 1.0
@@ -54,12 +61,15 @@ class Clipping:
         # The norm of a DTensor is known after a collective, which is the script's to call.
         norm = None if hasattr(norm, "to_local") or norm is None else float(norm)
         share = _square(tensors) / factor**2 if float(kind) == 2.0 else None
-        at, by = places.own_line(frame), places.package(frame)
-        self._emit(limit, norm, share, _elements(tensors), factor, at, by, self._scale(tensors))
+        self._emit(limit, norm, share, _elements(tensors), factor, about, self._scale(tensors))
 
     def abandon(self):
         """The call has failed."""
         self.depth -= 1
+
+    def is_scaled(self):
+        """True if a loss scaler may skip steps."""
+        return any(it.is_enabled() for it in _of_type("GradScaler"))
 
     def _scale(self, tensors):
         """The loss scale that is still in the gradients; None if there is none."""
@@ -73,9 +83,14 @@ class Clipping:
                 return float(scale)
         return None
 
+    def before_step(self, optimizer, tensors):
+        """An optimizer is about to consume the gradients of these tensors."""
+        self.in_vain.before_step(tensors, _some)
+        self._see_wrapper(optimizer, tensors)
+
     # DeepSpeed, which clips within its own step.
 
-    def see_wrapper(self, optimizer, tensors):
+    def _see_wrapper(self, optimizer, tensors):
         """DeepSpeed's optimizer may have clipped what `optimizer` is about to consume."""
         if id(optimizer) not in self.wrappers:
             self.wrappers[id(optimizer)] = _wrapper_of(optimizer)
@@ -92,9 +107,9 @@ class Clipping:
             self.factors[id(it)] = factor
         # What an engine has orthogonalised has another norm than what it clipped.
         share = None if self.training.transformed else _square(held) / factor**2
-        self._emit(limit, norm, share, _elements(held), factor, None, "deepspeed", None)
+        self._emit(limit, norm, share, _elements(held), factor, dict(at=None, by="deepspeed"), None)
 
-    def _emit(self, limit, norm, share, elements, factor, at, by, scale):
+    def _emit(self, limit, norm, share, elements, factor, about, scale):
         training = self.training
         self.training.channel.emit(
             "gradients-clipped",
@@ -106,9 +121,8 @@ class Clipping:
             share=_finite(share),
             elements=elements,
             factor=factor,
-            at=at,
-            by=by,
             scale=scale,
+            **about,
         )
 
     # What is recorded.

@@ -21,6 +21,9 @@ RESERVED = 16
 # from the one that it must have, as a share; and the number of standard errors beyond which it is there.
 LEAST, LEFT, CERTAIN = 32, 0.2, 8
 
+# Elements that show it where there are fewer addresses, if their square is so many times that of what remains.
+FEW, MOST_REST = 8, 16
+
 
 class Coded:
     """The mode in which leaves get codes instead of gradients."""
@@ -34,7 +37,7 @@ class Coded:
         self.training, self.seed = training, training.settings["seed"]
         self.columns = RESERVED
         self.is_left = False  # True once something was left of the first step.
-        self.left = {}  # Weight of the first step's gradients in what is consumed, by parameter.
+        self.left = {}  # Weight and largest element of the first step's gradients in what is consumed, by parameter.
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
         self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
@@ -68,34 +71,42 @@ class Coded:
         if self.training.step == 0:
             held = fragments.gradient(fragment.tensor)
             fragment.first = None if held is None else held.clone()
-            fragment.factor = clipping.factor(fragment.tensor)
+            fragment.factor = fragment.kept = clipping.factor(fragment.tensor)
         elif part is not None and fragment.first is not None and not self.training.transformed:
             part = self._without_first(fragment, part)
+            fragment.kept *= clipping.factor(fragment.tensor)
         return part
 
     def _without_first(self, fragment, part):
         """Elements of a gradient without those of the first step, if they are still there: the addresses of that step
         are looked for, because codes of different lengths may agree."""
         first = fragment.first.to(part.device, torch.float64) / fragment.factor
-        addresses, values = first[fragment.addresses], part.double()[fragment.addresses]
+        is_long = int(fragment.addresses.sum()) >= LEAST
+        at = fragment.addresses if is_long else slice(None)
+        addresses, values = first[at], part.double()[at]
         square = float(addresses @ addresses)
         if not square:
             return part
         weight = float(values @ addresses) / square
         # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's.
-        exact = min((1.0, fragment.factor), key=lambda it: abs(it - weight))
+        exact = min((1.0, fragment.factor, fragment.kept), key=lambda it: abs(it - weight))
         if self.is_left:
             rest = values - exact * addresses
             if float(rest @ rest) >= float(values @ values):
                 return part
         else:
+            rest = values - exact * addresses
+            # The old gradients may be nearly all that there is.
+            is_nearly_all = int((addresses != 0).sum()) >= FEW and MOST_REST * float(rest @ rest) < float(values @ values)
             noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
-            is_certain = len(addresses) >= LEAST and abs(weight) >= CERTAIN * noise
-            if not is_certain or abs(weight - exact) > max(LEFT * exact, CERTAIN * noise):
+            is_certain = is_long and abs(weight) >= CERTAIN * noise
+            is_exact = abs(weight - exact) <= max(LEFT * exact, CERTAIN * noise)
+            if not is_nearly_all and not (is_certain and is_exact):
                 return part
         self.is_left = True
+        largest = exact * float(first.abs().max())
         for piece in fragment.pieces:
-            self.left[piece["param"]] = max(exact, self.left.get(piece["param"], 0.0))
+            self.left[piece["param"]] = max((exact, largest), self.left.get(piece["param"], (0.0, 0.0)))
         return (part.double() - exact * first).to(part.dtype)
 
     def after_backward(self, alone):
@@ -195,7 +206,7 @@ class Coded:
             # What a backward left has the old gradients still.
             for fragment in self.training.held.all:
                 fragment.backward = None
-            left = [dict(param=param, weight=weight) for param, weight in sorted(self.left.items())]
+            left = [dict(param=param, weight=it[0], largest=it[1]) for param, it in sorted(self.left.items())]
             self.training.channel.emit("gradients-left", step=step, params=left)
         self.left = {}
 

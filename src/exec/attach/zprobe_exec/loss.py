@@ -5,6 +5,7 @@ number) lie sums, means, and products with constants. The walk from the root goe
 and ends where something else is computed: the gradient that comes in there is the weight of each element.
 """
 
+import collections
 import math
 
 import torch
@@ -154,6 +155,16 @@ class Loss:
 
         self.handles.append(node.register_prehook(seen))
 
+    def again(self, known, code):
+        """Microbatches all of whose terms go backward again with this one, `code`. `known` are the terms of earlier ones,
+        as (node, microbatch) by the identity of the node; those of this one are added."""
+        seen = collections.Counter()
+        for ending in self.endings.values():
+            if ending.was_reached() and not hasattr(ending.node, "variable"):
+                seen[known.setdefault(id(ending.node), (ending.node, code))[1]] += 1
+        all_of = collections.Counter(first for _, first in known.values())
+        return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
+
     def take(self):
         """Fields of the event: the terms of the loss. None where no root was a loss with a single element."""
         for handle in self.handles:
@@ -169,9 +180,11 @@ class Loss:
         terms = [term for term in (group.fields() for group in groups.values()) if term is not None]
         seed = sum(float(it.detach().sum()) for it in self.seeds if it is not None)
         numbers = [seed] + [term[field] for term in terms for field in ("least", "most", "total")]
-        if not terms or not all(math.isfinite(it) for it in numbers):
+        paths = [it.path for it in self.endings.values()]
+        zeroed = not terms and any(it.factor == 0 and it.is_whole for path in paths for it in path.constants)
+        if not (terms or zeroed) or not all(math.isfinite(it) for it in numbers):
             return None
-        return dict(seed=seed, terms=terms)
+        return dict(seed=seed, zeroed=zeroed, terms=terms)
 
 
 def _of(node):

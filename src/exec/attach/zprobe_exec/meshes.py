@@ -56,6 +56,19 @@ def part_of(param, sharded):
     return Part(spec, param.to_local().shape) if hasattr(param, "device_mesh") and spec is not None else None
 
 
+def shard_number(tensor):
+    """Number of this rank's shard of a DTensor of which a mesh holds each shard several times; None for others."""
+    spec = getattr(tensor, "_spec", None)
+    coordinate = spec.mesh.get_coordinate() if hasattr(tensor, "device_mesh") and spec is not None else None
+    if coordinate is None or not any(it.is_replicate() and spec.mesh.size(at) > 1 for at, it in enumerate(spec.placements)):
+        return None
+    number = 0
+    for at, placement in enumerate(spec.placements):
+        if not placement.is_replicate():
+            number = number * spec.mesh.size(at) + coordinate[at]
+    return number
+
+
 def shard_start(sharded):
     """The first element of FSDP2's shard in this rank's part of a parameter; None where rows are not cut."""
     if not hasattr(sharded.mesh_info, "shard_mesh_size"):

@@ -1,6 +1,10 @@
 """Modules whose forward has run, and blocks of them that no backward reaches."""
 
+import functools
+
 import torch
+
+from zprobe_exec import places
 
 
 class Modules:
@@ -8,18 +12,37 @@ class Modules:
 
     def __init__(self):
         self.handle, self.ran = None, {}
+        self.read, self.plain = {}, {}  # Reads of parameters without a gradient, by identity; what was in the class.
         self.samples = None  # Length of the first input since the last backward.
 
     def install(self):
         """Watches the forward of every module."""
         self.handle = torch.nn.modules.module.register_module_forward_pre_hook(self._see)
+        kind = torch.nn.Parameter
+        self.plain = {name: kind.__dict__.get(name) for name in ("data", "detach")}
+        data, detach = kind.data, kind.detach
+        kind.data = property(lambda it: self._note(it, data.__get__(it)), data.__set__)
+        kind.detach = functools.wraps(detach)(lambda it: self._note(it, detach(it)))
 
     def release(self):
         """Watches no longer."""
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
-        self.ran = {}
+            for name, plain in self.plain.items():
+                if plain is None:
+                    delattr(torch.nn.Parameter, name)
+                else:
+                    setattr(torch.nn.Parameter, name, plain)
+        self.ran, self.read = {}, {}
+
+    def _note(self, param, content):
+        """Notes that the script's forward reads a parameter without a gradient. Returns `content`."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            frame = places.caller(2)
+            if places.is_in_forward(frame):
+                self.read[id(param)] = (param, places.own_line(frame))
+        return content
 
     def _see(self, module, inputs):
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -39,7 +62,8 @@ class Modules:
         return samples or None
 
     def unreached(self, roots, names, reached, held):
-        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters).
+        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters, place): the
+        place at which forward reads a parameter without a gradient, if it does.
 
         `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
         of a parameter that an optimizer has.
@@ -56,10 +80,14 @@ class Modules:
                 lost = sorted({names[id(it)] for it in own} - reached)
                 is_whole = lost and len(lost) == len({names[id(it)] for it in own})
                 if id(module) in self.ran and lost and (is_whole or _uses_all(module)):
-                    blocks.append((path, type(module).__name__, lost))
+                    blocks.append((path, type(module).__name__, lost, None))
                     continue
+                for it in module.parameters(recurse=False):
+                    _, place = self.read.get(id(it), (None, None))
+                    if place is not None and names.get(id(it)) in lost:
+                        blocks.append((path, type(module).__name__, [names[id(it)]], place))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
-        self.ran = {}
+        self.ran, self.read = {}, {}
         return blocks
 
 

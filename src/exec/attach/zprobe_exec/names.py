@@ -26,8 +26,15 @@ class Named:
         self.tensor = None  # The parameter itself, where this rank has it.
 
     def digest(self):
-        """A number that replicas have in common; None for a shard."""
-        return None if self.tensor is None else _digest(self.tensor, self.numel)
+        """A number that replicas have in common, and the number of the shard that it is of, 0 for a whole parameter;
+        None and 0 for a shard of which there is one alone."""
+        if self.tensor is None:
+            return None, 0
+        shard = meshes.shard_number(self.tensor)
+        if shard is not None:
+            local = self.tensor.detach().to_local()
+            return _digest(local, local.numel()), shard
+        return _digest(self.tensor, self.numel), 0
 
 
 def roots():
@@ -69,6 +76,7 @@ def find():
             names[id(tensor)] = name
         if params[name].part is None:
             params[name] = Named(name, cut._orig_size, both[-1].requires_grad)
+            params[name].tensor = cut.sharded_param
     return params, names
 
 
@@ -116,7 +124,7 @@ def _common_prefix(tree):
 
 
 def _digest(param, numel):
-    """A number that replicas of a parameter have in common; None for a shard."""
+    """A number that replicas of a tensor have in common; None for one with another number of elements."""
     is_plain = type(param.data) is torch.Tensor and not param.is_meta and param.layout == torch.strided
     if not is_plain or param.is_complex() or param.numel() != numel or not numel:
         return None

@@ -3,6 +3,7 @@
 import ast
 import linecache
 import os
+import re
 import sys
 import sysconfig
 
@@ -20,6 +21,14 @@ _FOREIGN = tuple(
 )
 _PACKAGES = "-packages" + os.sep
 
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?(?![\w.])")
+
+# What numbers of microbatches and of ranks are called.
+_COUNT = re.compile(
+    r"accum|world|micro|\bgas?\b|num_(processes|replicas|ranks|devices|gpus|nodes)|n_(ranks|gpus)|dp_size|get_data_parallel",
+    re.IGNORECASE,
+)
+
 
 def own_line(frame):
     """The innermost line of the user's own code at or above a frame, as `file:line`; None if there is none."""
@@ -29,6 +38,14 @@ def own_line(frame):
             return "%s:%d" % (_short(path), frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def is_in_forward(frame):
+    """True if a frame is one of the user's own code, in the forward of a module or called from it."""
+    is_own = frame is not None and _is_own(frame.f_code.co_filename)
+    while is_own and frame is not None and frame.f_code.co_name != "forward":
+        frame = frame.f_back
+    return is_own and frame is not None
 
 
 def package(frame):
@@ -44,8 +61,8 @@ def package(frame):
     return None
 
 
-def is_written(path, line, value):
-    """True if a line of a file has a number written out in digits; False where the line cannot be read."""
+def written(path, line):
+    """The numbers that a line of a file has written out in digits; empty where the line cannot be read."""
     text = linecache.getline(path, line).strip().rstrip(":")
     for prefix in ("", "if True: "):
         try:
@@ -53,8 +70,13 @@ def is_written(path, line, value):
         except SyntaxError:
             continue
         numbers = (it.value for it in ast.walk(tree) if isinstance(it, ast.Constant))
-        return any(type(it) in (int, float) and it == value for it in numbers)
-    return any(part == "%g" % value for part in text.replace("(", " ").replace(")", " ").split())
+        return [it for it in numbers if type(it) in (int, float)]
+    return [float(it) for it in _NUMBER.findall(text)]
+
+
+def names_count(path, line):
+    """True if a line of a file names a number of microbatches or of ranks."""
+    return _COUNT.search(linecache.getline(path, line)) is not None
 
 
 def caller(depth):

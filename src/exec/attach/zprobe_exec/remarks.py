@@ -27,7 +27,7 @@ class Remarks:
         self.reduced_early = self.clipped_by_value = None
         self.accumulation, self.engines = {}, set()
         self.strays, self.untied = 0, []
-        self.averages = "torch.distributed.algorithms.model_averaging.averagers" in sys.modules
+        self.averages = False
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -68,10 +68,13 @@ class Remarks:
             self.averages = self.averages or is_like and tensor.data_ptr() not in gradients
 
     def see_outer_optimizer(self, params, stepped):
-        """Remembers if an optimizer that never stepped has copies of the parameters: an outer one of local SGD."""
+        """Remembers if an optimizer that never stepped has copies of the parameters, or if there is one of torch's
+        averagers: local SGD."""
         own, shapes = {id(it) for it in params}, sorted(tuple(it.shape) for it in params)
         known = {id(it) for it in stepped}
+        averagers = sys.modules.get("torch.distributed.algorithms.model_averaging.averagers")
         for it in gc.get_objects():
+            self.averages |= averagers is not None and issubclass(type(it), averagers.ModelAverager)
             if issubclass(type(it), torch.optim.Optimizer) and id(it) not in known:
                 held = [tensor for group in getattr(it, "param_groups", []) for tensor in group["params"]]
                 if not own & {id(tensor) for tensor in held} and sorted(tuple(it.shape) for it in held) == shapes:

@@ -45,13 +45,16 @@ class Constant:
     def fields(self):
         """The fields of the event."""
         is_number = self.kind != "tensor" and self.path is not None
-        written = is_number and places.is_written(self.path, self.line, self.factor)
+        numbers = places.written(self.path, self.line) if is_number else []
+        counted = is_number and places.names_count(self.path, self.line)
         return dict(
             factor=self.factor,
             kind=self.kind,
             divides=self.divides,
             whole=self.is_whole,
-            written=written,
+            written=self.factor in numbers,
+            counted=counted,
+            times=_multiple(self.factor, numbers) if counted and self.kind == "float" else None,
             at=self.at,
             by=self.by,
         )
@@ -140,6 +143,15 @@ class Group:
             constants=[it.fields() for it in first.path.constants[:known]],
             runs=_runs(weights) if len(weights) <= MOST_ELEMENTS else [],
         )
+
+
+def _multiple(factor, numbers):
+    """The whole number that Python has multiplied one of some numbers with, for a factor; None if there is none."""
+    for number in numbers:
+        times = factor / number if number else 0
+        if times > 1.5 and abs(times - round(times)) < 1e-9 * times:
+            return round(times)
+    return None
 
 
 def _runs(weights):

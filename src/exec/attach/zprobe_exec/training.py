@@ -77,7 +77,7 @@ class Training:
         self.channel = Channel(settings["run"], self.rank, fd)
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
         self.step = self.microbatch = self.code = self.backwards = 0
-        self.roots = {}
+        self.roots, self.terms = {}, {}
         self.stepped = self.over = self.in_backward = False
         self.turns = turns.Turns()
         self.remarks = Remarks()
@@ -148,6 +148,7 @@ class Training:
     def before_backward(self, tensors):
         """A backward begins."""
         refusals.refuse_hidden_backward()
+        self.softly("clipping", self.clipping.in_vain.before_backward)
         if self.stepped:
             self._end_turn()
             if self.over:
@@ -200,7 +201,7 @@ class Training:
         if self.microbatch == self.mode.columns:
             # A whole window was given up: the step begins again.
             self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
-            self.microbatch, self.roots = 0, {}
+            self.microbatch, self.roots, self.terms = 0, {}, {}
             self.mode.forget()
             self.asides.begin()
             return
@@ -217,10 +218,11 @@ class Training:
             return
         self.in_backward = False
         weighed = self.softly("the loss", self.loss.take)
+        again = self.softly("the loss", self.loss.again, self.terms, self.code) or []
         alone = self._is_alone()
         if weighed is not None and self.has_code():
             at = dict(step=self.step, microbatch=self.code, turn=self.turns.at, at=self.line, samples=self.samples)
-            self.channel.emit("loss-weighed", **at, **weighed)
+            self.channel.emit("loss-weighed", again=again, **at, **weighed)
         if self.has_code():
             nodes, graphs = self.walked
             reached = set(graphs)
@@ -311,7 +313,7 @@ class Training:
         over = Stepping()
         self.stepping.append(over)
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        self.softly("clipping", self.clipping.see_wrapper, optimizer, tensors)
+        self.softly("clipping", self.clipping.before_step, optimizer, tensors)
         if self.step == 0:
             self.gathered = meshes.gathered_params()
         reader, found, factors = self.step == 0 and self.mode.reader(), {}, []
@@ -398,15 +400,18 @@ class Training:
             # Behind the last step that is watched parameters may not be gathered yet.
             self.softly("parameters", self.update.digest, self.step)
         self.softly("modules", self._see_blocks)
+        self.softly("clipping", self.clipping.in_vain.before_backward)
         self.channel.emit("step-ended", step=self.step, microbatches=self.microbatch)
         self.step += 1
-        self.microbatch, self.stepped, self.roots = 0, False, {}
+        self.microbatch, self.stepped, self.roots, self.terms = 0, False, {}, {}
         self.turns.at = 0
         self.asides.begin()
 
     def see_reduction(self, tensor):
         """The script is about to reduce a tensor over the ranks by itself."""
         self.remarks.see_reduction(tensor, self._own_params())
+        if isinstance(tensor, torch.Tensor) and tensor.dim():
+            self.clipping.in_vain.see_reduction()
 
     def _own_params(self):
         return [it.tensor for it in self.params.values() if it.tensor is not None and it.trainable]
@@ -425,14 +430,14 @@ class Training:
         blocks = self.modules.unreached(names.roots(), self.names, self.reached, held)
         self.reached = set()
         told = [
-            dict(module=path, kind=kind, params=[self.indices[name] for name in lost if name in self.indices])
-            for path, kind, lost in blocks
+            dict(module=path, kind=kind, params=[self.indices[it] for it in lost if it in self.indices], read=place)
+            for path, kind, lost, place in blocks
         ]
         if told:
             self.channel.emit("blocks-unreached", step=self.step, blocks=told)
 
     def digests(self):
-        """A number for each parameter that replicas of it have in common, by name; None for shards."""
+        """A number for each parameter that replicas of it have in common, with the number of its shard, by name."""
         return {name: param.digest() for name, param in self.params.items()}
 
     def _record(self):
@@ -489,7 +494,7 @@ class Training:
         self.channel.emit("optimizer-chosen", **{"class": self.optimizer, "inner": self.optimizer})
         self.held.name_by_index(self.indices)
         self.channel.emit("layout", layout="partition", segments=self.held.segments())
-        self.channel.emit("parameters-digested", step=None, digests=[self.initial.get(it) for it in self.indices])
+        self.update.emit_digests(None, self.initial)
         self.after_agreement = (params, microbatches)
 
     def _announce(self, pieces):

@@ -7,6 +7,7 @@ import sys
 import torch
 
 from zprobe_exec import fragments
+from zprobe_exec.rounding import Rounding
 
 # Settings of an optimizer's groups that are told.
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "momentum")
@@ -25,7 +26,7 @@ class Update:
     """What this rank sees of its updates."""
 
     def __init__(self, training):
-        self.training = training
+        self.training, self.rounding = training, Rounding(training)
         self.numbers, self.kept = {}, []  # Numbers of the optimizers by identity; the optimizers, kept alive.
         self.backwards = {}  # Number of backwards before the last step with a tensor, by its identity.
         self.marks = {}  # Sequence number of autograd at the last step with a tensor, by its identity.
@@ -53,6 +54,7 @@ class Update:
             fresh=fresh,
             factor=factor,
         )
+        self.rounding.before_step(optimizer)
 
     def _is_again(self, tensors):
         """True if no backward came since the last step with these tensors, and they have gradients still."""
@@ -64,6 +66,7 @@ class Update:
 
     def after_step(self, optimizer):
         """An optimizer has stepped."""
+        self.rounding.after_step(optimizer, self.numbers[id(optimizer)])
         with torch.enable_grad():
             mark = torch.zeros((), requires_grad=True).clone().grad_fn._sequence_nr()
         for group in optimizer.param_groups:
@@ -82,9 +85,13 @@ class Update:
 
     def digest(self, step):
         """Emits a number for each parameter that replicas have in common."""
-        found = self.training.digests()
-        digests = [found.get(name) for name in self.training.indices]
-        self.training.channel.emit("parameters-digested", step=step, digests=digests)
+        self.emit_digests(step, self.training.digests())
+
+    def emit_digests(self, step, found):
+        """Emits numbers of parameters, and of their shards, by name."""
+        told = [found.get(name, (None, 0)) for name in self.training.indices]
+        digests, shards = [digest for digest, _ in told], [shard for _, shard in told]
+        self.training.channel.emit("parameters-digested", step=step, digests=digests, shards=shards)
 
     def stale(self):
         """Parameters whose copy in the optimizer is not what forward has used, as (index, elements, first)."""
@@ -143,13 +150,26 @@ def _asked(optimizer):
                     return _settings(it.optimizer_params() or {})
     trainers = sys.modules.get("transformers.trainer")
     for it in gc.get_objects() if trainers is not None else []:
-        if isinstance(it, trainers.Trainer) and "adamw" in str(it.args.optim):
+        if isinstance(it, trainers.Trainer) and "adamw" in str(it.args.optim).lower():
             made = getattr(it.optimizer, "optimizer", it.optimizer)
-            if made is optimizer and type(it).create_optimizer is trainers.Trainer.create_optimizer:
-                args = it.args
-                asked = dict(betas=[args.adam_beta1, args.adam_beta2], eps=args.adam_epsilon)
-                return _settings(dict(asked, initial_lr=args.learning_rate))
+            if made is optimizer:
+                return _settings(_beside_defaults(it.args))
     return {}
+
+
+def _beside_defaults(args):
+    """Settings in the arguments of Hugging Face's Trainer that are not their defaults: a script may make its optimizer
+    itself and leave the others alone."""
+    fields = type(args).__dataclass_fields__
+    changed = {name for name in fields if getattr(args, name) != fields[name].default}
+    asked = {}
+    if changed & {"adam_beta1", "adam_beta2"}:
+        asked["betas"] = [args.adam_beta1, args.adam_beta2]
+    if "adam_epsilon" in changed:
+        asked["eps"] = args.adam_epsilon
+    if "learning_rate" in changed:
+        asked["initial_lr"] = args.learning_rate
+    return asked
 
 
 def _state(optimizer):

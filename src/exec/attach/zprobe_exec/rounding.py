@@ -1,0 +1,92 @@
+"""Updates that rounding swallows: elements of half-precision parameters that a step leaves as they were."""
+
+import torch
+
+from zprobe_exec import fragments
+
+# Elements of each tensor that are compared.
+SEEN = 64
+
+# Dtypes in which an update may be smaller than half of the distance to the next number.
+HALF = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+# Parts of the names of settings and states that make good for rounding.
+REMEDIES = ("master", "kahan", "compensation", "residual", "stochastic")
+
+# Units in the last place by which a parameter may differ from its master: it may be rounded by chance.
+ROUNDING = 2
+
+
+class Rounding:
+    """The half-precision parameters of this rank's optimizers, before and after their steps."""
+
+    def __init__(self, training):
+        self.training = training
+        self.before = {}  # By identity of the optimizer: tuples of a tensor, the indices, and their values.
+
+    def before_step(self, optimizer):
+        """An optimizer is about to step: remembers elements that have a gradient."""
+        if self.training.settings["dry"]:
+            return
+        groups = [group["params"] for group in optimizer.param_groups if _is_judged(group)]
+        held = [_with_gradient(tensor) for tensors in groups for tensor in tensors]
+        self.before[id(optimizer)] = [it for it in held if it is not None]
+
+    def after_step(self, optimizer, number):
+        """An optimizer has stepped: emits how many of the elements it left as they were."""
+        compared, seen, stayed, elements = set(), 0, 0.0, 0
+        for tensor, at, old in self.before.pop(id(optimizer), []):
+            state = optimizer.state.get(tensor)
+            if not isinstance(state, dict) or self._is_exact(tensor, state):
+                continue
+            share = float((fragments.flat(tensor)[at] == old).double().mean())
+            compared.add(HALF[tensor.dtype])
+            seen += len(at)
+            stayed += share * tensor.numel()
+            elements += tensor.numel()
+        if elements > 0:
+            share, dtypes = stayed / elements, sorted(compared)
+            step = self.training.step
+            self.training.channel.emit(
+                "updates-rounded", step=step, optimizer=number, dtypes=dtypes, seen=seen, share=share
+            )
+
+    def _is_exact(self, tensor, state):
+        """True if the state of a tensor makes good for rounding, or if the tensor's update tells nothing: codes
+        have another size than gradients, which only an optimizer that divides by their size leaves out."""
+        if any(_is_remedy(str(name)) for name in state):
+            return True
+        if not self.training.settings["observe"] and "exp_avg_sq" not in state:
+            return True
+        return any(_is_master(it, tensor) for it in state.values())
+
+
+def _is_judged(group):
+    """True unless the learning rate of a group is 0 or still rises, or the group has a remedy for rounding."""
+    rate = float(group.get("lr", 0))
+    is_whole = 0 < rate and rate >= float(group.get("initial_lr", rate)) / 2
+    return is_whole and not any(value is not None and value is not False and _is_remedy(name) for name, value in group.items())
+
+
+def _with_gradient(tensor):
+    """Elements of a tensor that have a gradient, as (tensor, indices, values); None if there are none, or if it is
+    not in half precision."""
+    gradient = fragments.gradient(tensor)
+    if tensor.dtype not in HALF or gradient is None or fragments.is_freed(fragments.flat(tensor)):
+        return None
+    at = gradient.nonzero()[:, 0]
+    at = at[:: max(1, len(at) // SEEN)]
+    return (tensor, at, fragments.flat(tensor)[at].clone()) if len(at) > 0 else None
+
+
+def _is_remedy(name):
+    return any(part in name.lower() for part in REMEDIES)
+
+
+def _is_master(held, tensor):
+    """True if a tensor of a state is the parameter in full precision."""
+    if not isinstance(held, torch.Tensor) or held.dtype != torch.float32 or held.numel() != tensor.numel():
+        return False
+    used = fragments.flat(tensor)
+    master, eps = fragments.flat(held), torch.finfo(used.dtype).eps
+    return bool(((master - used.float()).abs() <= ROUNDING * eps * master.abs()).all()) and bool(master.any())
