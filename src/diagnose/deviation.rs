@@ -375,6 +375,9 @@ fn certain_patterns(
     {
         patterns = both.into();
     }
+    if patterns == [Pattern::Unexplained] && has_old_ones(observed, entry) {
+        return vec![Pattern::Leftover];
+    }
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
@@ -383,6 +386,16 @@ fn certain_patterns(
         patterns.push(Pattern::Leftover);
     }
     patterns
+}
+
+/// True if gradients of a script's first step are known to be in these parameters still: together with those of later
+/// steps they may be too many for so few elements.
+fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
+    let left = observed.script.left.get(&(entry.step, entry.rank));
+    let is_left = |param: usize| left.is_some_and(|left| left.iter().any(|it| it.param == param));
+    let params = entry.params.iter().flatten().map(|name| observed.param_number(name));
+    let params: Vec<Option<usize>> = params.collect();
+    !params.is_empty() && params.into_iter().all(|param| param.is_some_and(is_left))
 }
 
 /// Largest difference between this step's weights and the expected ones. A wrong scale (1/3, say)

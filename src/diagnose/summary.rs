@@ -416,7 +416,13 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     if spec.steps == 1 {
         missing.push("gradients left over from an earlier step: there is only one step".to_owned());
     }
-    if spec.gradient_accumulation_steps == 1 {
+    let a_step = spec.gradient_accumulation_steps;
+    let longest = observed.script.ended.values().copied().max().unwrap_or(a_step);
+    if longest > a_step {
+        missing.push(format!(
+            "microbatches beyond the first {a_step} of a step: the first step has no more, a later one {longest}"
+        ));
+    } else if a_step == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
     let never = |it: &Process<'_>| matches!(it.last, None | Some(Event::Importing { .. }));

@@ -44,6 +44,9 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         counted("rank", &ranks),
         match step.checked_sub(1) {
             Some(before) => format!("step {before} left"),
+            None if case.observed.spec.script().is_some() => {
+                "the optimizers hold, whose copies are older".to_owned()
+            }
             None => "the run began with".to_owned(),
         },
     ));

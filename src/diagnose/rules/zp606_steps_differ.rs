@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     name: "steps-differ",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP401"]),
     doc: include_str!("../../../docs/rules/ZP606.md"),
     check,
 };

@@ -42,9 +42,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let who = match ranks[..] {
         // The place says which.
         [_] => String::new(),
+        [] => "the run ".to_owned(),
         _ => format!("{} ", counted("rank", &ranks)),
     };
-    let does = if mutual {
+    let does = if ranks.is_empty() {
+        "hung".to_owned()
+    } else if mutual {
         "wait for each other".to_owned()
     } else if let Some(meeting) = together(case, &hung) {
         format!("hung in {meeting}, which all ranks have reached and none has left")

@@ -184,9 +184,13 @@ class Training:
         named = {self.names.get(it) for it in stale} & set(self.indices)
         differing = [(self.indices[name], self.sizes[name], 0) for name in sorted(named)]
         differing += self.update.stale() if self.microbatch == 0 else []
+        self._emit_stale(self.step, self.code, differing)
+
+    def _emit_stale(self, step, microbatch, differing):
+        """Emits parameters that forward has used in another form than the optimizers have them."""
         told = [dict(param=param, elements=elements, first=first) for param, elements, first in differing]
         if told:
-            self.channel.emit("forward-used", step=self.step, microbatch=self.code, differing=told)
+            self.channel.emit("forward-used", step=step, microbatch=microbatch, differing=told)
 
     def before_nested(self, tensors, visit=None):
         """A backward within a backward begins: a reentrant checkpoint's, which belongs to it. Returns true if
@@ -329,6 +333,7 @@ class Training:
                 over.again.append(fragment)
             if fragment is not None:
                 over.parts.append((fragment, self.mode.consumed(fragment, self.clipping)))
+        self.softly("forward", self.update.see_first, over.found)
         factor = statistics.median(factors) / self.settings["unit"] if factors else None
         self.softly("the update", self.update.before_step, optimizer, tensors, factor)
         held = set().union(*(fragment.params() for fragment, _ in over.parts))
@@ -495,6 +500,7 @@ class Training:
         self.held.name_by_index(self.indices)
         self.channel.emit("layout", layout="partition", segments=self.held.segments())
         self.update.emit_digests(None, self.initial)
+        self._emit_stale(0, 0, self.update.first_stale())
         self.after_agreement = (params, microbatches)
 
     def _announce(self, pieces):

@@ -30,7 +30,7 @@ class Update:
         self.numbers, self.kept = {}, []  # Numbers of the optimizers by identity; the optimizers, kept alive.
         self.backwards = {}  # Number of backwards before the last step with a tensor, by its identity.
         self.marks = {}  # Sequence number of autograd at the last step with a tensor, by its identity.
-        self.initial = None
+        self.first = []  # Segments of which an optimizer began with another copy than the first forward.
 
     def before_step(self, optimizer, tensors, factor):
         """An optimizer is about to step with the gradients of some tensors, all of which were multiplied with
@@ -93,18 +93,31 @@ class Update:
         digests, shards = [digest for digest, _ in told], [shard for _, shard in told]
         self.training.channel.emit("parameters-digested", step=step, digests=digests, shards=shards)
 
+    def see_first(self, found):
+        """An optimizer is about to step for the first time, with these fragments."""
+        self.first += self._differing(found, lambda name: name)
+
+    def first_stale(self):
+        """Parameters of which optimizers began with another copy than the first forward, as `stale` has them."""
+        indices = self.training.indices
+        return [(indices[name], elements, first) for name, elements, first in self.first if name in indices]
+
     def stale(self):
         """Parameters whose copy in the optimizer is not what forward has used, as (index, elements, first)."""
+        order = list(self.training.indices)
+        return self._differing(self.training.held.all, lambda index: None if index is None else order[index])
+
+    def _differing(self, held_by, name_of):
+        """Segments of fragments that are not what forward has used, as (parameter, elements, first)."""
         differing = []
         leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
-        order = list(self.training.indices)
-        for fragment in self.training.held.all:
+        for fragment in held_by:
             held, start = fragments.flat(fragment.tensor), 0
             for segment in fragment.segments:
-                name = order[segment["param"]] if segment["param"] is not None else None
-                leaf = leaves.get(name)
+                leaf = leaves.get(name_of(segment["param"]))
                 if leaf is not None and leaf is not fragment.tensor:
-                    first = _first_difference(leaf, held, start, segment, self.training.sizes.get(name))
+                    size = self.training.sizes.get(name_of(segment["param"]))
+                    first = _first_difference(leaf, held, start, segment, size)
                     if first is not None:
                         differing.append((segment["param"], segment["len"], first))
                 start += segment["len"]
