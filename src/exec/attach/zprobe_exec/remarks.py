@@ -41,7 +41,10 @@ class Remarks:
         accelerate = sys.modules.get("accelerate.state")
         if accelerate is not None and accelerate.GradientState._shared_state:
             self.engines.add("accelerate")
-            self.accumulation["accelerate"] = accelerate.GradientState().num_steps
+            state = accelerate.GradientState()
+            self.accumulation["accelerate"] = state.num_steps
+            if getattr(state, "plugin_kwargs", {}).get("sync_each_batch"):
+                self.engines.add("accelerate with sync_each_batch")
         for it in gc.get_objects():
             kind, module = type(it).__name__, str(type(it).__module__)
             if kind in ENGINES and module.startswith(ENGINES[kind][0]):
@@ -52,6 +55,8 @@ class Remarks:
                 self.engines.add("Lightning")
                 if getattr(getattr(it, "lightning_module", None), "automatic_optimization", False):
                     self.accumulation["Lightning"] = it.accumulate_grad_batches
+                elif getattr(getattr(it, "strategy", None), "_ddp_kwargs", {}).get("static_graph"):
+                    self.engines.add("Lightning with a static graph")
             elif "transformers.trainer" in sys.modules and isinstance(it, sys.modules["transformers.trainer"].Trainer):
                 self.engines.add("transformers.Trainer")
                 # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.

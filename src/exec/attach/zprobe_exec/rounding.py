@@ -36,7 +36,7 @@ class Rounding:
         """An optimizer has stepped: emits how many of the elements it left as they were."""
         compared, seen, stayed, elements = set(), 0, 0.0, 0
         for tensor, at, old in self.before.pop(id(optimizer), []):
-            state = optimizer.state.get(tensor)
+            state = optimizer.state.get(tensor, {})
             if not isinstance(state, dict) or self._is_exact(tensor, state):
                 continue
             share = float((fragments.flat(tensor)[at] == old).double().mean())

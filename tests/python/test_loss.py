@@ -1,0 +1,104 @@
+"""What each element of a loss weighs in what goes backward, by what the script wrote."""
+
+import pathlib
+import sys
+import unittest
+
+import torch
+import torch.nn.functional as F
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec.arithmetic import Arithmetic  # noqa: E402
+from zprobe_exec.loss import Loss  # noqa: E402
+
+
+def weighed(make, seed=None):
+    """The event of a loss that `make` computes from logits of three rows, of which the last has no target."""
+    logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    arithmetic = Arithmetic()
+    arithmetic.install()
+    try:
+        root = make(logits * 1.0, torch.tensor([1, 2, -100]))
+        loss = Loss()
+        loss.watch([root])
+        root.backward(seed)
+    finally:
+        arithmetic.release()
+    return loss.take()
+
+
+class Weights(unittest.TestCase):
+    def test_a_mean_over_targets_weighs_them_alike_and_padding_not_at_all(self):
+        (term,) = weighed(lambda logits, labels: F.cross_entropy(logits, labels))["terms"]
+        self.assertEqual((term["of"], term["kind"], term["elements"]), ("tokens", "mean", 2))
+        self.assertAlmostEqual(term["total"], 1.0, places=6)
+        self.assertEqual(term["least"], term["most"])
+
+    def test_constants_are_those_of_the_script_with_their_lines(self):
+        def make(logits, labels):
+            total = F.cross_entropy(logits, labels, reduction="sum")
+            return 2 * total / torch.tensor(7.0)
+
+        (term,) = weighed(make)["terms"]
+        constants = {(it["factor"], it["divides"], it["kind"]) for it in term["constants"]}
+        self.assertEqual(constants, {(2.0, False, "int"), (7.0, True, "tensor")})
+        self.assertAlmostEqual(term["total"], 2 * 2 / 7, places=6)
+        self.assertTrue(all("test_loss.py" in it["at"] for it in term["constants"]))
+        (two,) = [it for it in term["constants"] if it["kind"] == "int"]
+        self.assertTrue(two["written"])
+
+    def test_a_number_that_python_multiplied_with_a_count_is_told_apart(self):
+        accumulate = 3
+
+        def make(logits, labels):
+            return F.cross_entropy(logits, labels) + accumulate * 0.1 * logits.square().mean()
+
+        _, penalty = weighed(make)["terms"]
+        (constant,) = penalty["constants"]
+        self.assertEqual((constant["counted"], constant["times"]), (True, 3))
+
+    def test_terms_stand_beside_each_other(self):
+        def make(logits, labels):
+            return F.cross_entropy(logits, labels) + 0.5 * F.mse_loss(logits, torch.zeros(3, 5))
+
+        entropy, error = weighed(make)["terms"]
+        self.assertEqual((entropy["of"], error["of"], error["name"]), ("tokens", "elements", "mse"))
+        self.assertAlmostEqual(error["total"], 0.5, places=6)
+
+    def test_a_loss_that_is_multiplied_by_zero_says_so(self):
+        found = weighed(lambda logits, labels: F.cross_entropy(logits, labels) * 0)
+        self.assertEqual((found["zeroed"], found["terms"]), (True, []))
+
+    def test_the_gradient_of_the_root_is_told(self):
+        found = weighed(lambda logits, labels: F.cross_entropy(logits, labels), torch.tensor(4.0))
+        self.assertEqual(found["seed"], 4.0)
+        self.assertAlmostEqual(found["terms"][0]["total"], 4.0, places=6)
+
+
+class Again(unittest.TestCase):
+    def test_a_running_total_takes_earlier_losses_backward_again(self):
+        known, running, again = {}, 0.0, []
+        for code in range(3):
+            logits = torch.randn(2, 5, requires_grad=True)
+            running = running + F.cross_entropy(logits, torch.tensor([1, 2]))
+            loss = Loss()
+            loss.watch([running])
+            running.backward(retain_graph=True)
+            loss.take()
+            again.append(loss.again(known, code))
+        self.assertEqual(again, [[], [0], [0, 1]])
+
+    def test_losses_of_their_own_do_not(self):
+        known = {}
+        for code in range(2):
+            root = F.cross_entropy(torch.randn(2, 5, requires_grad=True), torch.tensor([1, 2]))
+            loss = Loss()
+            loss.watch([root])
+            root.backward()
+            loss.take()
+            self.assertEqual(loss.again(known, code), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
