@@ -97,7 +97,8 @@ class Coded:
         else:
             rest = values - exact * addresses
             # The old gradients may be nearly all that there is.
-            is_nearly_all = int((addresses != 0).sum()) >= FEW and MOST_REST * float(rest @ rest) < float(values @ values)
+            is_small = MOST_REST * float(rest @ rest) < float(values @ values)
+            is_nearly_all = is_small and int((addresses != 0).sum()) >= FEW
             noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
             is_certain = is_long and abs(weight) >= CERTAIN * noise
             is_exact = abs(weight - exact) <= max(LEFT * exact, CERTAIN * noise)

@@ -28,10 +28,11 @@ class Call:
         """What gradients were multiplied with since the call, and how much else was done to them, as a share of them;
         None if there are none. `some` picks elements of a tensor's gradient."""
         pairs = [(some(tensor), old) for tensor, old in self.clipped]
-        pairs = [torch.stack([(new * old).sum(), (old * old).sum(), (new * new).sum()]) for new, old in pairs if new is not None]
+        pairs = [(new, old) for new, old in pairs if new is not None]
         if not pairs:
             return None
-        product, before, now = torch.stack([it.to("cpu") for it in pairs]).sum(0).tolist()
+        squares = [torch.stack([(new * old).sum(), (old * old).sum(), (new * new).sum()]) for new, old in pairs]
+        product, before, now = torch.stack([it.to("cpu") for it in squares]).sum(0).tolist()
         if not before or not now:
             return None
         return product / before, max(0.0, 1 - product**2 / (before * now)) ** 0.5

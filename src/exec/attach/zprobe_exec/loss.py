@@ -156,8 +156,11 @@ class Loss:
         self.handles.append(node.register_prehook(seen))
 
     def again(self, known, code):
-        """Microbatches all of whose terms go backward again with this one, `code`. `known` are the terms of earlier ones,
-        as (node, microbatch) by the identity of the node; those of this one are added."""
+        """Microbatches all of whose terms go backward again with this one, `code`.
+
+        `known` has the terms of earlier ones as (node, microbatch), by the identity of the node; those of this one are
+        added.
+        """
         seen = collections.Counter()
         for ending in self.endings.values():
             if ending.was_reached() and not hasattr(ending.node, "variable"):

@@ -60,10 +60,13 @@ def shard_number(tensor):
     """Number of this rank's shard of a DTensor of which a mesh holds each shard several times; None for others."""
     spec = getattr(tensor, "_spec", None)
     coordinate = spec.mesh.get_coordinate() if hasattr(tensor, "device_mesh") and spec is not None else None
-    if coordinate is None or not any(it.is_replicate() and spec.mesh.size(at) > 1 for at, it in enumerate(spec.placements)):
+    if coordinate is None:
+        return None
+    placements = list(enumerate(spec.placements))
+    if not any(placement.is_replicate() and spec.mesh.size(at) > 1 for at, placement in placements):
         return None
     number = 0
-    for at, placement in enumerate(spec.placements):
+    for at, placement in placements:
         if not placement.is_replicate():
             number = number * spec.mesh.size(at) + coordinate[at]
     return number

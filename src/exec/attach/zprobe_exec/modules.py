@@ -62,8 +62,8 @@ class Modules:
         return samples or None
 
     def unreached(self, roots, names, reached, held):
-        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters, place): the
-        place at which forward reads a parameter without a gradient, if it does.
+        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters, place).
+        The place is that at which forward reads a parameter without a gradient, if it does.
 
         `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
         of a parameter that an optimizer has.

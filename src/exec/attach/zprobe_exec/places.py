@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?(?![\w.])")
 
 # What numbers of microbatches and of ranks are called.
 _COUNT = re.compile(
-    r"accum|world|micro|\bgas?\b|num_(processes|replicas|ranks|devices|gpus|nodes)|n_(ranks|gpus)|dp_size|get_data_parallel",
+    r"accum|world|micro|\bgas?\b|num_(processes|replicas|ranks|devices|gpus|nodes)|n_(ranks|gpus)|dp_size",
     re.IGNORECASE,
 )
 

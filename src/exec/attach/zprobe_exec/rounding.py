@@ -65,7 +65,8 @@ def _is_judged(group):
     """True unless the learning rate of a group is 0 or still rises, or the group has a remedy for rounding."""
     rate = float(group.get("lr", 0))
     is_whole = 0 < rate and rate >= float(group.get("initial_lr", rate)) / 2
-    return is_whole and not any(value is not None and value is not False and _is_remedy(name) for name, value in group.items())
+    set_to = [value for name, value in group.items() if _is_remedy(name)]
+    return is_whole and all(value is None or value is False for value in set_to)
 
 
 def _with_gradient(tensor):
