@@ -75,7 +75,11 @@ fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 
 /// Step counters that ranks do not have alike before a step.
 fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) -> Option<Finding> {
-    let counted = || of_ranks.iter().filter_map(|(rank, it)| Some((*rank, it.counter?.1)));
+    // Tensors that some steps leave out have counters of their own.
+    let counted = || {
+        let counters = of_ranks.iter().filter_map(|(rank, it)| Some((*rank, it.counter?)));
+        counters.filter(|(_, (least, most))| least == most).map(|(rank, (_, most))| (rank, most))
+    };
     let counts: BTreeSet<u64> = counted().map(|(_, count)| count.to_bits()).collect();
     let (_, first) = of_ranks.first()?;
     (counts.len() > 1).then(|| {
