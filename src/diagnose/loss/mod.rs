@@ -27,8 +27,8 @@ pub struct Term<'a> {
     pub taken: usize,
     /// Number of its microbatches in a window that is full.
     pub full: usize,
-    /// Number of microbatches of the step on the rank that has most, whether they have this term or not.
-    pub of_step: usize,
+    /// Number of microbatches of the same turn on the rank that has most, whether they have this term or not.
+    pub of_turn: usize,
     /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
     /// has one.
     pub of_all_lines: Option<f64>,
@@ -63,6 +63,7 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let ga = observed.spec.gradient_accumulation_steps;
     let mut terms: BTreeMap<Key<'a>, Vec<Row<'a>>> = BTreeMap::new();
     let mut taken = 0;
+    let mut of_turns: BTreeMap<usize, usize> = BTreeMap::new();
     for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
         let of_rank = observed.script.losses.get(&(step, rank)).into_iter().flatten();
         let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
@@ -73,6 +74,11 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
             return Vec::new();
         }
         taken = taken.max(wanted);
+        for turn in due.iter().map(|loss| loss.turn).collect::<BTreeSet<usize>>() {
+            let count = due.iter().filter(|loss| loss.turn == turn).count();
+            let most = of_turns.entry(turn).or_default();
+            *most = count.max(*most);
+        }
         for loss in due {
             let mut seen: BTreeMap<(TermOf, &str), usize> = BTreeMap::new();
             for term in &loss.terms {
@@ -93,7 +99,9 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let whole = |rows: Vec<Row<'a>>| {
         let own = most_of_a_rank(&rows);
         let full = own.max(longest * own / taken.max(1));
-        Term { step, number: 0, taken: own, full, of_step: taken, of_all_lines: None, rows, factor }
+        let turn = rows.first().map_or(0, |row| row.loss.turn);
+        let of_turn = of_turns.get(&turn).copied().unwrap_or(own);
+        Term { step, number: 0, taken: own, full, of_turn, of_all_lines: None, rows, factor }
     };
     let mut terms: Vec<Term<'a>> =
         terms.into_values().flat_map(|rows| whole(rows).by_line()).collect();
@@ -136,7 +144,14 @@ impl<'a> Term<'a> {
         let count = lines.len();
         let part = |rows: Vec<Row<'a>>| {
             let taken = most_of_a_rank(&rows);
-            Term { rows, taken, full: self.full.div_ceil(count), of_all_lines, ..self.clone() }
+            Term {
+                rows,
+                taken,
+                full: self.full.div_ceil(count),
+                of_turn: self.of_turn.div_ceil(count),
+                of_all_lines,
+                ..self.clone()
+            }
         };
         lines.into_values().map(part).collect()
     }

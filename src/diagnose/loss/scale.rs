@@ -303,7 +303,7 @@ fn part(case: &Case<'_>, term: &Term<'_>, value: f64) -> Option<Slip> {
 fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let world = case.observed.spec.world_size;
-    let share = term.taken as f64 / term.of_step as f64 * ranks.len() as f64 / world as f64;
+    let share = term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64;
     share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
 }
 
