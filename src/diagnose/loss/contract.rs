@@ -102,7 +102,7 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     } else if is(1.0) {
         (ranks > 1.0).then(|| format!("summed over {ranks} ranks{by}"))
     } else {
-        let scale = super::scale::loss_scale(term);
+        let scale = super::constants::loss_scale(term);
         match scale.filter(|scale| is(1.0 / (ranks * scale))) {
             Some(scale) if ranks > 1.0 => {
                 Some(format!("÷ {ranks}{by}; ÷ {} (unscaled)", weight_text(scale)))

@@ -4,9 +4,12 @@
 //! their way to the optimizer, is its weight in the update. [`law`] says which elements weigh the
 //! same, [`scale`] what all of them weigh together, and [`contract`] who divided by what.
 
+pub mod constants;
 pub mod contract;
+mod counts;
 pub mod law;
 pub mod scale;
+pub mod slip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -176,7 +179,7 @@ impl<'a> Term<'a> {
         if self.of() == TermOf::Tokens { "cross entropy".to_owned() } else { name.to_lowercase() }
     }
 
-    /// Line of the script that scales the term alone; none if there is none.
+    /// The line of the script that multiplies or divides this term and no other; none where no line does.
     pub fn place(&self) -> Option<&'a str> {
         let constants = self.rows.first()?.term.constants.iter();
         let mut own = constants.filter(|it| !it.whole && it.by.is_none());

@@ -1,0 +1,91 @@
+//! Counts that a term is divided by in place of that of its own elements or microbatches.
+
+use std::collections::BTreeSet;
+
+use super::super::Case;
+use super::super::bounds;
+use super::constants::is_data;
+use super::scale::slack;
+use super::slip::{Part, Slip};
+use super::{Row, Term};
+use crate::spec::Dtype;
+use crate::trace::{ConstantKind, LossConstant, TermOf};
+
+/// The slip by which a loss, all of whose elements weigh the same, is divided by the number of other elements: its sum is
+/// `value` times that of a mean.
+pub(super) fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Option<Slip> {
+    if !is_of_like_tokens(term) {
+        return None;
+    }
+    let all = term.elements() as f64;
+    let is = |elements: f64| (elements * value / all - 1.0).abs() <= slack(case);
+    let of = |part: &Part| {
+        let rows = term.rows.iter().filter(|row| part.has(row));
+        rows.map(|row| row.term.elements).sum::<usize>() as f64
+    };
+    let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
+    let parts = parts(term);
+    let counted = |times: &[f64]| {
+        let is_it = |part: &&Part| times.iter().any(|times| is(of(part) * times));
+        parts.iter().find(is_it).copied().map(Slip::Counted)
+    };
+    let mut microbatches = parts.iter().filter(|part| part.rank.is_none());
+    let left_out = || microbatches.find(|part| is(all - of(part))).copied().map(Slip::LeftOut);
+    let too_much = || counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
+    // The simplest first: of many products of counts some agree by chance.
+    let several = || counted(&[ranks, steps, ranks * steps]);
+    counted(&[1.0]).or_else(left_out).or_else(several).or_else(too_much)
+}
+
+/// The parts of a step: ranks, microbatches, and the microbatches of each rank.
+fn parts(term: &Term<'_>) -> Vec<Part> {
+    let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
+    let microbatches: BTreeSet<usize> = term.rows.iter().map(|row| row.loss.microbatch).collect();
+    let of_rank = ranks.into_iter().map(|rank| (Some(rank), None));
+    let of_microbatch = microbatches.into_iter().map(|microbatch| (None, Some(microbatch)));
+    let of_both = term.rows.iter().map(|row| (Some(row.rank), Some(row.loss.microbatch)));
+    let parts = of_rank.chain(of_microbatch).chain(of_both);
+    parts.map(|(rank, microbatch)| Part { rank, microbatch }).collect()
+}
+
+/// True if a term that some microbatches alone have is divided by the number of all of them.
+pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
+    let world = case.observed.spec.world_size;
+    let share = term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64;
+    share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
+}
+
+/// The number that divides a term, where that is not the number of its microbatches; none elsewhere.
+pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
+    let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
+    let mut counts = constants.filter(|it| it.divides && it.kind == ConstantKind::Int);
+    let taken = term.taken as f64;
+    let is_it = |it: &&LossConstant| {
+        let share = taken / it.factor;
+        it.factor != taken && share != 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
+    };
+    counts.find(is_it).map(|it| it.factor as usize)
+}
+
+/// True if a loss is divided by a count, of which each step has another one, and which is larger than the number of its
+/// target tokens.
+fn counts_too_much(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let divisor = term.elements() as f64 / value;
+    let error = divisor * bounds::COUNT;
+    let is_count = (divisor - divisor.round()).abs() <= error;
+    let is_exact = error < 0.1 && case.observed.spec.dtype == Dtype::Fp32;
+    // What a trainer counts is the trainer's: Hugging Face's has the first token of each sample in it.
+    let by_tensor =
+        |row: &Row<'_>| row.term.constants.iter().any(|it| is_data(it) && it.by.is_none());
+    let is_more = 0.5 < value && value < 1.0 - slack(case);
+    is_more && is_count && is_exact && term.rows.iter().all(by_tensor)
+}
+
+/// True for target tokens that all weigh the same.
+fn is_of_like_tokens(term: &Term<'_>) -> bool {
+    let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
+    let (least, most) = (weights().fold(f64::MAX, f64::min), weights().fold(f64::MIN, f64::max));
+    let is_weighted = term.rows.iter().any(|row| row.term.weighted);
+    term.of() == TermOf::Tokens && !is_weighted && (most / least - 1.0).abs() <= bounds::SAME_TOKEN
+}
