@@ -58,6 +58,16 @@ class Weights(unittest.TestCase):
         (constant,) = penalty["constants"]
         self.assertEqual((constant["counted"], constant["times"]), (True, 3))
 
+    def test_an_exponent_is_no_factor(self):
+        temperature, world = 2.0, 2
+
+        def make(logits, labels):
+            return temperature**2 * F.cross_entropy(logits, labels) * world
+
+        (term,) = weighed(make)["terms"]
+        self.assertEqual({it["factor"] for it in term["constants"]}, {4.0, 2.0})
+        self.assertFalse(any(it["written"] or it["times"] for it in term["constants"]))
+
     def test_terms_stand_beside_each_other(self):
         def make(logits, labels):
             return F.cross_entropy(logits, labels) + 0.5 * F.mse_loss(logits, torch.zeros(3, 5))

@@ -21,7 +21,8 @@ RESERVED = 16
 # from the one that it must have, as a share; and the number of standard errors beyond which it is there.
 LEAST, LEFT, CERTAIN = 32, 0.2, 8
 
-# Elements that show it where there are fewer addresses, if their square is so many times that of what remains.
+# Where a fragment has fewer addresses: the least number of its elements that show what is left of the first step, and
+# the least ratio of their sum of squares with the old gradients to that without them.
 FEW, MOST_REST = 8, 16
 
 

@@ -17,7 +17,7 @@ class Call:
         self.gradient = next((it for it in self.tensors if fragments.gradient(it) is not None), None)
         self.backwards, self.step, self.microbatch = training.backwards, training.step, training.microbatch
         self.about = about
-        self.is_passed = self.is_used = self.is_reduced = False
+        self.is_passed = self.is_reduced = False
 
     def is_cleared(self):
         """True if the gradients are there no more."""
@@ -61,15 +61,16 @@ class InVain:
         """An optimizer is about to step with these tensors; `some` picks elements of a tensor's gradient."""
         own = {id(it) for it in tensors}
         self.held |= own
+        waiting = []
         for call in self.calls:
-            is_own = any(id(it) in own for it in call.tensors)
-            call.is_passed |= not is_own
-            if is_own and call.backwards < self.training.backwards and not call.is_used:
+            if not any(id(it) in own for it in call.tensors):
+                call.is_passed = True
+                waiting.append(call)
+            elif call.backwards < self.training.backwards:
                 self._emit(call, "early")
-            elif is_own and not call.is_used:
+            else:
                 self._see_change(call, some)
-            call.is_used |= is_own
-        self.calls = [call for call in self.calls if not call.is_used]
+        self.calls = waiting
 
     def before_backward(self):
         """A backward begins, or the last step is over."""

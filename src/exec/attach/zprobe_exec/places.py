@@ -62,15 +62,18 @@ def package(frame):
 
 
 def written(path, line):
-    """The numbers that a line of a file has written out in digits; empty where the line cannot be read."""
+    """The numbers that a line of a file has written out in digits, exponents left out; those of its text where it is no
+    Python by itself."""
     text = linecache.getline(path, line).strip().rstrip(":")
     for prefix in ("", "if True: "):
         try:
             tree = ast.parse(prefix + text + (" pass" if prefix else ""))
         except SyntaxError:
             continue
-        numbers = (it.value for it in ast.walk(tree) if isinstance(it, ast.Constant))
-        return [it for it in numbers if type(it) in (int, float)]
+        powers = [it for it in ast.walk(tree) if isinstance(it, ast.BinOp) and isinstance(it.op, ast.Pow)]
+        exponents = {id(it.right) for it in powers}
+        constants = [it for it in ast.walk(tree) if isinstance(it, ast.Constant) and id(it) not in exponents]
+        return [it.value for it in constants if type(it.value) in (int, float)]
     return [float(it) for it in _NUMBER.findall(text)]
 
 
