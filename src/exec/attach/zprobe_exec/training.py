@@ -9,15 +9,14 @@ and what becomes of the process after the last step, is the mode's: `coded` or `
 import atexit
 import collections
 import os
-import platform
 import statistics
 import sys
 import traceback
 
 import torch
-import torch.distributed as dist
 
 from zprobe_exec import (
+    agreement,
     asides,
     clipping,
     coded,
@@ -26,42 +25,21 @@ from zprobe_exec import (
     loss,
     meshes,
     names,
+    process,
     refusals,
     transforms,
     turns,
     update,
 )
-from zprobe_exec.coded import RESERVED, Coded
+from zprobe_exec.coded import Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
 from zprobe_exec.remarks import Remarks
-from zprobe_rank.channel import DTYPE_NAMES, Channel
+from zprobe_exec.stepping import Stepping
+from zprobe_rank.channel import Channel
 
 # Turns of the first step, after which an optimizer that never stepped is no longer waited for.
 MOST_TURNS = 8
-
-
-class Stepping:
-    """The step of an optimizer while it is going on."""
-
-    def __init__(self):
-        self.found = []  # Fragments that are new.
-        self.again = []  # Fragments that another optimizer holds, or this one in another place.
-        self.parts = []  # Fragments with the recorded elements of their gradients.
-        self.spared = []  # Tensors with gradients that the optimizer is not to see.
-
-    def hand_on(self, tensors, params):
-        """Another optimizer steps within this step, with these tensors, which hold these parameters. What this one has
-        of them, or has no gradient of, is only handed on."""
-        inner = {id(tensor) for tensor in tensors}
-
-        def is_own(fragment):
-            return id(fragment.tensor) not in inner and params.isdisjoint(fragment.params())
-
-        self.parts = [(it, part) for it, part in self.parts if part is not None and is_own(it)]
-        own = {id(it) for it, _ in self.parts}
-        self.found = [it for it in self.found if id(it) in own]
-        self.again = [it for it in self.again if id(it) in own]
 
 
 class Training:
@@ -71,7 +49,7 @@ class Training:
         """`is_on` is false while gradients are computed that nobody accumulates; `device` is that of
         the first loss; `modules` and `arithmetic` have watched since torch was imported."""
         self.settings, self.is_on = settings, is_on
-        self.rank, self.world_size = place()
+        self.rank, self.world_size = process.place()
         path = os.path.join(settings["directory"], "rank-%d.jsonl" % self.rank)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.channel = Channel(settings["run"], self.rank, fd)
@@ -95,10 +73,10 @@ class Training:
             "script-joined",
             pid=os.getpid(),
             world_size=self.world_size,
-            versions=versions(),
+            versions=process.versions(),
             device=device,
             kind=device.split(":")[0],
-            backend=backend(),
+            backend=process.backend(),
         )
         atexit.register(self.end_of_script)
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
@@ -397,7 +375,10 @@ class Training:
     def _end_step(self):
         """The first moment at which the step is known to be over."""
         if self.step == 0:
-            self._agree()
+            self.turns.seen[-1].microbatches = self.microbatch
+            self.after_agreement = agreement.agree(self)
+            self.update.emit_digests(None, self.initial)
+            self._emit_stale(0, 0, self.update.first_stale())
         else:
             self.mode.record(self.step)
             self._record()
@@ -450,58 +431,6 @@ class Training:
 
     def _last_microbatch(self):
         return max(min(self.microbatch, self.mode.columns) - 1, 0)
-
-    def _agree(self):
-        """Numbers parameters and microbatches alike on all ranks, for the steps that follow."""
-        self.turns.seen[-1].microbatches = self.microbatch
-        refusals.refuse_compression()
-        if not self.dtypes:
-            raise turns.Unreadable(
-                "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
-                "use_orig_params=True hides them; its successor fully_shard does not)"
-            )
-        self.mode.before_agreement()
-        self.mailbox.post(
-            "first-step",
-            dict(
-                turns=[[sorted(turn.names), turn.microbatches] for turn in self.turns.seen],
-                params=[[it.name, it.shape, it.trainable, it.part is not None] for it in self.params.values()],
-            ),
-        )
-        letters = self.mailbox.collect("first-step", self.settings["patience"])
-        self.remarks.see_trainers()
-        self.remarks.strays = self.held.strays(self.names)
-        self.remarks.untied = self.softly("tied weights", names.untied) or []
-        params = {}
-        for rank in sorted(letters):
-            for name, shape, trainable, is_cut in letters[rank]["params"]:
-                named = params.setdefault(name, names.Named(name, shape, trainable))
-                named.ranks += [rank] if is_cut else []
-        meshes.refuse_mixed([(it.name, bool(it.ranks)) for it in params.values() if it.trainable])
-        self.indices = {name: index for index, name in enumerate(params)}
-        microbatches = self.turns.agree([letter["turns"] for letter in letters.values()])
-        dtype = max(self.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
-        self.channel.emit(
-            "ranks-agreed", microbatches=microbatches, reserved=RESERVED, dtype=DTYPE_NAMES.get(dtype, "fp32")
-        )
-        self.channel.emit(
-            "model",
-            params=[
-                dict(
-                    name=it.name,
-                    shape=it.shape or [1],
-                    trainable=it.trainable,
-                    ranks=it.ranks,
-                )
-                for it in params.values()
-            ],
-        )
-        self.channel.emit("optimizer-chosen", **{"class": self.optimizer, "inner": self.optimizer})
-        self.held.name_by_index(self.indices)
-        self.channel.emit("layout", layout="partition", segments=self.held.segments())
-        self.update.emit_digests(None, self.initial)
-        self._emit_stale(0, 0, self.update.first_stale())
-        self.after_agreement = (params, microbatches)
 
     def _announce(self, pieces):
         """Emits which elements are recorded."""
@@ -559,27 +488,3 @@ def failure(error):
     """The message about an error of zprobe's own."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     return "zprobe failed in %s: %s: %s; please report that" % (at.name, type(error).__name__, error)
-
-
-def place():
-    """Rank of this process, and the number of ranks."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-
-
-def backend():
-    """Backend of the default process group; Gloo where there is none."""
-    if dist.is_available() and dist.is_initialized():
-        return "nccl" if "nccl" in dist.get_backend() else "gloo"
-    return "gloo"
-
-
-def versions():
-    """Versions of what trains."""
-    found = dict(python=platform.python_version(), torch=torch.__version__)
-    for name in ("deepspeed", "transformers", "accelerate", "lightning", "pytorch_lightning"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            found[name] = str(version)
-    return found

@@ -7,10 +7,10 @@ import sys
 import torch
 from torch.optim import optimizer as optimizers
 
-from zprobe_exec import places, stacks
+from zprobe_exec import places, process, stacks
 from zprobe_exec.arithmetic import Arithmetic
 from zprobe_exec.modules import Modules
-from zprobe_exec.training import Training, place
+from zprobe_exec.training import Training
 
 _settings = None
 _arithmetic, _modules = Arithmetic(), Modules()
@@ -116,7 +116,7 @@ def _watched_joining(join):
     def watched(*args, **kwargs):
         stacks.see_joining()
         result = join(*args, **kwargs)
-        stacks.see_place(place)
+        stacks.see_place(process.place)
         return result
 
     return watched

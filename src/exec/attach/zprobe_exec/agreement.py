@@ -1,0 +1,52 @@
+"""The ranks agree, at the end of the first step, on the parameters and the microbatches of those that follow."""
+
+import torch
+
+from zprobe_exec import meshes, names, refusals, turns
+from zprobe_exec.coded import RESERVED
+from zprobe_rank.channel import DTYPE_NAMES
+
+
+def agree(training):
+    """Numbers parameters and microbatches alike on all ranks. Returns the parameters, by name, and the number of
+    microbatches of a step. Raises `Unreadable` where nothing can be said of the steps that follow."""
+    refusals.refuse_compression()
+    if not training.dtypes:
+        raise turns.Unreadable(
+            "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
+            "use_orig_params=True hides them; its successor fully_shard does not)"
+        )
+    training.mode.before_agreement()
+    training.mailbox.post(
+        "first-step",
+        dict(
+            turns=[[sorted(turn.names), turn.microbatches] for turn in training.turns.seen],
+            params=[[it.name, it.shape, it.trainable, it.part is not None] for it in training.params.values()],
+        ),
+    )
+    letters = training.mailbox.collect("first-step", training.settings["patience"])
+    training.remarks.see_trainers()
+    training.remarks.strays = training.held.strays(training.names)
+    training.remarks.untied = training.softly("tied weights", names.untied) or []
+    params = {}
+    for rank in sorted(letters):
+        for name, shape, trainable, is_cut in letters[rank]["params"]:
+            named = params.setdefault(name, names.Named(name, shape, trainable))
+            named.ranks += [rank] if is_cut else []
+    meshes.refuse_mixed([(it.name, bool(it.ranks)) for it in params.values() if it.trainable])
+    training.indices = {name: index for index, name in enumerate(params)}
+    microbatches = training.turns.agree([letter["turns"] for letter in letters.values()])
+    dtype = max(training.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+    training.channel.emit(
+        "ranks-agreed", microbatches=microbatches, reserved=RESERVED, dtype=DTYPE_NAMES.get(dtype, "fp32")
+    )
+    training.channel.emit(
+        "model",
+        params=[
+            dict(name=it.name, shape=it.shape or [1], trainable=it.trainable, ranks=it.ranks) for it in params.values()
+        ],
+    )
+    training.channel.emit("optimizer-chosen", **{"class": training.optimizer, "inner": training.optimizer})
+    training.held.name_by_index(training.indices)
+    training.channel.emit("layout", layout="partition", segments=training.held.segments())
+    return params, microbatches

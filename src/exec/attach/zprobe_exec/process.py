@@ -1,0 +1,32 @@
+"""What this process is: its rank, its backend, and the versions of what trains in it."""
+
+import os
+import platform
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def place():
+    """Rank of this process, and the number of ranks."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def backend():
+    """Backend of the default process group; Gloo where there is none."""
+    if dist.is_available() and dist.is_initialized():
+        return "nccl" if "nccl" in dist.get_backend() else "gloo"
+    return "gloo"
+
+
+def versions():
+    """Versions of what trains."""
+    found = dict(python=platform.python_version(), torch=torch.__version__)
+    for name in ("deepspeed", "transformers", "accelerate", "lightning", "pytorch_lightning"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
