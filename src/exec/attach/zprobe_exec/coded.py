@@ -89,8 +89,12 @@ class Coded:
         if not square:
             return part
         weight = float(values @ addresses) / square
-        # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's.
-        exact = min((1.0, fragment.factor, fragment.kept), key=lambda it: abs(it - weight))
+        # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's. An average has it
+        # from those ranks alone that kept it, in each step.
+        ranks = self.training.world_size
+        shares = [fragment.share * count / ranks for count in range(1, ranks + 1)]
+        weights = [(it * share, share) for it in (1.0, fragment.factor, fragment.kept) for share in shares]
+        exact, share = min(weights, key=lambda it: abs(it[0] - weight))
         if self.is_left:
             rest = values - exact * addresses
             if float(rest @ rest) >= float(values @ values):
@@ -105,7 +109,7 @@ class Coded:
             is_exact = abs(weight - exact) <= max(LEFT * exact, CERTAIN * noise)
             if not is_nearly_all and not (is_certain and is_exact):
                 return part
-        self.is_left = True
+        self.is_left, fragment.share = True, share
         largest = exact * float(first.abs().max())
         for piece in fragment.pieces:
             self.left[piece["param"]] = max((exact, largest), self.left.get(piece["param"], (0.0, 0.0)))

@@ -16,6 +16,7 @@ class Fragment:
         self.first = None  # What was consumed in the first step: later its recorded elements.
         self.factor = 1.0  # The factor by which it was clipped.
         self.kept = 1.0  # The factor by which it was clipped up to now, if nobody has cleared it.
+        self.share = 1.0  # The part of the ranks that have not cleared it, up to now.
         self.addresses = None  # True for those of its recorded elements that were a part of an address.
         self.consumed = None  # These elements of what was consumed since the last record.
 
