@@ -132,6 +132,9 @@ pub struct LossTerm {
     pub shape: Vec<usize>,
     /// Number of terms of this kind in the loss.
     pub terms: usize,
+    /// Number of times that the loss has the same term: once, or by mistake several times.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub times: usize,
     /// The least weight of an element.
     pub least: f64,
     /// The largest weight of an element.
@@ -239,4 +242,13 @@ named_enum! {
         /// A tensor, such as a count or a loss scale.
         Tensor = "tensor",
     }
+}
+
+fn once() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_once(times: &usize) -> bool {
+    *times == 1
 }

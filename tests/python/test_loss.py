@@ -48,6 +48,22 @@ class Weights(unittest.TestCase):
         (two,) = [it for it in term["constants"] if it["kind"] == "int"]
         self.assertTrue(two["written"])
 
+    def test_a_term_that_a_sum_has_already_is_there_twice(self):
+        def make(logits, labels):
+            loss, penalty = F.cross_entropy(logits, labels), logits.square().mean()
+            total = loss + 0.1 * penalty
+            return total + loss
+
+        answers, penalty = weighed(make)["terms"]
+        self.assertEqual((answers["times"], penalty["times"]), (2, 1))
+
+    def test_two_terms_of_the_same_log_probabilities_are_there_once(self):
+        def make(logits, labels):
+            rows = F.log_softmax(logits, -1)
+            return F.nll_loss(rows, labels) - 0.1 * rows.mean()
+
+        self.assertEqual([it["times"] for it in weighed(make)["terms"]], [1])
+
     def test_a_number_that_python_multiplied_with_a_count_is_told_apart(self):
         accumulate = 3
 

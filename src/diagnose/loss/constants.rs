@@ -112,8 +112,10 @@ pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
         Slip::NotDividedBySteps => (steps, true),
         _ => return false,
     };
+    // A float is a coefficient that happens to be as large.
     let is_it = |it: &LossConstant| {
-        it.by.is_none() && !it.written && it.divides == divides && it.factor == number
+        let is_number = it.factor == number && it.kind != ConstantKind::Float;
+        it.by.is_none() && !it.written && it.divides == divides && is_number
     };
     let has = |term: &LossTerm| term.constants.iter().any(is_it);
     number > 1.0 && term.rows.iter().all(|row| !has(row.term) && row.loss.terms.iter().any(has))

@@ -36,7 +36,42 @@ pub enum Sum {
     Unknown,
 }
 
-/// Judges the sum of the weights of a term.
+/// Judges the sums of the weights of all terms of a loss.
+///
+/// One slip of the whole loss is likelier than one of some of its terms: a number of microbatches or ranks that is among
+/// the script's own constants can hide it in others.
+pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
+    let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
+    let is_of_all = |slip: Slip| {
+        terms.iter().zip(&sums).all(|(term, sum)| match sum {
+            Sum::Unknown | Sum::Plain | Sum::Unexplained(_) => true,
+            Sum::Off(_, other) if *other == slip => !lacks(case, term, slip),
+            _ => may_have(case, term, slip),
+        })
+    };
+    let whole = sums.iter().find_map(|sum| match sum {
+        Sum::Off(value, slip) if is_of_all(*slip) => Some((*value, *slip)),
+        _ => None,
+    });
+    let of_all = |sum| match (whole, sum) {
+        (Some((value, slip)), Sum::Mean | Sum::Off(..)) => Sum::Off(value, slip),
+        (_, sum) => sum,
+    };
+    sums.into_iter().map(of_all).collect()
+}
+
+/// True if a slip may lead to the sum of a term, some of the script's own constants taken out.
+fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+    let slips = slips(case, term);
+    let wanted = slips.iter().find(|(it, _)| *it == slip).map(|(_, wanted)| *wanted);
+    let total = term.in_update().map(f64::abs);
+    let products = products(&own_constants(case, term));
+    wanted.zip(total).is_some_and(|(wanted, total)| {
+        products.iter().any(|own| is(case, total / own / means(term), wanted))
+    })
+}
+
+/// Judges the sum of the weights of a term by itself.
 pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     let demanded = case.observed.spec.script().map_or(Scale::Mean, |script| script.scale);
     let Some(total) = term.in_update().map(f64::abs).filter(|it| *it > 0.0) else {
@@ -88,9 +123,15 @@ fn is_nearly(value: f64, wanted: f64) -> bool {
     (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
 }
 
-/// True if no count that the data have divides a loss.
+/// True if a loss is divided by numbers that the data do not have, and not by that of its own elements.
 fn is_fixed(term: &Term<'_>) -> bool {
-    !term.rows.iter().any(|row| row.term.constants.iter().any(is_data))
+    let is_mean = |row: &Row<'_>| row.term.kind.contains("mean");
+    !term.rows.iter().any(|row| is_mean(row) || row.term.constants.iter().any(is_data))
+}
+
+/// True if a count that the data have divides a loss.
+fn is_counted(term: &Term<'_>) -> bool {
+    term.rows.iter().any(|row| row.term.constants.iter().any(is_data))
 }
 
 /// True if a term is divided by the number of microbatches of a full window, and its own window is shorter.
@@ -139,7 +180,11 @@ fn by_itself(
         };
         slips().find(is_near).map(|(slip, _)| *slip)
     };
-    let by_count = || if is_fixed(term) { nearly() } else { other_elements(case, term, total) };
+    let by_count = || match () {
+        () if is_fixed(term) => nearly(),
+        () if is_counted(term) => other_elements(case, term, total),
+        () => None,
+    };
     by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::loss::contract;
-use super::super::loss::scale::{Sum, judge};
+use super::super::loss::scale::{Sum, judge_all};
 use super::super::loss::slip::Slip;
 use super::super::loss::{Term, by_step};
 use super::super::scope::Scope;
@@ -32,7 +32,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut found = Vec::new();
     let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
     for (&step, terms) in &steps {
-        let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
+        let sums = judge_all(case, terms);
         if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
             Sum::Partial(taken, of) => Some((*taken, *of)),
             _ => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::loss::contract;
-use super::super::loss::scale::{Sum, judge};
+use super::super::loss::scale::{Sum, judge_all};
 use super::super::loss::slip::Slip;
 use super::super::loss::{Term, by_step};
 use super::super::scope::Scope;
@@ -32,10 +32,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let steps = by_step(case);
     let steps: Vec<&Vec<Term<'_>>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(|(_, terms)| terms).collect();
+    if let Some(sighting) = repeated(case, rule, &steps) {
+        return vec![sighting];
+    }
     let mut of_term: BTreeMap<usize, Vec<Sum>> = BTreeMap::new();
     for terms in &steps {
-        for term in terms.iter() {
-            of_term.entry(term.number).or_default().push(judge(case, term));
+        for (term, sum) in terms.iter().zip(judge_all(case, terms)) {
+            of_term.entry(term.number).or_default().push(sum);
         }
     }
     let slip = |sums: &Vec<Sum>| -> Option<(f64, Slip)> {
@@ -80,4 +83,20 @@ fn sighting(
     finding.evidence.extend(super::places(term));
     finding.evidence.extend(remedy(case, term, slip));
     Sighting::new(finding, Scope::step(term.step))
+}
+
+/// A term that the loss has more than once in each microbatch.
+fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Sighting> {
+    let is_repeated = |term: &Term<'_>| term.rows.iter().all(|row| row.term.times > 1);
+    let terms = steps.first()?;
+    let term = terms.iter().find(|term| is_repeated(term))?;
+    let message = format!(
+        "the loss has the term {} {} times: it was added to a sum that has it already",
+        term.name(),
+        term.rows.first()?.term.times,
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    finding.evidence.extend(super::places(term));
+    Some(Sighting::new(finding, Scope::step(term.step)))
 }

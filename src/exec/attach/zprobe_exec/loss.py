@@ -44,12 +44,13 @@ MOST_PATHS = 4096
 class Path:
     """The way from the root of a loss to one of its nodes."""
 
-    def __init__(self, constants=(), kinds=(), sign=1, is_weighted=False, is_whole=True):
+    def __init__(self, constants=(), kinds=(), sign=1, is_weighted=False, is_whole=True, scalar=None):
         self.constants = constants  # Scalars that the loss was multiplied with, from the root on.
         self.kinds = kinds  # Reductions, from the root on.
         self.sign = sign
         self.is_weighted = is_weighted  # True behind a product with a tensor of different numbers.
         self.is_whole = is_whole  # True as long as no sum of several terms was met.
+        self.scalar = scalar  # The node that makes a scalar of the elements.
 
     def behind(self, **changes):
         """This path, one node further."""
@@ -65,6 +66,7 @@ class Loss:
         self.endings, self.handles, self.seeds = {}, [], []
         self.error = None  # What zprobe failed with inside the backward.
         self.is_cut = False  # True if a loss has more paths than are followed.
+        self.divisor = 1  # What an engine divides the gradients of its outputs by.
 
     def watch(self, tensors):
         """Watches the terms of some losses, each with a single element; other roots are none."""
@@ -79,7 +81,7 @@ class Loss:
             node, index, path = pending.pop()
             behind = self._behind(node, index, path)
             if behind is None:
-                self._end(node, index, path)
+                self._end(node, index, path if path.scalar or not _is_reduced(node) else path.behind(scalar=node))
                 paths += 1
             else:
                 # In the order in which the script has them.
@@ -91,6 +93,8 @@ class Loss:
     def _behind(self, node, index, path):
         """The nodes behind one, each with its output and path; None where the elements of a term are reached."""
         name, edges = node.name(), node.next_functions
+        if path.scalar is None and _is_reduced(node):
+            path = path.behind(scalar=node)
         several = sum(it is not None for it, _ in edges) > 1
         if name in _PASSING:
             return [(*edge, path.behind(is_whole=path.is_whole and not several)) for edge in edges]
@@ -155,6 +159,12 @@ class Loss:
 
         self.handles.append(node.register_prehook(seen))
 
+    def see_output(self, before, behind):
+        """An engine has made the gradient `behind` of the gradient `before` of one of its outputs."""
+        if before is not None and behind is not before and bool(before.any()):
+            before, behind = before.double().flatten(), behind.double().flatten()
+            self.divisor = round(float(before @ before) / float(before @ behind))
+
     def again(self, known, code):
         """Microbatches all of whose terms go backward again with this one, `code`.
 
@@ -178,6 +188,8 @@ class Loss:
             return None
         groups = {}
         for ending in self.endings.values():
+            if ending.was_reached() and self.divisor != 1:
+                ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
             if ending.was_reached():
                 groups.setdefault(ending.key(), Group()).add(ending)
         terms = [term for term in (group.fields() for group in groups.values()) if term is not None]
@@ -199,6 +211,13 @@ def _of(node):
         return "parameters"
     is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
     return "hidden" if is_function and len(node._input_metadata[0].shape) == 0 else "elements"
+
+
+def _is_reduced(node):
+    """True for a node that makes a scalar of many elements."""
+    name = node.name()
+    is_reducing = name in _REDUCING or name in _LIKELIHOODS or name in _FUSED
+    return is_reducing and len(node._input_metadata[0].shape) == 0
 
 
 def _is_mask(tensor):

@@ -70,9 +70,11 @@ class Ending:
     def __init__(self, node, index, path, of, fused):
         self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
         self.weights = None
+        self.times = 1  # Number of times that the loss has the same scalar of these elements.
 
     def join(self, path):
         """Another path leads here: constants that both have in common count."""
+        self.times += path.scalar is not None and path.scalar is self.path.scalar
         common = [one for one, other in zip(self.path.constants, path.constants) if one.key() == other.key()]
         self.path = self.path.behind(constants=tuple(common[: len(common)]), is_weighted=self.path.is_weighted)
 
@@ -92,6 +94,11 @@ class Ending:
         else:
             weights = gradient.float()
         self.weights = weights
+
+    def divide(self, constant):
+        """Behind the elements their gradients are divided by a constant."""
+        self.weights = self.weights / constant.factor
+        self.path = self.path.behind(constants=(constant,) + self.path.constants)
 
     def was_reached(self):
         """True if a gradient came in."""
@@ -136,6 +143,7 @@ class Group:
             elements=len(weights),
             shape=list(first.weights.shape),
             terms=len(self.endings),
+            times=max(it.times for it in self.endings),
             least=least,
             most=most,
             total=total,

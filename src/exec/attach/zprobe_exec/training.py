@@ -25,6 +25,7 @@ from zprobe_exec import (
     loss,
     meshes,
     names,
+    outputs,
     process,
     refusals,
     transforms,
@@ -72,6 +73,7 @@ class Training:
         self.channel.emit(
             "script-joined",
             pid=os.getpid(),
+        self.loss, self.release_outputs = loss.Loss(), lambda: None
             world_size=self.world_size,
             versions=process.versions(),
             device=device,
@@ -93,6 +95,8 @@ class Training:
 
     def is_aside(self):
         """True if backwards are none of the training's steps: behind the last one, or evaluated once more
+        see = lambda before, behind: self.softly("the loss", self.loss.see_output, before, behind)
+        self.release_outputs = outputs.watch(see)
         by an optimizer that has its gradients already."""
         return self.over or bool(self.stepping)
 
@@ -420,6 +424,7 @@ class Training:
             for path, kind, lost, place in blocks
         ]
         if told:
+        self.release_outputs()
             self.channel.emit("blocks-unreached", step=self.step, blocks=told)
 
     def digests(self):
