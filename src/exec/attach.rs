@@ -46,6 +46,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/training.py", include_str!("attach/zprobe_exec/training.py")),
     ("zprobe_exec/transforms.py", include_str!("attach/zprobe_exec/transforms.py")),
     ("zprobe_exec/turns.py", include_str!("attach/zprobe_exec/turns.py")),
+    ("zprobe_exec/undone.py", include_str!("attach/zprobe_exec/undone.py")),
     ("zprobe_exec/update.py", include_str!("attach/zprobe_exec/update.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];

@@ -8,6 +8,7 @@ import torch
 
 from zprobe_exec import fragments
 from zprobe_exec.rounding import Rounding
+from zprobe_exec.undone import Undone
 
 # Settings of an optimizer's groups that are told.
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "momentum")
@@ -26,7 +27,7 @@ class Update:
     """What this rank sees of its updates."""
 
     def __init__(self, training):
-        self.training, self.rounding = training, Rounding(training)
+        self.training, self.rounding, self.undone = training, Rounding(training), Undone()
         self.numbers, self.kept = {}, []  # Numbers of the optimizers by identity; the optimizers, kept alive.
         self.backwards = {}  # Number of backwards before the last step with a tensor, by its identity.
         self.marks = {}  # Sequence number of autograd at the last step with a tensor, by its identity.
@@ -55,6 +56,7 @@ class Update:
             factor=factor,
         )
         self.rounding.before_step(optimizer)
+        self.undone.before_step(optimizer)
 
     def _is_again(self, tensors):
         """True if no backward came since the last step with these tensors, and they have gradients still."""
@@ -72,6 +74,7 @@ class Update:
         for group in optimizer.param_groups:
             for it in group["params"]:
                 self.marks[id(it)] = mark
+        self.undone.after_step(optimizer)
 
     def see_node(self, node):
         """True if a node that reads a parameter was made before the parameter's last update."""
@@ -105,7 +108,11 @@ class Update:
     def stale(self):
         """Parameters whose copy in the optimizer is not what forward has used, as (index, elements, first)."""
         order = list(self.training.indices)
-        return self._differing(self.training.held.all, lambda index: None if index is None else order[index])
+        held = self.training.held
+        differing = self._differing(held.all, lambda index: None if index is None else order[index])
+        undone = [held.of[id(it)] for it in self.undone.tensors() if id(it) in held.of]
+        segments = [segment for fragment in undone for segment in fragment.segments if segment["param"] is not None]
+        return differing + [(it["param"], it["len"], it["offset"]) for it in segments]
 
     def _differing(self, held_by, name_of):
         """Segments of fragments that are not what forward has used, as (parameter, elements, first)."""

@@ -1,0 +1,53 @@
+"""Updates that something takes back, by what is written over the parameters behind the step."""
+
+import pathlib
+import sys
+import unittest
+
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec.undone import Undone  # noqa: E402
+
+
+def undone(write_over):
+    """The tensors that have lost a part of their update to `write_over`, of two; it is called with the parameters and
+    what they were before the step."""
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(5, 7)), torch.nn.Parameter(torch.randn(9))]
+    before = [it.detach().clone() for it in params]
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    for it in params:
+        it.grad = torch.randn_like(it)
+    seen = Undone()
+    seen.before_step(optimizer)
+    optimizer.step()
+    seen.after_step(optimizer)
+    with torch.no_grad():
+        write_over(params, before)
+    return [next(at for at, it in enumerate(params) if it is tensor) for tensor in seen.tensors()]
+
+
+class WrittenOver(unittest.TestCase):
+    def test_an_update_that_stays_is_not_told(self):
+        self.assertEqual(undone(lambda params, before: None), [])
+
+    def test_averages_and_old_values_are_told(self):
+        average = lambda params, before: [new.copy_(old.lerp(new, 0.1)) for new, old in zip(params, before)]
+        restore = lambda params, before: [new.copy_(old) for new, old in zip(params, before)]
+        self.assertEqual(undone(average), [0, 1])
+        self.assertEqual(undone(restore), [0, 1])
+
+    def test_what_is_no_part_of_the_update_is_not_told(self):
+        self.assertEqual(undone(lambda params, before: [it.clamp_(-0.5, 0.5) for it in params]), [])
+        self.assertEqual(undone(lambda params, before: [it.mul_(0.99) for it in params]), [])
+        others = lambda params, before: [it.lerp_(torch.ones_like(it), 0.5) for it in params]
+        self.assertEqual(undone(others), [])
+
+    def test_an_update_of_one_tensor_that_is_taken_back_is_not_told(self):
+        self.assertEqual(undone(lambda params, before: params[0].copy_(before[0])), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
