@@ -3,6 +3,7 @@
 import functools
 
 import torch
+from torch.utils.checkpoint import CheckpointFunction
 
 from zprobe_exec import places
 
@@ -14,6 +15,7 @@ class Modules:
         self.handle, self.ran = None, {}
         self.read, self.plain = {}, {}  # Reads of parameters without a gradient, by identity; what was in the class.
         self.samples = None  # Length of the first input since the last backward.
+        self.checkpoints = 0  # Reentrant checkpoints that run now, with gradients enabled around them.
 
     def install(self):
         """Watches the forward of every module."""
@@ -23,12 +25,14 @@ class Modules:
         data, detach = kind.data, kind.detach
         kind.data = property(lambda it: self._note(it, data.__get__(it)), data.__set__)
         kind.detach = functools.wraps(detach)(lambda it: self._note(it, detach(it)))
+        CheckpointFunction.apply = self._checkpoint
 
     def release(self):
         """Watches no longer."""
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
+            del CheckpointFunction.apply
             for name, plain in self.plain.items():
                 if plain is None:
                     delattr(torch.nn.Parameter, name)
@@ -44,8 +48,18 @@ class Modules:
                 self.read[id(param)] = (param, places.own_line(frame))
         return content
 
+    def _checkpoint(self, *args):
+        """Applies a reentrant checkpoint, which disables gradients within. If none of its inputs has one, none of its
+        parameters gets one."""
+        is_training = torch.is_grad_enabled()
+        self.checkpoints += is_training
+        try:
+            return super(CheckpointFunction, CheckpointFunction).apply(*args)
+        finally:
+            self.checkpoints -= is_training
+
     def _see(self, module, inputs):
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or self.checkpoints):
             return None
         try:
             # Kept alive, so that no other module gets its identity.
