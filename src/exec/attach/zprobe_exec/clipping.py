@@ -61,7 +61,18 @@ class Clipping:
         # The norm of a DTensor is known after a collective, which is the script's to call.
         norm = None if hasattr(norm, "to_local") or norm is None else float(norm)
         share = _square(tensors) / factor**2 if float(kind) == 2.0 else None
-        self._emit(limit, norm, share, _elements(tensors), factor, about, self._scale(tensors))
+        late = self._is_late(tensors)
+        self._emit(limit, norm, share, _elements(tensors), factor, about, self._scale(tensors), late)
+
+    def _is_late(self, tensors):
+        """True if the optimizers that have these tensors have stepped since the last backward."""
+        training = self.training
+        if not training.stepped or training.stepping:
+            return False
+        idle = [group for optimizer in training.turns.idle(training.names) for group in optimizer.param_groups]
+        waiting = {id(it) for group in idle for it in group["params"]}
+        held = [it for it in tensors if fragments.gradient(it) is not None and id(it) not in waiting]
+        return bool(held) and all(training.update.has_stepped(it) is not False for it in held)
 
     def abandon(self):
         """The call has failed."""
@@ -107,15 +118,15 @@ class Clipping:
             self.factors[id(it)] = factor
         # What an engine has orthogonalised has another norm than what it clipped.
         share = None if self.training.transformed else _square(held) / factor**2
-        self._emit(limit, norm, share, _elements(held), factor, dict(at=None, by="deepspeed"), None)
+        self._emit(limit, norm, share, _elements(held), factor, dict(at=None, by="deepspeed"))
 
-    def _emit(self, limit, norm, share, elements, factor, about, scale):
+    def _emit(self, limit, norm, share, elements, factor, about, scale=None, late=False):
         training = self.training
         self.training.channel.emit(
             "gradients-clipped",
             step=training.step,
             backwards=training.microbatch,
-            late=training.stepped and not training.stepping,
+            late=late,
             limit=_finite(float(limit)),
             norm=_finite(norm),
             share=_finite(share),

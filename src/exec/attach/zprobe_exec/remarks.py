@@ -57,7 +57,7 @@ class Remarks:
                     self.accumulation["Lightning"] = it.accumulate_grad_batches
                 elif getattr(getattr(it, "strategy", None), "_ddp_kwargs", {}).get("static_graph"):
                     self.engines.add("Lightning with a static graph")
-            elif "transformers.trainer" in sys.modules and isinstance(it, sys.modules["transformers.trainer"].Trainer):
+            elif "transformers.trainer" in sys.modules and issubclass(type(it), sys.modules["transformers.trainer"].Trainer):
                 self.engines.add("transformers.Trainer")
                 # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
                 accepts = getattr(it, "model_accepts_loss_kwargs", True)

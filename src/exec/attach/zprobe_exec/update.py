@@ -66,15 +66,20 @@ class Update:
         self.backwards.update((id(it), total) for it in held)
         return again and any(bool(fragments.gradient(it).any()) for it in held)
 
+    def has_stepped(self, tensor):
+        """True if an optimizer has stepped with this tensor since the last backward; None if none ever has."""
+        backwards = self.backwards.get(id(tensor))
+        return None if backwards is None else backwards == self.training.backwards
+
     def after_step(self, optimizer):
         """An optimizer has stepped."""
         self.rounding.after_step(optimizer, self.numbers[id(optimizer)])
+        self.undone.after_step(optimizer)
         with torch.enable_grad():
             mark = torch.zeros((), requires_grad=True).clone().grad_fn._sequence_nr()
         for group in optimizer.param_groups:
             for it in group["params"]:
                 self.marks[id(it)] = mark
-        self.undone.after_step(optimizer)
 
     def see_node(self, node):
         """True if a node that reads a parameter was made before the parameter's last update."""
@@ -106,7 +111,8 @@ class Update:
         return [(indices[name], elements, first) for name, elements, first in self.first if name in indices]
 
     def stale(self):
-        """Parameters whose copy in the optimizer is not what forward has used, as (index, elements, first)."""
+        """Parameters whose copy in the optimizer is not what forward has used, or is not what its step left, as
+        (index, elements, first)."""
         order = list(self.training.indices)
         held = self.training.held
         differing = self._differing(held.all, lambda index: None if index is None else order[index])
@@ -170,7 +176,7 @@ def _asked(optimizer):
                     return _settings(it.optimizer_params() or {})
     trainers = sys.modules.get("transformers.trainer")
     for it in gc.get_objects() if trainers is not None else []:
-        if isinstance(it, trainers.Trainer) and "adamw" in str(it.args.optim).lower():
+        if issubclass(type(it), trainers.Trainer) and "adamw" in str(it.args.optim).lower():
             made = getattr(it.optimizer, "optimizer", it.optimizer)
             if made is optimizer:
                 return _settings(_beside_defaults(it.args))
