@@ -129,7 +129,7 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
 fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
     let crashed = findings.iter().any(|finding| rules::is_crash(finding.code));
     let complete = case.observed.ending() == Ending::Complete;
-    if crashed || complete && !case.observed.all_finished() {
+    if crashed || complete && case.observed.some_broke() {
         Verdict::Crashed
     } else if !findings.is_empty() {
         Verdict::Findings

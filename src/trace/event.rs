@@ -421,6 +421,9 @@ pub struct Remarks {
     /// Pairs of parameters that the model's configuration ties, and that are two.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untied: Vec<(String, String)>,
+    /// Classes of the optimizers that hold trainable parameters of the model and have never stepped: `SGD`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub idle: Vec<String>,
     /// Places of backwards in the user's own code, as `file:line`.
     pub backward_at: Vec<String>,
     /// Places of optimizer steps in the user's own code, as `file:line`.

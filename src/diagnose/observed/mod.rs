@@ -1,5 +1,6 @@
 //! The events of a trace, sorted by what they are about.
 
+mod behind;
 mod parts;
 mod script;
 
@@ -164,6 +165,13 @@ impl<'a> Observed<'a> {
     /// True if every rank did everything that it was asked to do.
     pub fn all_finished(&self) -> bool {
         self.processes.iter().all(|process| process.finished)
+    }
+
+    /// True if some rank crashed or hung by itself, and not because the others had ended without it.
+    pub fn some_broke(&self) -> bool {
+        let behind = self.behind();
+        let mut all = self.processes.iter().enumerate();
+        all.any(|(rank, process)| !process.finished && !behind.contains_key(&rank))
     }
 
     /// Ending of the recording. The launcher records an end for every rank, so one without an end

@@ -1,6 +1,6 @@
 //! ZP606: an optimizer steps twice on the same gradients, or some ranks do not step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -22,7 +22,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.script().is_none() {
         return Vec::new();
     }
-    stepped_again(case, rule).into_iter().chain(never_stepped(case, rule)).collect()
+    let never = never_stepped(case, rule);
+    let left_out = if never.is_none() { left_out(case, rule) } else { Vec::new() };
+    stepped_again(case, rule).into_iter().chain(never).chain(left_out).collect()
 }
 
 /// Places of steps in the user's own code, in words.
@@ -65,8 +67,11 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let went_backward: BTreeSet<usize> =
         observed.script.losses.keys().map(|(_, rank)| *rank).collect();
     let idle: Vec<usize> = went_backward.difference(&stepped).copied().collect();
-    if stepped.is_empty() || idle.is_empty() {
+    if stepped.is_empty() {
         return None;
+    }
+    if idle.is_empty() {
+        return one_never_stepped(case, rule);
     }
     let others: Vec<usize> = stepped.into_iter().collect();
     let message = format!(
@@ -78,4 +83,61 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     finding.evidence.extend(step_lines(case));
     let holders = idle.into_iter().collect();
     Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
+}
+
+/// An optimizer that never stepped on some ranks, while one of its class stepped on others, which have none that never
+/// did.
+fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let observed = &case.observed;
+    let idle: BTreeMap<usize, &String> = {
+        let remarks = observed.remarks.iter();
+        remarks.filter_map(|(rank, it)| Some((*rank, it.idle.first()?))).collect()
+    };
+    let name = *idle.values().next()?;
+    let stepped = observed.script.stepped.iter().filter(|((_, rank), steps)| {
+        !idle.contains_key(rank) && steps.iter().any(|step| step.name == *name)
+    });
+    let others: BTreeSet<usize> = stepped.map(|((_, rank), _)| *rank).collect();
+    let ranks: Vec<usize> = idle.keys().copied().collect();
+    if others.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "an optimizer ({name}) never stepped on {}, and all those of {} did",
+        counted("rank", &ranks),
+        counted("rank", &others.into_iter().collect::<Vec<_>>()),
+    );
+    let mut finding = Finding { rank: ranks.first().copied(), ..rule.finding(message) };
+    finding.evidence.extend(step_lines(case));
+    let holders = ranks.into_iter().collect();
+    Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
+}
+
+/// Ranks that left out a step that others took.
+fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let observed = &case.observed;
+    let mut of_step: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (rank, step) in observed.behind() {
+        of_step.entry(step).or_default().push(rank);
+    }
+    let sightings = of_step.into_iter().map(|(step, ranks)| {
+        let world = 0..observed.spec.world_size;
+        let others: Vec<usize> = world.filter(|rank| !ranks.contains(rank)).collect();
+        let message = format!(
+            "no optimizer stepped on {} after the backwards of step {step}, and those of {} did",
+            counted("rank", &ranks),
+            counted("rank", &others),
+        );
+        let rank = ranks.first().copied();
+        let mut finding = Finding { step: Some(step), rank, ..rule.finding(message) };
+        finding.evidence.extend(step_lines(case));
+        let failures = ranks.iter().filter_map(|rank| observed.processes[*rank].failure);
+        finding.evidence.extend(failures.take(1).map(|it| format!("afterwards: {it}")));
+        let holders = ranks.into_iter().collect();
+        Sighting::new(
+            finding,
+            Scope { holders, steps: std::iter::once(step).collect(), ..Scope::default() },
+        )
+    });
+    sightings.collect()
 }

@@ -25,11 +25,12 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
+    let behind = observed.behind();
     let died: Vec<(usize, &Process<'_>, String)> = observed
         .processes
         .iter()
         .enumerate()
-        .filter(|(_, process)| !process.finished)
+        .filter(|(rank, process)| !process.finished && !behind.contains_key(rank))
         .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
         .collect();
     // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere, or
@@ -41,7 +42,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let is_root = |process: &Process<'_>| match (any_signal, any_lost) {
         (true, _) => by_signal(process),
         (false, true) => with_agent(process),
-        (false, false) => !process.failure.is_some_and(blames_a_peer),
+        (false, false) => !process.blames_a_peer(),
     };
     let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
     let (roots, others): (Vec<_>, Vec<_>) =
@@ -172,18 +173,4 @@ fn ending(process: &Process<'_>) -> Option<String> {
         Outcome::Unseen => Some("ended before the work was done".to_owned()),
         Outcome::Reaped => None,
     }
-}
-
-/// True if a failure is what a rank sees when another one is gone.
-fn blames_a_peer(failure: &str) -> bool {
-    const SYMPTOMS: &[&str] = &[
-        "Connection closed by peer",
-        "Connection reset by peer",
-        "Broken pipe",
-        "was never reached by rank",
-        "Timed out waiting",
-        "not every rank left",
-        "the TCPStore, which rank 0 hosts, is gone",
-    ];
-    SYMPTOMS.iter().any(|symptom| failure.contains(symptom))
 }

@@ -28,6 +28,7 @@ class Remarks:
         self.accumulation, self.engines = {}, set()
         self.strays, self.untied = 0, []
         self.averages = False
+        self.idle = []  # Classes of the optimizers that have never stepped.
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -95,6 +96,7 @@ class Remarks:
             averages=self.averages,
             strays=self.strays,
             untied=self.untied,
+            idle=self.idle,
             backward_at=self.lines["backward"],
             step_at=self.lines["step"],
         )

@@ -42,6 +42,9 @@ from zprobe_rank.channel import Channel
 # Turns of the first step, after which an optimizer that never stepped is no longer waited for.
 MOST_TURNS = 8
 
+# What torch says of a graph that has gone backward before: the script's own backward is about to fail with it.
+FREED = "backward through the graph a second time"
+
 
 class Training:
     """What this rank does, and what is done about it."""
@@ -70,10 +73,10 @@ class Training:
         self.unseen = set()  # What zprobe has failed to see.
         self.transforms, self.transformed = transforms.Transforms(self._transformed), set()
         self.mode = None
+        self.loss, self.release_outputs = loss.Loss(), lambda: None
         self.channel.emit(
             "script-joined",
             pid=os.getpid(),
-        self.loss, self.release_outputs = loss.Loss(), lambda: None
             world_size=self.world_size,
             versions=process.versions(),
             device=device,
@@ -92,11 +95,11 @@ class Training:
         self.initial = self.softly("parameters", self.digests) or {}
         self.mode = Observed(self) if self.settings["observe"] else Coded(self)
         self.transforms.watch()
+        see = lambda before, behind: self.softly("the loss", self.loss.see_output, before, behind)
+        self.release_outputs = outputs.watch(see)
 
     def is_aside(self):
         """True if backwards are none of the training's steps: behind the last one, or evaluated once more
-        see = lambda before, behind: self.softly("the loss", self.loss.see_output, before, behind)
-        self.release_outputs = outputs.watch(see)
         by an optimizer that has its gradients already."""
         return self.over or bool(self.stepping)
 
@@ -121,8 +124,9 @@ class Training:
         try:
             return see(*args)
         except Exception as error:
-            self.unseen.add(what)
-            self.channel.emit("not-observed", what=what, why=failure(error))
+            if FREED not in str(error):
+                self.unseen.add(what)
+                self.channel.emit("not-observed", what=what, why=failure(error))
             return None
 
     # Backwards.
@@ -344,7 +348,7 @@ class Training:
             tensor.grad = gradient
         self.held.adopt(over.found, over.again)
         self.held.consume(over.parts)
-        waits = self.turns.is_open(self.names) if self.step == 0 else self.held.waits()
+        waits = bool(self.turns.idle(self.names)) if self.step == 0 else self.held.waits()
         self.channel.emit("step-taken", step=self.step, is_last=not waits)
         self._end_after_last_step()
 
@@ -360,7 +364,7 @@ class Training:
         optimizer is left to step."""
         if self.step == 0:
             self.turns.seen[-1].microbatches = self.microbatch
-            goes_on = len(self.turns.seen) < MOST_TURNS and self.turns.is_open(self.names)
+            goes_on = self._is_turn_to_come()
         else:
             self.turns.end()
             goes_on = self.turns.at + 1 < len(self.turns.owned) and self.held.waits()
@@ -375,6 +379,15 @@ class Training:
             self._announce(self.held.pieces())
         elif self.step == self.mode.steps:
             self._end()
+
+    def _is_turn_to_come(self):
+        """True if optimizers are left to step in the first step, on every rank: where one of them leaves an optimizer
+        out that others have stepped with, it must not wait for it."""
+        if len(self.turns.seen) == MOST_TURNS:
+            return False
+        subject, is_open = "turn-%d" % self.turns.at, bool(self.turns.idle(self.names))
+        self.mailbox.post(subject, is_open)
+        return is_open and all(self.mailbox.collect(subject, self.settings["patience"]).values())
 
     def _end_step(self):
         """The first moment at which the step is known to be over."""
@@ -411,6 +424,7 @@ class Training:
         self.leaves.release()
         self.arithmetic.release()
         self.modules.release()
+        self.release_outputs()
 
     def _see_blocks(self):
         """Emits blocks of the model that have run in the step, and that no backward has reached."""
@@ -424,7 +438,6 @@ class Training:
             for path, kind, lost, place in blocks
         ]
         if told:
-        self.release_outputs()
             self.channel.emit("blocks-unreached", step=self.step, blocks=told)
 
     def digests(self):
@@ -478,6 +491,7 @@ class Training:
 
     def _finish(self):
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
+        self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
         self.transforms.release()
         self.channel.emit("script-remarked", **self.remarks.fields())
         self.channel.emit("finished")

@@ -42,18 +42,18 @@ class Turns:
         if len(self.owned) > 1 and not now <= self.owned[self.at]:
             raise Unreadable("optimizers do not take turns as they did in the first step")
 
-    def is_open(self, names):
-        """True if some optimizer has not stepped yet that holds a trainable parameter which no other one
-        does. `names` has those of the parameters, by identity."""
+    def idle(self, names):
+        """The optimizers that have not stepped yet and hold a trainable parameter which no other one does. `names` has
+        those of the parameters, by identity."""
         known = {id(optimizer) for optimizer in self.stepped}
-        for optimizer in gc.get_objects():
-            if not issubclass(type(optimizer), torch.optim.Optimizer) or id(optimizer) in known:
-                continue
-            for group in getattr(optimizer, "param_groups", []):
-                for it in group["params"]:
-                    if it.requires_grad and id(it) in names and id(it) not in self.tensors:
-                        return True
-        return False
+        is_left = lambda it: it.requires_grad and id(it) in names and id(it) not in self.tensors
+        return [
+            optimizer
+            for optimizer in gc.get_objects()
+            if issubclass(type(optimizer), torch.optim.Optimizer)
+            and id(optimizer) not in known
+            and any(is_left(it) for group in getattr(optimizer, "param_groups", []) for it in group["params"])
+        ]
 
     def agree(self, of_ranks):
         """Fixes the turns of all later steps: `of_ranks` has, for each rank, pairs of names and
