@@ -17,6 +17,7 @@ macro_rules! rows {
 
 rows! {
     "accelerate-steps-in-each-batch",
+    "adam-counts-a-step-of-zeros",
     "bf16-asserts-on-infinity",
     "bf16-never-cleared",
     "bf16-never-scaled",
