@@ -210,14 +210,20 @@ def _of(node):
     if behind and all(isinstance(getattr(it, "variable", None), torch.nn.Parameter) for it in behind):
         return "parameters"
     is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
-    return "hidden" if is_function and len(node._input_metadata[0].shape) == 0 else "elements"
+    return "hidden" if is_function and _is_scalar(node) else "elements"
 
 
 def _is_reduced(node):
     """True for a node that makes a scalar of many elements."""
     name = node.name()
     is_reducing = name in _REDUCING or name in _LIKELIHOODS or name in _FUSED
-    return is_reducing and len(node._input_metadata[0].shape) == 0
+    return is_reducing and _is_scalar(node)
+
+
+def _is_scalar(node):
+    """True for a node whose output has one element; false where torch does not tell, as 2.4 does not."""
+    about = getattr(node, "_input_metadata", None)
+    return about is not None and len(about[0].shape) == 0
 
 
 def _is_mask(tensor):
