@@ -47,8 +47,13 @@ fn exec(options: &[&str], command: &[&str]) -> Run {
 
 /// A directory with the example scripts.
 fn scripts() -> TempDir {
+    copy_of(&file("examples/train"))
+}
+
+/// A directory with the scripts of another one.
+fn copy_of(scripts: &Path) -> TempDir {
     let dir = TempDir::new().expect("a temporary directory");
-    for entry in fs::read_dir(file("examples/train")).expect("the examples") {
+    for entry in fs::read_dir(scripts).expect("scripts") {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|ending| ending == "py") {
             fs::copy(&path, dir.path().join(path.file_name().expect("a name"))).expect("a copy");
@@ -78,10 +83,14 @@ fn zprobe(dir: &TempDir, options: &[&str], command: &[&str]) -> Command {
     zprobe
 }
 
-/// Trains with an example script, on forked ranks.
+/// Trains with an example script, on forked ranks. Lightning's scripts start their own: their flags have the number.
 fn train(dir: TempDir, options: &[&str], ranks: usize, script: &str, flags: &str) -> Run {
     let (python, ranks_py, ranks) = (python(), file("tests/exec/ranks.py"), ranks.to_string());
-    let mut command = vec![text(&python), text(&ranks_py), &ranks, script];
+    let mut command = vec![text(&python)];
+    if !script.starts_with("lightning") {
+        command.extend([text(&ranks_py), &ranks]);
+    }
+    command.push(script);
     command.extend(flags.split_whitespace());
     exec_in(dir, options, &command)
 }

@@ -93,7 +93,11 @@ pub fn mistakes() -> BTreeMap<String, Mistake> {
 
 /// A directory with the example scripts and a mistake in them.
 pub fn planted(mistake: &Mistake) -> TempDir {
-    let dir = scripts();
+    planted_in(scripts(), mistake)
+}
+
+/// A directory of scripts with a mistake in them.
+pub fn planted_in(dir: TempDir, mistake: &Mistake) -> TempDir {
     for edit in &mistake.edit {
         let path = dir.path().join(edit.file.as_ref().unwrap_or(&mistake.script));
         let text = fs::read_to_string(&path).expect("a script");

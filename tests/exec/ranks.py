@@ -1,14 +1,29 @@
-"""Starts ranks of a script as torchrun does, with one import of torch for all of them.
+"""Starts ranks of a script as torchrun does, with one import of torch and the trainers for all of them.
 
     python ranks.py NUMBER SCRIPT [ARGUMENT...]
 """
 
+import ast
 import os
+import pkgutil
 import runpy
 import socket
 import sys
 
-import torch  # noqa: F401  (imported once, before the ranks are forked)
+import torch
+
+
+def import_for(script):
+    """Imports what a script imports at its top, but for the files beside it."""
+    with open(script) as file:
+        body = ast.parse(file.read()).body
+    names = [name.name for it in body if isinstance(it, ast.Import) for name in it.names]
+    froms = [it for it in body if isinstance(it, ast.ImportFrom) and not it.level]
+    names += ["%s.%s" % (it.module, name.name) for it in froms for name in it.names]
+    beside = {os.path.splitext(it)[0] for it in os.listdir(os.path.dirname(os.path.abspath(script)))}
+    for name in names:
+        if name.partition(".")[0] not in beside:
+            pkgutil.resolve_name(name)
 
 
 def spare_compiler():
@@ -22,6 +37,7 @@ def rank(number, count, port, script, arguments):
     """Runs one rank and ends its process."""
     os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(count))
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    os.environ.update(LOCAL_WORLD_SIZE=str(count), TORCHELASTIC_RUN_ID="none")
     sys.argv = [script] + arguments
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     torch.set_num_threads(1)
@@ -32,6 +48,7 @@ def main():
     count, script, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     if os.path.basename(script).startswith("deepspeed"):
         spare_compiler()
+    import_for(script)
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     ranks = []
