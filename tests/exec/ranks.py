@@ -14,7 +14,7 @@ import torch
 
 
 def import_for(script):
-    """Imports what a script imports at its top, but for the files beside it."""
+    """Imports the packages that a script imports at its top level; modules in the script's own directory are left to it."""
     with open(script) as file:
         body = ast.parse(file.read()).body
     names = [name.name for it in body if isinstance(it, ast.Import) for name in it.names]
@@ -46,9 +46,9 @@ def rank(number, count, port, script, arguments):
 
 def main():
     count, script, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    if os.path.basename(script).startswith("deepspeed"):
-        spare_compiler()
     import_for(script)
+    if "deepspeed" in sys.modules:
+        spare_compiler()
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     ranks = []

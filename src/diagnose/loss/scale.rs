@@ -123,10 +123,9 @@ fn is_nearly(value: f64, wanted: f64) -> bool {
     (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
 }
 
-/// True if a loss is divided by numbers that the data do not have, and not by that of its own elements.
-fn is_fixed(term: &Term<'_>) -> bool {
-    let is_mean = |row: &Row<'_>| row.term.kind.contains("mean");
-    !term.rows.iter().any(|row| is_mean(row) || row.term.constants.iter().any(is_data))
+/// True if a loss is divided by the number of its own elements, so that its sum is exact.
+fn is_averaged(term: &Term<'_>) -> bool {
+    term.rows.iter().any(|row| row.term.kind.contains("mean"))
 }
 
 /// True if a count that the data have divides a loss.
@@ -138,7 +137,8 @@ fn is_counted(term: &Term<'_>) -> bool {
 fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
     let full = term.full as f64;
     let share = term.taken as f64 / full;
-    let is_share = is(case, total, share) || is_fixed(term) && is_nearly(total, share);
+    let is_fixed = !is_counted(term) && !is_averaged(term);
+    let is_share = is(case, total, share) || is_fixed && is_nearly(total, share);
     term.taken < term.full && is_share && count(term, 1.0 / full, true) > 0
 }
 
@@ -180,10 +180,14 @@ fn by_itself(
         };
         slips().find(is_near).map(|(slip, _)| *slip)
     };
-    let by_count = || match () {
-        () if is_fixed(term) => nearly(),
-        () if is_counted(term) => other_elements(case, term, total),
-        () => None,
+    let by_count = || {
+        if is_counted(term) {
+            other_elements(case, term, total)
+        } else if is_averaged(term) {
+            None
+        } else {
+            nearly()
+        }
     };
     by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
 }
