@@ -32,7 +32,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a process's main thread in the code; none if its stack was not taken.
+    /// The place in the code at which the main thread of a process was; none if no stack of the process was taken.
     pub fn of(process: &Process<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
         Some(Self {
@@ -95,7 +95,7 @@ pub fn told(places: &[(usize, Place)]) -> String {
 }
 
 /// Lines of the user's own code in a stack, the innermost first: `train.py:57 (load), called from
-/// train.py:88 (main)`; none if the stack has no line of the user's own.
+/// train.py:88 (main)`. Returns none for a stack that has no line of the user's own code.
 pub fn own_lines(process: &Process<'_>) -> Option<String> {
     let frames = process.stacks.get(&0)?.iter().filter(|frame| frame.is_own);
     let places: Vec<String> = frames.map(Frame::place).take(MOST_OWN).collect();

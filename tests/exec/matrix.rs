@@ -70,7 +70,7 @@ const fn stack(
 enum Told {
     /// No alarm.
     Clean,
-    /// No answer, as where bf16 does not hold the sum of so many gradients, with what was said instead.
+    /// No answer, and the reason: bf16 may not hold the sum of so many gradients.
     NoAnswer(String),
     /// An alarm, in words.
     Alarm(String),

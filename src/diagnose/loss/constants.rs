@@ -94,7 +94,7 @@ pub(super) fn has_factor(term: &Term<'_>, wanted: f64) -> bool {
     term.rows.iter().any(of_row)
 }
 
-/// The loss scale that the whole loss was multiplied with; none if there is none.
+/// Loss scale that the whole loss was multiplied with. Returns none for a loss without a loss scale.
 pub fn loss_scale(term: &Term<'_>) -> Option<f64> {
     let constants = &term.rows.first()?.term.constants;
     let scales = constants.iter().filter(|it| it.is_loss_scale());

@@ -50,7 +50,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
-/// The same microbatches in each step whose loss is multiplied by 0.
+/// Finding about microbatches whose loss the script multiplies by 0, the same ones in each step.
 fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let losses = &case.observed.script.losses;
