@@ -11,6 +11,7 @@ import socket
 import sys
 
 import torch
+import torch._dynamo  # An optimizer imports it, in each rank anew unless it is there.
 
 
 def import_for(script):

@@ -14,8 +14,14 @@ use crate::host::Host;
 use crate::planted_commits::Repository;
 use crate::{tools, workspace};
 
-/// The release that the tests of engines run with.
-pub const TESTED: &[&str] = &["torch==2.11.0", "deepspeed==0.19.8"];
+/// The releases that the tests of engines and of scripts run with.
+pub const TESTED: &[&str] = &[
+    "torch==2.11.0",
+    "deepspeed==0.19.8",
+    "transformers==5.23.0",
+    "accelerate==1.15.0",
+    "lightning==2.6.6",
+];
 
 /// A release that leaks the boundary microbatch, with the torch that the native engine is built for.
 pub const WITH_BUG: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
