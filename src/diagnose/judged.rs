@@ -36,7 +36,8 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
         0 => not.push("parameters after the step (they are sharded)".to_owned()),
         count => judged.push(format!("parameters after {}", amount(count, "step"))),
     }
-    let text = format!("judged: {}", judged.join(", "));
+    let judged = if judged.is_empty() { "nothing".to_owned() } else { judged.join(", ") };
+    let text = format!("judged: {judged}");
     Some(if not.is_empty() { text } else { format!("{text}; not judged: {}", not.join(", ")) })
 }
 
