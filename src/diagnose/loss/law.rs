@@ -1,8 +1,10 @@
 //! The law that the weights of a term's elements follow.
 
+use std::collections::BTreeMap;
+
 use super::super::bounds;
 use super::{Row, Term};
-use crate::report::words::{counted, weight_text};
+use crate::report::words::{abridged, counted, weight_text};
 use crate::spec::{Dtype, RunSpec, Weighting};
 use crate::trace::{ConstantKind, TermOf};
 
@@ -19,6 +21,8 @@ pub enum Law {
     Rank,
     /// The elements of some microbatches weigh this multiple of what all others do.
     But(Odd, f64),
+    /// The elements of each microbatch weigh this multiple of what those of the first do, on every rank.
+    Graded(Vec<f64>),
     /// The script gives elements weights of their own.
     Own,
     /// None of these.
@@ -97,7 +101,7 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     } else if !even || rows.iter().any(|row| row.term.weighted) || has_own_weights(rows) {
         Law::Own
     } else {
-        Law::None
+        graded(rows, slack).map_or(Law::None, Law::Graded)
     };
     Some(Weights { law, by_samples, is_any, least, most })
 }
@@ -132,7 +136,7 @@ fn sums(
     place: impl Fn(&Row<'_>) -> usize,
     number: impl Fn(&Row<'_>) -> f64,
 ) -> Vec<f64> {
-    let mut all = std::collections::BTreeMap::<usize, f64>::new();
+    let mut all = BTreeMap::<usize, f64>::new();
     for row in rows {
         *all.entry(place(row)).or_default() += number(row);
     }
@@ -141,7 +145,7 @@ fn sums(
 
 /// True if elements of rows in the same place weigh the same, and some place has several rows.
 fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> bool {
-    let mut groups = std::collections::BTreeMap::<usize, Vec<f64>>::new();
+    let mut groups = BTreeMap::<usize, Vec<f64>>::new();
     for row in rows {
         groups.entry(place(row)).or_default().push(row.term.most);
     }
@@ -159,6 +163,28 @@ fn has_own_weights(rows: &[Row<'_>]) -> bool {
     };
     let first = rows.first().map(of_row);
     rows.iter().any(|row| Some(of_row(row)) != first)
+}
+
+/// The multiples of the first microbatch's weight that the microbatches have, the same on every rank: by element or
+/// as a whole. Ranks have to confirm each other, or the multiples to be those of a running mean.
+fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
+    let of_element = |row: &Row<'_>| row.term.total / row.term.elements as f64;
+    let of_row = |row: &Row<'_>| row.term.total;
+    let numbers: [&dyn Fn(&Row<'_>) -> f64; 2] = [&of_element, &of_row];
+    numbers.into_iter().find_map(|number| {
+        let mut places = BTreeMap::<usize, Vec<f64>>::new();
+        for row in rows {
+            places.entry(row.loss.microbatch).or_default().push(number(row));
+        }
+        let first = *places.values().next()?.first()?;
+        let are_alike = places.values().all(|of_ranks| alike(of_ranks.iter().copied(), slack));
+        let is_confirmed = places.values().all(|of_ranks| of_ranks.len() > 1);
+        let times: Vec<f64> = places.values().map(|of_ranks| of_ranks[0] / first).collect();
+        let is_running_mean = (1_u32..)
+            .zip(&times)
+            .all(|(count, times)| (times * f64::from(count) - 1.0).abs() <= slack);
+        (times.len() > 1 && are_alike && (is_confirmed || is_running_mean)).then_some(times)
+    })
 }
 
 /// The microbatches that weigh otherwise than all others, which follow a law, and how many times as much.
@@ -258,7 +284,9 @@ impl Weights {
     /// True if the law is the one that is demanded.
     pub fn is(&self, demanded: Weighting) -> bool {
         match demanded {
-            Weighting::Any => !matches!(self.law, Law::Rank | Law::But(..) | Law::None),
+            Weighting::Any => {
+                !matches!(self.law, Law::Rank | Law::But(..) | Law::Graded(_) | Law::None)
+            }
             Weighting::Token => self.law == Law::Token,
             Weighting::Sample if self.law == Law::Token => self.is_any,
             Weighting::Sample => {
@@ -289,6 +317,10 @@ impl Weights {
                 "{} weighs {} times as much as the others, so that {noun}s weigh {range}",
                 odd.describe(),
                 weight_text(*times),
+            ),
+            Law::Graded(times) => format!(
+                "the microbatches of a step weigh {} times what the first does, so that {noun}s weigh {range}",
+                abridged(&times.iter().copied().map(weight_text).collect::<Vec<_>>()),
             ),
             Law::Own | Law::None => format!("{noun}s weigh {range}"),
         }

@@ -9,7 +9,7 @@ use super::super::loss::{Term, by_step};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, counted};
 use crate::report::RuleCode;
-use crate::report::words::weight_text;
+use crate::report::words::{abridged, weight_text};
 use crate::spec::Weighting;
 use crate::trace::LossWeighed;
 
@@ -38,11 +38,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let steps = by_step(case);
     let of_step = |(step, terms): (&usize, &Vec<Term<'_>>)| {
         let is_recorded = recorded.contains(step);
-        let term = terms.iter().filter(|_| is_recorded).find_map(|term| {
-            let weights = law::read(spec, term)?;
-            if let Law::But(odd, times) = weights.law { Some((term, odd, times)) } else { None }
-        });
-        term.map(|(term, odd, times)| sighting(case, rule, term, &odd, times))
+        terms.iter().filter(|_| is_recorded).find_map(|term| match law::read(spec, term)?.law {
+            Law::But(odd, times) => Some(sighting(case, rule, term, &odd, times)),
+            Law::Graded(times) => Some(graded(rule, term, &times)),
+            _ => None,
+        })
     };
     // Microbatches that are odd by chance are not so in every step.
     let found: Vec<Option<Sighting>> =
@@ -111,6 +111,18 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     finding.evidence.extend(last.at.iter().map(|at| format!("backward at {at}")));
     finding.evidence.push(format!("seen first in step {step} on rank {rank}"));
     Some(Sighting::one_of(finding, Scope::default()))
+}
+
+/// Finding about microbatches each of which weighs another multiple of the first.
+fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
+    let times: Vec<String> = times.iter().copied().map(weight_text).collect();
+    let mut finding = rule.finding(format!(
+        "the microbatches of a step weigh {} times what the first does, on every rank",
+        abridged(&times),
+    ));
+    finding.evidence.extend(super::places(term));
+    let scope = Scope { steps: [term.step].into_iter().collect(), ..Scope::default() };
+    Sighting::one_of(finding, scope)
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {
