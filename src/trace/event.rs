@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Block, ClippedInVain, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload,
+    Block, ClippedInVain, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload, Remarks,
     UpdatesRounded, Waiting,
 };
 use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
@@ -396,38 +396,6 @@ impl Frame {
     pub fn place(&self) -> String {
         format!("{}:{} ({})", self.file, self.line, self.function)
     }
-}
-
-/// Facts about a user's script that gradients do not show.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Remarks {
-    /// True if gradients had crossed the ranks before the last backward of a step; none where that was
-    /// not seen.
-    pub reduced_early: Option<bool>,
-    /// The bound to which the script clipped gradients by value; none if it did not.
-    pub clipped_by_value: Option<f64>,
-    /// Microbatches of a step that each trainer is set to, by its name.
-    pub accumulation: BTreeMap<String, usize>,
-    /// Names of the trainers and engines that the process has: `accelerate`, `transformers.Trainer`, `DDP`;
-    /// `num_items_in_batch` where a Trainer divides by the tokens of the whole step.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub engines: Vec<String>,
-    /// True if parameters, or their change, are averaged over the ranks: local SGD.
-    #[serde(default)]
-    pub averages: bool,
-    /// Number of tensors in optimizers that are no parameters of the model, and that no backward has reached.
-    #[serde(default)]
-    pub strays: usize,
-    /// Pairs of parameters that the model's configuration ties, and that are two.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub untied: Vec<(String, String)>,
-    /// Classes of the optimizers that hold trainable parameters of the model and have never stepped: `SGD`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub idle: Vec<String>,
-    /// Places of backwards in the user's own code, as `file:line`.
-    pub backward_at: Vec<String>,
-    /// Places of optimizer steps in the user's own code, as `file:line`.
-    pub step_at: Vec<String>,
 }
 
 /// A parameter as the engine holds it.

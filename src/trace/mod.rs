@@ -19,7 +19,7 @@ pub use crate::spec::Point;
 pub use contents::Contents;
 pub use event::{
     AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, Frame, LayoutName, Outcome,
-    ParamInfo, Phase, Remarks, Transform, UNSET_MEMORY, Violation,
+    ParamInfo, Phase, Transform, UNSET_MEMORY, Violation,
 };
 pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};
@@ -27,5 +27,5 @@ pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, Trac
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};
 pub use script::{
     Block, ClippedInVain, ConstantKind, GradientsClipped, InVain, Left, LossConstant, LossTerm,
-    LossWeighed, OptimizerStepped, TermOf, UpdatesRounded,
+    LossWeighed, OptimizerStepped, Remarks, TermOf, UnreadKeys, UpdatesRounded,
 };

@@ -7,7 +7,7 @@ use super::super::causes::Sighting;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, by_rank};
 use crate::report::{Finding, RuleCode};
-use crate::trace::OptimizerStepped;
+use crate::trace::{OptimizerStepped, UnreadKeys};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP608"),
@@ -23,7 +23,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.script().is_none() {
         return Vec::new();
     }
-    let ways = [between_ranks, not_as_asked, not_at_the_beginning];
+    let ways = [between_ranks, not_as_asked, not_at_the_beginning, misspelt];
     ways.iter().filter_map(|way| way(case, rule)).collect()
 }
 
@@ -129,7 +129,85 @@ fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::step(0) }))
 }
 
+/// A key of a configuration that nothing reads, and that is nearly one that is read.
+fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let all = || {
+        case.observed.remarks.iter().flat_map(|(rank, it)| it.unread.iter().map(|it| (*rank, it)))
+    };
+    let nearest = |unread: &UnreadKeys| {
+        let mut pairs =
+            unread.keys.iter().flat_map(|key| unread.known.iter().map(move |it| (key, it)));
+        pairs
+            .find(|(key, known)| is_slip(key, known))
+            .map(|(key, known)| (key.clone(), known.clone()))
+    };
+    let (key, meant, of) =
+        all().find_map(|(_, it)| nearest(it).map(|(key, meant)| (key, meant, &it.of)))?;
+    let ranks: Vec<usize> =
+        all().filter(|(_, it)| it.keys.contains(&key)).map(|(rank, _)| rank).collect();
+    let message = format!("nothing reads {key} in {of}; did you mean {meant}?");
+    let holders = Extent::of(ranks, case.observed.spec.world_size);
+    Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::default() }))
+}
+
+/// True if a key is another one by a slip of the pen (a letter or two that are wrong, missing or swapped), by an
+/// abbreviation (`grad_clip` for `gradient_clipping`) or by its initials (`lr` for `learning_rate`). Numbered keys are
+/// all alike.
+fn is_slip(key: &str, meant: &str) -> bool {
+    const SHORTEST: usize = 5;
+    let is_word = |it: &str| !it.contains(|letter: char| letter.is_ascii_digit());
+    let is_long = key.len() >= SHORTEST && meant.len() >= SHORTEST;
+    let is_typo = is_long && strsim::damerau_levenshtein(key, meant) <= 2;
+    let is_short_for =
+        |short: &str, long: &str| abbreviates(short, long) || initials(long) == short;
+    is_word(key)
+        && is_word(meant)
+        && (is_typo || is_short_for(key, meant) || is_short_for(meant, key))
+}
+
+/// True if each part of a name is the beginning of the same part of another one.
+fn abbreviates(short: &str, long: &str) -> bool {
+    const SHORTEST: usize = 3;
+    let begins = |(short, long): (&str, &str)| short.len() >= SHORTEST && long.starts_with(short);
+    short.split('_').count() == long.split('_').count()
+        && short.split('_').zip(long.split('_')).all(begins)
+}
+
+/// The first letters of the parts of a name that has several.
+fn initials(name: &str) -> String {
+    let parts = name.split('_');
+    if name.contains('_') {
+        parts.filter_map(|part| part.chars().next()).collect()
+    } else {
+        String::new()
+    }
+}
+
 fn numbers(values: &[f64]) -> String {
     let values: Vec<String> = values.iter().map(|value| value.to_string()).collect();
     if let [only] = &values[..] { only.clone() } else { format!("({})", values.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_schedules_are_no_slips() {
+        assert!(is_slip("weight_deacy", "weight_decay"));
+        assert!(is_slip("grad_clip", "gradient_clipping"));
+        assert!(is_slip("learning_rate", "lr") && is_slip("wd", "weight_decay"));
+        assert!(is_slip("epsilon", "eps"));
+        for (key, meant) in [
+            ("max_momentum", "momentum"),
+            ("weight_decay_mult", "weight_decay"),
+            ("beta1", "betas"),
+            ("initial_lr", "lr"),
+            ("lr_scale", "lr"),
+            ("eps2", "eps"),
+            ("name", "fused"),
+        ] {
+            assert!(!is_slip(key, meant), "{key}");
+        }
+    }
 }

@@ -29,6 +29,7 @@ class Remarks:
         self.strays, self.untied = 0, []
         self.averages = False
         self.idle = []  # Classes of the optimizers that have never stepped.
+        self.unread = []  # Keys of configurations that nothing reads, as (configuration, keys, known keys).
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -52,6 +53,7 @@ class Remarks:
                 self.engines.add(ENGINES[kind][1])
             if kind == "DeepSpeedEngine":
                 self.accumulation["DeepSpeed"] = it.gradient_accumulation_steps()
+                self.see_keys("DeepSpeed's configuration", getattr(it._config, "_param_dict", {}), _deepspeed_keys())
             elif kind == "Trainer" and hasattr(it, "accumulate_grad_batches"):
                 self.engines.add("Lightning")
                 if getattr(getattr(it, "lightning_module", None), "automatic_optimization", False):
@@ -65,6 +67,20 @@ class Remarks:
                 if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
                     self.engines.add("num_items_in_batch")
                 self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
+
+    def see_groups(self, optimizer):
+        """Remembers keys of an optimizer's groups that the optimizer has no default for."""
+        for group in optimizer.param_groups:
+            self.see_keys("a group of %s" % type(optimizer).__name__, group, {"params", *optimizer.defaults})
+
+    def see_keys(self, of, config, known):
+        """Remembers keys of a configuration that are not known."""
+        keys = sorted(it for it in config if isinstance(it, str) and it not in known)
+        # Who misspells or abbreviates a word seldom does so in the first letter.
+        near = sorted(it for it in known if any(it[:1] == key[:1] for key in keys))
+        told = dict(of=of, keys=keys, known=near)
+        if keys and told not in self.unread:
+            self.unread.append(told)
 
     def see_reduction(self, tensor, params):
         """A tensor is about to be reduced over the ranks by a call: it may be a parameter, or its change."""
@@ -97,6 +113,14 @@ class Remarks:
             strays=self.strays,
             untied=self.untied,
             idle=self.idle,
+            unread=self.unread,
             backward_at=self.lines["backward"],
             step_at=self.lines["step"],
         )
+
+
+def _deepspeed_keys():
+    """The keys of DeepSpeed's configuration, and other names: each is a constant of a module about configurations."""
+    modules = [it for name, it in list(sys.modules.items()) if name.startswith("deepspeed.")]
+    modules = [it for it in modules if it.__name__.endswith(("config", "constants"))]
+    return {it for module in modules for it in vars(module).values() if isinstance(it, str) and it.isidentifier()}
