@@ -26,6 +26,6 @@ pub use payload::{Payload, combined_digest, digest};
 pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};
 pub use script::{
-    Block, ClippedInVain, ConstantKind, GradientsClipped, InVain, Left, LossConstant, LossTerm,
-    LossWeighed, OptimizerStepped, Remarks, TermOf, UnreadKeys, UpdatesRounded,
+    Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, Left, LossConstant,
+    LossTerm, LossWeighed, OptimizerStepped, Remarks, TermOf, UnreadKeys, UpdatesRounded,
 };

@@ -136,6 +136,25 @@ pub struct Remarks {
     pub step_at: Vec<String>,
 }
 
+/// A target token that fills the ends of the rows of a microbatch, all of them at the same side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Filler {
+    /// The token.
+    pub token: i64,
+    /// Number of targets that are this token.
+    pub seen: usize,
+    /// Number of those that have nothing but this token between them and the end of their row.
+    pub at_ends: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of such targets in each row that has at least two, of the first rows.
+    pub lengths: Vec<usize>,
+    /// Number of targets beside each other that are other tokens.
+    pub pairs: usize,
+    /// Number of those that are the same token twice.
+    pub repeats: usize,
+}
+
 /// The keys of a configuration that nothing reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadKeys {
@@ -195,6 +214,9 @@ pub struct LossTerm {
     /// where there are too many such runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<(usize, f64)>,
+    /// The target token that fills the ends of rows; none where none does, or where it was not looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filler: Option<Filler>,
 }
 
 /// A scalar that a loss was multiplied with or divided by.

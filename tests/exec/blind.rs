@@ -32,7 +32,7 @@ struct Wrong {
 const NAMES: &[(&str, &[&str])] = &[
     ("factor", &["ZP111", "ZP112", "ZP105"]),
     ("extra-loss", &["ZP112", "ZP111", "ZP113"]),
-    ("weight", &["ZP113", "ZP109", "ZP105", "ZP111"]),
+    ("weight", &["ZP113", "ZP109", "ZP105", "ZP111", "ZP115"]),
     ("clipping", &["ZP607"]),
     ("earlier-steps", &["ZP106"]),
     ("window", &["ZP110", "ZP111", "ZP112"]),

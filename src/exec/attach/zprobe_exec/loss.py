@@ -62,7 +62,8 @@ class Path:
 class Loss:
     """The watch over the terms of the loss in one backward."""
 
-    def __init__(self):
+    def __init__(self, reads_targets=False):
+        self.reads_targets = reads_targets
         self.endings, self.handles, self.seeds = {}, [], []
         self.error = None  # What zprobe failed with inside the backward.
         self.is_cut = False  # True if a loss has more paths than are followed.
@@ -146,7 +147,7 @@ class Loss:
             return
         ending = self.endings[id(node), index] = Ending(node, index, path, _of(node), _FUSED.get(node.name()))
         if not hasattr(node, "variable"):
-            self._on(node, lambda gradients: ending.read(gradients[index]))
+            self._on(node, lambda gradients: ending.read(gradients[index], self.reads_targets))
 
     def _on(self, node, see):
         """Shows the gradients that come in at a node to `see`, which must not raise inside of the backward."""
@@ -178,8 +179,9 @@ class Loss:
         all_of = collections.Counter(first for _, first in known.values())
         return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
 
-    def take(self):
-        """Fields of the event: the terms of the loss. None where no root was a loss with a single element."""
+    def take(self, samples=None):
+        """Fields of the event for a microbatch of so many samples: the terms of the loss. None where no root was a loss
+        with a single element."""
         for handle in self.handles:
             handle.remove()
         if self.error is not None:
@@ -192,7 +194,7 @@ class Loss:
                 ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
             if ending.was_reached():
                 groups.setdefault(ending.key(), Group()).add(ending)
-        terms = [term for term in (group.fields() for group in groups.values()) if term is not None]
+        terms = [term for term in (group.fields(samples) for group in groups.values()) if term is not None]
         seed = sum(float(it.detach().sum()) for it in self.seeds if it is not None)
         numbers = [seed] + [term[field] for term in terms for field in ("least", "most", "total")]
         paths = [it.path for it in self.endings.values()]

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from zprobe_exec import places
+from zprobe_exec import padding, places
 
 # Largest difference of two weights beside each other that are the same, as a share of one.
 SAME = 1e-3
@@ -69,7 +69,7 @@ class Ending:
 
     def __init__(self, node, index, path, of, fused):
         self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
-        self.weights = None
+        self.weights = self.targets = None
         self.times = 1  # Number of times that the loss has the same scalar of these elements.
 
     def join(self, path):
@@ -78,15 +78,17 @@ class Ending:
         common = [one for one, other in zip(self.path.constants, path.constants) if one.key() == other.key()]
         self.path = self.path.behind(constants=tuple(common[: len(common)]), is_weighted=self.path.is_weighted)
 
-    def read(self, gradient):
-        """Takes the weights of all elements from the gradient."""
+    def read(self, gradient, reads_targets=False):
+        """Takes the weights of all elements from the gradient, and their targets."""
         if gradient is None:
             return
         gradient = self.path.sign * gradient.detach()
         node = self.node
         if self.of == "tokens":
             dim = node._saved_dim
-            weights = gradient.sum(dim - (1 << 64) if dim >= 1 << 63 else dim, dtype=torch.float32)
+            dim = dim - (1 << 64) if dim >= 1 << 63 else dim
+            weights = gradient.sum(dim, dtype=torch.float32)
+            self.targets = padding.of(gradient, dim) if reads_targets else None
         elif self.fused and node._saved_reduction:
             content = node._saved_self
             weight = gradient.float() / (content.numel() if node._saved_reduction == 1 else 1)
@@ -127,8 +129,9 @@ class Group:
         """Takes in a term."""
         self.endings.append(ending)
 
-    def fields(self):
-        """The fields of the event; None if no element has a weight. Elements of weight 0 are padding."""
+    def fields(self, samples):
+        """The fields of the event for a microbatch of so many samples; None if no element has a weight. Elements of
+        weight 0 are padding."""
         first = self.endings[0]
         kept = [weights[weights != 0].double() for weights in (it.weights.reshape(-1) for it in self.endings)]
         weights = torch.cat(kept)
@@ -150,7 +153,13 @@ class Group:
             weighted=first.path.is_weighted,
             constants=[it.fields() for it in first.path.constants[:known]],
             runs=_runs(weights) if len(weights) <= MOST_ELEMENTS else [],
+            filler=self._filler(samples),
         )
+
+    def _filler(self, samples):
+        """The token that fills the ends of rows; None if none does."""
+        told = (padding.facts(it.targets, samples) for it in self.endings if it.targets is not None)
+        return next((it for it in told if it is not None), None)
 
 
 def _multiple(factor, numbers):

@@ -146,7 +146,8 @@ class Training:
         self.fired = {}
         # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
         self.walked = (0, collections.Counter())
-        self.loss, stale = loss.Loss(), []
+        # Padding shows in the first step, and looking for it takes time.
+        self.loss, stale = loss.Loss(reads_targets=self.step == 0), []
         see_node = lambda node: stale.append(self.softly("forward", self.update.see_node, node))
         # Of a nested backward a checkpoint's activations are the inputs.
         self.reaches_input = self.before_nested(tensors, see_node)
@@ -207,7 +208,7 @@ class Training:
         if self.over:
             return
         self.in_backward = False
-        weighed = self.softly("the loss", self.loss.take)
+        weighed = self.softly("the loss", self.loss.take, self.samples)
         again = self.softly("the loss", self.loss.again, self.terms, self.code) or []
         alone = self._is_alone()
         if weighed is not None and self.has_code():
