@@ -273,11 +273,18 @@ fn gave_up(notes: &Notes) -> Option<String> {
 
 /// Number of steps that every rank took.
 fn steps(notes: &Notes) -> usize {
-    let of_rank = |lines: &Vec<Line>| {
-        let is_end = |note: &Note| matches!(note, Note::Event(event) if matches!(**event, Event::StepEnded { .. }));
-        lines.iter().filter(|line| is_end(&line.note)).count()
-    };
-    notes.ranks.values().map(of_rank).min().unwrap_or(0)
+    notes.ranks.values().map(|lines| steps_of(lines)).min().unwrap_or(0)
+}
+
+/// Number of steps that every rank took that took any: a rank that never steps may be ended before it can say so.
+fn steps_of_those_that_step(notes: &Notes) -> usize {
+    let steps = notes.ranks.values().map(|lines| steps_of(lines));
+    steps.filter(|count| *count > 0).min().unwrap_or(0)
+}
+
+fn steps_of(lines: &[Line]) -> usize {
+    let is_end = |line: &&Line| matches!(&line.note, Note::Event(event) if matches!(**event, Event::StepEnded { .. }));
+    lines.iter().filter(is_end).count()
 }
 
 /// The specification that the script turned out to have; none if no step came to its end, unless the
@@ -294,7 +301,7 @@ fn spec(
     let dtype = agreed(notes)
         .map(|agreed| agreed.dtype)
         .max_by(|a: &Dtype, b| a.unit_roundoff().total_cmp(&b.unit_roundoff()));
-    let steps = steps(notes);
+    let steps = if unbegun.is_none() { steps_of_those_that_step(notes) } else { steps(notes) };
     if unbegun.is_none() && (steps == 0 || dtype.is_none()) {
         return None;
     }

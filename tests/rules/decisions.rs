@@ -1,11 +1,15 @@
 //! Infinities, overflows, norms and clipping on simulated engines.
 
+use std::path::Path;
+
 use proptest::prelude::*;
 use zprobe::diagnose::diagnose;
 use zprobe::report::{Report, Verdict};
 use zprobe::spec::plan::{Param, Segment};
 use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{Differing, Event, FlushReason, LayoutName, Payload, Point, Record, Trace};
+use zprobe::trace::{
+    Differing, Event, FlushReason, LayoutName, Outcome, Payload, Phase, Point, Record, Trace,
+};
 
 use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
 use super::simulator::{Cut, LOSS_SCALE, Simulation};
@@ -422,4 +426,41 @@ fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
     let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
     assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
     assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP114"]);
+}
+
+/// The recorded trace of a script.
+fn recorded(name: &str) -> Trace {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
+    Trace::read(&traces.join(name)).expect("a readable trace")
+}
+
+#[test]
+fn a_rank_that_loses_the_others_because_an_optimizer_never_stepped_has_not_crashed() {
+    let mut trace = recorded("script-optimizer-idle");
+    crash(&mut trace, 1, |event| *event == Event::Finished, "Connection closed by peer");
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP606"]));
+}
+
+#[test]
+fn a_rank_that_is_ended_before_it_ever_stepped_has_not_crashed() {
+    let mut trace = recorded("script-clean");
+    trace.records.retain_mut(|record| {
+        if let Event::RankExited { rank: 1, outcome } = &mut record.event {
+            *outcome = Outcome::Unseen;
+        }
+        let is_of_backward = matches!(
+            record.event,
+            Event::RankReady { .. }
+                | Event::PhaseEntered { phase: Phase::Backward, .. }
+                | Event::LossWeighed(_)
+                | Event::GraphWalked { .. }
+                | Event::HooksFired { .. }
+        );
+        record.rank != Some(1) || is_of_backward
+    });
+    let report = diagnose(&trace);
+    assert_eq!(report.verdict, Verdict::Findings);
+    assert!(codes(&report).contains(&"ZP606"), "{:#?}", report.findings);
+    assert!(!codes(&report).contains(&"ZP901"), "{:#?}", report.findings);
 }

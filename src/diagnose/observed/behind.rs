@@ -1,8 +1,9 @@
 //! Ranks of a script that are left behind: they did not step where others did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Observed, Process};
+use crate::trace::Outcome;
 
 impl Observed<'_> {
     /// Steps that a rank of a script did not take and that others took, by rank: the first one of each. A rank that
@@ -10,12 +11,30 @@ impl Observed<'_> {
     pub fn behind(&self) -> BTreeMap<usize, usize> {
         let all = || self.processes.iter().enumerate();
         let over = || all().filter(|(_, process)| process.finished).map(|(rank, _)| rank);
-        let left = all().filter(|(_, process)| process.finished || process.blames_a_peer());
+        let left = all().filter(|(rank, process)| {
+            process.finished || process.blames_a_peer() || self.is_idle(*rank, process)
+        });
         left.filter_map(|(rank, _)| {
             let mut steps = over().filter_map(|other| self.first_left_out(rank, other));
             Some((rank, steps.next()?))
         })
         .collect()
+    }
+
+    /// Ranks that left out a step of all or of one of their optimizers, and lost the others for that reason: these had
+    /// taken all steps that were watched.
+    pub fn left_alone(&self) -> BTreeSet<usize> {
+        let is_over = self.processes.iter().any(|process| process.finished);
+        let has_idle = |rank: usize| self.remarks.get(&rank).is_some_and(|it| !it.idle.is_empty());
+        let ranks = self.processes.iter().enumerate();
+        let lost = ranks.filter(|(rank, it)| is_over && it.blames_a_peer() && has_idle(*rank));
+        lost.map(|(rank, _)| rank).chain(self.behind().into_keys()).collect()
+    }
+
+    /// True for a rank that no optimizer stepped on, and that was ended together with those that finished.
+    fn is_idle(&self, rank: usize, process: &Process<'_>) -> bool {
+        let has_stepped = self.script.stepped.keys().any(|(_, it)| *it == rank);
+        process.outcome == Some(Outcome::Unseen) && !has_stepped
     }
 
     /// The first step that a rank left out and another one took: all its backwards were given up, or are over and it

@@ -169,9 +169,9 @@ impl<'a> Observed<'a> {
 
     /// True if some rank crashed or hung by itself, and not because the others had ended without it.
     pub fn some_broke(&self) -> bool {
-        let behind = self.behind();
+        let left_alone = self.left_alone();
         let mut all = self.processes.iter().enumerate();
-        all.any(|(rank, process)| !process.finished && !behind.contains_key(&rank))
+        all.any(|(rank, process)| !process.finished && !left_alone.contains(&rank))
     }
 
     /// Ending of the recording. The launcher records an end for every rank, so one without an end

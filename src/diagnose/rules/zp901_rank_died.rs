@@ -25,12 +25,12 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
-    let behind = observed.behind();
+    let left_alone = observed.left_alone();
     let died: Vec<(usize, &Process<'_>, String)> = observed
         .processes
         .iter()
         .enumerate()
-        .filter(|(rank, process)| !process.finished && !behind.contains_key(rank))
+        .filter(|(rank, process)| !process.finished && !left_alone.contains(rank))
         .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
         .collect();
     // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere, or

@@ -482,6 +482,8 @@ class Training:
         try:
             if not self.over:
                 self.over = True
+                if self.step > 0:
+                    self._remark()
                 self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
         finally:
             self.excepthook(kind, error, trace)
@@ -490,11 +492,14 @@ class Training:
         self.exit_code = code
         self.exit(code)
 
-    def _finish(self):
+    def _remark(self):
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
-        self.transforms.release()
         self.channel.emit("script-remarked", **self.remarks.fields())
+
+    def _finish(self):
+        self._remark()
+        self.transforms.release()
         self.channel.emit("finished")
 
     def _end(self):
