@@ -57,6 +57,13 @@ class Weights(unittest.TestCase):
         answers, penalty = weighed(make)["terms"]
         self.assertEqual((answers["times"], penalty["times"]), (2, 1))
 
+    def test_smoothing_that_is_written_out_has_its_term_once(self):
+        def make(logits, labels):
+            logs = logits.log_softmax(1)[:2]
+            return (-0.9 * logs[torch.arange(2), labels[:2]] - 0.1 * logs.mean(1)).sum() / 2
+
+        self.assertEqual([it["times"] for it in weighed(make)["terms"]], [1])
+
     def test_two_terms_of_the_same_log_probabilities_are_there_once(self):
         def make(logits, labels):
             rows = F.log_softmax(logits, -1)

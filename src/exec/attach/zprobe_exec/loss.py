@@ -65,6 +65,7 @@ class Loss:
     def __init__(self, reads_targets=False):
         self.reads_targets = reads_targets
         self.endings, self.handles, self.seeds = {}, [], []
+        self.arrivals = collections.Counter()  # Paths from a root to each node that makes a scalar of its elements.
         self.error = None  # What zprobe failed with inside the backward.
         self.is_cut = False  # True if a loss has more paths than are followed.
         self.divisor = 1  # What an engine divides the gradients of its outputs by.
@@ -96,6 +97,7 @@ class Loss:
         name, edges = node.name(), node.next_functions
         if path.scalar is None and _is_reduced(node):
             path = path.behind(scalar=node)
+            self.arrivals[node] += 1
         several = sum(it is not None for it, _ in edges) > 1
         if name in _PASSING:
             return [(*edge, path.behind(is_whole=path.is_whole and not several)) for edge in edges]
@@ -192,6 +194,8 @@ class Loss:
         for ending in self.endings.values():
             if ending.was_reached() and self.divisor != 1:
                 ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
+            # The scalar may be there twice; a sum over a term's elements that has them twice is a loss of its own.
+            ending.times = max(1, self.arrivals[ending.path.scalar])
             if ending.was_reached():
                 groups.setdefault(ending.key(), Group()).add(ending)
         terms = [term for term in (group.fields(samples) for group in groups.values()) if term is not None]

@@ -70,11 +70,10 @@ class Ending:
     def __init__(self, node, index, path, of, fused):
         self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
         self.weights = self.targets = None
-        self.times = 1  # Number of times that the loss has the same scalar of these elements.
+        self.times = 1  # Number of times that the loss has the scalar of these elements.
 
     def join(self, path):
         """Another path leads here: constants that both have in common count."""
-        self.times += path.scalar is not None and path.scalar is self.path.scalar
         common = [one for one, other in zip(self.path.constants, path.constants) if one.key() == other.key()]
         self.path = self.path.behind(constants=tuple(common[: len(common)]), is_weighted=self.path.is_weighted)
 
