@@ -1,6 +1,6 @@
-"""Clipping by norm: the calls that do it, and the factor that each has multiplied gradients with.
+"""Clipping: the calls that do it by norm, with the factor that each has multiplied gradients with, and by value.
 
-The factor is taken out of what is recorded, so that weights are those of the gradients before clipping.
+Both are taken out of what is recorded, so that weights are those of the gradients before clipping.
 """
 
 import gc
@@ -25,6 +25,7 @@ class Clipping:
     def __init__(self, training):
         self.training, self.in_vain = training, InVain(training)
         self.factors = {}  # What the gradient of a tensor was multiplied with, by the tensor's identity.
+        self.clamped = {}  # Which recorded elements were clipped by value, and what they were, by the tensor's identity.
         self.wrappers = {}  # DeepSpeed's optimizer around another one, by the identity of that.
         self.depth = 0
 
@@ -99,6 +100,19 @@ class Clipping:
         self.in_vain.before_step(tensors, _some)
         self._see_wrapper(optimizer, tensors)
 
+    # Calls of torch's `clip_grad_value_`.
+
+    def begin_by_value(self, tensors):
+        """A call is about to clip the gradients of these tensors by value. Returns what `end_by_value` needs."""
+        held = [self.training.held.of.get(id(it)) for it in tensors]
+        return [(it, it.pick()) for it in held if it is not None and it.chosen is not None]
+
+    def end_by_value(self, begun):
+        """The call is over."""
+        for fragment, before in begun or []:
+            if before is not None:
+                self.clamped[id(fragment.tensor)] = (fragment.pick() != before, before)
+
     # DeepSpeed, which clips within its own step.
 
     def _see_wrapper(self, optimizer, tensors):
@@ -141,7 +155,11 @@ class Clipping:
     def take_out(self, tensor, values):
         """Elements of a tensor's gradient as they were before clipping."""
         factor = self.factor(tensor)
-        return values if values is None or factor == 1.0 else (values.double() / factor).to(values.dtype)
+        if values is not None and factor != 1.0:
+            values = (values.double() / factor).to(values.dtype)
+        if values is not None and id(tensor) in self.clamped:
+            values = torch.where(*self.clamped[id(tensor)], values)
+        return values
 
     def factor(self, tensor):
         """The factor by which a tensor's gradient was clipped."""
@@ -151,6 +169,7 @@ class Clipping:
         """An optimizer has consumed the gradients of these tensors."""
         for it in tensors:
             self.factors.pop(id(it), None)
+            self.clamped.pop(id(it), None)
 
 
 def _some(tensor):

@@ -146,9 +146,14 @@ def _watched_clipping(clip):
 def _watched_value_clipping(clip):
     @functools.wraps(clip)
     def watched(parameters, clip_value, *args, **kwargs):
-        if _training is not None:
-            _training.remarks.clipped_by_value = float(clip_value)
-        return clip(parameters, clip_value, *args, **kwargs)
+        if _training is None or _training.over:
+            return clip(parameters, clip_value, *args, **kwargs)
+        _training.remarks.clipped_by_value = float(clip_value)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        begun = _training.softly("clipping", _training.clipping.begin_by_value, parameters)
+        result = clip(parameters, clip_value, *args, **kwargs)
+        _training.softly("clipping", _training.clipping.end_by_value, begun)
+        return result
 
     return watched
 
