@@ -71,7 +71,6 @@ fn what_is_observed_trains_to_the_same_last_bit() {
 
 /// Mistakes that real gradients show, with the code of the finding and a part of its message.
 const NAMED: &[(&str, &str, &str)] = &[
-    ("ddp-clipped-by-value", "ZP605", "changed between the last backward"),
     ("ddp-flag-set-after-forward", "ZP104", "of microbatches 1 and 2 were not averaged"),
     ("ddp-never-synchronised", "ZP104", "were not averaged across ranks"),
     ("ddp-never-cleared", "ZP106", "of an earlier step"),
