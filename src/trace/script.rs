@@ -107,7 +107,7 @@ pub struct Remarks {
     /// True if gradients had crossed the ranks before the last backward of a step; none where that was
     /// not seen.
     pub reduced_early: Option<bool>,
-    /// The bound to which the script clipped gradients by value; none if it did not.
+    /// The bound of the script's calls of `clip_grad_value_`. None if the script makes no such call.
     pub clipped_by_value: Option<f64>,
     /// Microbatches of a step that each trainer is set to, by its name.
     pub accumulation: BTreeMap<String, usize>,
@@ -158,12 +158,12 @@ pub struct Filler {
 /// The keys of a configuration that nothing reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadKeys {
-    /// Name of the configuration: `a group of AdamW`, `DeepSpeed's configuration`.
-    pub of: String,
+    /// Class of the optimizer that has the configuration as a group; none for DeepSpeed's configuration.
+    pub optimizer: Option<String>,
     /// The keys.
     pub keys: Vec<String>,
-    /// Keys that are read there, those with the same first letter as one of `keys`.
-    pub known: Vec<String>,
+    /// Keys that the optimizer reads; empty for DeepSpeed's configuration.
+    pub read: Vec<String>,
 }
 
 /// A comparison of half-precision parameters before and after a step of an optimizer that keeps no copy of them in full

@@ -7,6 +7,7 @@ use super::super::causes::Sighting;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, by_rank};
 use crate::report::{Finding, RuleCode};
+use crate::spec::deepspeed;
 use crate::trace::{OptimizerStepped, UnreadKeys};
 
 pub(super) const RULE: Rule = Rule {
@@ -132,55 +133,56 @@ fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 /// A key of a configuration that nothing reads, and that is nearly one that is read.
 fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = || {
-        case.observed.remarks.iter().flat_map(|(rank, it)| it.unread.iter().map(|it| (*rank, it)))
+        let remarks = case.observed.remarks.iter();
+        remarks.flat_map(|(rank, it)| it.unread.iter().map(move |unread| (*rank, unread)))
     };
-    let nearest = |unread: &UnreadKeys| {
-        let mut pairs =
-            unread.keys.iter().flat_map(|key| unread.known.iter().map(move |it| (key, it)));
-        pairs
-            .find(|(key, known)| is_slip(key, known))
-            .map(|(key, known)| (key.clone(), known.clone()))
+    let (unread, key, meant) = all().find_map(|(_, unread)| {
+        let (key, meant) = slip(unread)?;
+        Some((unread, key, meant))
+    })?;
+    let place = match &unread.optimizer {
+        Some(name) => format!("a group of {name}"),
+        None => "DeepSpeed's configuration".to_owned(),
     };
-    let (key, meant, of) =
-        all().find_map(|(_, it)| nearest(it).map(|(key, meant)| (key, meant, &it.of)))?;
-    let ranks: Vec<usize> =
-        all().filter(|(_, it)| it.keys.contains(&key)).map(|(rank, _)| rank).collect();
-    let message = format!("nothing reads {key} in {of}; did you mean {meant}?");
+    let ranks = all().filter(|(_, it)| it.keys.contains(key)).map(|(rank, _)| rank);
     let holders = Extent::of(ranks, case.observed.spec.world_size);
+    let message = format!("nothing reads {key} in {place}; did you mean {meant}?");
     Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::default() }))
 }
 
-/// True if a key is another one by a slip of the pen (a letter or two that are wrong, missing or swapped), by an
-/// abbreviation (`grad_clip` for `gradient_clipping`) or by its initials (`lr` for `learning_rate`). Numbered keys are
+/// The first key that is a slip, and the key that was meant.
+fn slip(unread: &UnreadKeys) -> Option<(&String, &str)> {
+    let read: Vec<&str> = match unread.optimizer {
+        Some(_) => unread.read.iter().map(String::as_str).collect(),
+        None => deepspeed::top_level().collect(),
+    };
+    let meant = |key: &str| read.iter().copied().find(|it| is_slip(key, it));
+    unread.keys.iter().find_map(|key| Some((key, meant(key)?)))
+}
+
+/// True if a key is another one by a slip of the pen (letters that are wrong, missing or swapped), by an abbreviation of
+/// its parts (`grad_clip` for `gradient_clipping`), or by the name that other libraries have for it. Numbered keys are
 /// all alike.
 fn is_slip(key: &str, meant: &str) -> bool {
     const SHORTEST: usize = 5;
-    let is_word = |it: &str| !it.contains(|letter: char| letter.is_ascii_digit());
-    let is_long = key.len() >= SHORTEST && meant.len() >= SHORTEST;
-    let is_typo = is_long && strsim::damerau_levenshtein(key, meant) <= 2;
-    let is_short_for =
-        |short: &str, long: &str| abbreviates(short, long) || initials(long) == short;
-    is_word(key)
-        && is_word(meant)
-        && (is_typo || is_short_for(key, meant) || is_short_for(meant, key))
+    const LONG: usize = 8;
+    const OTHER_NAMES: [(&str, &str); 3] =
+        [("learning_rate", "lr"), ("wd", "weight_decay"), ("epsilon", "eps")];
+    let is_numbered = key.contains(|letter: char| letter.is_ascii_digit());
+    let length = key.len().min(meant.len());
+    let letters = if length < LONG { 1 } else { 2 };
+    let is_typo = length >= SHORTEST && strsim::damerau_levenshtein(key, meant) <= letters;
+    let is_other_name = OTHER_NAMES.contains(&(key, meant));
+    !is_numbered && (is_typo || abbreviates(key, meant) || is_other_name)
 }
 
-/// True if each part of a name is the beginning of the same part of another one.
+/// True if each of several parts of a name is the beginning of the same part of another name.
 fn abbreviates(short: &str, long: &str) -> bool {
     const SHORTEST: usize = 3;
+    let parts = || short.split('_').zip(long.split('_'));
     let begins = |(short, long): (&str, &str)| short.len() >= SHORTEST && long.starts_with(short);
-    short.split('_').count() == long.split('_').count()
-        && short.split('_').zip(long.split('_')).all(begins)
-}
-
-/// The first letters of the parts of a name that has several.
-fn initials(name: &str) -> String {
-    let parts = name.split('_');
-    if name.contains('_') {
-        parts.filter_map(|part| part.chars().next()).collect()
-    } else {
-        String::new()
-    }
+    let count = short.split('_').count();
+    count > 1 && long.split('_').count() == count && parts().all(begins)
 }
 
 fn numbers(values: &[f64]) -> String {
@@ -204,6 +206,9 @@ mod tests {
             ("beta1", "betas"),
             ("initial_lr", "lr"),
             ("lr_scale", "lr"),
+            ("lora_rank", "lr"),
+            ("bytes", "betas"),
+            ("tokenizer", "token"),
             ("eps2", "eps"),
             ("name", "fused"),
         ] {

@@ -41,6 +41,7 @@ pub use message::{ConfigError, Note, Problem};
 use message::{Kind, MOST_SHOWN, Remark, Spot};
 #[cfg(test)]
 pub(super) use registry::has_key;
+pub(crate) use registry::top_level;
 use settings::{Set, Settings};
 
 /// Largest size of a file in bytes. The longest that people write have some ten thousand.

@@ -20,6 +20,11 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
+/// The keys at the top level of a configuration.
+pub(crate) fn top_level() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.path).filter(|path| !path.contains('.'))
+}
+
 /// True if DeepSpeed has a key of this full path.
 #[cfg(test)]
 pub(in crate::spec) fn has_key(path: &str) -> bool {

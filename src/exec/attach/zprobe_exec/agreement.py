@@ -26,6 +26,7 @@ def agree(training):
     )
     letters = training.mailbox.collect("first-step", training.settings["patience"])
     training.remarks.see_trainers()
+    training.softly("settings of engines", training.remarks.see_configurations)
     training.remarks.strays = training.held.strays(training.names)
     training.remarks.untied = training.softly("tied weights", names.untied) or []
     params = {}

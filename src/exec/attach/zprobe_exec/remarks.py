@@ -29,7 +29,7 @@ class Remarks:
         self.strays, self.untied = 0, []
         self.averages = False
         self.idle = []  # Classes of the optimizers that have never stepped.
-        self.unread = []  # Keys of configurations that nothing reads, as (configuration, keys, known keys).
+        self.unread = []  # Keys of configurations that nothing reads.
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -53,7 +53,6 @@ class Remarks:
                 self.engines.add(ENGINES[kind][1])
             if kind == "DeepSpeedEngine":
                 self.accumulation["DeepSpeed"] = it.gradient_accumulation_steps()
-                self.see_keys("DeepSpeed's configuration", getattr(it._config, "_param_dict", {}), _deepspeed_keys())
             elif kind == "Trainer" and hasattr(it, "accumulate_grad_batches"):
                 self.engines.add("Lightning")
                 if getattr(getattr(it, "lightning_module", None), "automatic_optimization", False):
@@ -71,14 +70,20 @@ class Remarks:
     def see_groups(self, optimizer):
         """Remembers keys of an optimizer's groups that the optimizer has no default for."""
         for group in optimizer.param_groups:
-            self.see_keys("a group of %s" % type(optimizer).__name__, group, {"params", *optimizer.defaults})
+            self._see_keys(type(optimizer).__name__, group, {"params", *optimizer.defaults})
 
-    def see_keys(self, of, config, known):
-        """Remembers keys of a configuration that are not known."""
-        keys = sorted(it for it in config if isinstance(it, str) and it not in known)
-        # Who misspells or abbreviates a word seldom does so in the first letter.
-        near = sorted(it for it in known if any(it[:1] == key[:1] for key in keys))
-        told = dict(of=of, keys=keys, known=near)
+    def see_configurations(self):
+        """Remembers keys of DeepSpeed's configurations: those that are no constant of its modules on configurations."""
+        modules = [(name, it) for name, it in list(sys.modules.items()) if name.startswith("deepspeed.")]
+        modules = [it for name, it in modules if name.endswith(("config", "constants"))]
+        read = {it for module in modules for it in vars(module).values() if isinstance(it, str)}
+        for it in gc.get_objects() if modules else []:
+            if type(it).__name__ == "DeepSpeedEngine":
+                self._see_keys(None, it._config._param_dict, read)
+
+    def _see_keys(self, optimizer, config, read):
+        keys = sorted(it for it in config if isinstance(it, str) and it not in read)
+        told = dict(optimizer=optimizer, keys=keys, read=sorted(read) if optimizer else [])
         if keys and told not in self.unread:
             self.unread.append(told)
 
@@ -117,10 +122,3 @@ class Remarks:
             backward_at=self.lines["backward"],
             step_at=self.lines["step"],
         )
-
-
-def _deepspeed_keys():
-    """The keys of DeepSpeed's configuration, and other names: each is a constant of a module about configurations."""
-    modules = [it for name, it in list(sys.modules.items()) if name.startswith("deepspeed.")]
-    modules = [it for it in modules if it.__name__.endswith(("config", "constants"))]
-    return {it for module in modules for it in vars(module).values() if isinstance(it, str) and it.isidentifier()}

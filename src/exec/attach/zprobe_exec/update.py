@@ -39,7 +39,7 @@ class Update:
         number = self.numbers.setdefault(id(optimizer), len(self.numbers))
         if number == len(self.kept):
             self.kept.append(optimizer)
-            self.training.remarks.see_groups(optimizer)
+            self.training.softly("settings of optimizers", self.training.remarks.see_groups, optimizer)
         # An optimizer that hands its step on to another one has stepped once.
         is_inner = len(self.training.stepping) > 1
         again = not is_inner and self._is_again(tensors)
