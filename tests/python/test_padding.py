@@ -45,6 +45,9 @@ class Rows(unittest.TestCase):
         self.assertIsNone(padding.facts(flat, None))
         self.assertIsNone(padding.facts(flat, 5))
 
+    def test_a_single_target_has_no_ends(self):
+        self.assertIsNone(padding.facts(torch.tensor(3), 1))
+
     def test_one_end_of_sequence_a_row_is_no_padding(self):
         self.assertIsNone(padding.facts(rows_of(7, 7, 7), None))
 

@@ -10,8 +10,10 @@ AT_ONCE = 1 << 24
 
 
 def of(gradient, dim):
-    """The target of each element, from the gradient of its log-probabilities; -1 where nothing comes in. None where
-    elements have several targets, as in a distillation."""
+    """The target of each element, from the gradient of its log-probabilities; -1 where nothing comes in. Returns None
+    where elements have several targets, as in a distillation, and where ranks share the vocabulary."""
+    if hasattr(gradient, "to_local"):
+        return None
     words = gradient.movedim(dim, -1)
     parts = words.reshape(-1, words.shape[-1]).split(max(1, AT_ONCE // words.shape[-1]))
     if any(bool((torch.count_nonzero(part, 1) > 1).any()) for part in parts):
@@ -21,9 +23,10 @@ def of(gradient, dim):
 
 
 def facts(targets, samples):
-    """The token that fills an end of the rows of some targets; None where none does, or where rows are not known."""
+    """The token that fills an end of the rows of some targets. Returns None where no token does, and where rows are not
+    known."""
     if targets.dim() < 2:
-        if not samples or len(targets) % samples:
+        if not samples or targets.numel() % samples:
             return None
         targets = targets.reshape(samples, -1)
     rows = targets.reshape(-1, targets.shape[-1]).cpu()
@@ -36,7 +39,7 @@ def facts(targets, samples):
 
 
 def _at_start(rows):
-    """The token that most rows begin with, twice at least."""
+    """The token that most rows begin with, at least twice in a row. Returns None where no row does."""
     begins = rows[:, 0][(rows[:, 0] == rows[:, 1]) & (rows[:, 0] >= 0)]
     if not len(begins):
         return None
