@@ -136,19 +136,25 @@ fn sums(
     place: impl Fn(&Row<'_>) -> usize,
     number: impl Fn(&Row<'_>) -> f64,
 ) -> Vec<f64> {
-    let mut all = BTreeMap::<usize, f64>::new();
+    grouped(rows, place, number).into_values().map(|group| group.iter().sum()).collect()
+}
+
+/// Numbers of rows by their place.
+fn grouped(
+    rows: &[Row<'_>],
+    place: impl Fn(&Row<'_>) -> usize,
+    number: impl Fn(&Row<'_>) -> f64,
+) -> BTreeMap<usize, Vec<f64>> {
+    let mut groups = BTreeMap::<usize, Vec<f64>>::new();
     for row in rows {
-        *all.entry(place(row)).or_default() += number(row);
+        groups.entry(place(row)).or_default().push(number(row));
     }
-    all.into_values().collect()
+    groups
 }
 
 /// True if elements of rows in the same place weigh the same, and some place has several rows.
 fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> bool {
-    let mut groups = BTreeMap::<usize, Vec<f64>>::new();
-    for row in rows {
-        groups.entry(place(row)).or_default().push(row.term.most);
-    }
+    let groups = grouped(rows, place, |row| row.term.most);
     groups.values().any(|group| group.len() > 1)
         && groups.into_values().all(|group| alike(group, slack))
 }
@@ -165,17 +171,14 @@ fn has_own_weights(rows: &[Row<'_>]) -> bool {
     rows.iter().any(|row| Some(of_row(row)) != first)
 }
 
-/// The multiples of the first microbatch's weight that the microbatches have, the same on every rank: by element or
-/// as a whole. Ranks have to confirm each other, or the multiples to be those of a running mean.
+/// The weights of the microbatches as multiples of the first one's, by element or as a whole. Returns none where they
+/// differ between ranks, and on one rank where they are not those of a running mean: nothing confirms them there.
 fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
     let of_element = |row: &Row<'_>| row.term.total / row.term.elements as f64;
     let of_row = |row: &Row<'_>| row.term.total;
     let numbers: [&dyn Fn(&Row<'_>) -> f64; 2] = [&of_element, &of_row];
     numbers.into_iter().find_map(|number| {
-        let mut places = BTreeMap::<usize, Vec<f64>>::new();
-        for row in rows {
-            places.entry(row.loss.microbatch).or_default().push(number(row));
-        }
+        let places = grouped(rows, |row| row.loss.microbatch, number);
         let first = *places.values().next()?.first()?;
         let are_alike = places.values().all(|of_ranks| alike(of_ranks.iter().copied(), slack));
         let is_confirmed = places.values().all(|of_ranks| of_ranks.len() > 1);

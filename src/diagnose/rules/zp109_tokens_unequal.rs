@@ -47,7 +47,7 @@ fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting)
             "they are to be counted over all ranks of the step, or the loss divided by a number that all ranks have"
                 .to_owned(),
         ),
-        Law::None => Some("no law holds: neither by token, nor by sample, nor by microbatch".to_owned()),
+        Law::None | Law::Graded(_) => Some("no law holds: neither by token, nor by sample, nor by microbatch".to_owned()),
         Law::Microbatch if is_of_tokens && !weights.is_any && means_the_step(case) => Some(
             "the Trainer means the step: let compute_loss accept num_items_in_batch, and divide the sum by it (before \
              transformers 4.46 it cannot)"
