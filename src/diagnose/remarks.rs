@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Case;
 use crate::report::words::{abridged, counted};
-use crate::spec::Model;
 use crate::trace::Aside;
 
 /// All remarks, a sentence each; none on runs of an engine alone.
@@ -46,16 +45,11 @@ fn reduced_early(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Clipping by value, which codes are too small to show.
+/// Clipping by value, which is taken out of what is judged.
 fn clipped_by_value(case: &Case<'_>) -> Option<String> {
-    if case.observed.spec.model == Model::Mlp {
-        return None;
-    }
     let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
     Some(format!(
-        "the script clips gradients by value, to {}: what that makes of real gradients is not seen \
-         here, because codes are smaller",
-        bound,
+        "the script clips gradients by value, to {bound}: what it cut off counts as it was before"
     ))
 }
 
