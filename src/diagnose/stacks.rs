@@ -32,7 +32,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place in the code at which the main thread of a process was; none if no stack of the process was taken.
+    /// The place in the code where the main thread of a process was. Returns none for a process whose stacks were not
+    /// recorded.
     pub fn of(process: &Process<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
         Some(Self {

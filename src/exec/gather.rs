@@ -276,12 +276,13 @@ fn steps(notes: &Notes) -> usize {
     notes.ranks.values().map(|lines| steps_of(lines)).min().unwrap_or(0)
 }
 
-/// Number of steps that every rank took that took any: a rank that never steps may be ended before it can say so.
+/// Number of steps that all those ranks took which took any. A rank that never steps may be ended before it can say so.
 fn steps_of_those_that_step(notes: &Notes) -> usize {
     let steps = notes.ranks.values().map(|lines| steps_of(lines));
     steps.filter(|count| *count > 0).min().unwrap_or(0)
 }
 
+/// Number of steps that a rank took.
 fn steps_of(lines: &[Line]) -> usize {
     let is_end = |line: &&Line| matches!(&line.note, Note::Event(event) if matches!(**event, Event::StepEnded { .. }));
     lines.iter().filter(is_end).count()

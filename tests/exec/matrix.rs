@@ -70,7 +70,7 @@ const fn stack(
 enum Told {
     /// No alarm.
     Clean,
-    /// No answer, and the reason: bf16 may not hold the sum of so many gradients.
+    /// No answer, with the reason. For example, bf16 is too narrow for the sum of many gradients.
     NoAnswer(String),
     /// An alarm, in words.
     Alarm(String),

@@ -182,8 +182,8 @@ class Loss:
         return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
 
     def take(self, samples=None):
-        """Fields of the event for a microbatch of so many samples: the terms of the loss. None where no root was a loss
-        with a single element."""
+        """Fields of the event: the terms of the loss of one microbatch, which has `samples` samples. Returns None where
+        no root was a loss with a single element."""
         for handle in self.handles:
             handle.remove()
         if self.error is not None:

@@ -129,8 +129,8 @@ class Group:
         self.endings.append(ending)
 
     def fields(self, samples):
-        """The fields of the event for a microbatch of so many samples; None if no element has a weight. Elements of
-        weight 0 are padding."""
+        """The fields of the term in the event of one microbatch, which has `samples` samples. Returns None if no element
+        has a weight. Elements of weight 0 are padding."""
         first = self.endings[0]
         kept = [weights[weights != 0].double() for weights in (it.weights.reshape(-1) for it in self.endings)]
         weights = torch.cat(kept)
@@ -156,7 +156,7 @@ class Group:
         )
 
     def _filler(self, samples):
-        """The token that fills the ends of rows; None if none does."""
+        """The target token that fills the ends of rows. Returns None if no token does."""
         told = (padding.facts(it.targets, samples) for it in self.endings if it.targets is not None)
         return next((it for it in told if it is not None), None)
 

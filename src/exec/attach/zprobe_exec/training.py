@@ -483,7 +483,7 @@ class Training:
             if not self.over:
                 self.over = True
                 if self.step > 0:
-                    self._remark()
+                    self.softly("the script's end", self._remark)
                 self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
         finally:
             self.excepthook(kind, error, trace)
@@ -493,6 +493,7 @@ class Training:
         self.exit(code)
 
     def _remark(self):
+        """Emits what is remarked on the script."""
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
         self.channel.emit("script-remarked", **self.remarks.fields())
