@@ -1,6 +1,7 @@
 """Clipping: the calls that do it by norm, with the factor that each has multiplied gradients with, and by value.
 
-Both are taken out of what is recorded, so that weights are those of the gradients before clipping.
+Both are taken out of what is recorded, so that weights are those of the gradients before clipping. So is the loss
+scale that a fused optimizer takes out within its step.
 """
 
 import gc
@@ -99,6 +100,9 @@ class Clipping:
         """An optimizer is about to consume the gradients of these tensors."""
         self.in_vain.before_step(tensors, _some)
         self._see_wrapper(optimizer, tensors)
+        scale = loss_scale(optimizer)
+        for it in tensors if scale != 1.0 else []:
+            self.factors[id(it)] = self.factors.get(id(it), 1.0) * scale
 
     # Calls of torch's `clip_grad_value_`.
 
@@ -170,6 +174,19 @@ class Clipping:
         for it in tensors:
             self.factors.pop(id(it), None)
             self.clamped.pop(id(it), None)
+
+
+def loss_scale(optimizer):
+    """The loss scale that an optimizer is about to take out within its step, as torch's GradScaler asks it of fused
+    ones (`_step_supports_amp_scaling` in torch/amp/grad_scaler.py); 1 if there is none."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else float(scale)
+
+
+def skips_step(optimizer):
+    """True if a fused optimizer is about to change nothing, because GradScaler has found an infinity."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
 
 
 def _some(tensor):

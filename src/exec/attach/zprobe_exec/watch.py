@@ -9,6 +9,7 @@ from torch.optim import optimizer as optimizers
 
 from zprobe_exec import places, process, stacks
 from zprobe_exec.arithmetic import Arithmetic
+from zprobe_exec.clipping import skips_step
 from zprobe_exec.modules import Modules
 from zprobe_exec.training import Training
 
@@ -173,7 +174,8 @@ def _before_step(optimizer, args, kwargs):
         return None
     closure = _closure(args, kwargs)
     if closure is None:
-        _guarded(_training.before_step, optimizer)
+        if not skips_step(optimizer):
+            _guarded(_training.before_step, optimizer)
         return None
 
     calls = []
@@ -193,7 +195,7 @@ def _before_step(optimizer, args, kwargs):
 
 
 def _after_step(optimizer, args, kwargs):
-    if _training is not None:
+    if _training is not None and not skips_step(optimizer):
         _guarded(_training.after_step, optimizer)
 
 
