@@ -33,6 +33,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
     ("zprobe_exec/observed.py", include_str!("attach/zprobe_exec/observed.py")),
     ("zprobe_exec/outputs.py", include_str!("attach/zprobe_exec/outputs.py")),
+    ("zprobe_exec/overflow.py", include_str!("attach/zprobe_exec/overflow.py")),
     ("zprobe_exec/padding.py", include_str!("attach/zprobe_exec/padding.py")),
     ("zprobe_exec/places.py", include_str!("attach/zprobe_exec/places.py")),
     ("zprobe_exec/process.py", include_str!("attach/zprobe_exec/process.py")),

@@ -32,6 +32,20 @@ fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
     assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());
 }
 
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_search_for_the_loss_scale_is_a_remark_and_no_finding() {
+    for options in [&[][..], &["--observe"]] {
+        let run = unusual(options, "scaled");
+        let Report { verdict, remarks, run: about, .. } = run.report();
+        assert_eq!(*verdict, Verdict::Clean, "{options:?}: {}", run.findings());
+        assert_eq!(about.spec.gradient_accumulation_steps, 2, "{options:?}");
+        // Codes do not overflow.
+        let skipped = remarks.iter().any(|it| it.contains("before steps 0 and 1"));
+        assert_eq!(skipped, !options.is_empty(), "{options:?}: {remarks:?}");
+    }
+}
+
 /// Number of gradients that reached the optimizer, from the first line of the report.
 fn arrived(run: &Run) -> &str {
     let line = run.stdout.lines().find(|line| line.starts_with("clean:")).expect("a verdict");

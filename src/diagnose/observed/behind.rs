@@ -43,7 +43,8 @@ impl Observed<'_> {
         let has_stepped = |step, rank| self.script.stepped.contains_key(&(step, rank));
         let went_backward =
             |step| self.microbatches(step)[rank] == self.spec.gradient_accumulation_steps;
-        let gave_up = |step, rank| self.given_up.contains_key(&(step, rank));
+        // Before the first step it is a search for a loss scale, which may take each rank another time.
+        let gave_up = |step, rank| step > 0 && self.given_up.contains_key(&(step, rank));
         (0..self.spec.steps).find(|&step| {
             let is_lost = !self.processes[rank].finished;
             let is_idle = is_lost && !has_stepped(step, rank) && went_backward(step);

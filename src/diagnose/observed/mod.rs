@@ -283,12 +283,13 @@ impl<'a> Observed<'a> {
     }
 
     /// True if a script gave up microbatches before each step, or those of several steps in a row: that may
-    /// be a mistake.
+    /// be a mistake. Before the first step, which is not recorded, it is a search for a loss scale.
     pub fn gives_up_as_a_habit(&self) -> bool {
         let a_step = self.spec.gradient_accumulation_steps;
+        let mut later = self.given_up.iter().filter(|((step, _), _)| self.spec.records_step(*step));
         let before = |step| self.given_up.keys().any(|(given_up, _)| *given_up == step);
         let always = !self.given_up.is_empty() && self.spec.recorded_steps().all(before);
-        always || self.given_up.values().any(|microbatches| *microbatches > a_step)
+        always || later.any(|(_, microbatches)| *microbatches > a_step)
     }
 
     /// True if zprobe itself has failed to see a part of a script.

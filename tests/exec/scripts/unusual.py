@@ -49,6 +49,23 @@ def few():
         optimizer.zero_grad()
 
 
+def scaled():
+    """A fused optimizer, which takes the loss scale out within its step and skips steps with infinities by itself."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    for step in range(6):
+        for _ in range(2):
+            data, targets = batch()
+            loss = F.cross_entropy(model(data), targets) / 2
+            if step in (0, 2):
+                loss.register_hook(lambda gradient: gradient * float("inf"))
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 def sparse():
     embedding, head = nn.Embedding(64, 32, sparse=True), nn.Linear(32, 8)
     optimizers = [torch.optim.SparseAdam(embedding.parameters()), torch.optim.Adam(head.parameters())]

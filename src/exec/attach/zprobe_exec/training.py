@@ -26,6 +26,7 @@ from zprobe_exec import (
     meshes,
     names,
     outputs,
+    overflow,
     process,
     refusals,
     transforms,
@@ -67,7 +68,7 @@ class Training:
         self.fired, self.dtypes = {}, set()
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
-        self.asides = asides.Asides(self.held)
+        self.asides, self.overflow = asides.Asides(self.held), None
         self.clipping, self.update = clipping.Clipping(self), update.Update(self)
         self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
         self.unseen = set()  # What zprobe has failed to see.
@@ -92,6 +93,7 @@ class Training:
         """Looks for the parameters; to be called once."""
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
+        self.overflow = overflow.Overflow(self.turns, self.names)
         self.initial = self.softly("parameters", self.digests) or {}
         self.mode = Observed(self) if self.settings["observe"] else Coded(self)
         self.transforms.watch()
@@ -154,6 +156,9 @@ class Training:
         self.softly("the loss", self.loss.watch, tensors)
         if self.step > 0 and self.microbatch and self._is_alone() and self.asides.are_cleared():
             self._set_aside()
+        elif self.step == 0 and self.microbatch and not self.stepped:
+            if self.softly("overflows", self.overflow.gives_up):
+                self._give_up_window()
         # A loss that goes backward again has the code that it had.
         roots = [tensor.grad_fn for tensor in tensors]
         key = tuple(id(root) for root in roots)
@@ -190,14 +195,17 @@ class Training:
     def _set_aside(self):
         """Gradients of this step were cleared, and no optimizer has stepped."""
         if self.microbatch == self.mode.columns:
-            # A whole window was given up: the step begins again.
-            self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
-            self.microbatch, self.roots, self.terms = 0, {}, {}
-            self.mode.forget()
-            self.asides.begin()
+            self._give_up_window()
             return
         for microbatch, why in self.asides.reasons(self.reaches_input):
             self.channel.emit("microbatch-set-aside", step=self.step, microbatch=microbatch, why=why)
+
+    def _give_up_window(self):
+        """A whole window was given up: the step begins again."""
+        self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
+        self.microbatch, self.roots, self.terms = 0, {}, {}
+        self.mode.forget()
+        self.asides.begin()
 
     def _is_alone(self):
         """True unless optimizers take turns."""
@@ -234,6 +242,8 @@ class Training:
         self.microbatch = len(self.roots)
         if self.step == 0:
             refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
+            if not self.stepped:
+                self.softly("overflows", self.overflow.after_backward)
         if self.step > 0 and alone:
             self.held.after_backward()
             self.asides.after_backward(self.code, self.reaches_input)
