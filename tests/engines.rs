@@ -215,8 +215,15 @@ fn each_part_of_a_model_has_the_gradients_of_the_ranks_that_hold_it() {
     }
 }
 
-/// An interpreter in whose host an import has started the GPU's driver, as far as the host knows.
-fn with_a_driver_that_is_started(dir: &Path) -> PathBuf {
+/// An import has started the GPU's driver, as far as the host knows.
+const WITH_A_DRIVER: &str = "device.is_started = lambda: True";
+
+/// An import has started a thread.
+const WITH_A_THREAD: &str =
+    "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()";
+
+/// An interpreter in whose host this statement comes first.
+fn beginning_with(statement: &str, dir: &Path) -> PathBuf {
     let path = dir.join("python");
     let real = python();
     let real = shlex::try_quote(real.to_str().expect("a path")).expect("no zero byte");
@@ -227,7 +234,7 @@ shift
 exec {real} -B -c '
 import sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0])
 from zprobe_rank import device, host
-device.is_started = lambda: True
+{statement}
 host.main()' "$@"
 "#
     );
@@ -239,9 +246,9 @@ host.main()' "$@"
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn ranks_that_may_not_be_forked_import_their_engine_themselves() {
-    let dir = TempDir::new().expect("a temporary directory");
-    let path = with_a_driver_that_is_started(dir.path());
-    for repeats in ["1", "2"] {
+    for (statement, repeats) in [(WITH_A_DRIVER, "1"), (WITH_A_DRIVER, "2"), (WITH_A_THREAD, "2")] {
+        let dir = TempDir::new().expect("a temporary directory");
+        let path = beginning_with(statement, dir.path());
         let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
             .args(["run", "--engine", "ddp", "--ga", "2", "--repeat", repeats, "--python"])
             .arg(&path)

@@ -62,10 +62,13 @@ pub(super) fn spawn(
     let mut command = Command::new(&program.program);
     command.args(&program.args).process_group(0);
     command.stdin(Stdio::null()).stdout(streams.stdout).stderr(streams.stderr);
+    command.envs(library_path(&program.library_path));
     // Ranks share the machine: with a thread per core each, they slow each other down a
     // thousandfold.
-    command.envs(library_path(&program.library_path));
-    for (name, value) in variables.into_iter().chain(unless_set("OMP_NUM_THREADS", "1")) {
+    let threads = unless_set("OMP_NUM_THREADS", "1");
+    // NumPy's OpenBLAS starts its threads on import, and a process with threads cannot be a pool.
+    let of_numpy = ("OPENBLAS_NUM_THREADS", Some("1".into()));
+    for (name, value) in variables.into_iter().chain(threads).chain([of_numpy]) {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),

@@ -25,14 +25,15 @@ def main():
         _rank_alone(*sys.argv[2:])
     elif pool.is_pool():
         load(*sys.argv[1:3])
-        refuse_threads()
-        pool.serve(run_host)
+        # A thread that an import has started is in no child.
+        imports = len(os.listdir("/proc/self/task")) > 1
+        pool.serve(lambda environment: run_host(environment, imports))
     else:
         run_host(dict(os.environ))
 
 
-def run_host(environment):
-    """Forks one rank per event channel and waits for all of them."""
+def run_host(environment, imports=False):
+    """Forks one rank per event channel and waits for all of them; ranks import the engine themselves if `imports`."""
     from zprobe_rank.rendezvous import keep_listener
 
     # Before the engine is loaded: processes that it starts on import inherit every descriptor.
@@ -45,9 +46,8 @@ def run_host(environment):
     spec = json.loads(environment["ZPROBE_SPEC"])
     records = Records(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     load(spec["engine"], spec["device"], records.importing)
-    # Importing an engine may start the GPU's driver: ranks that are forked from here could not use it then, and
-    # import the engine themselves.
-    imports = device.is_started()
+    # Importing an engine may start the GPU's driver, which ranks that are forked from here could not use then.
+    imports = imports or device.is_started()
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     host_pid = os.getpid()
     ranks = {}
@@ -91,13 +91,6 @@ def load(engine, kind, importing=lambda what: None):
     # The first optimizer imports torch's compiler, which takes longer than a run.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return module
-
-
-def refuse_threads():
-    """Ends this process if an import started a thread, which no child would have."""
-    count = len(os.listdir("/proc/self/task"))
-    if count > 1:
-        sys.exit("importing the engine started %d threads, so that it cannot be a pool" % (count - 1))
 
 
 def _leave(body, *args):
