@@ -3,6 +3,7 @@
 import contextlib
 
 import torch
+import torch.distributed as dist
 
 from zprobe_rank.sampler import Pieces
 
@@ -167,7 +168,24 @@ class LoopEngine(BaseEngine):
 def whole(tensor):
     """The whole of a tensor, gathered if it is a `DTensor`. Modules without a backward have not resharded:
     their parameters are whole already, and a norm over no gradient is a plain number."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    if tensor.device.type != "cpu" and dist.get_backend() == "gloo":
+        return _on_host(tensor).full_tensor().to(tensor.device)
+    return tensor.full_tensor()
+
+
+#: Meshes of the host's devices, by those of the accelerators.
+_host_meshes = {}
+
+
+def _on_host(tensor):
+    """A `DTensor` with its elements on the host: over Gloo, gathering one from GPUs ends torch 2.11.0 by a SIGSEGV."""
+    mesh = tensor.device_mesh
+    if mesh not in _host_meshes:
+        _host_meshes[mesh] = type(mesh)("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
+    settings = dict(run_check=False, shape=tensor.shape, stride=tensor.stride())
+    return type(tensor).from_local(tensor.to_local().cpu(), _host_meshes[mesh], tensor.placements, **settings)
 
 
 def or_zeros(gradient, parameter, dtype=None):
