@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/meshes.py", include_str!("attach/zprobe_exec/meshes.py")),
     ("zprobe_exec/modules.py", include_str!("attach/zprobe_exec/modules.py")),
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),
+    ("zprobe_exec/objects.py", include_str!("attach/zprobe_exec/objects.py")),
     ("zprobe_exec/observed.py", include_str!("attach/zprobe_exec/observed.py")),
     ("zprobe_exec/outputs.py", include_str!("attach/zprobe_exec/outputs.py")),
     ("zprobe_exec/overflow.py", include_str!("attach/zprobe_exec/overflow.py")),

@@ -106,6 +106,17 @@ class Places(unittest.TestCase):
             mixed = stamps.mixed(names, numbers)
             self.assertEqual([it.tolist() for it in stamps.unmixed(*mixed)], [names.tolist(), numbers.tolist()])
 
+    def test_blocks_that_lie_where_they_are_expected_are_those_that_a_search_finds(self):
+        gradients = Gradients(100, 2)
+        for name, size in gradients.sizes.items():
+            for first, end in [(0, size), (size // 3, size), (0, size - size // 5)]:
+                reader = stamps.Reader(gradients.stamp, gradients.params, gradients.expected, 0)
+                values = gradients.of[name][first:end]
+                searched, expected = reader._blocks(values), reader._blocks_at(values, name, first)
+                self.assertEqual(searched.tolist(), expected.tolist(), (name, first, end))
+                self.assertEqual(len(reader._blocks_at(values, name, first + 1)), 0)
+                self.assertEqual(reader._blocks_at(-values, name, first).tolist(), expected.tolist())
+
     def test_neighbouring_blocks_differ_in_most_digits(self):
         gradients = Gradients(33, 4)
         blocks = gradients.stamp.values("embed", 33 * 37)[:32].view(2, 16)

@@ -4,13 +4,11 @@ Both are taken out of what is recorded, so that weights are those of the gradien
 scale that a fused optimizer takes out within its step.
 """
 
-import gc
 import math
-import sys
 
 import torch
 
-from zprobe_exec import fragments, places
+from zprobe_exec import fragments, objects, places
 from zprobe_exec.in_vain import InVain
 
 # Elements of each gradient from which the factor is read.
@@ -82,12 +80,12 @@ class Clipping:
 
     def is_scaled(self):
         """True if a loss scaler may skip steps."""
-        return any(it.is_enabled() for it in _of_type("GradScaler"))
+        return any(it.is_enabled() for it in objects.named("GradScaler"))
 
     def _scale(self, tensors):
         """The loss scale that is still in the gradients; None if there is none."""
         held = {id(it) for it in tensors}
-        for scaler in _of_type("GradScaler"):
+        for scaler in objects.named("GradScaler"):
             for state in getattr(scaler, "_per_optimizer_states", {}).values():
                 if getattr(state.get("stage"), "name", "") == "UNSCALED":
                     return None
@@ -198,8 +196,8 @@ def _some(tensor):
 
 def _square(tensors):
     """The sum of the squares of this rank's part of some gradients."""
-    held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
-    return sum(float(it.float().square().sum(dtype=torch.float64)) for it in held)
+    held = [it.float() for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
+    return sum(float(it @ it) for it in held)
 
 
 def _finite(number):
@@ -213,13 +211,8 @@ def _elements(tensors):
     return sum(it.numel() for it in held)
 
 
-def _of_type(name):
-    return [it for it in gc.get_objects() if type(it).__name__ == name]
-
-
 def _wrapper_of(optimizer):
-    for it in gc.get_objects() if "deepspeed" in sys.modules else []:
-        if str(type(it).__module__).startswith("deepspeed.") and hasattr(it, "clip_grad"):
-            if getattr(it, "optimizer", None) is optimizer:
-                return it
+    for it in objects.of_package("deepspeed"):
+        if hasattr(it, "clip_grad") and getattr(it, "optimizer", None) is optimizer:
+            return it
     return None

@@ -202,8 +202,8 @@ class Coded:
         parts = [torch.zeros(0, dtype=torch.bool)]
         for piece in pieces:
             name, first = order[piece["param"]], piece["offset"]
-            values = self.stamp.values(name, self.training.sizes[name])
-            parts.append(values[first : first + piece["len"]] != 0)
+            values = self.stamp.values(name, self.training.sizes[name], first, first + piece["len"])
+            parts.append(values != 0)
         return torch.cat(parts)
 
     def record(self, step):

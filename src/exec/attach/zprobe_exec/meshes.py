@@ -4,8 +4,8 @@ The ranks of a device mesh that hold different parts of such a parameter do not 
 is a parameter of its own, of the ranks that hold it.
 """
 
-import gc
 
+from zprobe_exec import objects
 from zprobe_exec.turns import Unreadable
 
 
@@ -35,7 +35,7 @@ class Part:
 def sharded_params():
     """What FSDP2 knows of each parameter that it has cut, by the identity of this rank's shard and by that of the
     gathered parameter, which takes the shard's place in its module while forward and backward use it."""
-    of_type = [it for it in gc.get_objects() if type(it).__name__ == "FSDPParam"]
+    of_type = objects.named("FSDPParam")
     tensors = ((getattr(it, name, None), it) for it in of_type for name in ("sharded_param", "_unsharded_param"))
     return {id(tensor): it for tensor, it in tensors if tensor is not None}
 

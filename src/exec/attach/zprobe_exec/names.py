@@ -1,15 +1,17 @@
 """Names of parameters, found without a hook on any module."""
 
-import gc
-import math
 import re
 
 import torch
 
-from zprobe_exec import fragments, meshes
+from zprobe_exec import fragments, meshes, objects
 
 # Parts of names that wrappers put in, and that the user's own model has not.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
+
+
+# Digests are whole numbers below this one, which a double holds.
+DIGESTS = 1 << 53
 
 
 class Named:
@@ -39,7 +41,7 @@ class Named:
 
 def roots():
     """All modules of this process that are in no other one."""
-    modules = [it for it in gc.get_objects() if issubclass(type(it), torch.nn.Module)]
+    modules = objects.of(torch.nn.Module)
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     return [module for module in modules if id(module) not in inner]
 
@@ -102,8 +104,7 @@ def of_optimizers(params, names, leaf):
     """Names a leaf that is in no module, if an optimizer holds it: by its place there."""
     if id(leaf) in names:
         return
-    optimizers = [it for it in gc.get_objects() if issubclass(type(it), torch.optim.Optimizer)]
-    for optimizer in optimizers:
+    for optimizer in objects.of(torch.optim.Optimizer):
         for number, group in enumerate(getattr(optimizer, "param_groups", [])):
             for place, it in enumerate(group["params"]):
                 if it is leaf:
@@ -132,8 +133,17 @@ def _digest(param, numel):
         return None
     flat = param.detach().reshape(-1)
     some = flat[:: max(1, numel // 64)][:64].to("cpu", torch.float64)
-    digest = float((some * torch.arange(1, len(some) + 1)).sum() + flat.sum(dtype=torch.float64).to("cpu"))
-    return digest if math.isfinite(digest) else None
+    weighted = int((some * torch.arange(1, len(some) + 1)).sum().view(torch.int64))
+    return float((weighted + _sum_of_bits(flat)) % DIGESTS) if fragments.is_finite(flat) else None
+
+
+def _sum_of_bits(flat):
+    """The sum of a tensor's words of 64 bits, and of the bytes behind the last whole word: the same in any order."""
+    held = flat.contiguous().view(torch.uint8)
+    if held.storage_offset() % 8:
+        held = held.clone()
+    whole = len(held) - len(held) % 8
+    return int(held[:whole].view(torch.int64).sum()) + int(held[whole:].sum())
 
 
 def _whole_shape(param):

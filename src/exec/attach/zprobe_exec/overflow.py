@@ -4,10 +4,7 @@ Behind the first step the number of microbatches of a window tells that a whole 
 that number is not known yet.
 """
 
-import gc
-import sys
-
-from zprobe_exec import fragments
+from zprobe_exec import fragments, objects
 
 
 class Overflow:
@@ -25,8 +22,7 @@ class Overflow:
             idle = self.turns.idle(self.names)
             self.tensors = [it for optimizer in idle for group in optimizer.param_groups for it in group["params"]]
         if not self.is_seen:
-            finite = [gradient.isfinite().all() for gradient in self._gradients()]
-            self.is_seen = not all(bool(it) for it in finite)
+            self.is_seen = not all(fragments.is_finite(gradient) for gradient in self._gradients())
 
     def gives_up(self):
         """True if the window was given up since the last backward: an engine says that it has skipped its step, or
@@ -47,7 +43,5 @@ class Overflow:
 
 def _skipped_steps():
     """Number of steps that the engines of DeepSpeed have skipped; None if there is no such engine."""
-    if "deepspeed" not in sys.modules:
-        return None
-    engines = [it for it in gc.get_objects() if type(it).__name__ == "DeepSpeedEngine"]
+    engines = objects.named("DeepSpeedEngine")
     return sum(int(getattr(it, "skipped_steps", 0)) for it in engines) if engines else None

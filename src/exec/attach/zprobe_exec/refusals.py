@@ -3,11 +3,11 @@
 The error is `Unreadable` in each case.
 """
 
-import gc
 import sys
 
 import torch
 
+from zprobe_exec import objects
 from zprobe_exec.turns import Unreadable
 
 
@@ -33,8 +33,8 @@ def refuse_fused_gradients(params):
 def refuse_compression():
     """Refuses a communication hook that loses a part of gradients on purpose."""
     ddp = sys.modules.get("torch.nn.parallel.distributed")
-    for it in gc.get_objects() if ddp else []:
-        for hook, _ in getattr(it, "_comm_hooks", []) if issubclass(type(it), ddp.DistributedDataParallel) else []:
+    for it in objects.of(ddp.DistributedDataParallel) if ddp else []:
+        for hook, _ in getattr(it, "_comm_hooks", []):
             name = getattr(hook, "__name__", "")
             if "powerSGD" in name or "quantization" in name:
                 raise Unreadable("%s compresses gradients with losses: weights cannot be read behind it" % name)

@@ -1,11 +1,10 @@
 """Facts about the script that gradients do not show: its lines, and what its trainers are set to."""
 
-import gc
 import sys
 
 import torch
 
-from zprobe_exec import places
+from zprobe_exec import objects, places
 
 # Lines of the script that are named of each kind.
 MOST_LINES = 4
@@ -47,25 +46,29 @@ class Remarks:
             self.accumulation["accelerate"] = state.num_steps
             if getattr(state, "plugin_kwargs", {}).get("sync_each_batch"):
                 self.engines.add("accelerate with sync_each_batch")
-        for it in gc.get_objects():
-            kind, module = type(it).__name__, str(type(it).__module__)
-            if kind in ENGINES and module.startswith(ENGINES[kind][0]):
-                self.engines.add(ENGINES[kind][1])
-            if kind == "DeepSpeedEngine":
-                self.accumulation["DeepSpeed"] = it.gradient_accumulation_steps()
-            elif kind == "Trainer" and hasattr(it, "accumulate_grad_batches"):
-                self.engines.add("Lightning")
-                if getattr(getattr(it, "lightning_module", None), "automatic_optimization", False):
-                    self.accumulation["Lightning"] = it.accumulate_grad_batches
-                elif getattr(getattr(it, "strategy", None), "_ddp_kwargs", {}).get("static_graph"):
-                    self.engines.add("Lightning with a static graph")
-            elif "transformers.trainer" in sys.modules and issubclass(type(it), sys.modules["transformers.trainer"].Trainer):
-                self.engines.add("transformers.Trainer")
-                # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
-                accepts = getattr(it, "model_accepts_loss_kwargs", True)
-                if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
-                    self.engines.add("num_items_in_batch")
-                self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
+        for kind, (package, engine) in ENGINES.items():
+            if any(str(type(it).__module__).startswith(package) for it in objects.named(kind)):
+                self.engines.add(engine)
+        for it in objects.named("DeepSpeedEngine"):
+            self.accumulation["DeepSpeed"] = it.gradient_accumulation_steps()
+        for it in objects.named("Trainer"):
+            if hasattr(it, "accumulate_grad_batches"):
+                self._see_lightning(it)
+        trainers = sys.modules.get("transformers.trainer")
+        for it in objects.of(trainers.Trainer) if trainers is not None else []:
+            self.engines.add("transformers.Trainer")
+            # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
+            accepts = getattr(it, "model_accepts_loss_kwargs", True)
+            if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
+                self.engines.add("num_items_in_batch")
+            self.accumulation["transformers.Trainer"] = it.args.gradient_accumulation_steps
+
+    def _see_lightning(self, trainer):
+        self.engines.add("Lightning")
+        if getattr(getattr(trainer, "lightning_module", None), "automatic_optimization", False):
+            self.accumulation["Lightning"] = trainer.accumulate_grad_batches
+        elif getattr(getattr(trainer, "strategy", None), "_ddp_kwargs", {}).get("static_graph"):
+            self.engines.add("Lightning with a static graph")
 
     def see_groups(self, optimizer):
         """Remembers keys of an optimizer's groups that the optimizer has no default for."""
@@ -77,9 +80,8 @@ class Remarks:
         modules = [(name, it) for name, it in list(sys.modules.items()) if name.startswith("deepspeed.")]
         modules = [it for name, it in modules if name.endswith(("config", "constants"))]
         read = {it for module in modules for it in vars(module).values() if isinstance(it, str)}
-        for it in gc.get_objects() if modules else []:
-            if type(it).__name__ == "DeepSpeedEngine":
-                self._see_keys(None, it._config._param_dict, read)
+        for it in objects.named("DeepSpeedEngine"):
+            self._see_keys(None, it._config._param_dict, read)
 
     def _see_keys(self, optimizer, config, read):
         keys = sorted(it for it in config if isinstance(it, str) and it not in read)
@@ -99,10 +101,9 @@ class Remarks:
         averagers: local SGD."""
         own, shapes = {id(it) for it in params}, sorted(tuple(it.shape) for it in params)
         known = {id(it) for it in stepped}
-        averagers = sys.modules.get("torch.distributed.algorithms.model_averaging.averagers")
-        for it in gc.get_objects():
-            self.averages |= averagers is not None and issubclass(type(it), averagers.ModelAverager)
-            if issubclass(type(it), torch.optim.Optimizer) and id(it) not in known:
+        self.averages = self.averages or bool(objects.named("ModelAverager"))
+        for it in objects.of(torch.optim.Optimizer):
+            if id(it) not in known:
                 held = [tensor for group in getattr(it, "param_groups", []) for tensor in group["params"]]
                 if not own & {id(tensor) for tensor in held} and sorted(tuple(it.shape) for it in held) == shapes:
                     self.averages = True

@@ -25,6 +25,7 @@ from zprobe_exec import (
     loss,
     meshes,
     names,
+    objects,
     outputs,
     overflow,
     process,
@@ -91,6 +92,7 @@ class Training:
 
     def begin(self):
         """Looks for the parameters; to be called once."""
+        objects.look_again()
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
         self.overflow = overflow.Overflow(self.turns, self.names)
@@ -266,6 +268,7 @@ class Training:
         name = self.names.get(id(leaf))
         if name is None and self.step == 0:
             # A model that was made, or cut into shards, since names were looked for.
+            objects.look_again()
             params, found = names.find()
             self.names.update(found)
             names.of_optimizers(params, self.names, leaf)
@@ -309,6 +312,8 @@ class Training:
         if self.over:
             return
         self.remarks.see_line("step")
+        if self.step == 0:
+            objects.look_again()
         last = self._last_microbatch()
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
         over = Stepping()
@@ -402,6 +407,9 @@ class Training:
 
     def _end_step(self):
         """The first moment at which the step is known to be over."""
+        if self.step <= 1:
+            # What the script makes, it makes in its first steps.
+            objects.look_again()
         if self.step == 0:
             self.turns.seen[-1].microbatches = self.microbatch
             self.after_agreement = agreement.agree(self)

@@ -1,8 +1,8 @@
 """Optimizers that take turns, such as a GAN's: which of them step after which backwards."""
 
-import gc
-
 import torch
+
+from zprobe_exec import objects
 
 
 class Unreadable(Exception):
@@ -49,9 +49,8 @@ class Turns:
         is_left = lambda it: it.requires_grad and id(it) in names and id(it) not in self.tensors
         return [
             optimizer
-            for optimizer in gc.get_objects()
-            if issubclass(type(optimizer), torch.optim.Optimizer)
-            and id(optimizer) not in known
+            for optimizer in objects.of(torch.optim.Optimizer)
+            if id(optimizer) not in known
             and any(is_left(it) for group in getattr(optimizer, "param_groups", []) for it in group["params"])
         ]
 

@@ -1,12 +1,11 @@
 """The update: what the optimizers of this rank are set to, when they step, and what becomes of the parameters."""
 
-import gc
 import math
 import sys
 
 import torch
 
-from zprobe_exec import fragments
+from zprobe_exec import fragments, objects
 from zprobe_exec.rounding import Rounding
 from zprobe_exec.undone import Undone
 
@@ -170,14 +169,12 @@ def _settings(group):
 
 def _asked(optimizer):
     """The settings that a trainer was asked for, where it made this optimizer; empty if none did."""
-    if "deepspeed" in sys.modules:
-        for it in gc.get_objects():
-            if type(it).__name__ == "DeepSpeedEngine" and getattr(it, "client_optimizer", True) is None:
-                if getattr(it, "basic_optimizer", None) is optimizer:
-                    return _settings(it.optimizer_params() or {})
+    for it in objects.named("DeepSpeedEngine"):
+        if getattr(it, "client_optimizer", True) is None and getattr(it, "basic_optimizer", None) is optimizer:
+            return _settings(it.optimizer_params() or {})
     trainers = sys.modules.get("transformers.trainer")
-    for it in gc.get_objects() if trainers is not None else []:
-        if issubclass(type(it), trainers.Trainer) and "adamw" in str(it.args.optim).lower():
+    for it in objects.of(trainers.Trainer) if trainers is not None else []:
+        if "adamw" in str(it.args.optim).lower():
             made = getattr(it.optimizer, "optimizer", it.optimizer)
             if made is optimizer:
                 return _settings(_beside_defaults(it.args))

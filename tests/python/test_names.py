@@ -1,0 +1,46 @@
+"""Digests of parameters, which replicas have in common."""
+
+import pathlib
+import sys
+import unittest
+
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec.names import Named  # noqa: E402
+
+
+def digest(tensor):
+    named = Named("weight", tensor.shape, True)
+    named.tensor = tensor
+    return named.digest()[0]
+
+
+class Digests(unittest.TestCase):
+    def test_a_replica_has_the_same_wherever_it_lies(self):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            for size in (1, 5, 127, 1000):
+                buffer = torch.randn(size + 3).to(dtype)
+                for start in range(3):
+                    there = buffer[start : start + size]
+                    self.assertEqual(digest(there), digest(there.clone()), (dtype, size, start))
+                self.assertEqual(digest(buffer[:-3].repeat(2, 1).T[:, 0]), digest(buffer[:-3]))
+
+    def test_the_last_bit_of_any_element_is_seen(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            tensor = torch.randn(131).to(dtype)
+            before = digest(tensor)
+            for place in range(len(tensor)):
+                other = tensor.clone()
+                other.view(torch.uint8)[place * other.element_size()] ^= 1
+                self.assertNotEqual(before, digest(other), (dtype, place))
+
+    def test_what_is_not_finite_has_none(self):
+        self.assertIsNone(digest(torch.tensor([1.0, float("inf")])))
+        self.assertIsNone(digest(torch.tensor([1.0, float("nan")])))
+        self.assertIsNotNone(digest(torch.tensor([3e38, 3e38])))
+
+
+if __name__ == "__main__":
+    unittest.main()
