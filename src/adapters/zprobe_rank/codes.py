@@ -73,16 +73,17 @@ def _parity(bits):
 
 
 def _mix(seed, index):
-    """SplitMix64's finaliser; int64 arithmetic wraps as 64-bit arithmetic should."""
-    z = _signed(seed) + (index + 1) * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    return z ^ _shifted(z, 31)
+    """SplitMix64's finaliser; int64 arithmetic wraps as 64-bit arithmetic should. It works in place: it is what making a
+    code takes longest for."""
+    z = (index + 1).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(seed))
+    z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(0x94D049BB133111EB))
+    return z.bitwise_xor_(_shifted(z, 31))
 
 
 def _shifted(z, places):
     """Logical right shift; torch's own repeats the sign."""
-    return (z >> places) & ((1 << (64 - places)) - 1)
+    return (z >> places).bitwise_and_((1 << (64 - places)) - 1)
 
 
 def _signed(word):

@@ -266,9 +266,8 @@ class Source:
         torch.mul(signs[whole:], period[: size - whole], out=values[whole:])
         if self.stamp is not None:
             if key not in self.stamps:
-                self.stamps[key] = self.stamp.values(name, size).to(gradient.device)
-            stamps = self.stamps[key]
-            values = torch.where(stamps == 0, values, stamps.to(gradient.dtype) * self.unit)
+                self.stamps[key] = self.stamp.blocks(name, size).to(gradient.device)
+            self.stamp.put(self.stamps[key], values, self.unit)
         return values.view(gradient.shape)
 
 

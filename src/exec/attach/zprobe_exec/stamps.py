@@ -103,15 +103,30 @@ class Stamp:
         most = self.stride + BLOCK
         return [(0, size)] if self.is_small(size) or size <= 2 * most else [(0, BLOCK), (size - most, size)]
 
+    def blocks(self, name, size, start=0, end=None):
+        """The blocks of a parameter from number `start` on to that of the element before `end`, as int8: a row each."""
+        last = -(-(size if end is None else end) // self.step(size))
+        name, number = mixed(key(name), torch.arange(start, last, dtype=torch.int64)[:, None])
+        blocks = torch.full((len(number), BLOCK), PILOT, dtype=torch.int8)
+        blocks[:, 1 : 1 + NAME_DIGITS] = ((name >> 4 * torch.arange(NAME_DIGITS)) & 15) + 1
+        blocks[:, 1 + NAME_DIGITS :] = ((number >> 4 * torch.arange(NUMBER_DIGITS)) & 15) + 1
+        return blocks
+
+    def put(self, blocks, values, unit):
+        """Puts all blocks of a parameter, in multiples of a unit, into its elements."""
+        step = self.step(len(values))
+        whole = len(values) // step
+        values[: whole * step].view(-1, step)[:, :BLOCK] = blocks[:whole].to(values.dtype) * unit
+        rest = values[whole * step :][:BLOCK]
+        rest.copy_(blocks[whole:].reshape(-1)[: len(rest)].to(values.dtype) * unit)
+
     def values(self, name, size, first=0, end=None):
         """The elements of a parameter's blocks from `first` to `end`, as int8, and 0 elsewhere."""
         step, end = self.step(size), size if end is None else end
         start = first // step
-        name, number = mixed(key(name), torch.arange(start, -(-end // step), dtype=torch.int64)[:, None])
-        values = torch.zeros(len(number), step, dtype=torch.int8)
-        values[:, :1] = PILOT
-        values[:, 1 : 1 + NAME_DIGITS] = ((name >> 4 * torch.arange(NAME_DIGITS)) & 15) + 1
-        values[:, 1 + NAME_DIGITS : BLOCK] = ((number >> 4 * torch.arange(NUMBER_DIGITS)) & 15) + 1
+        blocks = self.blocks(name, size, start, end)
+        values = torch.zeros(len(blocks), step, dtype=torch.int8)
+        values[:, :BLOCK] = blocks
         return values.reshape(-1)[first - start * step : end - start * step]
 
     def free(self, size, first, end, most):
@@ -165,13 +180,8 @@ class Reader:
         unless the blocks say otherwise.
         """
         values = values.detach().reshape(-1).to("cpu", torch.float32)
-        blocks = self._blocks_at(values, *hint) if hint is not None else []
-        # A gradient of the wrong sign has its blocks upside down.
-        for sign in (1, -1):
-            blocks = blocks if len(blocks) else self._blocks(sign * values)
-        runs = self._runs(blocks, len(values), hint)
-        if len(blocks):
-            self.factor = float(values[blocks[:, 2]].median()) / PILOT
+        run = self._run_at(values, *hint) if hint is not None else None
+        runs = [run] if run is not None else self._search(values, hint)
         if self.factor is None:
             return self._of_runs(runs, len(values))
         held = values / self.factor
@@ -189,6 +199,15 @@ class Reader:
             at = end
         self.shorts.fill(segments, held, at, len(held))
         return segments
+
+    def _search(self, values, hint):
+        """The pieces of a tensor, found by their blocks."""
+        # A gradient of the wrong sign has its blocks upside down.
+        blocks = self._blocks(values)
+        blocks = blocks if len(blocks) else self._blocks(-values)
+        if len(blocks):
+            self.factor = float(values[blocks[:, 2]].median()) / PILOT
+        return self._runs(blocks, len(values), hint)
 
     def _of_runs(self, runs, length):
         """The segments of a tensor without any block: the hint, if there was one."""
@@ -289,24 +308,24 @@ class Reader:
         size = self.sizes[name]
         return [(0, size)] + self.stamp.shards(size, self.rows[name])
 
-    def _blocks_at(self, values, name, offset):
-        """The blocks of a tensor that lies at an offset in a parameter, as `_blocks` finds them, which takes longer;
-        none if it does not lie there."""
+    def _run_at(self, values, name, offset):
+        """The piece that a tensor is if it lies at an offset in a parameter, recognised by nearly all of its blocks;
+        None if it does not lie there. Comparing takes less time than a search."""
         size = self.sizes.get(name, 0)
         step = self.stamp.step(size)
         first, end = -(-offset // step), (offset + len(values) - BLOCK) // step + 1
-        blocks = [torch.zeros(0, 3, dtype=torch.int64)]
+        votes, pilots = 0, []
         for number in range(first, end, CHUNK // BLOCK):
             last = min(number + CHUNK // BLOCK, end)
             wanted = self.stamp.values(name, size, number * step, (last - 1) * step + BLOCK)
             held = values[number * step - offset :][: len(wanted)]
             wanted, held = (it.unfold(0, BLOCK, step) for it in (wanted, held))
-            right = ((held[:, 1:] / (held[:, :1] / PILOT) - wanted[:, 1:]).abs() < SLACK).all(1)
-            offsets = torch.arange(number, last)[right] * step
-            place = torch.full_like(offsets, self.place.get(name, 0))
-            blocks.append(torch.stack([place, offsets, offsets - offset], 1))
-        blocks = torch.cat(blocks)
-        return blocks if len(blocks) >= MOST * (end - first) else blocks[:0]
+            pilots.append(held[:, 0])
+            votes += int(((held[:, 1:] / (held[:, :1] / PILOT) - wanted[:, 1:]).abs() < SLACK).all(1).sum())
+        if not votes or votes < MOST * (end - first):
+            return None
+        self.factor = float(torch.cat(pilots).median()) / PILOT
+        return Run(name, -offset, votes, 0, len(values))
 
     def _blocks(self, values):
         """All blocks of a tensor in order, a row each: place of the parameter in the model's order, offset
