@@ -73,8 +73,8 @@ def _parity(bits):
 
 
 def _mix(seed, index):
-    """SplitMix64's finaliser; int64 arithmetic wraps as 64-bit arithmetic should. It works in place: it is what making a
-    code takes longest for."""
+    """SplitMix64's finaliser; int64 arithmetic wraps as 64-bit arithmetic should. It works in place: making a code takes
+    longest here."""
     z = (index + 1).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(seed))
     z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
     z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(0x94D049BB133111EB))
