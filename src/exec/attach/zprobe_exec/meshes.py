@@ -4,7 +4,6 @@ The ranks of a device mesh that hold different parts of such a parameter do not 
 is a parameter of its own, of the ranks that hold it.
 """
 
-
 from zprobe_exec import objects
 from zprobe_exec.turns import Unreadable
 

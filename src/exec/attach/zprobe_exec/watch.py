@@ -174,7 +174,7 @@ def _before_step(optimizer, args, kwargs):
         return None
     closure = _closure(args, kwargs)
     if closure is None:
-        if not skips_step(optimizer):
+        if not _guarded(skips_step, optimizer):
             _guarded(_training.before_step, optimizer)
         return None
 
@@ -195,7 +195,7 @@ def _before_step(optimizer, args, kwargs):
 
 
 def _after_step(optimizer, args, kwargs):
-    if _training is not None and not skips_step(optimizer):
+    if _training is not None and not _guarded(skips_step, optimizer):
         _guarded(_training.after_step, optimizer)
 
 
