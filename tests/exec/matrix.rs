@@ -36,11 +36,14 @@ struct Training<'a> {
 
 const PLAIN: &[&str] = &["--dtype fp32", "--dtype bf16"];
 const MIXED: &[&str] = &["--dtype fp32", "--dtype bf16", "--amp --dtype bf16"];
+/// With a scaled loss: by `GradScaler` in `ddp.py`, by hand in `fsdp2.py`.
+const SCALED: &[&str] = &["--dtype fp32", "--dtype bf16", "--amp --dtype fp16"];
+const HALF: &[&str] = &["--dtype fp32", "--dtype bf16", "--dtype fp16"];
 
 const STACKS: &[Stack] = &[
-    stack("ddp.py", "", MIXED),
+    stack("ddp.py", "", SCALED),
     stack("ddp.py", "--zero", PLAIN),
-    Stack { needs: Some("torch.distributed.fsdp.fully_shard"), ..stack("fsdp2.py", "", PLAIN) },
+    Stack { needs: Some("torch.distributed.fsdp.fully_shard"), ..stack("fsdp2.py", "", HALF) },
     stack("deepspeed_zero.py", "--stage 0", PLAIN),
     stack("deepspeed_zero.py", "--stage 1", PLAIN),
     stack("deepspeed_zero.py", "--stage 2", PLAIN),
