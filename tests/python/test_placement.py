@@ -154,6 +154,12 @@ class PlacementTest(unittest.TestCase):
             parts = [(len(SIZES) - 2, 0, SIZES[-2]), (None, 0, 1)]
             self.assertEqual(pieces(self.placement.locate(content)), parts, index)
 
+    def test_what_lies_behind_many_equal_elements_is_found(self):
+        # The weight of a norm is recognised by nothing.
+        parts = [(0, 0, 66), (None, 0, 300), (1, 0, 268)]
+        ones = [self.tensors[0], torch.ones(300), self.tensors[1]]
+        self.assertEqual(pieces(self.placement.locate(torch.cat(ones))), parts)
+
     def test_what_is_not_the_models_stays_unknown(self):
         self.assertEqual(self.locate((None, 0, 40)), [(None, 0, 40)])
 

@@ -14,7 +14,7 @@ UNMISTAKABLE = 16
 # Elements that do not agree by chance beside something else that fits.
 CHANCE = 4
 
-# Elements in a row that begin nothing known, after which the rest of a fragment is not looked at.
+# Places in a row at which nothing known begins, after which the rest of a fragment is not looked at.
 STRANGE = 256
 
 # Elements that are compared at once.
@@ -67,7 +67,7 @@ class Placement:
                 at += piece["len"]
                 continue
             strange += 0 if padding else 1
-            length = padding or (1 if strange < STRANGE else len(words) - at)
+            length = padding or (_equal(words, at) if strange < STRANGE else len(words) - at)
             _append_unknown(segments, length)
             at += length
         return segments
@@ -244,6 +244,15 @@ def _shards(tensor, rank, world_size):
     row = numel // tensor.shape[0]
     sizes = [-(-tensor.shape[0] // world_size) * row, -(-numel // world_size)]
     return [(min(rank * size, numel), min((rank + 1) * size, numel)) for size in sizes]
+
+
+def _equal(words, at):
+    """Number of elements from `at` on that are equal, as many as a norm's weight has."""
+    for first in range(at, len(words), CHUNK):
+        other = (words[first : first + CHUNK] != words[at]).nonzero()
+        if len(other):
+            return first + int(other[0]) - at
+    return len(words) - at
 
 
 def _append_unknown(segments, length):
