@@ -16,6 +16,10 @@ from zprobe_rank.placement import UNMISTAKABLE, Placement
 # Elements that lie next to each other in a sample.
 RUN = 16
 
+# Runs in all parameters together, for each pair of ranks: enough for 16 microbatches of each rank in four steps, twice
+# as many elements as gradients.
+RUNS = 8
+
 # Different values among the first elements of a parameter from which on it is recognised by its content.
 DISTINCT = 8
 
@@ -29,8 +33,10 @@ class Observed:
         self.training, self.seed = training, training.settings["seed"]
         self.steps = training.settings["observe"] + 1
         self.columns = math.inf
-        # A sharded parameter has as many on each rank as a whole one has on one.
+        # A sharded parameter has as many runs on each rank as a whole one has on one.
         self.count = 4 + training.world_size
+        # A rank's partition may be a part of one parameter, and has to have enough elements for all gradients.
+        self.spacing = max(sum(training.sizes.values()) // (RUNS * training.world_size**2), 1)
         self.order, self.runs, self.places = [], {}, {}
         self.samples, self.of_step = {}, {}
 
@@ -118,12 +124,12 @@ class Observed:
     def _runs_of(self, name, size):
         """Runs (first, end) of the elements of a parameter that are recorded, alike on all ranks."""
         if name not in self.runs:
-            share = size // self.count
+            share = size // (self.count + size // self.spacing)
             if share <= RUN:
                 self.runs[name] = [(0, size)]
             else:
                 place = random.Random("%d %s" % (self.seed, name))
-                starts = [number * share + place.randrange(share - RUN) for number in range(self.count)]
+                starts = [first + place.randrange(share - RUN) for first in range(0, size - share + 1, share)]
                 self.runs[name] = [(start, start + RUN) for start in starts]
         return self.runs[name]
 
@@ -181,10 +187,12 @@ class Contents:
                 continue
             if shard is None and content.numel() != sizes.get(name):
                 continue
+            origin = 0 if shard is None else rank * content.numel()
+            # Shards are equally long: those of the last ranks may end with padding.
+            content = content[: max(sizes.get(name, 0) - origin, 0)]
             if name in order and len(content[:64].unique()) >= DISTINCT:
                 index = order.index(name)
-                values[index] = content
-                self.origins[index] = 0 if shard is None else rank * content.numel()
+                values[index], self.origins[index] = content, origin
         self.dtype = next((content.dtype for content in values.values()), torch.float32)
         self.placement = Placement(values, rank, world_size) if values else None
 

@@ -1,0 +1,52 @@
+"""Samples of real gradients: places of elements, and their number."""
+
+import pathlib
+import sys
+import types
+import unittest
+
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec.observed import Contents, Observed  # noqa: E402
+
+GA = 16
+
+
+def observed(sizes, world_size):
+    training = types.SimpleNamespace(settings=dict(seed=0, observe=3), sizes=sizes, world_size=world_size)
+    return Observed(training)
+
+
+class ObservedTest(unittest.TestCase):
+    def test_every_partition_has_twice_as_many_recorded_elements_as_gradients(self):
+        sizes = dict(small=100, large=40_000, middle=6_000)
+        for world_size in (1, 2, 5, 8):
+            mode, recorded, start = observed(sizes, world_size), [], 0
+            for name, size in sizes.items():
+                runs = mode._runs_of(name, size)
+                self.assertTrue(all(0 <= first < end <= size for first, end in runs))
+                recorded += [start + it for first, end in runs for it in range(first, end)]
+                start += size
+            self.assertEqual(len(recorded), len(set(recorded)))
+            partition = -(-start // world_size)
+            # Four steps: the one that is judged and those before.
+            wanted = 2 * world_size * GA * 4
+            for rank in range(world_size):
+                held = sum(rank * partition <= it < (rank + 1) * partition for it in recorded)
+                self.assertGreaterEqual(held, wanted, (world_size, rank))
+
+    def test_the_padding_of_the_last_shard_is_no_part_of_the_parameter(self):
+        whole = torch.randn(100)
+        for rank in range(8):
+            leaf = torch.empty(0)
+            leaf.ds_tensor = torch.cat([whole, torch.zeros(4)])[13 * rank :][:13]
+            contents = Contents({"bias": leaf}, {"bias": 100}, rank, 8)
+            segments = contents.locate(leaf.ds_tensor)
+            length = min(13, 100 - 13 * rank)
+            self.assertEqual(sum(it["len"] for it in segments), 13)
+            for segment in segments:
+                if segment["param"] is not None:
+                    self.assertLessEqual(segment["offset"] + segment["len"], 100)
+                    self.assertEqual((segment["offset"], segment["len"]), (13 * rank, length))
