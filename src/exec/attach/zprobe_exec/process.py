@@ -23,10 +23,10 @@ def backend():
 
 
 def versions():
-    """Versions of what trains."""
+    """Versions of the packages that train, by the packages' names."""
     found = dict(python=platform.python_version(), torch=torch.__version__)
     for name in ("deepspeed", "transformers", "accelerate", "lightning", "pytorch_lightning"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            found[name] = str(version)
+            found[name.replace("_", "-")] = str(version)
     return found
