@@ -52,6 +52,25 @@ pub fn norm(elements: usize, gradient: Dtype) -> f64 {
 /// from its neighbour.
 pub const BETWEEN_WEIGHTS: f64 = 0.5;
 
+/// Largest distance of coded elements from whole numbers that is taken for their rounding error. An error of more than
+/// a half looks like a small one, but where some errors are that large, others are in between.
+const SEEN_ROUNDING: f64 = 0.25;
+
+/// Fewest elements that show how large rounding errors are. Chosen: if one element in 50 had an error above
+/// [`SEEN_ROUNDING`], so many elements would all be without one once in 170 times.
+const ENOUGH_ELEMENTS: usize = 256;
+
+/// The largest rounding error of the elements of a coded buffer, in contributions, as it shows in their distances from
+/// whole numbers; none where the elements are too few, or lie between.
+pub fn seen_rounding(elements: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut count, mut largest) = (0, 0.0_f64);
+    for element in elements {
+        count += 1;
+        largest = largest.max((element - element.round()).abs());
+    }
+    (count >= ENOUGH_ELEMENTS && largest <= SEEN_ROUNDING).then_some(largest)
+}
+
 /// Largest difference between two elements of a coded buffer that count as the same, in
 /// contributions: sums of codes are whole numbers, and each of the two may be off by half of this
 /// bound.

@@ -74,7 +74,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
 
 /// The factors that a user's script has multiplied all gradients with, in words.
 fn common_factor(case: &Case<'_>) -> Option<String> {
-    let factors = || case.decoded.factors.values().copied();
+    let factors = || case.decoded.factors.values().map(|factor| factor.value);
     let (least, most) = (factors().reduce(f64::min)?, factors().reduce(f64::max)?);
     let average = 1.0 / case.observed.replicas() as f64;
     let is = |wanted: f64| (most / wanted - 1.0).abs() < bounds::SAME_SCALE;

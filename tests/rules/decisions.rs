@@ -464,3 +464,53 @@ fn a_rank_that_is_ended_before_it_ever_stepped_has_not_crashed() {
     assert!(codes(&report).contains(&"ZP606"), "{:#?}", report.findings);
     assert!(!codes(&report).contains(&"ZP901"), "{:#?}", report.findings);
 }
+
+/// Puts values into an fp32 buffer.
+fn set(payload: &mut Payload, values: &[f64]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|it| (*it as f32).to_le_bytes()).collect();
+    let norm = values.iter().map(|it| it * it).sum::<f64>().sqrt();
+    *payload = Payload::new(Dtype::Fp32, &bytes, norm);
+}
+
+#[test]
+fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
+    let mut trace = recorded("script-observed");
+    for step in 1..4 {
+        let mut lost = Vec::new();
+        edit(&mut trace, 1, |event| {
+            if let Event::Buffer {
+                point: Point::LocalGradient,
+                step: Some(at),
+                microbatch: Some(0),
+                payload,
+                ..
+            } = event
+                && *at == step
+            {
+                lost = payload.values().unwrap();
+                set(payload, &vec![0.0; lost.len()]);
+            }
+        });
+        assert!(!lost.is_empty());
+        // Both have the same samples, and the average is one over two ranks.
+        for rank in 0..2 {
+            edit(&mut trace, rank, |event| {
+                if let Event::Buffer {
+                    point: Point::BeforeStep | Point::OptimizerInput,
+                    step: Some(at),
+                    payload,
+                    ..
+                } = event
+                    && *at == step
+                {
+                    let held = payload.values().unwrap().into_iter();
+                    let rest: Vec<f64> =
+                        held.zip(&lost).map(|(held, lost)| held - lost / 2.0).collect();
+                    set(payload, &rest);
+                }
+            });
+        }
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}

@@ -28,7 +28,7 @@ use super::short::{Explanation, Held};
 use super::together;
 use super::weights::{Expectations, Known, Weights};
 use super::windows::{Window, windows};
-use super::{Decoded, Reading, Scene, is_readable};
+use super::{Decoded, Factor, Reading, Scene, is_readable};
 
 /// Most different weights that are looked for inside one piece.
 const MOST_RUNS: usize = 8;
@@ -98,7 +98,7 @@ pub(super) struct Prepared<'a> {
     /// Bound on the rounding error of an element.
     pub tolerance: f64,
     /// The factor that a user's script has multiplied all gradients with, which is undone.
-    factor: Option<f64>,
+    factor: Option<Factor>,
     /// Number of elements that are infinite, as planned.
     infinite: usize,
 }
@@ -238,10 +238,18 @@ impl<'a> Decoder<'a> {
                     return refuse("too few elements to tell a common factor from a slip");
                 }
                 factor = scale.map(|scale| scale.factor);
-                values.iter_mut().for_each(|value| *value /= UNIT * factor.unwrap_or(1.0));
+                values
+                    .iter_mut()
+                    .for_each(|value| *value /= UNIT * factor.map_or(1.0, |it| it.value));
                 scale.map_or(self.tolerance, |scale| scale.tolerance)
             }
             _ => self.undo_clipping(buffer, &mut values),
+        };
+        let elements = in_pieces(&pieces, &values);
+        let tolerance = match factor.and_then(|_| bounds::seen_rounding(elements)) {
+            // The bound is that of the worst case, and grows with the number of gradients.
+            Some(seen) if tolerance > bounds::BETWEEN_WEIGHTS => seen,
+            _ => tolerance,
         };
         if tolerance > bounds::BETWEEN_WEIGHTS && factor.is_some() {
             return refuse(&format!(

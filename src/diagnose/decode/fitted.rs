@@ -18,7 +18,7 @@ use super::super::observed::Buffer;
 use super::dense::{Columns, System, columns, elements};
 use super::entries::Entries;
 use super::weights::Weights;
-use super::{Decoded, Reading, Scene, is_readable, largest, snap};
+use super::{Decoded, Factor, Reading, Scene, expected, is_readable, largest, snap};
 
 /// Most gradients in the system of one parameter: larger ones take too long.
 const MOST_COLUMNS: usize = 256;
@@ -58,10 +58,12 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 decoded.condition = Some(worst);
                 if buffer.point == observed.spec.last_word() {
                     *decoded.read.entry((step, buffer.rank)).or_insert(0) += values.len();
-                    decoded.factors.insert((step, buffer.rank), read.factor);
-                    let tolerances = read.readings.iter().map(|reading| reading.tolerance);
+                    let tolerances = || read.readings.iter().map(|reading| reading.tolerance);
+                    let slack = tolerances().fold(f64::INFINITY, f64::min);
+                    let factor = Factor { slack, ..Factor::exact(read.factor) };
+                    decoded.factors.insert((step, buffer.rank), factor);
                     let worst = decoded.smallest_weight_deviation.unwrap_or(0.0);
-                    decoded.smallest_weight_deviation = Some(tolerances.fold(worst, f64::max));
+                    decoded.smallest_weight_deviation = Some(tolerances().fold(worst, f64::max));
                 }
                 entries.add(buffer, read.readings);
             }
@@ -157,7 +159,7 @@ impl Rows {
         let name = |param: &usize| scene.observed.param_name(*param);
         let readings = fits.iter().map(|fit| Reading {
             params: (!only).then(|| fit.params.iter().map(name).collect()),
-            ..fit.reading(spec, factor, covered)
+            ..fit.reading(expected(scene, buffer, step, fit.usage), factor, covered)
         });
         Ok(Read { readings: readings.collect(), factor, condition })
     }
@@ -293,17 +295,19 @@ impl Fit {
             && self.system.present.iter().zip(self.weights.iter()).all(is_like)
     }
 
-    /// The weights relative to the common factor.
-    fn reading(&self, spec: &RunSpec, factor: f64, covered: f64) -> Reading {
+    /// The weights relative to the common factor, where the plan has the weights `planned`.
+    fn reading(&self, planned: Vec<f64>, factor: f64, covered: f64) -> Reading {
         let Self { system, explained, .. } = self;
         let tolerance = self.tolerance / factor;
         // Foreign data is no noise: it must not widen what passes as right.
         let tolerance = if *explained { tolerance } else { tolerance.min(0.5) };
-        let mut all = vec![0.0; spec.contributions()];
+        // Nothing is told of a gradient that is 0 in all of the recorded elements: it counts as planned.
+        let mut all = planned;
         for (&column, weight) in system.present.iter().zip(self.weights.iter()) {
             let weight = weight / factor;
             let weight = if *explained { snap(weight, tolerance) } else { weight };
-            all[column % spec.contributions()] = weight;
+            let column = column % all.len();
+            all[column] = weight;
         }
         let left = self.error.norm() / factor * system.spread;
         Reading {
@@ -352,10 +356,15 @@ fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> 
         microbatches.iter().filter(|(_, it)| is_right(it)).map(|(count, _)| count).sum()
     };
     let weights = microbatches.iter().flat_map(|(_, it)| it).map(|(_, weight)| weight.abs());
-    let candidates = weights.filter(|weight| *weight > 0.0).flat_map(|it| [it, it / world]);
+    let candidates: Vec<f64> =
+        weights.filter(|weight| *weight > 0.0).flat_map(|it| [it, it / world]).collect();
     let distance = |factor: f64| (factor / average).ln().abs();
-    candidates
-        .map(|candidate| (right(candidate), candidate))
-        .max_by(|a, b| a.0.cmp(&b.0).then_with(|| distance(b.1).total_cmp(&distance(a.1))))
-        .map_or(average, |(_, factor)| factor)
+    let best = candidates
+        .iter()
+        .map(|candidate| (right(*candidate), *candidate))
+        .max_by(|a, b| a.0.cmp(&b.0).then_with(|| distance(b.1).total_cmp(&distance(a.1))));
+    let Some((_, best)) = best else { return average };
+    // Rounding moves each weight by itself, and their mean by less.
+    let alike: Vec<f64> = candidates.into_iter().filter(|it| is(it / best, 1.0)).collect();
+    alike.iter().sum::<f64>() / alike.len() as f64
 }

@@ -33,6 +33,29 @@ use super::placement::Placement;
 use hypotheses::Slip;
 use weights::Weights;
 
+/// A factor that a user's script has multiplied all gradients of a buffer with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factor {
+    /// The value: 1/W for an average.
+    pub value: f64,
+    /// Bound on the relative error of the value.
+    pub slack: f64,
+    /// True if the value was not read: weights are so wrong that they do not tell it.
+    pub is_assumed: bool,
+}
+
+impl Factor {
+    /// A factor that was read from weights without rounding.
+    fn exact(value: f64) -> Self {
+        Self { value, slack: 0.0, is_assumed: false }
+    }
+
+    /// The average over some ranks, where weights do not tell the factor.
+    fn assumed(replicas: usize) -> Self {
+        Self { is_assumed: true, ..Self::exact(1.0 / replicas as f64) }
+    }
+}
+
 /// Contribution weights of all buffers, and the limits of reading them.
 pub struct Decoded {
     /// Contributions, one entry per buffer, or several where weights differ within a buffer.
@@ -48,7 +71,7 @@ pub struct Decoded {
     /// Precision with which gradients were added up, point by point; dense data only.
     pub precision: Vec<Precision>,
     /// Factors that a user's script has multiplied all gradients with, by step and rank.
-    pub factors: BTreeMap<(usize, usize), f64>,
+    pub factors: BTreeMap<(usize, usize), Factor>,
     /// Reasons why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
     /// True if everything that the optimizers were to consume was read.

@@ -7,9 +7,9 @@
 use crate::spec::code::Code;
 use crate::spec::{Plan, RunSpec, UNIT};
 
-use super::super::bounds;
+use super::super::bounds::{self, STANDARD_ERRORS};
 use super::super::placement::Fragment;
-use super::largest;
+use super::{Factor, largest};
 
 /// Weights below this share of the largest one are noise.
 const NOISE: f64 = 1.0 / 256.0;
@@ -18,7 +18,7 @@ const NOISE: f64 = 1.0 / 256.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// Value of a gradient's code in the buffer, in units of the code: 1/W for an average.
-    pub factor: f64,
+    pub factor: Factor,
     /// Bound on the error of an element after the division by the factor, in contributions.
     pub tolerance: f64,
 }
@@ -60,11 +60,14 @@ impl Scale {
     ) -> Option<Self> {
         let square: f64 = planned.iter().map(|sum| sum * sum).sum();
         let product: f64 = planned.iter().zip(values).map(|(sum, value)| sum * value).sum();
-        let average = Self::new(spec, 1.0 / replicas as f64, values);
-        let nearest = Self::new(spec, product / (square * UNIT), values);
+        let average = Self::new(spec, Factor::exact(1.0 / replicas as f64), values);
+        let nearest = Self::new(spec, Factor::exact(product / (square * UNIT)), values);
+        let nearest = nearest.with_slack(nearest.tolerance / square.sqrt());
         let is_as_planned = |scale: &Self| {
             let mut pairs = planned.iter().zip(values);
-            pairs.all(|(sum, value)| (value / (UNIT * scale.factor) - sum).abs() <= scale.tolerance)
+            pairs.all(|(sum, value)| {
+                (value / (UNIT * scale.factor.value) - sum).abs() <= scale.tolerance
+            })
         };
         // What is due nowhere is a slip by any factor. Where something is, a slip shows in the elements that
         // are due to be 0 as much as in the others.
@@ -72,7 +75,12 @@ impl Scale {
         if is_as_planned(&average) {
             Some(average)
         } else if is_enough {
-            Some(if nearest.factor > 0.0 && is_as_planned(&nearest) { nearest } else { average })
+            let is_nearest = nearest.factor.value > 0.0 && is_as_planned(&nearest);
+            Some(if is_nearest {
+                nearest
+            } else {
+                Self::new(spec, Factor::assumed(replicas), values)
+            })
         } else {
             None
         }
@@ -82,11 +90,15 @@ impl Scale {
     /// `left`.
     pub fn after(self, spec: &RunSpec, left: f64) -> Self {
         let rounding = roundings(spec) as f64 * spec.dtype.unit_roundoff() * left;
-        Self { tolerance: self.tolerance + rounding / (UNIT * self.factor), ..self }
+        Self { tolerance: self.tolerance + rounding / (UNIT * self.factor.value), ..self }
     }
 
-    fn new(spec: &RunSpec, factor: f64, values: &[f64]) -> Self {
-        let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor);
+    fn with_slack(self, slack: f64) -> Self {
+        Self { factor: Factor { slack, ..self.factor }, ..self }
+    }
+
+    fn new(spec: &RunSpec, factor: Factor, values: &[f64]) -> Self {
+        let magnitude = largest(values.iter().map(|value| value.abs())) / (UNIT * factor.value);
         let tolerance = roundings(spec) as f64 * spec.dtype.unit_roundoff() * magnitude;
         Self { factor, tolerance }
     }
@@ -94,7 +106,7 @@ impl Scale {
 
 /// The factor that most of some weights of gradients of `replicas` ranks have in common; none if there are
 /// no weights but 0.
-fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<f64> {
+fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<Factor> {
     for weight in &mut weights {
         *weight = weight.abs();
     }
@@ -104,10 +116,12 @@ fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<f64> {
     let average = 1.0 / replicas as f64;
     let common = most_common(&mut weights, average)?;
     // Where gradients are missing, the others may be there several times.
-    let multiple = common / average;
+    let multiple = common.value / average;
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
         && (1.0..=replicas as f64).contains(&multiple.round());
-    Some(if weights.len() < all && is_multiple { average } else { common })
+    let is_larger = multiple.round() > 1.0;
+    let is_told = weights.len() == all || !is_multiple || !is_larger;
+    Some(if is_told { common } else { Factor::assumed(replicas) })
 }
 
 /// Number of times that a sum of codes may be rounded on its way.
@@ -116,15 +130,18 @@ fn roundings(spec: &RunSpec) -> usize {
     bounds::FACTORS + divided
 }
 
-/// The middle of the largest group of equal numbers; of several, the one that is next to `expected`.
-fn most_common(numbers: &mut [f64], expected: f64) -> Option<f64> {
+/// The mean of the largest group of equal numbers; of several, of the one that is next to `expected`.
+fn most_common(numbers: &mut [f64], expected: f64) -> Option<Factor> {
     numbers.sort_by(f64::total_cmp);
     let same = |a: &f64, b: &f64| (b / a - 1.0).abs() < bounds::SAME_SCALE;
     let groups = numbers.chunk_by(same);
     let distance = |group: &[f64]| (group[group.len() / 2] / expected).ln().abs();
     let best = groups
         .max_by(|a, b| a.len().cmp(&b.len()).then_with(|| distance(b).total_cmp(&distance(a))))?;
-    Some(best[best.len() / 2])
+    let count = best.len() as f64;
+    let value = best.iter().sum::<f64>() / count;
+    let spread = best.iter().map(|it| (it / value - 1.0).powi(2)).sum::<f64>().sqrt();
+    Some(Factor { slack: STANDARD_ERRORS * spread / count, ..Factor::exact(value) })
 }
 
 #[cfg(test)]
@@ -153,7 +170,7 @@ mod tests {
                 })
                 .collect();
             let values: Vec<f64> = (0..elements).map(|element| UNIT * sum(element) / 4.0).collect();
-            Scale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor)
+            Scale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor.value)
         };
         for first in [0, 4, 8, 12] {
             for elements in 8..16 {

@@ -64,8 +64,12 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             return None;
         }
         let copies = copies(case, &of_ranks).filter(|copies| *copies < world as f64)?;
-        let shares: Option<Vec<f64>> = of_ranks.values().map(|call| call.share).collect();
-        let right = (shares?.iter().sum::<f64>() / copies).sqrt();
+        let shares: Vec<f64> = of_ranks.values().map(|call| call.share).collect::<Option<_>>()?;
+        // Ranks that have the same gradients may have clipped some parameters alone, which are by chance as many as parts.
+        if shares.iter().all(|it| (it / shares[0] - 1.0).abs() <= bounds::COUNT) {
+            return None;
+        }
+        let right = (shares.iter().sum::<f64>() / copies).sqrt();
         let used = |call: &GradientsClipped| match call.norm {
             Some(norm) => Some(norm),
             None if call.factor < 1.0 => Some(call.limit? / call.factor),
@@ -114,15 +118,17 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         .into_iter()
         .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)));
     let mut read: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
-    for (&(step, rank), factor) in &case.decoded.factors {
-        read.entry(step).or_default().insert(rank, *factor);
+    let mut slack = slack * EXACT;
+    let factors = case.decoded.factors.iter().filter(|(_, factor)| !factor.is_assumed);
+    for (&(step, rank), factor) in factors {
+        read.entry(step).or_default().insert(rank, factor.value);
+        slack = slack.max(2.0 * factor.slack);
     }
     for (&(step, rank), steps) in &case.observed.script.stepped {
         if let Some(factor) = steps.iter().find_map(|it| it.factor) {
             read.entry(step).or_default().insert(rank, factor);
         }
     }
-    let slack = slack * EXACT;
     let read = || {
         read.into_iter()
             .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)))
