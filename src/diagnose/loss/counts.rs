@@ -11,11 +11,11 @@ use super::{Row, Term};
 use crate::spec::Dtype;
 use crate::trace::{ConstantKind, LossConstant, TermOf};
 
-/// The slip by which a loss, all of whose elements weigh the same, is divided by the number of other elements: its sum is
-/// `value` times that of a mean.
-pub(super) fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Option<Slip> {
+/// The slips by which a loss, all of whose elements weigh the same, may be divided by the number of other elements, the
+/// likeliest first: its sum is `value` times that of a mean.
+pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip> {
     if !is_of_like_tokens(term) {
-        return None;
+        return Vec::new();
     }
     let all = term.elements() as f64;
     let is = |elements: f64| (elements * value / all - 1.0).abs() <= slack(case);
@@ -25,16 +25,16 @@ pub(super) fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Op
     };
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let parts = parts(term);
-    let counted = |times: &[f64]| {
+    let counted = |times: &[f64]| -> Vec<Slip> {
         let is_it = |part: &&Part| times.iter().any(|times| is(of(part) * times));
-        parts.iter().find(is_it).copied().map(Slip::Counted)
+        parts.iter().filter(is_it).copied().map(Slip::Counted).collect()
     };
-    let mut microbatches = parts.iter().filter(|part| part.rank.is_none());
-    let left_out = || microbatches.find(|part| is(all - of(part))).copied().map(Slip::LeftOut);
-    let too_much = || counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
+    let microbatches = parts.iter().filter(|part| part.rank.is_none());
+    let left_out = microbatches.filter(|part| is(all - of(part))).copied().map(Slip::LeftOut);
+    let too_much = counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
     // The simplest first: of many products of counts some agree by chance.
-    let several = || counted(&[ranks, steps, ranks * steps]);
-    counted(&[1.0]).or_else(left_out).or_else(several).or_else(too_much)
+    let several = counted(&[ranks, steps, ranks * steps]);
+    counted(&[1.0]).into_iter().chain(left_out).chain(several).chain(too_much).collect()
 }
 
 /// The parts of a step: ranks, microbatches, and the microbatches of each rank.
@@ -46,6 +46,44 @@ fn parts(term: &Term<'_>) -> Vec<Part> {
     let of_both = term.rows.iter().map(|row| (Some(row.rank), Some(row.loss.microbatch)));
     let parts = of_rank.chain(of_microbatch).chain(of_both);
     parts.map(|(rank, microbatch)| Part { rank, microbatch }).collect()
+}
+
+/// True if a term that is averaged over its elements is divided by a number of elements again: without the division its
+/// sum, which is `value` times that of a mean, is that of means.
+pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
+    let tokens = |row: &Row<'_>| -> usize {
+        let terms = row.loss.terms.iter().filter(|it| it.of == TermOf::Tokens);
+        terms.map(|it| it.elements).sum()
+    };
+    let whole = Part { rank: None, microbatch: None };
+    let counts: BTreeSet<usize> = parts(term)
+        .into_iter()
+        .chain([whole])
+        .flat_map(|part| {
+            let rows = || term.rows.iter().filter(move |row| part.has(row));
+            [rows().map(|row| row.term.elements).sum(), rows().map(tokens).sum()]
+        })
+        .collect();
+    let is_count = |it: &&LossConstant| {
+        let is_number = matches!(it.kind, ConstantKind::Int | ConstantKind::Tensor);
+        let is_of_elements = counts.iter().any(|count| *count as f64 == it.factor);
+        it.divides
+            && it.by.is_none()
+            && is_number
+            && is_of_elements
+            && it.factor > 2.0 * ranks * steps
+    };
+    let without = |row: &Row<'_>| -> Option<f64> {
+        let divisor = row.term.constants.iter().find(is_count)?;
+        Some(row.term.total * divisor.factor)
+    };
+    let Some(means) = term.rows.iter().map(without).collect::<Option<Vec<f64>>>() else {
+        return false;
+    };
+    let total: f64 = term.rows.iter().map(|row| row.term.total).sum();
+    let value = value * means.iter().sum::<f64>() / total;
+    [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
 }
 
 /// True if a term that some microbatches alone have is divided by the number of all of them.

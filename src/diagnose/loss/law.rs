@@ -94,7 +94,7 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
         Law::Microbatch
     } else if by_samples == Some(true) {
         Law::Sample
-    } else if even && is_by(rows, slack, |row| row.rank) && alike(by_rank(rows, total), slack) {
+    } else if even && is_by(rows, slack, |row| row.rank) && is_of_ranks(rows, slack) {
         Law::Rank
     } else if let Some((odd, times)) = odd(rows, even, slack) {
         Law::But(odd, times)
@@ -157,6 +157,28 @@ fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> boo
     let groups = grouped(rows, place, |row| row.term.most);
     groups.values().any(|group| group.len() > 1)
         && groups.into_values().all(|group| alike(group, slack))
+}
+
+/// True if each rank has divided by its own number of elements, or by a number that has up to one for each sample more:
+/// the first token of a sample is a label and never a target.
+fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
+    let totals = by_rank(rows, |row| row.term.total);
+    let elements = by_rank(rows, |row| row.term.elements as f64);
+    let samples = by_rank(rows, |row| row.loss.samples.unwrap_or(0) as f64);
+    let world = totals.len() as f64;
+    let ranks: Vec<_> =
+        totals.iter().zip(elements).zip(samples).map(|((it, of), at)| (*it, of, at)).collect();
+    // The average over the ranks may be taken back.
+    alike(totals, slack) || [1.0, world].into_iter().any(|factor| counts_first(&ranks, factor))
+}
+
+/// True if the weights of each rank, (sum, elements, samples), are those of a division by a whole number of elements:
+/// those on the rank and up to one for each sample.
+fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
+    ranks.iter().all(|(total, elements, samples)| {
+        let more = factor * elements / total - elements;
+        (more - more.round()).abs() <= bounds::COUNTABLE && (0.0..=*samples).contains(&more.round())
+    })
 }
 
 /// True if the loss of some microbatch was multiplied with a tensor that is not the same in all: a weight that the
@@ -345,6 +367,21 @@ mod tests {
         assert!(by_samples(&[&[(3, third)], &[(5, fifth)]]));
         // Samples of 1500 and 1501 tokens, which were taken for a run.
         assert!(by_samples(&[&[(3, third)], &[(3001, 0.2 / 3001.0)]]));
+    }
+
+    #[test]
+    fn a_rank_that_counts_first_tokens_counts_its_own() {
+        let counted = |more: [f64; 2], factor: f64| {
+            counts_first(
+                &[(117.0 / (117.0 + more[0]), 117.0, 8.0), (120.0 / (120.0 + more[1]), 120.0, 8.0)],
+                factor,
+            )
+        };
+        assert!(counted([8.0, 8.0], 1.0) && counted([0.0, 5.0], 1.0));
+        // More than there are samples, a number that is not whole, and another factor.
+        assert!(
+            !counted([9.0, 8.0], 1.0) && !counted([1.5, 1.5], 1.0) && !counted([8.0, 8.0], 2.0)
+        );
     }
 
     #[test]

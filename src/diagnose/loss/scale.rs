@@ -10,7 +10,7 @@ use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,
 };
-use super::counts::{in_some, other_count, other_elements};
+use super::counts::{averages_again, in_some, other_count, other_elements};
 use super::slip::Slip;
 use super::{Row, Term};
 use crate::spec::{Dtype, Scale};
@@ -173,7 +173,8 @@ fn by_itself(
 ) -> Option<(f64, Slip)> {
     let slips = || slips.iter().filter(|(_, wanted)| *wanted != 1.0);
     let exact = slips().find(|(_, wanted)| is(case, value, *wanted)).map(|(slip, _)| *slip);
-    let by_number = exact.or_else(|| other_count(term, value).map(Slip::OtherCount));
+    let again = || averages_again(case, term, value).then_some(Slip::AveragedAgain);
+    let by_number = exact.or_else(again).or_else(|| other_count(term, value).map(Slip::OtherCount));
     let nearly = || {
         let is_near = |(slip, wanted): &&(Slip, f64)| {
             is_nearly(total, *wanted) && is_in_constants(case, term, *slip)
@@ -182,7 +183,7 @@ fn by_itself(
     };
     let by_count = || {
         if is_counted(term) {
-            other_elements(case, term, total)
+            other_elements(case, term, total).first().copied()
         } else if is_averaged(term) {
             None
         } else {
@@ -252,7 +253,7 @@ fn means(term: &Term<'_>) -> f64 {
 }
 
 /// Sums that are right: that of one mean, of each of several terms of a kind, or of a mean over samples of sums over
-/// what each of them has.
+/// what each of them has, or of sums over all elements.
 fn right(term: &Term<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };
@@ -260,7 +261,7 @@ fn right(term: &Term<'_>) -> Vec<f64> {
         right.push(first.terms as f64);
     }
     if term.of() == TermOf::Elements && first.kind.contains("sum") {
-        let shape = first.shape.iter().skip(1).rev();
+        let shape = first.shape.iter().rev();
         let sizes = shape.scan(1.0, |product, side| {
             *product *= *side as f64;
             Some(*product)

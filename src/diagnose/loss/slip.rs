@@ -57,6 +57,8 @@ pub enum Slip {
     DividedByOneOfBoth,
     /// Divided by a count over a part of the step.
     Counted(Part),
+    /// Averaged over its elements, and divided by a number of them again.
+    AveragedAgain,
     /// Divided by a count of more than the elements.
     CountedTooMuch,
     /// In some microbatches of the step alone, or on some ranks, and divided by the number of all.
@@ -68,6 +70,11 @@ pub enum Slip {
 }
 
 impl Slip {
+    /// True for a division by a number of elements that are not those of the loss.
+    pub fn is_count(self) -> bool {
+        matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))
+    }
+
     /// True if the slip is what the user demands.
     pub fn is_meant(self, demanded: Scale) -> bool {
         match demanded {
@@ -121,6 +128,9 @@ impl Slip {
                 "divided by the number of elements of the step without {}, although that goes backward, too",
                 part.describe()
             ),
+            Self::AveragedAgain => {
+                "averaged over its elements, and divided by a number of elements again".to_owned()
+            }
             Self::CountedTooMuch => {
                 "divided by a count of more than its target tokens, such as padding or the first \
                                      token of each sample"

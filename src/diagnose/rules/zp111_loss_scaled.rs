@@ -1,10 +1,12 @@
 //! ZP111: the whole loss weighs another number of times what a mean does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
+use super::super::bounds;
 use super::super::causes::Sighting;
 use super::super::loss::contract;
+use super::super::loss::counts::other_elements;
 use super::super::loss::scale::{Sum, judge_all};
 use super::super::loss::slip::Slip;
 use super::super::loss::{Term, by_step};
@@ -42,35 +44,49 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             slips.push(common(&sums).map(|(value, slip)| (step, value, slip)));
         }
     }
-    // A count that agrees by chance does not do so in two steps, of which each has its own.
-    let is_count = |it: &(usize, f64, Slip)| {
-        matches!(it.2, Slip::Counted(_) | Slip::CountedTooMuch | Slip::LeftOut(_))
-    };
-    let values: BTreeSet<u64> =
-        slips.iter().flatten().filter(|it| is_count(it)).map(|it| it.1.to_bits()).collect();
-    if values.len() == 1 {
-        return found;
-    }
     // A slip is made in each step, and a number that depends on the data is not the same in two.
-    let Some(Some((step, value, slip))) = slips.first().copied() else { return found };
-    if slips.iter().all(|it| it.is_some_and(|(_, _, other)| other == slip))
-        && let Some(terms) = steps.get(&step)
-    {
+    let Some(slips) = slips.into_iter().collect::<Option<Vec<_>>>() else { return found };
+    let Some((step, value, _)) = slips.first().copied() else { return found };
+    if let (Some(slip), Some(terms)) = (of_all_steps(case, &steps, &slips), steps.get(&step)) {
         found.push(whole(case, rule, terms, value, slip));
     }
     found
 }
 
+/// The slip that explains the sums of all steps, (step, sum, likeliest slip).
+fn of_all_steps(
+    case: &Case<'_>,
+    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+    slips: &[(usize, f64, Slip)],
+) -> Option<Slip> {
+    let first = slips.first()?.2;
+    if !slips.iter().all(|(_, _, slip)| slip.is_count()) {
+        return slips.iter().all(|(_, _, slip)| *slip == first).then_some(first);
+    }
+    // A count that agrees by chance does not do so in two steps, of which each has its own.
+    let values: BTreeSet<u64> = slips.iter().map(|(_, value, _)| value.to_bits()).collect();
+    let possible = |step: &usize, value: f64| -> Vec<Slip> {
+        let terms = steps.get(step).into_iter().flatten();
+        terms.flat_map(|term| other_elements(case, term, value)).collect()
+    };
+    let of_steps: Vec<Vec<Slip>> =
+        slips.iter().map(|(step, value, _)| possible(step, *value)).collect();
+    let mut of_first = of_steps.first()?.iter().copied();
+    of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
+}
+
 /// The slip of all terms that were judged, and by how much they are off; none if some are right, or have other ones.
 fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
-    if sums.iter().any(Sum::is_right) {
-        return None;
-    }
     let judged: Vec<&Sum> = sums
         .iter()
         .filter(|sum| !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unexplained(_)))
         .collect();
     let Sum::Off(value, slip) = judged.first()? else { return None };
+    // A term that is off as much as the others may be nearly right.
+    let is_off = |sum: &Sum| matches!(sum, Sum::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
+    if sums.iter().any(|sum| sum.is_right() && !is_off(sum)) {
+        return None;
+    }
     let is_same = |sum: &&Sum| matches!(sum, Sum::Off(_, other) if other == slip);
     judged.iter().all(is_same).then_some((*value, *slip))
 }
