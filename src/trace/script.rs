@@ -72,6 +72,9 @@ pub struct ClippedInVain {
     pub backwards: usize,
     /// Factor by which the gradients were multiplied between the call and the step; none if they were not.
     pub factor: Option<f64>,
+    /// Names of the parameters that the call left out.
+    #[serde(default)]
+    pub left: Vec<String>,
     /// Place of the call in the user's own code, as `file:line`; none if there is none.
     pub at: Option<String>,
     /// Name of the package that made the call; none for the user's own code.
@@ -291,6 +294,8 @@ named_enum! {
         Early = "early",
         /// The next step was that of an optimizer of other parameters.
         Elsewhere = "elsewhere",
+        /// The optimizer stepped with other gradients beside them, which no call had clipped.
+        InPart = "in-part",
         /// No parameter had a gradient.
         NoGradient = "no-gradient",
         /// The script reduced the gradients over the ranks before the step.

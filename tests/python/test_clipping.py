@@ -9,6 +9,7 @@ import torch
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
 
+from zprobe_exec import in_vain  # noqa: E402
 from zprobe_exec.clipping import Clipping  # noqa: E402
 from zprobe_exec.fragments import Fragment, Fragments  # noqa: E402
 
@@ -29,3 +30,28 @@ class ByValue(unittest.TestCase):
         self.assertEqual(clipping.take_out(tensor, fragment.pick()).tolist(), [0.25, -7.0, 1.0, 3.0])
         clipping.forget([tensor])
         self.assertEqual(clipping.take_out(tensor, fragment.pick()).tolist(), [0.25, -1.0, 1.0, 1.0])
+
+
+class InPart(unittest.TestCase):
+    def left_out(self, groups, clipped):
+        """Names of the parameters that a call with some of them has left out of what an optimizer steps with."""
+        emitted = []
+        channel = types.SimpleNamespace(emit=lambda type, **fields: emitted.append(fields))
+        tensors = [it for group in groups for it in group["params"]]
+        names = {id(it): str(number) for number, it in enumerate(tensors)}
+        training = types.SimpleNamespace(names=names, channel=channel, backwards=1, microbatch=1, step=0, stepping=False)
+        calls = in_vain.InVain(training)
+        calls.see([tensors[number] for number in clipped], [], dict(at=None, by=None))
+        calls.before_step(types.SimpleNamespace(param_groups=groups), tensors, lambda tensor: None)
+        return [it["left"] for it in emitted if it["how"] == "in-part"]
+
+    def test_what_a_call_has_left_out_of_a_group_is_told(self):
+        params = [torch.nn.Parameter(torch.zeros(2)) for _ in range(4)]
+        for it in params[:3]:
+            it.grad = torch.ones(2)
+        one, two = [dict(params=params)], [dict(params=params[:2]), dict(params=params[2:])]
+        self.assertEqual(self.left_out(one, [0, 1]), [["2"]])
+        self.assertEqual(self.left_out(two, [0, 2]), [["1"]])
+        # All that has a gradient, another group, and nothing of the optimizer.
+        for groups, clipped in ((one, [0, 1, 2]), (two, [0, 1]), (one, [])):
+            self.assertEqual(self.left_out(groups, clipped), [])

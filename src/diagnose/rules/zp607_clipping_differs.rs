@@ -9,7 +9,7 @@ use super::super::loss::constants::LEAST_LOSS_SCALE;
 use super::super::loss::contract::{call_text, clipping_text};
 use super::super::scope::Scope;
 use super::{Rule, by_rank, counted};
-use crate::report::words::{multiple_text, weight_text};
+use crate::report::words::{abridged, multiple_text, weight_text};
 use crate::report::{Finding, RuleCode};
 use crate::spec::Dtype;
 use crate::trace::{ClippedInVain, GradientsClipped, InVain};
@@ -191,6 +191,10 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         InVain::Elsewhere => "gradients were clipped with which no optimizer stepped: the step that followed was that \
                               of other parameters, which were not clipped"
             .to_owned(),
+        InVain::InPart => format!(
+            "clip_grad_norm_ left out {}, with which the optimizer stepped as well: their gradients were not clipped",
+            abridged(&first.left),
+        ),
         InVain::BeforeReduction => "gradients were clipped before they were reduced over the ranks: each rank clipped by \
                                     the norm of its own"
             .to_owned(),

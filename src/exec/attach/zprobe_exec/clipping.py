@@ -96,7 +96,7 @@ class Clipping:
 
     def before_step(self, optimizer, tensors):
         """An optimizer is about to consume the gradients of these tensors."""
-        self.in_vain.before_step(tensors, _some)
+        self.in_vain.before_step(optimizer, tensors, _some)
         self._see_wrapper(optimizer, tensors)
         scale = loss_scale(optimizer)
         for it in tensors if scale != 1.0 else []:

@@ -1,4 +1,5 @@
-"""Calls that clip gradients with which no optimizer steps: too early, those of other parameters, or none at all."""
+"""Calls that clip gradients with which no optimizer steps: too early, those of other parameters, a part alone, or none
+at all."""
 
 import torch
 
@@ -57,9 +58,10 @@ class InVain:
         for call in self.calls:
             call.is_reduced = True
 
-    def before_step(self, tensors, some):
+    def before_step(self, optimizer, tensors, some):
         """An optimizer is about to step with these tensors; `some` picks elements of a tensor's gradient."""
         own = {id(it) for it in tensors}
+        self._see_left_out(optimizer, own)
         self.held |= own
         waiting = []
         for call in self.calls:
@@ -71,6 +73,20 @@ class InVain:
             else:
                 self._see_change(call, some)
         self.calls = waiting
+
+    def _see_left_out(self, optimizer, own):
+        """Sees parameters that no call has clipped, beside clipped ones in a group of the optimizer. The parameters of
+        another group may be left alone on purpose."""
+        now = [call for call in self.calls if call.backwards == self.training.backwards]
+        calls = [call for call in now if any(id(it) in own for it in call.tensors)]
+        clipped, left = {id(it) for call in calls for it in call.tensors}, []
+        for group in optimizer.param_groups if calls else []:
+            held = [it for it in group["params"] if it.grad is not None]
+            if any(id(it) in clipped for it in held):
+                left += [it for it in held if id(it) not in clipped]
+        names = [self.training.names.get(id(it)) for it in left]
+        if names and None not in names:
+            self._emit(calls[0], "in-part", left=names)
 
     def before_backward(self):
         """A backward begins, or the last step is over."""
@@ -95,6 +111,6 @@ class InVain:
         elif abs(factor - 1) > SAME:
             self._emit(call, "before-scaling", factor)
 
-    def _emit(self, call, how, factor=None):
-        fields = dict(step=call.step, how=how, backwards=call.microbatch, factor=factor)
+    def _emit(self, call, how, factor=None, left=()):
+        fields = dict(step=call.step, how=how, backwards=call.microbatch, factor=factor, left=list(left))
         self.training.channel.emit("clipped-in-vain", **fields, **call.about)
