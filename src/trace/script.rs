@@ -21,6 +21,12 @@ pub struct LossWeighed {
     pub at: Option<String>,
     /// Number of samples in the forward before: the length of its first input; none if that was not seen.
     pub samples: Option<usize>,
+    /// Number that equal first inputs of the forward have in common; none if it was not seen.
+    #[serde(default)]
+    pub input: Option<f64>,
+    /// Value of the loss; none if it is not finite.
+    #[serde(default)]
+    pub value: Option<f64>,
     /// Earlier microbatches of the step whose losses go backward again with this one.
     #[serde(default)]
     pub again: Vec<usize>,

@@ -11,6 +11,7 @@ mod zp112_term_scaled;
 mod zp113_share_differs;
 mod zp114_transformed_early;
 mod zp115_padding_counts;
+mod zp116_same_samples;
 mod zp1xx_weights;
 mod zp201_dead_hooks;
 mod zp202_hook_fired_twice;
@@ -86,6 +87,7 @@ pub const RULES: &[Rule] = &{
         zp113_share_differs::RULE,
         zp114_transformed_early::RULE,
         zp115_padding_counts::RULE,
+        zp116_same_samples::RULE,
         zp201_dead_hooks::RULE,
         zp202_hook_fired_twice::RULE,
         zp203_block_unreached::RULE,

@@ -64,7 +64,7 @@ class Loss:
 
     def __init__(self, reads_targets=False):
         self.reads_targets = reads_targets
-        self.endings, self.handles, self.seeds = {}, [], []
+        self.endings, self.handles, self.seeds, self.values = {}, [], [], []
         self.arrivals = collections.Counter()  # Paths from a root to each node that makes a scalar of its elements.
         self.error = None  # What zprobe failed with inside the backward.
         self.is_cut = False  # True if a loss has more paths than are followed.
@@ -74,6 +74,7 @@ class Loss:
         """Watches the terms of some losses, each with a single element; other roots are none."""
         for tensor in tensors:
             if tensor.grad_fn is not None and tensor.numel() == 1:
+                self.values.append(tensor.detach())
                 self._on(tensor.grad_fn, lambda seeds: self.seeds.append(seeds[0]))
                 self._walk(tensor.grad_fn, tensor.output_nr)
 
@@ -205,7 +206,8 @@ class Loss:
         zeroed = not terms and any(it.factor == 0 and it.is_whole for path in paths for it in path.constants)
         if not (terms or zeroed) or not all(math.isfinite(it) for it in numbers):
             return None
-        return dict(seed=seed, zeroed=zeroed, terms=terms)
+        value = sum(float(it) for it in self.values)
+        return dict(seed=seed, value=value if math.isfinite(value) else None, zeroed=zeroed, terms=terms)
 
 
 def _of(node):

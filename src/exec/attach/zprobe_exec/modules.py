@@ -5,7 +5,7 @@ import functools
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
-from zprobe_exec import places
+from zprobe_exec import names, places
 
 
 class Modules:
@@ -14,7 +14,7 @@ class Modules:
     def __init__(self):
         self.handle, self.ran = None, {}
         self.read, self.plain = {}, {}  # Reads of parameters without a gradient, by identity; what was in the class.
-        self.samples = None  # Length of the first input since the last backward.
+        self.input = None  # The first tensor that a module was given since the last backward.
         self.checkpoints = 0  # Reentrant checkpoints that run now, with gradients enabled around them.
 
     def install(self):
@@ -64,16 +64,19 @@ class Modules:
         try:
             # Kept alive, so that no other module gets its identity.
             self.ran[id(module)] = module
-            if self.samples is None:
-                self.samples = _length(inputs)
+            if self.input is None:
+                self.input = _first(inputs)
         except Exception:
-            self.samples = None
+            self.input = None
         return None
 
-    def take_samples(self):
-        """Length of the first input of the forward before a backward; None if it was not seen."""
-        samples, self.samples = self.samples, None
-        return samples or None
+    def take_input(self):
+        """Length of the first input of the forward before a backward, and a number that equal inputs have in common;
+        None where it was not seen."""
+        tensor, self.input = self.input, None
+        if tensor is None:
+            return None, None
+        return tensor.shape[0] or None, names.digest_of(tensor, tensor.numel())
 
     def unreached(self, roots, names, reached, held):
         """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters, place).
@@ -111,12 +114,13 @@ def _uses_all(module):
     return is_torch and not any(True for _ in module.children())
 
 
-def _length(inputs):
+def _first(inputs):
+    """The first tensor with a dimension among some inputs; None if there is none."""
     for it in inputs:
-        if isinstance(it, torch.Tensor):
-            return it.shape[0] if it.dim() else None
+        if isinstance(it, torch.Tensor) and it.dim():
+            return it
         if isinstance(it, (list, tuple)) and it:
-            return _length(it)
+            return _first(it)
         if isinstance(it, dict) and it:
-            return _length(it.values())
+            return _first(it.values())
     return None

@@ -35,8 +35,8 @@ class Named:
         shard = meshes.shard_number(self.tensor)
         if shard is not None:
             local = self.tensor.detach().to_local()
-            return _digest(local, local.numel()), shard
-        return _digest(self.tensor, self.numel), 0
+            return digest_of(local, local.numel()), shard
+        return digest_of(self.tensor, self.numel), 0
 
 
 def roots():
@@ -124,7 +124,7 @@ def _common_prefix(tree):
     return prefix
 
 
-def _digest(param, numel):
+def digest_of(param, numel):
     """A number that replicas of a tensor have in common; None for one with another number of elements."""
     is_plain = type(param.data) is torch.Tensor and not param.is_meta and param.layout == torch.strided
     if not is_plain or param.is_complex() or param.numel() != numel or not numel:

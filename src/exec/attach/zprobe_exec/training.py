@@ -146,7 +146,7 @@ class Training:
         self.in_backward = True
         self.backwards += 1
         self.line = self.remarks.see_line("backward")
-        self.samples = self.modules.take_samples()
+        self.samples, self.input = self.softly("forward", self.modules.take_input) or (None, None)
         self.fired = {}
         # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
         self.walked = (0, collections.Counter())
@@ -222,8 +222,9 @@ class Training:
         again = self.softly("the loss", self.loss.again, self.terms, self.code) or []
         alone = self._is_alone()
         if weighed is not None and self.has_code():
-            at = dict(step=self.step, microbatch=self.code, turn=self.turns.at, at=self.line, samples=self.samples)
-            self.channel.emit("loss-weighed", again=again, **at, **weighed)
+            at = dict(step=self.step, microbatch=self.code, turn=self.turns.at, at=self.line)
+            of_forward = dict(samples=self.samples, input=self.input)
+            self.channel.emit("loss-weighed", again=again, **at, **of_forward, **weighed)
         if self.has_code():
             nodes, graphs = self.walked
             reached = set(graphs)
