@@ -55,7 +55,7 @@ fn copy_of(scripts: &Path) -> TempDir {
     let dir = TempDir::new().expect("a temporary directory");
     for entry in fs::read_dir(scripts).expect("scripts") {
         let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|ending| ending == "py") {
+        if path.extension().is_some_and(|ending| ending == "py" || ending == "json") {
             fs::copy(&path, dir.path().join(path.file_name().expect("a name"))).expect("a copy");
         }
     }
