@@ -103,7 +103,9 @@ fn trainings(count: usize) -> Vec<Training<'static>> {
 }
 
 fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'static> {
-    let (width, most) = WIDTHS[draw.usize(0..WIDTHS.len())];
+    // Seldom the widest: a wide model takes minutes, and short pieces are the harder ones.
+    let at_most = draw.usize(0..WIDTHS.len());
+    let (width, most) = WIDTHS[draw.usize(0..=at_most)];
     // Rotary embeddings need an even number of elements in each head.
     let width = if stack.needs == Some("transformers") { width.next_multiple_of(8) } else { width };
     let (ranks, accumulate) = (draw.usize(1..=most), draw.usize(1..=7));
