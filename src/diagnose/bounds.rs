@@ -57,11 +57,12 @@ pub const BETWEEN_WEIGHTS: f64 = 0.5;
 const SEEN_ROUNDING: f64 = 0.25;
 
 /// Fewest elements that show how large rounding errors are. Chosen: if one element in 50 had an error above
-/// [`SEEN_ROUNDING`], so many elements would all be without one once in 170 times.
+/// [`SEEN_ROUNDING`], 256 elements would have no such error with a probability of 1 in 170.
 const ENOUGH_ELEMENTS: usize = 256;
 
 /// The largest rounding error of the elements of a coded buffer, in contributions, as it shows in their distances from
-/// whole numbers; none where the elements are too few, or lie between.
+/// whole numbers; none where the elements are too few, or some lie far from whole
+/// numbers.
 pub fn seen_rounding(elements: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut count, mut largest) = (0, 0.0_f64);
     for element in elements {

@@ -21,10 +21,10 @@ pub struct LossWeighed {
     pub at: Option<String>,
     /// Number of samples in the forward before: the length of its first input; none if that was not seen.
     pub samples: Option<usize>,
-    /// Number that equal first inputs of the forward have in common; none if it was not seen.
+    /// Digest of the first tensor that the forward was given: equal tensors have equal digests. None if no tensor was seen.
     #[serde(default)]
     pub input: Option<f64>,
-    /// Value of the loss; none if it is not finite.
+    /// Value of the loss, or none if the value is not finite.
     #[serde(default)]
     pub value: Option<f64>,
     /// Earlier microbatches of the step whose losses go backward again with this one.
@@ -300,7 +300,7 @@ named_enum! {
         Early = "early",
         /// The next step was that of an optimizer of other parameters.
         Elsewhere = "elsewhere",
-        /// The optimizer stepped with other gradients beside them, which no call had clipped.
+        /// The optimizer stepped with the clipped gradients and with others that no call had clipped.
         InPart = "in-part",
         /// No parameter had a gradient.
         NoGradient = "no-gradient",

@@ -1,7 +1,7 @@
 //! Mistakes and harmless changes that were written by hands that had not seen the rules.
 //!
-//! `fixtures/mistakes/blind.toml` changes the scripts of `examples/train`, and the sets in `second` and `third` beside it
-//! those of their own folders.
+//! `fixtures/mistakes/blind.toml` changes the scripts of `examples/train`. `fixtures/mistakes/second/set.toml` and
+//! `fixtures/mistakes/third/set.toml` change the scripts of their own folders.
 //!
 //! docs/accuracy.md has what all of them gave, and those that are missed.
 

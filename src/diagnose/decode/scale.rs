@@ -118,10 +118,8 @@ fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<Factor> {
     // Where gradients are missing, the others may be there several times.
     let multiple = common.value / average;
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
-        && (1.0..=replicas as f64).contains(&multiple.round());
-    let is_larger = multiple.round() > 1.0;
-    let is_told = weights.len() == all || !is_multiple || !is_larger;
-    Some(if is_told { common } else { Factor::assumed(replicas) })
+        && (2.0..=replicas as f64).contains(&multiple.round());
+    Some(if weights.len() < all && is_multiple { Factor::assumed(replicas) } else { common })
 }
 
 /// Number of times that a sum of codes may be rounded on its way.

@@ -38,7 +38,7 @@ class Modules:
                     delattr(torch.nn.Parameter, name)
                 else:
                     setattr(torch.nn.Parameter, name, plain)
-        self.ran, self.read = {}, {}
+        self.ran, self.read, self.input = {}, {}, None
 
     def _note(self, param, content):
         """Notes that the script's forward reads a parameter without a gradient. Returns `content`."""
