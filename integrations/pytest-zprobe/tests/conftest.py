@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 if "--early" in sys.argv:
     sys.exit(2)
 dist.init_process_group("gloo")
-torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(64, 64))
+torch.manual_seed(dist.get_rank())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
 for step in range(4):
     for microbatch in range(2):
