@@ -22,6 +22,13 @@ def program() -> Path:
     return Path(os.environ["ZPROBE_PROGRAM"])
 
 
+@pytest.fixture(scope="session")
+def building() -> dict[str, str]:
+    """Variables for builds of zprobe: they share their dependencies, leave the programs of this repository as they are,
+    and are not optimized, which is half of the time."""
+    return {"CARGO_TARGET_DIR": str(ROOT / "target/pre-commit"), "RUSTFLAGS": "-Copt-level=0 -Cdebuginfo=0"}
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     """A repository of a user, which is checked out into a path with a blank."""

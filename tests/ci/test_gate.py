@@ -66,14 +66,13 @@ def test_the_hook_that_init_writes_fails_on_a_finding(program, project):
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="the hook is built by cargo")
-def test_the_hook_of_this_repository_builds_zprobe_and_runs_it(root, program, workspace, tmp_path):
+def test_the_hook_of_this_repository_builds_zprobe_and_runs_it(root, building, workspace, tmp_path):
     (workspace / "ours.toml").write_text('description = "Ours"\nengines = ["ddp"]\n[run]\nga = 2\n')
     (workspace / "zprobe.toml").write_text(
         f'[check]\nprobes = ["ours.toml"]\nengine = ["ddp"]\npython = "{sys.prefix}"\n'
     )
     subprocess.run(["git", "add", "--all"], cwd=workspace, check=True)
-    # Dependencies are compiled once, and apart from the programs of this repository, which stay as they are.
-    own = {"PRE_COMMIT_HOME": str(tmp_path / "home"), "CARGO_TARGET_DIR": str(root / "target/pre-commit")}
+    own = building | {"PRE_COMMIT_HOME": str(tmp_path / "home")}
     without = os.environ | own | {"ZPROBE_PROGRAM": "/no/where"}
     done = pre_commit(
         ["try-repo", str(root), "zprobe-check", "--verbose", "--files", "zprobe.toml"], workspace, without
