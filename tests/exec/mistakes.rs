@@ -61,6 +61,11 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("accelerate-without-accumulate", "ZP110", "set to accumulate over 3 microbatches"),
     ("accelerate-optimizer-not-prepared", "ZP110", "set to accumulate over 3 microbatches"),
     ("ddp-wrong-world-size", "ZP111", "divided by the number of ranks (2) twice"),
+    (
+        "fsdp2-only-first-synchronised",
+        "ZP106",
+        "of microbatches 1 and 2 of every rank reaches the optimizer a step late",
+    ),
     ("fsdp2-never-synchronised", "ZP102", "no gradient reached the optimizer"),
     ("fsdp2-summed-at-the-root", "ZP105", "weight 2 instead of 1"),
     ("ddp-penalty-in-every-microbatch", "ZP112", "never divided by the accumulation steps (4)"),
@@ -77,12 +82,13 @@ const REMARKED: &[(&str, &str)] = &[
 ];
 
 /// Mistakes that stand for the others.
-const FEW: [&str; 5] = [
+const FEW: [&str; 6] = [
     "ddp-divided-by-accumulation-too",
     "ddp-flag-set-after-forward",
     "ddp-never-cleared",
     "ddp-noise-in-gradients",
     "ddp-forward-outside-no-sync",
+    "fsdp2-only-first-synchronised",
 ];
 
 pub fn mistakes() -> BTreeMap<String, Mistake> {

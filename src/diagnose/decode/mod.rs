@@ -23,7 +23,7 @@ use std::rc::Rc;
 
 use crate::report::words::{amount, counted};
 use crate::report::{Contribution, Elements, Possible, Precision};
-use crate::spec::{Model, Plan, Usage};
+use crate::spec::{Model, Plan, RunSpec, Usage};
 use crate::trace::Point;
 
 use super::missing::Missing;
@@ -109,6 +109,19 @@ impl Decoded {
     }
 }
 
+/// Leaves out what is wrong in the first recorded step of a script, if later steps have gradients of the step before:
+/// the first step of all has codes of another length, which look like anything.
+fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
+    let Some(first) = spec.recorded_steps().next() else { return };
+    let is_late = |it: &Contribution| {
+        let left = it.leftover.iter().flatten().any(|weight| weight.abs() > it.tolerance);
+        it.step > first && it.residual <= it.tolerance && left
+    };
+    if spec.script().is_some() && contributions.iter().any(is_late) {
+        contributions.retain(|it| it.step != first || it.as_planned);
+    }
+}
+
 /// Inputs of decoding.
 pub struct Scene<'a> {
     /// The trace, sorted.
@@ -143,6 +156,9 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
         Model::Mlp if spec.script().is_some() => fitted::decode(scene),
         Model::Mlp => dense::decode(scene),
     };
+    if spec.model == Model::Coded {
+        without_older_codes(spec, &mut decoded.contributions);
+    }
     decoded.check_completeness(scene);
     decoded.refusals.sort();
     decoded.refusals.dedup();
@@ -263,8 +279,9 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
         ranks.clone().map(|rank| of_step(columns, step, rank)).collect()
     };
     // A step shares its codes with an older one. If gradients of the steps in between are left
-    // over, the excess over the plan is attributed to the older step.
-    let is_shared = step >= spec.code_steps();
+    // over, the excess over the plan is attributed to the older step. A script's first step has codes
+    // of its own.
+    let is_shared = step >= spec.code_steps() + usize::from(spec.script().is_some());
     let tables = |weights: &[f64]| {
         let earlier = |rank| {
             let steps = spec.steps_seen(step).filter(|earlier| *earlier < step);

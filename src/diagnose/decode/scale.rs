@@ -4,6 +4,8 @@
 //! Codes take the place of gradients behind the loss, so that the factor cannot be predicted. It is
 //! read from the buffer itself: it is the weight that most gradients have.
 
+use std::collections::BTreeSet;
+
 use crate::spec::code::Code;
 use crate::spec::{Plan, RunSpec, UNIT};
 
@@ -44,9 +46,9 @@ impl Scale {
             let used = |number: &usize| plan.uses(usage, step, number / ga, number % ga);
             let of_step = (0..spec.contributions_per_step()).filter(used);
             let first = spec.columns(step).start;
-            weights.extend(of_step.map(|number| columns[first + number] / UNIT));
+            weights.extend(of_step.map(|number| (number / ga, columns[first + number] / UNIT)));
         }
-        Some(Self::new(spec, common_factor(replicas, weights)?, values))
+        Some(Self::new(spec, common_factor(replicas, &weights)?, values))
     }
 
     /// The common factor of elements that are too few to be decoded, of which the plan expects such sums
@@ -104,22 +106,24 @@ impl Scale {
     }
 }
 
-/// The factor that most of some weights of gradients of `replicas` ranks have in common; none if there are
+/// The factor that most of some weights of gradients, each of one of `replicas` ranks, have in common; none if there are
 /// no weights but 0.
-fn common_factor(replicas: usize, mut weights: Vec<f64>) -> Option<Factor> {
-    for weight in &mut weights {
-        *weight = weight.abs();
-    }
-    let most = largest(weights.iter().copied());
-    let all = weights.len();
-    weights.retain(|weight| *weight > most * NOISE);
+fn common_factor(replicas: usize, weights: &[(usize, f64)]) -> Option<Factor> {
+    let most = largest(weights.iter().map(|(_, weight)| weight.abs()));
+    let is_there = |weight: f64| weight.abs() > most * NOISE;
+    let mut there: Vec<f64> =
+        weights.iter().map(|(_, weight)| weight.abs()).filter(|it| is_there(*it)).collect();
     let average = 1.0 / replicas as f64;
-    let common = most_common(&mut weights, average)?;
-    // Where gradients are missing, the others may be there several times.
+    let common = most_common(&mut there, average)?;
+    // Where all gradients of other ranks are missing, the own ones may be there several times.
     let multiple = common.value / average;
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
         && (2.0..=replicas as f64).contains(&multiple.round());
-    Some(if weights.len() < all && is_multiple { Factor::assumed(replicas) } else { common })
+    let ranks = |of: &dyn Fn(f64) -> bool| -> BTreeSet<usize> {
+        weights.iter().filter(|(_, weight)| of(*weight)).map(|(rank, _)| *rank).collect()
+    };
+    let lacks_ranks = ranks(&is_there) != ranks(&|_| true);
+    Some(if lacks_ranks && is_multiple { Factor::assumed(replicas) } else { common })
 }
 
 /// Number of times that a sum of codes may be rounded on its way.

@@ -261,10 +261,18 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 "weights of the earlier steps' gradients: {} (expected 0)",
                 matrix_text(&example.leftover),
             )];
-            if !missing(example).is_empty() {
+            let absent = missing(example);
+            let mut message = "gradients of an earlier step reached the optimizer again".to_owned();
+            if !absent.is_empty() {
                 facts.push("they are there in place of gradients of this step".to_owned());
+                if is_late(example, &absent) {
+                    message = format!(
+                        "the gradient of {} reaches the optimizer a step late: that of the step before is in its place",
+                        sources_text(&absent, world),
+                    );
+                }
             }
-            ("gradients of an earlier step reached the optimizer again".to_owned(), facts)
+            (message, facts)
         }
         Pattern::OfOthers(microbatches) => (
             format!(
@@ -300,6 +308,17 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             )],
         ),
     }
+}
+
+/// True if of the step before those gradients are there, once, that are absent of this one.
+fn is_late(entry: &Contribution, absent: &[(usize, usize)]) -> bool {
+    entry.leftover.iter().zip(&entry.weights).enumerate().all(|(rank, (earlier, weights))| {
+        let before = &earlier[earlier.len().saturating_sub(weights.len())..];
+        before.iter().enumerate().all(|(microbatch, weight)| {
+            let expected = f64::from(u8::from(absent.contains(&(rank, microbatch))));
+            (weight - expected).abs() <= entry.tolerance
+        })
+    })
 }
 
 /// True if every wrong weight of an entry is this one.

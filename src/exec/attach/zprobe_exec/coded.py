@@ -98,6 +98,8 @@ class Coded:
         if self.is_left:
             rest = values - exact * addresses
             if float(rest @ rest) >= float(values @ values):
+                # Few addresses do not tell, many do: somebody has cleared them by now.
+                self.is_left = not is_long
                 return part
         else:
             rest = values - exact * addresses
