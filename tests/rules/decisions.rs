@@ -8,7 +8,8 @@ use zprobe::report::{Report, Verdict};
 use zprobe::spec::plan::{Param, Segment};
 use zprobe::spec::{Dtype, Shape, SpecRequest};
 use zprobe::trace::{
-    Differing, Event, FlushReason, LayoutName, Outcome, Payload, Phase, Point, Record, Trace,
+    Differing, Event, FlushReason, LayoutName, Outcome, Payload, Phase, Point, Record, TermOf,
+    Trace,
 };
 
 use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
@@ -512,5 +513,37 @@ fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
         }
     }
     let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+/// A right script's trace in whose last step the loss of microbatch 1 weighs twice as much: by a divisor, or by a weight
+/// that the script has for it.
+fn heavy_in_one_step(divides: bool) -> Report {
+    let mut trace = recorded("script-clean");
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            let Event::LossWeighed(loss) = event else { return };
+            if (loss.step, loss.microbatch) == (2, 1) {
+                let term = &mut loss.terms[0];
+                term.least *= 2.0;
+                term.most *= 2.0;
+                term.total *= 2.0;
+                term.runs.iter_mut().for_each(|(_, weight)| *weight *= 2.0);
+                let constant =
+                    term.constants.iter_mut().find(|it| it.divides == divides).expect("a constant");
+                constant.factor *= if divides { 0.5 } else { 2.0 };
+            }
+        });
+    }
+    diagnose(&trace)
+}
+
+#[test]
+fn a_microbatch_that_weighs_more_in_one_step_is_found_if_it_is_divided_by_less() {
+    let report = heavy_in_one_step(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP113"]));
+    let [found] = &report.findings[..] else { unreachable!() };
+    assert!(found.message.starts_with("in step 2 the loss of microbatch 1"), "{}", found.message);
+    let report = heavy_in_one_step(false);
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
 }

@@ -42,12 +42,21 @@ pub enum Odd {
 
 impl Odd {
     /// The microbatches in words.
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::Microbatches(which) => format!("{} of every rank", counted("microbatch", which)),
             Self::Ranks(which) => counted("rank", which),
             Self::One(rank, microbatch) => format!("microbatch {microbatch} of rank {rank}"),
         }
+    }
+
+    /// What the microbatches weigh, as in "the loss of rank 1 weighs 2 times as much as that of the others".
+    pub fn weighs(&self, times: f64) -> String {
+        let times = weight_text(times);
+        format!(
+            "the loss of {} weighs {times} times as much as that of the others",
+            self.describe()
+        )
     }
 }
 
@@ -306,6 +315,16 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
 }
 
 impl Weights {
+    /// What weighs the same in the whole step, of elements with this name; none where nothing does.
+    pub fn unit<'a>(&self, noun: &'a str) -> Option<&'a str> {
+        match self.law {
+            Law::Token => Some(noun),
+            Law::Sample => Some("sample"),
+            Law::Microbatch => Some("microbatch"),
+            Law::Rank | Law::But(..) | Law::Graded(_) | Law::Own | Law::None => None,
+        }
+    }
+
     /// True if the law is the one that is demanded.
     pub fn is(&self, demanded: Weighting) -> bool {
         match demanded {
@@ -338,11 +357,9 @@ impl Weights {
             Law::Rank => format!(
                 "every rank weighs the same, so that {noun}s weigh {range}: they are counted over each rank alone"
             ),
-            Law::But(odd, times) => format!(
-                "{} weighs {} times as much as the others, so that {noun}s weigh {range}",
-                odd.describe(),
-                weight_text(*times),
-            ),
+            Law::But(odd, times) => {
+                format!("{}, so that {noun}s weigh {range}", odd.weighs(*times))
+            }
             Law::Graded(times) => format!(
                 "the microbatches of a step weigh {} times what the first does, so that {noun}s weigh {range}",
                 abridged(&times.iter().copied().map(weight_text).collect::<Vec<_>>()),

@@ -13,7 +13,7 @@ pub mod slip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Case;
+use super::{Case, bounds};
 use crate::report::MicrobatchTokens;
 use crate::trace::{LossTerm, LossWeighed, TermOf};
 
@@ -199,6 +199,19 @@ impl<'a> Term<'a> {
     /// Sum of the weights of all elements in the update; none where the factor behind the loss is not known.
     pub fn in_update(&self) -> Option<f64> {
         self.factor.map(|factor| factor * self.total())
+    }
+
+    /// True if microbatches differ by what they are divided by alone: the script gives their elements no weights of
+    /// their own, and multiplies all of them with the same numbers.
+    pub fn is_divided_alone(&self) -> bool {
+        let factor = |row: &Row<'_>| -> f64 {
+            let constants = row.term.constants.iter().filter(|it| !it.divides);
+            constants.map(|it| it.factor).product()
+        };
+        let Some(first) = self.rows.first().map(factor) else { return false };
+        self.rows.iter().all(|row| {
+            !row.term.weighted && (factor(row) / first - 1.0).abs() <= bounds::SAME_TOKEN
+        })
     }
 
     /// Number of elements.

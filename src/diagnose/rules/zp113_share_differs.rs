@@ -1,10 +1,10 @@
 //! ZP113: microbatches or ranks that weigh so many times as much as the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Case;
 use super::super::causes::Sighting;
-use super::super::loss::law::{self, Law, Odd};
+use super::super::loss::law::{self, Law, Odd, Weights};
 use super::super::loss::{Term, by_step};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, counted};
@@ -47,7 +47,45 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // Microbatches that are odd by chance are not so in every step.
     let found: Vec<Option<Sighting>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(of_step).collect();
-    found.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default()
+    match found.into_iter().collect::<Option<Vec<_>>>() {
+        Some(found) if !found.is_empty() => found,
+        _ => in_one_step(case, rule, &steps).into_iter().collect(),
+    }
+}
+
+/// Finding about a step in which some microbatches are odd, while the same term follows one law in all other steps,
+/// the first one too.
+fn in_one_step(
+    case: &Case<'_>,
+    rule: &Rule,
+    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+) -> Option<Sighting> {
+    let spec = case.observed.spec;
+    let terms: Vec<(&Term<'_>, Weights)> =
+        steps.values().flatten().filter_map(|it| Some((it, law::read(spec, it)?))).collect();
+    let is_recorded = |term: &Term<'_>| spec.recorded_steps().any(|step| step == term.step);
+    let mut odd = terms.iter().filter_map(|(term, weights)| match &weights.law {
+        Law::But(odd, times) if is_recorded(term) && term.is_divided_alone() => {
+            Some((*term, odd, *times))
+        }
+        _ => None,
+    });
+    let (term, odd, times) = odd.next()?;
+    let same = |it: &Term<'_>| (it.number, it.name()) == (term.number, term.name());
+    let others = terms.iter().filter(|(it, _)| it.step != term.step && same(it));
+    let units: Vec<_> = others.map(|(it, weights)| weights.unit(it.noun())).collect();
+    let unit = (*units.first()?)?;
+    let is_the_law = units.len() > 1 && units.iter().all(|it| *it == Some(unit));
+    is_the_law.then(|| {
+        let mut found = sighting(case, rule, term, odd, times);
+        let message = &mut found.finding.message;
+        *message = format!(
+            "in step {} {message}; in the other steps every {unit} weighs the same",
+            term.step
+        );
+        found.finding.step = Some(term.step);
+        found
+    })
 }
 
 /// Finding about microbatches whose loss the script multiplies by 0, the same ones in each step.
@@ -126,12 +164,7 @@ fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {
-    let message = format!(
-        "{} of the loss weighs {} times as much as the others",
-        odd.describe(),
-        weight_text(times),
-    );
-    let mut finding = rule.finding(message);
+    let mut finding = rule.finding(odd.weighs(times));
     let ranks = 0..case.observed.spec.world_size;
     let steps = 0..case.observed.spec.gradient_accumulation_steps;
     let gradients: Extent<(usize, usize)> = match odd {
