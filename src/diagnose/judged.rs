@@ -52,7 +52,7 @@ fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Result<(), 
         return Err("its terms were not read".to_owned());
     };
     match judge(case, term) {
-        Sum::Mean | Sum::Off(..) | Sum::Partial(..) => Ok(()),
+        Sum::Mean | Sum::Off(..) | Sum::Partial(..) | Sum::Unmasked(_) => Ok(()),
         Sum::Plain => Err("a sum that nothing divides".to_owned()),
         Sum::Unexplained(value) => {
             Err(format!("{} of a mean, which nothing explains", weight_text(value)))

@@ -202,6 +202,9 @@ pub struct LossTerm {
     pub kind: String,
     /// Number of elements with a weight.
     pub elements: usize,
+    /// Number of the elements of a product that the script does not multiply with 0; none where these are all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonzero: Option<usize>,
     /// Shape of the elements; of the first term, where several are taken together.
     pub shape: Vec<usize>,
     /// Number of terms of this kind in the loss.

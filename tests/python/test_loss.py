@@ -48,6 +48,17 @@ class Weights(unittest.TestCase):
         (two,) = [it for it in term["constants"] if it["kind"] == "int"]
         self.assertTrue(two["written"])
 
+    def test_elements_that_a_script_multiplies_with_nothing_are_counted(self):
+        def make(logits, labels):
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            hardness = (1 - torch.exp(-losses)).square().detach()
+            return (hardness * losses).sum() / 2
+
+        (term,) = weighed(make)["terms"]
+        self.assertEqual((term["elements"], term["nonzero"]), (3, 2))
+        (term,) = weighed(lambda logits, labels: (logits.square() * torch.rand(3, 5).add(1)).sum())["terms"]
+        self.assertEqual((term["elements"], term["nonzero"]), (15, None))
+
     def test_a_term_that_a_sum_has_already_is_there_twice(self):
         def make(logits, labels):
             loss, penalty = F.cross_entropy(logits, labels), logits.square().mean()

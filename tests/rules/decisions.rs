@@ -516,6 +516,35 @@ fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
 }
 
+/// A right script's trace with a second term in each loss, summed over padding or not, and divided as the first.
+fn beside_a_term(sees_padding: bool) -> Report {
+    let mut trace = recorded("script-clean");
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            let Event::LossWeighed(loss) = event else { return };
+            let mut beside = loss.terms[0].clone();
+            (beside.of, beside.name) = (TermOf::Elements, "Pow".to_owned());
+            if sees_padding {
+                beside.elements = beside.shape.iter().product();
+                beside.total = beside.least * beside.elements as f64;
+                beside.runs = vec![(beside.elements, beside.least)];
+            }
+            loss.terms.push(beside);
+        });
+    }
+    diagnose(&trace)
+}
+
+#[test]
+fn a_term_without_the_mask_of_the_other_is_found() {
+    let report = beside_a_term(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP115"]));
+    let message = &report.findings[0].message;
+    assert!(message.contains("has no mask"), "{message}");
+    let report = beside_a_term(false);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
 /// A right script's trace in whose last step the loss of microbatch 1 weighs twice as much: by a divisor, or by a weight
 /// that the script has for it.
 fn heavy_in_one_step(divides: bool) -> Report {

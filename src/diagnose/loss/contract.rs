@@ -26,7 +26,7 @@ pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
 /// The reduction of the elements in words.
 fn reduction(term: &Term<'_>) -> String {
     let Some(first) = term.rows.first() else { return String::new() };
-    let counts = term.rows.iter().map(|row| row.term.elements);
+    let counts = term.rows.iter().map(|row| row.elements);
     let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
     let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
     let noun = if most == 1 { term.noun().to_owned() } else { format!("{}s", term.noun()) };

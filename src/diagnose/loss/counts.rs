@@ -9,7 +9,11 @@ use super::scale::slack;
 use super::slip::{Part, Slip};
 use super::{Row, Term};
 use crate::spec::Dtype;
-use crate::trace::{ConstantKind, LossConstant, TermOf};
+use crate::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
+
+/// Number of times that the places of a term are as many as those that count, if the others are padding. Anchors of a
+/// detector, most of which are background, are more.
+const MOST_PADDED: f64 = 2.0;
 
 /// The slips by which a loss, all of whose elements weigh the same, may be divided by the number of other elements, the
 /// likeliest first: its sum is `value` times that of a mean.
@@ -21,7 +25,7 @@ pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip>
     let is = |elements: f64| (elements * value / all - 1.0).abs() <= slack(case);
     let of = |part: &Part| {
         let rows = term.rows.iter().filter(|row| part.has(row));
-        rows.map(|row| row.term.elements).sum::<usize>() as f64
+        rows.map(|row| row.elements).sum::<usize>() as f64
     };
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let parts = parts(term);
@@ -35,6 +39,38 @@ pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip>
     // The simplest first: of many products of counts some agree by chance.
     let several = counted(&[ranks, steps, ranks * steps]);
     counted(&[1.0]).into_iter().chain(left_out).chain(several).chain(too_much).collect()
+}
+
+/// True if a count divides each microbatch of a term: that of the microbatch, of its rank, or of the step.
+pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize) -> bool {
+    let of_rank = |rank: usize| rows.iter().filter(|it| it.rank == rank).map(&count).sum();
+    let of_all: usize = rows.iter().map(&count).sum();
+    let sums: [&dyn Fn(&Row<'a>) -> usize; 3] = [&count, &|row| of_rank(row.rank), &|_| of_all];
+    let has = |row: &Row<'_>, divisor: usize| {
+        row.term.constants.iter().any(|it| it.divides && it.factor == divisor as f64)
+    };
+    sums.iter().any(|sum| rows.iter().all(|row| has(row, sum(row))))
+}
+
+/// True if a term with an element in each place, whose sum is `value` times that of a mean, is divided by the number of
+/// the places in which another term has one: it lacks the other one's mask.
+pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
+    let places = |it: &LossTerm| it.shape.iter().product::<usize>();
+    let is_single = |it: &LossTerm| it.terms == 1;
+    let fills = |row: &Row<'_>| is_single(row.term) && row.elements == places(row.term);
+    let first = term.rows.first().filter(|_| term.rows.iter().all(fills));
+    let mut others = first.into_iter().flat_map(|row| &row.loss.terms);
+    let is_it = |other: &LossTerm| {
+        let of_row = |row: &Row<'_>| -> Option<usize> {
+            let mut terms = row.loss.terms.iter();
+            let found = terms.find(|it| (it.of, &it.name) == (other.of, &other.name))?;
+            let is_beside = is_single(found) && places(found) == places(row.term);
+            is_beside.then(|| found.nonzero.unwrap_or(found.elements))
+        };
+        term.rows.iter().all(|row| of_row(row).is_some())
+            && divides_by(&term.rows, |row| of_row(row).unwrap_or(0))
+    };
+    (1.0 + bounds::SAME_SUM..MOST_PADDED).contains(&value) && others.any(is_it)
 }
 
 /// The parts of a step: ranks, microbatches, and the microbatches of each rank.
@@ -62,7 +98,7 @@ pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bo
         .chain([whole])
         .flat_map(|part| {
             let rows = || term.rows.iter().filter(move |row| part.has(row));
-            [rows().map(|row| row.term.elements).sum(), rows().map(tokens).sum()]
+            [rows().map(|row| row.elements).sum(), rows().map(tokens).sum()]
         })
         .collect();
     let is_count = |it: &&LossConstant| {
@@ -76,12 +112,12 @@ pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bo
     };
     let without = |row: &Row<'_>| -> Option<f64> {
         let divisor = row.term.constants.iter().find(is_count)?;
-        Some(row.term.total * divisor.factor)
+        Some(row.total * divisor.factor)
     };
     let Some(means) = term.rows.iter().map(without).collect::<Option<Vec<f64>>>() else {
         return false;
     };
-    let total: f64 = term.rows.iter().map(|row| row.term.total).sum();
+    let total: f64 = term.rows.iter().map(|row| row.total).sum();
     let value = value * means.iter().sum::<f64>() / total;
     [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
 }

@@ -85,11 +85,11 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     let least = rows.iter().map(|row| row.term.least / mean).reduce(f64::min)?;
     let most = rows.iter().map(|row| row.term.most / mean).reduce(f64::max)?;
     let slack = slack(spec);
-    let counts = || rows.iter().map(|row| row.term.elements);
+    let counts = || rows.iter().map(|row| row.elements);
     let is_any = counts().min() == counts().max();
     let is_even = |row: &Row<'_>| alike([row.term.least, row.term.most], slack);
     let even = rows.iter().all(is_even);
-    let total = |row: &Row<'_>| row.term.total;
+    let total = |row: &Row<'_>| row.total;
     let by_samples = is_of_samples(rows, slack);
     let law = if alike(rows.iter().flat_map(|row| [row.term.least, row.term.most]), slack) {
         Law::Token
@@ -171,8 +171,8 @@ fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> boo
 /// True if each rank has divided by its own number of elements, or by a number that has up to one for each sample more:
 /// the first token of a sample is a label and never a target.
 fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
-    let totals = by_rank(rows, |row| row.term.total);
-    let elements = by_rank(rows, |row| row.term.elements as f64);
+    let totals = by_rank(rows, |row| row.total);
+    let elements = by_rank(rows, |row| row.elements as f64);
     let samples = by_rank(rows, |row| row.loss.samples.unwrap_or(0) as f64);
     let world = totals.len() as f64;
     let ranks: Vec<_> =
@@ -205,8 +205,8 @@ fn has_own_weights(rows: &[Row<'_>]) -> bool {
 /// The weights of the microbatches as multiples of the first one's, by element or as a whole. Returns none where they
 /// differ between ranks, and on one rank where they are not those of a running mean: nothing confirms them there.
 fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
-    let of_element = |row: &Row<'_>| row.term.total / row.term.elements as f64;
-    let of_row = |row: &Row<'_>| row.term.total;
+    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
+    let of_row = |row: &Row<'_>| row.total;
     let numbers: [&dyn Fn(&Row<'_>) -> f64; 2] = [&of_element, &of_row];
     numbers.into_iter().find_map(|number| {
         let places = grouped(rows, |row| row.loss.microbatch, number);
@@ -223,9 +223,9 @@ fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
 
 /// The microbatches that weigh otherwise than all others, which follow a law, and how many times as much.
 fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
-    let of_element = |row: &Row<'_>| row.term.total / row.term.elements as f64;
-    let of_row = |row: &Row<'_>| row.term.total;
-    let of_sample = |row: &Row<'_>| row.term.total / row.loss.samples.unwrap_or(1) as f64;
+    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
+    let of_row = |row: &Row<'_>| row.total;
+    let of_sample = |row: &Row<'_>| row.total / row.loss.samples.unwrap_or(1) as f64;
     let has_samples = rows.iter().all(|row| row.loss.samples.is_some());
     let mut numbers: Vec<Vec<f64>> = Vec::new();
     if even {
@@ -261,7 +261,7 @@ fn odd_of(
     if let [only] = odd[..] {
         // Two of one kind and one of another say nothing, unless two that have other numbers of elements weigh the same
         // by element.
-        let mut counts: Vec<usize> = rows.iter().map(|row| row.term.elements).collect();
+        let mut counts: Vec<usize> = rows.iter().map(|row| row.elements).collect();
         counts.sort_unstable();
         counts.dedup();
         let has_as_many = counts.len() == 1 || is_by_element && counts.len() == rows.len();
@@ -289,8 +289,7 @@ fn is_of_samples(rows: &[Row<'_>], slack: f64) -> Option<bool> {
         return None;
     }
     let samples_are_alike = || {
-        let of_sample =
-            |row: &Row<'_>| row.loss.samples.map(|samples| row.term.total / samples as f64);
+        let of_sample = |row: &Row<'_>| row.loss.samples.map(|samples| row.total / samples as f64);
         let known: Option<Vec<f64>> = rows.iter().map(of_sample).collect();
         known.is_none_or(|known| alike(known, slack))
     };

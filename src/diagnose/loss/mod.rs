@@ -48,6 +48,10 @@ pub struct Row<'a> {
     pub loss: &'a LossWeighed,
     /// The term.
     pub term: &'a LossTerm,
+    /// Number of elements that count.
+    pub elements: usize,
+    /// Sum of their weights.
+    pub total: f64,
 }
 
 /// Turn and kind of a term, by which it is recognised in other microbatches.
@@ -88,7 +92,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
                 let number = seen.entry((term.of, &term.name)).or_default();
                 let key = (loss.turn, term.of, term.name.as_str(), *number);
                 *number += 1;
-                terms.entry(key).or_default().push(Row { rank, loss, term });
+                let (elements, total) = (term.elements, term.total);
+                terms.entry(key).or_default().push(Row { rank, loss, term, elements, total });
             }
         }
     }
@@ -99,7 +104,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     // Ranks of a group that splits the model see the same elements.
     let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
     let factor = factor.map(|factor| factor / copies);
-    let whole = |rows: Vec<Row<'a>>| {
+    let whole = |mut rows: Vec<Row<'a>>| {
+        without_zeros(&mut rows);
         let own = most_of_a_rank(&rows);
         let full = own.max(longest * own / taken.max(1));
         let turn = rows.first().map_or(0, |row| row.loss.turn);
@@ -112,6 +118,20 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
         term.number = number;
     }
     terms
+}
+
+/// Leaves out the elements of products that the script multiplies with 0, if it divides by the number of the others.
+/// Elsewhere these are elements that happen to weigh nothing.
+fn without_zeros(rows: &mut [Row<'_>]) {
+    let there = |row: &Row<'_>| row.term.nonzero.unwrap_or(row.term.elements);
+    let is_even = |row: &Row<'_>| row.term.least == row.term.most;
+    let has_zeros = rows.iter().any(|row| row.term.nonzero.is_some());
+    if has_zeros && rows.iter().all(is_even) && counts::divides_by(rows, there) {
+        for row in rows {
+            row.elements = there(row);
+            row.total = row.term.least * row.elements as f64;
+        }
+    }
 }
 
 /// The terms of the loss by step, the recorded steps last.
@@ -190,8 +210,8 @@ impl<'a> Term<'a> {
     /// same in each microbatch, that of one of them.
     pub fn total(&self) -> f64 {
         let of_row = |row: &Row<'_>| match self.of() {
-            TermOf::Parameters => row.term.total / row.term.elements as f64,
-            _ => row.term.total,
+            TermOf::Parameters => row.total / row.elements as f64,
+            _ => row.total,
         };
         self.rows.iter().map(of_row).sum()
     }
@@ -216,7 +236,7 @@ impl<'a> Term<'a> {
 
     /// Number of elements.
     pub fn elements(&self) -> usize {
-        self.rows.iter().map(|row| row.term.elements).sum()
+        self.rows.iter().map(|row| row.elements).sum()
     }
 }
 
@@ -246,10 +266,10 @@ pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
         step: term.step,
         rank: row.rank,
         microbatch: row.loss.microbatch,
-        tokens: row.term.elements,
+        tokens: row.elements,
         least: row.term.least / mean,
         most: row.term.most / mean,
-        share: row.term.total / total,
+        share: row.total / total,
     };
     term.rows.iter().map(row).collect()
 }

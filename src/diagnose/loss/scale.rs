@@ -10,7 +10,7 @@ use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,
 };
-use super::counts::{averages_again, in_some, other_count, other_elements};
+use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
 use super::slip::Slip;
 use super::{Row, Term};
 use crate::spec::{Dtype, Scale};
@@ -30,6 +30,8 @@ pub enum Sum {
     Off(f64, Slip),
     /// That of a mean over a full window, where this one is shorter: so many of so many microbatches.
     Partial(usize, usize),
+    /// So many times that of a mean: over padding, too, and divided by the number of places that another term's mask leaves.
+    Unmasked(f64),
     /// A number that nothing explains, the script's own constants taken out that bring it nearest to 1.
     Unexplained(f64),
     /// Not read.
@@ -44,7 +46,7 @@ pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
     let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
     let is_of_all = |slip: Slip| {
         terms.iter().zip(&sums).all(|(term, sum)| match sum {
-            Sum::Unknown | Sum::Plain | Sum::Unexplained(_) => true,
+            Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_) => true,
             Sum::Off(_, other) if *other == slip => !lacks(case, term, slip),
             _ => may_have(case, term, slip),
         })
@@ -96,6 +98,9 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     }
     if is_mean(case, term, total, &products) {
         return Sum::Mean;
+    }
+    if lacks_mask(term, value) {
+        return Sum::Unmasked(value);
     }
     if is_plain_sum(term, &free) || is_weighted_sum(term) {
         return Sum::Plain;

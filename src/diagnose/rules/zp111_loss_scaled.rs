@@ -79,7 +79,9 @@ fn of_all_steps(
 fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
     let judged: Vec<&Sum> = sums
         .iter()
-        .filter(|sum| !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unexplained(_)))
+        .filter(|sum| {
+            !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_))
+        })
         .collect();
     let Sum::Off(value, slip) = judged.first()? else { return None };
     // A term that is off as much as the others may be nearly right.

@@ -1,12 +1,14 @@
-//! ZP115: padding is a target like any other.
+//! ZP115: padding is a target like any other, or one term of the loss lacks the mask.
 
 use std::collections::BTreeMap;
 
 use super::super::Case;
 use super::super::causes::Sighting;
+use super::super::loss::scale::{Sum, judge_all};
+use super::super::loss::{Term, by_step, contract};
 use super::super::scope::{Extent, Scope};
 use super::{Rule, by_rank};
-use crate::report::words::{amount, of_all};
+use crate::report::words::{amount, multiple_text, of_all};
 use crate::report::{Finding, RuleCode};
 use crate::spec::Weighting;
 use crate::trace::Filler;
@@ -35,6 +37,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if script.is_none_or(|script| script.weighting != Weighting::Any) {
         return Vec::new();
     }
+    let found = as_target(case, rule).or_else(|| behind_a_mask(case, rule));
+    found.into_iter().collect()
+}
+
+/// A token that is padding, and a target.
+fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut fillers: BTreeMap<i64, Vec<Seen<'_>>> = BTreeMap::new();
     for (&(step, rank), losses) in &case.observed.script.losses {
         let terms = losses.iter().flat_map(|loss| loss.terms.iter().map(move |term| (loss, term)));
@@ -46,7 +54,31 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }
     }
     let found = fillers.iter().find(|(_, seen)| is_padding(seen));
-    found.map(|(token, seen)| sighting(case, rule, *token, seen)).into_iter().collect()
+    found.map(|(token, seen)| sighting(case, rule, *token, seen))
+}
+
+/// A term that lacks the mask of another one, in each recorded step.
+fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let mut steps = by_step(case);
+    steps.retain(|step, _| case.observed.spec.recorded_steps().any(|it| it == *step));
+    let sum_of = |terms: &[Term<'_>], number: usize| judge_all(case, terms).get(number).cloned();
+    let is_unmasked = |number: usize| {
+        let mut sums = steps.values().map(|terms| sum_of(terms, number));
+        sums.all(|sum| matches!(sum, Some(Sum::Unmasked(_))))
+    };
+    let terms = steps.values().next()?;
+    let term = terms.iter().find(|term| is_unmasked(term.number))?;
+    let Some(Sum::Unmasked(value)) = sum_of(terms, term.number) else { return None };
+    let message = format!(
+        "the term {} of the loss has no mask: it is summed over all places, and divided by the number of those that another \
+         term's mask leaves; it weighs {} times what a mean does",
+        term.name(),
+        multiple_text(value),
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    finding.evidence.extend(super::places(term));
+    Some(Sighting::new(finding, Scope::step(term.step)))
 }
 
 /// A token that fills the ends of a microbatch's rows.

@@ -70,6 +70,7 @@ class Ending:
     def __init__(self, node, index, path, of, fused):
         self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
         self.weights = self.targets = None
+        self.is_there = None  # True for the elements of a product that the script does not multiply with 0.
         self.times = 1  # Number of times that the loss has the scalar of these elements.
 
     def join(self, path):
@@ -94,6 +95,9 @@ class Ending:
             weights = weight.reshape(1).expand(content.numel()).reshape(content.shape)
         else:
             weights = gradient.float()
+            factors = _factors(node)
+            if factors is not None and factors.shape == weights.shape:
+                self.is_there = factors != 0
         self.weights = weights
 
     def divide(self, constant):
@@ -143,6 +147,7 @@ class Group:
             name=first.fused or _BACKWARD.sub("", first.node.name()),
             kind=first.kind(),
             elements=len(weights),
+            nonzero=self._nonzero(len(weights)),
             shape=list(first.weights.shape),
             terms=len(self.endings),
             times=max(it.times for it in self.endings),
@@ -155,10 +160,25 @@ class Group:
             filler=self._filler(samples),
         )
 
+    def _nonzero(self, elements):
+        """The number of elements that the script does not multiply with 0. Returns None if these are all `elements`."""
+        if any(it.is_there is None for it in self.endings):
+            return None
+        count = sum(int(((it.weights != 0) & it.is_there).sum()) for it in self.endings)
+        return count if count < elements else None
+
     def _filler(self, samples):
         """The target token that fills the ends of rows. Returns None if no token does."""
         told = (padding.facts(it.targets, samples) for it in self.endings if it.targets is not None)
         return next((it for it in told if it is not None), None)
+
+
+def _factors(node):
+    """The constant tensor that a product is made with. Returns None for any other node."""
+    is_product = node.name() == "MulBackward0" and sum(it is not None for it, _ in node.next_functions) == 1
+    if not is_product:
+        return None
+    return node._saved_other if node.next_functions[0][0] is not None else node._saved_self
 
 
 def _multiple(factor, numbers):
