@@ -7,9 +7,10 @@ use super::super::bounds;
 use super::super::causes::Sighting;
 use super::super::loss::contract;
 use super::super::loss::counts::other_elements;
+use super::super::loss::law::{self, Law};
 use super::super::loss::scale::{Sum, judge_all};
 use super::super::loss::slip::Slip;
-use super::super::loss::{Term, by_step};
+use super::super::loss::{Term, by_step, main};
 use super::super::scope::Scope;
 use super::Rule;
 use crate::report::words::multiple_text;
@@ -41,7 +42,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }) {
             found.push(partial(rule, &terms[0], taken, of));
         } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
-            slips.push(common(&sums).map(|(value, slip)| (step, value, slip)));
+            let slip = common(&sums).filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip));
+            slips.push(slip.map(|(value, slip)| (step, value, slip)));
         }
     }
     // A slip is made in each step, and a number that depends on the data is not the same in two.
@@ -51,6 +53,18 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         found.push(whole(case, rule, terms, value, slip));
     }
     found
+}
+
+/// True if a slip is that of ranks which count their own elements alone: together these weigh as many times too much.
+fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
+    let spec = case.observed.spec;
+    let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
+    law.is_some_and(|(term, law)| {
+        let are_as_many = term.taken == case.observed.replicas();
+        let is_by_ranks =
+            slip == Slip::NotDividedByRanks || are_as_many && slip == Slip::NotDividedBySteps;
+        law == Law::Rank && is_by_ranks
+    })
 }
 
 /// The slip that explains the sums of all steps, (step, sum, likeliest slip).

@@ -265,7 +265,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let mut message = "gradients of an earlier step reached the optimizer again".to_owned();
             if !absent.is_empty() {
                 facts.push("they are there in place of gradients of this step".to_owned());
-                if is_late(example, &absent) {
+                if is_late(case, example, &absent) {
                     message = format!(
                         "the gradient of {} reaches the optimizer a step late: that of the step before is in its place",
                         sources_text(&absent, world),
@@ -310,15 +310,27 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     }
 }
 
-/// True if of the step before those gradients are there, once, that are absent of this one.
-fn is_late(entry: &Contribution, absent: &[(usize, usize)]) -> bool {
-    entry.leftover.iter().zip(&entry.weights).enumerate().all(|(rank, (earlier, weights))| {
-        let before = &earlier[earlier.len().saturating_sub(weights.len())..];
-        before.iter().enumerate().all(|(microbatch, weight)| {
+/// True if of the step before those gradients are there, once, that are absent of this one, and were absent in that step,
+/// too.
+fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
+    let entries = case.decoded.contributions.iter();
+    let mut before = entries
+        .filter(|it| (it.point, it.rank, it.step + 1) == (entry.point, entry.rank, entry.step))
+        .peekable();
+    let was_absent = |it: &Contribution| {
+        let then = missing(it);
+        absent.iter().all(|gradient| then.contains(gradient))
+    };
+    let is_first = before.peek().is_none();
+    let is_once = entry.leftover.iter().zip(&entry.weights).enumerate().all(|(rank, row)| {
+        let (earlier, weights) = row;
+        let last = &earlier[earlier.len().saturating_sub(weights.len())..];
+        last.iter().enumerate().all(|(microbatch, weight)| {
             let expected = f64::from(u8::from(absent.contains(&(rank, microbatch))));
             (weight - expected).abs() <= entry.tolerance
         })
-    })
+    });
+    is_once && (is_first || before.any(was_absent))
 }
 
 /// True if every wrong weight of an entry is this one.

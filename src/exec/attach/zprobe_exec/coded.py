@@ -37,7 +37,8 @@ class Coded:
     def __init__(self, training):
         self.training, self.seed = training, training.settings["seed"]
         self.columns = RESERVED
-        self.is_left = False  # True once something was left of the first step.
+        # How the first step's gradients are in what is consumed: number of the factor, and of the ranks that kept them.
+        self.kept_as = None
         self.left = {}  # Weight and largest element of the first step's gradients in what is consumed, by parameter.
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
@@ -91,27 +92,33 @@ class Coded:
         weight = float(values @ addresses) / square
         # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's. An average has it
         # from those ranks alone that kept it, in each step.
-        ranks = self.training.world_size
-        shares = [fragment.share * count / ranks for count in range(1, ranks + 1)]
-        weights = [(it * share, share) for it in (1.0, fragment.factor, fragment.kept) for share in shares]
-        exact, share = min(weights, key=lambda it: abs(it[0] - weight))
-        if self.is_left:
-            rest = values - exact * addresses
+        ranks, factors = self.training.world_size, (fragment.kept, fragment.factor, 1.0)
+        share = lambda kept: fragment.share * kept[1] / ranks
+        weight_of = lambda kept: factors[kept[0]] * share(kept)
+        possible = [(number, count) for number in range(len(factors)) for count in range(1, ranks + 1)]
+        codes = values - weight * addresses
+        noise = float(codes @ codes) ** 0.5 / (square * len(addresses)) ** 0.5
+        if self.kept_as is not None and abs(weight_of(self.kept_as) - weight) < CERTAIN * noise:
+            # These addresses do not tell that it is another one.
+            possible = [self.kept_as]
+        kept = min(possible, key=lambda it: abs(weight_of(it) - weight))
+        exact = weight_of(kept)
+        rest = values - exact * addresses
+        if self.kept_as is not None:
             if float(rest @ rest) >= float(values @ values):
-                # Few addresses do not tell, many do: somebody has cleared them by now.
-                self.is_left = not is_long
+                # Somebody has cleared them by now, if there are enough to tell.
+                self.kept_as = None if exact >= CERTAIN * noise else self.kept_as
                 return part
         else:
-            rest = values - exact * addresses
             # The old gradients may be nearly all that there is.
             is_small = MOST_REST * float(rest @ rest) < float(values @ values)
             is_nearly_all = is_small and int((addresses != 0).sum()) >= FEW
-            noise = float(values @ values) ** 0.5 / (square * len(addresses)) ** 0.5
             is_certain = is_long and abs(weight) >= CERTAIN * noise
             is_exact = abs(weight - exact) <= max(LEFT * exact, CERTAIN * noise)
             if not is_nearly_all and not (is_certain and is_exact):
                 return part
-        self.is_left, fragment.share = True, share
+        fragment.share = share(kept)
+        self.kept_as = kept
         largest = exact * float(first.abs().max())
         for piece in fragment.pieces:
             self.left[piece["param"]] = max((exact, largest), self.left.get(piece["param"], (0.0, 0.0)))
