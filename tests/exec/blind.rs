@@ -32,7 +32,7 @@ struct Wrong {
 const NAMES: &[(&str, &[&str])] = &[
     ("factor", &["ZP111", "ZP112", "ZP105"]),
     ("extra-loss", &["ZP112", "ZP111", "ZP113"]),
-    ("weight", &["ZP113", "ZP109", "ZP105", "ZP111", "ZP115"]),
+    ("weight", &["ZP113", "ZP109", "ZP105", "ZP111", "ZP115", "ZP116"]),
     ("clipping", &["ZP607", "ZP608"]),
     ("earlier-steps", &["ZP106"]),
     ("window", &["ZP110", "ZP111", "ZP112"]),
@@ -41,7 +41,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("lost", &["ZP102", "ZP113"]),
     ("cut-off", &["ZP203"]),
     ("settings", &["ZP608"]),
-    ("unequal-tokens", &["ZP109", "ZP111"]),
+    ("unequal-tokens", &["ZP109", "ZP111", "ZP115"]),
     ("stale", &["ZP602", "ZP401", "ZP609", "ZP203"]),
     ("not-in-optimizer", &["ZP401"]),
     ("nothing-arrives", &["ZP605", "ZP102", "ZP401"]),
