@@ -50,7 +50,7 @@ impl Odd {
         }
     }
 
-    /// What the microbatches weigh, as in "the loss of rank 1 weighs 2 times as much as that of the others".
+    /// The weight of the microbatches in words, as in "the loss of rank 1 weighs 2 times as much as that of the others".
     pub fn weighs(&self, times: f64) -> String {
         let times = weight_text(times);
         format!(
@@ -314,7 +314,8 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
 }
 
 impl Weights {
-    /// What weighs the same in the whole step, of elements with this name; none where nothing does.
+    /// The unit that weighs the same in the whole step: an element of this name, a sample, a microbatch. None where no
+    /// unit does.
     pub fn unit<'a>(&self, noun: &'a str) -> Option<&'a str> {
         match self.law {
             Law::Token => Some(noun),
