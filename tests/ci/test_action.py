@@ -170,7 +170,7 @@ def without_uv(tmp_path: Path) -> str:
     return str(place)
 
 
-def test_without_a_release_the_program_is_built_from_the_checkout_and_kept_in_the_cache(root, building, workspace, tmp_path):
+def test_without_a_release_the_program_is_built_and_kept_in_the_cache(root, building, workspace, tmp_path):
     result = run(root, workspace, tmp_path, building, args="--list --engine native")
     assert result.code == 0 and "native/stage1-bf16" in result.log, result.log
     [(restore, wanted), (save, kept), (_, _)] = result.used
