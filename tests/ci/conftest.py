@@ -25,7 +25,7 @@ def program() -> Path:
 @pytest.fixture(scope="session")
 def building() -> dict[str, str]:
     """Variables for builds of zprobe: they share their dependencies, leave the programs of this repository as they are,
-    and are not optimized, which is half of the time."""
+    and are not optimized, since these programs do next to nothing."""
     return {"CARGO_TARGET_DIR": str(ROOT / "target/pre-commit"), "RUSTFLAGS": "-Copt-level=0 -Cdebuginfo=0"}
 
 
