@@ -106,8 +106,8 @@ impl Scale {
     }
 }
 
-/// The factor that most of some weights of gradients, each of one of `replicas` ranks, have in common; none if there are
-/// no weights but 0.
+/// The factor that most gradients have in common, read from `weights`: the rank of each gradient, and its weight.
+/// Returns none if all weights are 0.
 fn common_factor(replicas: usize, weights: &[(usize, f64)]) -> Option<Factor> {
     let most = largest(weights.iter().map(|(_, weight)| weight.abs()));
     let is_there = |weight: f64| weight.abs() > most * NOISE;

@@ -11,8 +11,8 @@ use super::{Row, Term};
 use crate::spec::Dtype;
 use crate::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 
-/// Number of times that the places of a term are as many as those that count, if the others are padding. Anchors of a
-/// detector, most of which are background, are more.
+/// Largest ratio of all places to those that count where the others are padding. A detector has a larger one: most of its
+/// anchors are background.
 const MOST_PADDED: f64 = 2.0;
 
 /// The slips by which a loss, all of whose elements weigh the same, may be divided by the number of other elements, the
@@ -52,8 +52,8 @@ pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize
     sums.iter().any(|sum| rows.iter().all(|row| has(row, sum(row))))
 }
 
-/// True if a term with an element in each place, whose sum is `value` times that of a mean, is divided by the number of
-/// the places in which another term has one: it lacks the other one's mask.
+/// True if a term lacks the mask of another term: it has an element in each place, and is divided by the number of places
+/// in which the other term has one. The sum of its weights is `value` times that of a mean.
 pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
     let places = |it: &LossTerm| it.shape.iter().product::<usize>();
     let is_single = |it: &LossTerm| it.terms == 1;

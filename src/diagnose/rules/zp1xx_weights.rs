@@ -310,8 +310,8 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     }
 }
 
-/// True if of the step before those gradients are there, once, that are absent of this one, and were absent in that step,
-/// too.
+/// True if the absent gradients of this step are replaced, once each, by those of the step before, which were absent in
+/// that step.
 fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
     let entries = case.decoded.contributions.iter();
     let mut before = entries
