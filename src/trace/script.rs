@@ -24,7 +24,7 @@ pub struct LossWeighed {
     /// Digest of the first tensor that the forward was given: equal tensors have equal digests. None if no tensor was seen.
     #[serde(default)]
     pub input: Option<f64>,
-    /// Value of the loss, or none if the value is not finite.
+    /// Value of the loss of this microbatch; none if it is infinite or not a number.
     #[serde(default)]
     pub value: Option<f64>,
     /// Earlier microbatches of the step whose losses go backward again with this one.
