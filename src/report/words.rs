@@ -9,10 +9,13 @@ pub fn weight_text(weight: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A multiple of what is right: as a weight, or with two digits where that would be 0.
+/// A multiple of what is right: as a weight, or with the digits that tell it from 0 and from 1.
 pub fn multiple_text(multiple: f64) -> String {
-    if multiple != 0.0 && multiple.abs() < 1e-3 {
-        two_digits(multiple)
+    let near = multiple.round();
+    let is_near = near == 0.0 || near == 1.0;
+    if is_near && multiple != near && (multiple - near).abs() < 1e-3 {
+        let places = places(multiple - near);
+        format!("{multiple:.places$}")
     } else {
         weight_text(multiple)
     }
@@ -20,8 +23,13 @@ pub fn multiple_text(multiple: f64) -> String {
 
 /// A small number, as precise as a person needs.
 pub fn two_digits(number: f64) -> String {
-    let places = (1.0 - number.log10().floor()).clamp(0.0, 12.0) as usize;
+    let places = places(number);
     format!("{number:.places$}")
+}
+
+/// Digits behind the point, at most 12, that show the first two digits of a number.
+fn places(number: f64) -> usize {
+    (1.0 - number.abs().log10().floor()).clamp(0.0, 12.0) as usize
 }
 
 /// Largest count of numbers that are named one by one; more are named as ranges.
@@ -160,6 +168,8 @@ mod tests {
     fn weights_have_as_many_digits_as_they_need() {
         let texts = [1.0, 0.25, 1.0 / 3.0, -0.5, 0.0, -0.0001].map(weight_text);
         assert_eq!(texts, ["1", "0.25", "0.333", "-0.5", "0", "0"]);
+        let texts = [1.0, 0.0, 0.3333, 1.000_42, 0.999_96, -0.000_123].map(multiple_text);
+        assert_eq!(texts, ["1", "0", "0.333", "1.00042", "0.999960", "-0.00012"]);
     }
 
     #[test]

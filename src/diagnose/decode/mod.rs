@@ -70,7 +70,7 @@ pub struct Decoded {
     pub smallest_element_deviation: Option<f64>,
     /// Precision with which gradients were added up, point by point; dense data only.
     pub precision: Vec<Precision>,
-    /// Factors that a user's script has multiplied all gradients with, by step and rank.
+    /// Factors that a user's script has multiplied all gradients with, by step and rank, as far as they were read.
     pub factors: BTreeMap<(usize, usize), Factor>,
     /// Reasons why weights could not be read, one sentence each.
     pub refusals: Vec<String>,

@@ -74,7 +74,7 @@ impl Scale {
         // What is due nowhere is a slip by any factor. Where something is, a slip shows in the elements that
         // are due to be 0 as much as in the others.
         let is_enough = square == 0.0 || planned.len() as f64 >= bounds::DETERMINED_BITS;
-        if is_as_planned(&average) {
+        if square > 0.0 && is_as_planned(&average) {
             Some(average)
         } else if is_enough {
             let is_nearest = nearest.factor.value > 0.0 && is_as_planned(&nearest);
@@ -132,14 +132,15 @@ fn roundings(spec: &RunSpec) -> usize {
     bounds::FACTORS + divided
 }
 
-/// The mean of the largest group of equal numbers; of several, of the one that is next to `expected`.
+/// The mean of the largest group of equal numbers. A group that is at least half as large and nearer to `expected` goes
+/// before it: a slip may concern most parameters.
 fn most_common(numbers: &mut [f64], expected: f64) -> Option<Factor> {
     numbers.sort_by(f64::total_cmp);
     let same = |a: &f64, b: &f64| (b / a - 1.0).abs() < bounds::SAME_SCALE;
-    let groups = numbers.chunk_by(same);
-    let distance = |group: &[f64]| (group[group.len() / 2] / expected).ln().abs();
-    let best = groups
-        .max_by(|a, b| a.len().cmp(&b.len()).then_with(|| distance(b).total_cmp(&distance(a))))?;
+    let most = numbers.chunk_by(same).map(<[f64]>::len).max()?;
+    let groups = numbers.chunk_by(same).filter(|group| 2 * group.len() >= most);
+    let distance = |group: &&[f64]| (group[group.len() / 2] / expected).ln().abs();
+    let best = groups.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
     let count = best.len() as f64;
     let value = best.iter().sum::<f64>() / count;
     let spread = best.iter().map(|it| (it / value - 1.0).powi(2)).sum::<f64>().sqrt();

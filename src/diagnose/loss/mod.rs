@@ -98,9 +98,9 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
         }
     }
     let longest = observed.script.ended.values().copied().fold(ga, usize::max);
-    let mut factors = case.decoded.factors.iter().filter(|(_, factor)| !factor.is_assumed);
-    let of_step = factors.clone().find(|(at, _)| **at == (step, 0));
-    let factor = of_step.or_else(|| factors.next()).map(|(_, factor)| factor.value);
+    let factors = &case.decoded.factors;
+    let of_step = factors.get(&(step, 0)).or_else(|| factors.values().next());
+    let factor = of_step.map(|factor| factor.value);
     // Ranks of a group that splits the model see the same elements.
     let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
     let factor = factor.map(|factor| factor / copies);

@@ -7,6 +7,7 @@ use super::super::deviation::{Deviation, Part, Pattern, missing};
 use super::super::norm::Clip;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
+use crate::report::words::multiple_text;
 use crate::report::{Contribution, Finding, RuleCode};
 use crate::spec::Shape;
 use crate::spec::plan::base_name;
@@ -216,7 +217,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         Pattern::PartlyScaled(sources, factor) => {
             let slips = likely(case, deviation, *factor);
             let of = sources_text(sources, world);
-            let weight = weight_text(*factor);
+            let weight = multiple_text(*factor);
             (format!("the gradient of {of} has weight {weight} instead of 1{slips}"), vec![])
         }
         Pattern::NotAveraged => (not_averaged(""), vec![]),
@@ -240,7 +241,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         Pattern::Scaled(factor) => {
             let slips = likely(case, deviation, *factor);
             let message =
-                format!("every gradient has weight {} instead of 1{slips}", weight_text(*factor));
+                format!("every gradient has weight {} instead of 1{slips}", multiple_text(*factor));
             (message, vec![])
         }
         Pattern::PartLost(part) => {

@@ -119,8 +119,7 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         .find_map(|(step, factors)| differing(&factors, slack).then_some((step, factors)));
     let mut read: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
     let mut slack = slack * EXACT;
-    let factors = case.decoded.factors.iter().filter(|(_, factor)| !factor.is_assumed);
-    for (&(step, rank), factor) in factors {
+    for (&(step, rank), factor) in &case.decoded.factors {
         read.entry(step).or_default().insert(rank, factor.value);
         slack = slack.max(2.0 * factor.slack);
     }
