@@ -81,16 +81,6 @@ impl Chosen {
         Self { path, why: "made for --package".to_owned() }
     }
 
-    /// The first engine, in the order of `--engine`, whose packages are all installed.
-    pub fn engine(&self) -> Option<Engine> {
-        Engine::CHOICES.iter().copied().find(|&engine| {
-            engines::of(engine).python.as_ref().is_some_and(|needs| {
-                let modules: Vec<&str> = needs.packages().map(|package| package.module).collect();
-                absent(&self.path, &modules, PATIENCE).is_ok_and(|absent| absent.is_empty())
-            })
-        })
-    }
-
     /// Fails if the interpreter cannot be started, or surely has no `engine`. Any other problem
     /// with it is left to its ranks, which describe it better.
     ///

@@ -336,27 +336,20 @@ impl Args {
         shlex::try_join(words.iter().map(String::as_str)).context("an argument holds a zero byte")
     }
 
-    /// A hint at an engine of the user's, where none was named and zprobe's own is run for her to see.
+    /// A hint at an engine of the user's, where none was named and zprobe's own is run for her to see. No interpreter is
+    /// asked what it has: that would take as long as the run itself.
     fn hint_at_own_engine(&self) -> Option<String> {
         let is_own = self.request.engine.is_none() && self.rank_program.is_none();
         if !is_own || self.request.inject.is_some() || !self.output.has_hints() {
             return None;
         }
-        let python = self.python.choose();
-        let Some(engine) = python.engine() else {
-            return Some(format!(
-                "this was zprobe's own engine, not yours; {python} has neither torch nor DeepSpeed: name your \
-                 environment with --python, and your engine with --engine"
-            ));
-        };
         let words = std::env::args().skip(1);
         let run = words.skip_while(|word| word != "run").skip(1).collect::<Vec<_>>();
         let given = shlex::try_join(run.iter().map(String::as_str)).ok()?;
-        let command = format!("zprobe run --engine {engine} {given}");
+        let command = format!("zprobe run --engine deepspeed {given}");
         Some(format!(
-            "this was zprobe's own engine, not yours; for the {} of {}: {}",
-            engines::of(engine).title,
-            python.path.display(),
+            "this was zprobe's own engine, not yours; for yours: {} (or --engine ddp, --engine fsdp2; --python names its \
+             environment)",
             command.trim_end(),
         ))
     }
