@@ -5,7 +5,7 @@
 //! `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
 //! `zprobe show DIR`.
 
-#[path = "../tests/simulator/mod.rs"]
+#[path = "../tests/it/simulator/mod.rs"]
 #[allow(dead_code, reason = "tests use what this does not")]
 mod simulator;
 

@@ -29,7 +29,7 @@
 //! Throughout: [`visible`] makes text of strangers safe to be looked at, [`console`] shows it, [`run_dir`] makes
 //! and reads the files of a run, and [`document`] reads the files that people write.
 //!
-//! Dependencies point one way along the journey; `tests/journey.rs` checks it.
+//! Dependencies point one way along the journey; `tests/it/journey.rs` checks it.
 
 pub mod adapters;
 pub mod answer;

@@ -91,7 +91,7 @@ fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
 }
 
 /// Index of the end of the chain of causes that starts here. Chains end, because explanations have
-/// no cycles (`tests/documentation.rs`).
+/// no cycles (`tests/it/documentation.rs`).
 fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }

@@ -85,7 +85,7 @@ rows! {
 pub fn rows() -> &'static [Row] {
     static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         let rows = FILES.iter().map(|(path, text)| Row::parse(path, text));
-        rows.collect::<Result<_, _>>().expect("tests/zoo.rs reads every row")
+        rows.collect::<Result<_, _>>().expect("tests/it/zoo.rs reads every row")
     });
     &ROWS
 }

@@ -15,5 +15,4 @@ mod pooled;
 mod preflight;
 mod reference;
 mod repeat;
-#[path = "../support/mod.rs"]
 mod support;

@@ -77,7 +77,7 @@ pub fn test(full: bool) -> Result<()> {
         steps.step(&format!("tests of real engines, with {}", runner.name()), || {
             // Of the native engine's ignored tests only the comparison with others: the rest needs
             // a GPU.
-            for selection in ["--test engines", "--test exec", "--test native every_engine_ends"] {
+            for selection in ["--test engines", "--test native every_engine_ends"] {
                 let tests = runner.ignored_tests(&format!("{EVERYTHING} {selection}"))?;
                 let mut tests = libtorch.apply(tests);
                 tests.env("ZPROBE_TEST_PYTHON", &python);
@@ -86,14 +86,16 @@ pub fn test(full: bool) -> Result<()> {
             Ok(())
         })?;
         steps.step(&format!("pages as they are on the screen, with {}", runner.name()), || {
-            let tests = runner.ignored_tests(&format!("{EVERYTHING} --test screens"))?;
+            let tests =
+                runner.ignored_tests(&format!("{EVERYTHING} --test installed screens::"))?;
             cargo::run(engines.apply(libtorch.apply(tests)))
         })?;
         runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
         let dist =
             steps.step("wheels and archive", || dist::build(&host, &workspace::rank_program()?))?;
         steps.step(&format!("tests of what is installed, with {}", runner.name()), || {
-            let tests = runner.ignored_tests(&format!("{EVERYTHING} --test install"))?;
+            let tests =
+                runner.ignored_tests(&format!("{EVERYTHING} --test installed install::"))?;
             let mut tests = libtorch.apply(tests);
             tests.env("ZPROBE_TEST_DIST", &dist);
             tests.env("ZPROBE_TEST_PYTHON", engines.python_with(engines::WITH_BUG)?);

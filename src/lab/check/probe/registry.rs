@@ -166,7 +166,7 @@ probes! {
 /// All probes of the standard suite.
 ///
 /// # Errors
-/// Never for the files of a release: `tests/check.rs` reads them.
+/// Never for the files of a release: `tests/it/check.rs` reads them.
 pub fn probes() -> Result<Vec<Probe>, Complaint> {
     let documents =
         FILES.iter().map(|&(file, text)| Document { file: file.to_owned(), text: text.to_owned() });

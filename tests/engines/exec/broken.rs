@@ -1,0 +1,118 @@
+//! Scripts that crash or hang: what is said of them, and where.
+
+use zprobe::report::{Finding, Verdict};
+use zprobe::trace::Frame;
+
+use super::{Run, file, full, scripts, text, train};
+
+/// Runs a training of two ranks in which this goes wrong.
+fn broken(timeout: &str, what: &str) -> Run {
+    let script = file("tests/engines/exec/scripts/broken.py");
+    train(scripts(), &["--timeout", timeout], 2, text(&script), what)
+}
+
+/// Runs a training that hangs, in `load` or because a rank waits in `average`. On a loaded machine a rank may need
+/// longer than the timeout to reach its place: such a run shows nothing, and the next has four times as long.
+fn hung(what: &str) -> Run {
+    let is_there = |run: &Run| {
+        let places = |rank| own_functions(run, rank).first().copied();
+        run.report.is_some() && (0..2).all(|rank| matches!(places(rank), Some("load" | "average")))
+    };
+    let mut runs = ["10", "40", "160"].into_iter().map(|timeout| broken(timeout, what));
+    runs.find(is_there).expect("two ranks come to where they hang within minutes")
+}
+
+fn only_finding(run: &Run) -> &Finding {
+    let [finding] = &run.report().findings[..] else { panic!("{}", run.findings()) };
+    finding
+}
+
+/// Names of the functions of the user's own code that a rank was in, the innermost first.
+fn own_functions(run: &Run, rank: usize) -> Vec<&str> {
+    let frames = run.report().ranks[rank].stacks.iter().flat_map(|stack| &stack.frames);
+    let own = frames.filter(|frame| frame.is_own && frame.file == "broken.py");
+    own.map(|frame: &Frame| frame.function.as_str()).collect()
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_that_crashes_is_named_with_its_step_its_exception_and_its_place() {
+    let crashes = [
+        ("raise 1 0.1", (0, 1), "ValueError: no such sample, at broken.py:"),
+        ("raise 1 1.0", (1, 0), "ValueError: no such sample, at broken.py:"),
+        ("fault 1 1.1", (1, 1), "killed by SIGSEGV, at broken.py:"),
+        ("raise 1 2.1", (2, 1), "ValueError: no such sample, at broken.py:"),
+        ("exit 1 1.1", (1, 1), "sys.exit(7)"),
+        ("leave 1 1.1", (1, 1), "failed with exit code 5"),
+    ];
+    for (what, moment, message) in crashes.iter().take(if full() { crashes.len() } else { 3 }) {
+        let run = broken("600", what);
+        assert_eq!(run.code, 3, "{what}: {}", run.stderr);
+        let finding = only_finding(&run);
+        assert_eq!(finding.code, "ZP901", "{what}");
+        assert_eq!(finding.rank, Some(1), "{what}: {}", finding.message);
+        let (step, microbatch) = *moment;
+        assert_eq!((finding.step, finding.microbatch), (Some(step), Some(microbatch)), "{what}");
+        assert!(finding.message.starts_with(message), "{what}: {}", finding.message);
+        if finding.message.contains("broken.py") {
+            assert_eq!(own_functions(&run, 1)[..2], ["load", "main"], "{what}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn an_exception_that_the_script_catches_is_no_finding() {
+    let run = broken("600", "catch 1 1.0");
+    assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());
+    assert_eq!(run.code, 0);
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_script_that_fails_before_its_first_backward_keeps_its_exit_code_and_its_exception_is_named() {
+    let run = broken("600", "raise all before");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.report.is_none());
+    let said = "rank 1: ValueError: no such sample, at broken.py:";
+    assert!(run.stderr.contains(said), "{}", run.stderr);
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_that_hangs_is_named_with_its_place_and_so_are_those_that_wait_for_it() {
+    let hangs = [("sleep 1 1.1", (Some(1), Some(1))), ("sleep 1 before", (None, None))];
+    for (what, moment) in hangs {
+        let run = hung(what);
+        assert_eq!(run.code, 3, "{what}");
+        let finding = only_finding(&run);
+        assert_eq!((finding.code.as_str(), finding.rank), ("ZP902", Some(1)), "{what}");
+        assert_eq!((finding.step, finding.microbatch), moment, "{what}");
+        let message = &finding.message;
+        assert!(message.contains("rank 1 is in broken.py:"), "{what}: {message}");
+        let waits = "(load) while rank 0 waits in all_reduce, called from broken.py:";
+        assert!(message.contains(waits), "{what}: {message}");
+        assert_eq!(own_functions(&run, 1)[..2], ["load", "main"], "{what}");
+        assert_eq!(own_functions(&run, 0)[..2], ["average", "main"], "{what}");
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_script_that_hangs_before_its_first_backward_is_called_hung() {
+    let run = hung("sleep all before");
+    assert_eq!(run.code, 3);
+    let finding = only_finding(&run);
+    assert_eq!(finding.code, "ZP902");
+    let said = "hung before the first backward: ranks 0 and 1 are in broken.py:";
+    assert!(finding.message.starts_with(said), "{}", finding.message);
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn ranks_that_wait_in_different_collectives_are_named_with_their_places() {
+    let message = &only_finding(&hung("wait 1 1.1")).message.clone();
+    for said in ["rank 0 waits in all_reduce, called", "rank 1 waits in barrier, called"] {
+        assert!(message.contains(said), "{message}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Scripts that are right, and unlike most.
+
+use zprobe::report::{Report, Verdict};
+
+use super::{Run, exec, file, full, python, text};
+
+/// Runs a kind of training.
+fn unusual(options: &[&str], kind: &str) -> Run {
+    let (python, script) = (python(), file("tests/engines/exec/scripts/unusual.py"));
+    exec(options, &[text(&python), text(&script), kind])
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
+    let kinds = ["lbfgs", "two_in_one", "loose", "unused", "shared", "sparse", "phases"];
+    for kind in kinds.iter().take(if full() { kinds.len() } else { 2 }) {
+        for options in [&[][..], &["--observe"]] {
+            let run = unusual(options, kind);
+            let report = run.report();
+            assert_eq!(report.verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
+            assert_eq!(run.code, 0, "{kind} {options:?}");
+            assert!(options.is_empty() || run.stdout.starts_with("done"), "{kind}: {}", run.stderr);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
+    let run = unusual(&[], "few");
+    assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_search_for_the_loss_scale_is_a_remark_and_no_finding() {
+    for options in [&[][..], &["--observe"]] {
+        let run = unusual(options, "scaled");
+        let Report { verdict, remarks, run: about, .. } = run.report();
+        assert_eq!(*verdict, Verdict::Clean, "{options:?}: {}", run.findings());
+        assert_eq!(about.spec.gradient_accumulation_steps, 2, "{options:?}");
+        // Codes do not overflow.
+        let skipped = remarks.iter().any(|it| it.contains("before steps 0 and 1"));
+        assert_eq!(skipped, !options.is_empty(), "{options:?}: {remarks:?}");
+    }
+}
+
+/// Number of gradients that reached the optimizer, from the first line of the report.
+fn arrived(run: &Run) -> &str {
+    let line = run.stdout.lines().find(|line| line.starts_with("clean:")).expect("a verdict");
+    line.split_whitespace().nth(2).expect("a number")
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
+    let kinds = [
+        ("sharpness", "the parameters changed", "2"),
+        ("adversarial", "a gradient of an input", "2"),
+        ("attacked", "a gradient of an input", "2"),
+        ("skipped", "no optimizer stepped", "4"),
+    ];
+    for (kind, remark, gradients) in kinds {
+        for options in [&[][..], &["--observe=2"]] {
+            let run = unusual(options, kind);
+            let Report { verdict, remarks, .. } = run.report();
+            assert_eq!(*verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
+            assert!(
+                remarks.iter().any(|it| it.contains(remark)),
+                "{kind} {options:?}: {remarks:?}"
+            );
+            assert_eq!(arrived(&run), gradients, "{kind} {options:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_between_microbatches_are_lost() {
+    for kind in ["cleared", "cleared_under_a_checkpoint", "cleared_under_normalised_weights"] {
+        for options in [&[][..], &["--observe=2"]].iter().take(if full() { 2 } else { 1 }) {
+            let run = unusual(options, kind);
+            let findings = &run.report().findings;
+            let [finding] = &findings[..] else { panic!("{kind}: {}", run.findings()) };
+            assert_eq!(finding.code.as_str(), "ZP102", "{kind} {options:?}: {}", run.findings());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_cleared_again_and_again_leave_no_conclusion() {
+    let run = unusual(&[], "cleared_as_a_habit");
+    assert_eq!(run.report().verdict, Verdict::Inconclusive, "{}", run.findings());
+    let unseen = &run.report().not_exercised;
+    assert!(unseen.iter().any(|it| it.contains("cleared before an optimizer")), "{unseen:?}");
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_orthogonalised_before_the_step_leave_no_conclusion() {
+    for options in [&[][..], &["--observe"]] {
+        let run = unusual(options, "orthogonalised");
+        let Report { verdict, not_exercised, .. } = run.report();
+        assert_eq!(*verdict, Verdict::Inconclusive, "{options:?}: {}", run.findings());
+        assert!(
+            not_exercised.iter().any(|it| it.contains("Muon's orthogonalisation")),
+            "{options:?}: {not_exercised:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_that_are_orthogonalised_in_each_microbatch_are_named() {
+    let run = unusual(&[], "orthogonalised_in_each");
+    let codes: Vec<_> = run.report().findings.iter().map(|it| it.code.as_str()).collect();
+    assert!(codes.contains(&"ZP114"), "{}", run.findings());
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn gradients_out_of_sight_are_the_reason_for_no_answer() {
+    for (kind, reason) in
+        [("compiled_backward", "compiled autograd"), ("fused_gradients", "added to main_grad")]
+    {
+        for options in [&[][..], &["--observe"]] {
+            let run = unusual(options, kind);
+            assert!(run.report.is_none(), "{kind} {options:?}: {}", run.findings());
+            assert!(run.stderr.contains(reason), "{kind} {options:?}: {}", run.stderr);
+            assert_eq!(run.code, 4, "{kind} {options:?}");
+            assert!(options.is_empty() || run.stdout.starts_with("done"), "{kind}: {}", run.stderr);
+        }
+    }
+}

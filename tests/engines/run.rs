@@ -1,0 +1,503 @@
+//! Real engines end to end: the real `zprobe`, ranks in Python, the engine of an environment.
+//!
+//! The tests need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to
+//! it and run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes
+//! them try the whole lattice. Every run costs an import of torch.
+//!
+//! A run that this machine cannot make is left out, with a message (`--nocapture` shows it).
+
+#![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::json;
+use tempfile::TempDir;
+use zprobe::report::Report;
+use zprobe::report::suite::{Status, Suite};
+use zprobe::spec::Point;
+use zprobe::spec::code::Code;
+use zprobe::trace::{Event, Trace};
+
+use super::interpreter::{full, python};
+
+/// A run that is over.
+struct Run {
+    code: i32,
+    report: Report,
+    trace: Trace,
+}
+
+/// Runs `zprobe run` with these arguments, which are possible on every machine.
+fn zprobe(args: &str) -> Run {
+    zprobe_here(args).unwrap_or_else(|| panic!("{args}: not here"))
+}
+
+/// Runs `zprobe run` with arguments that are not possible on every machine; none where this one
+/// cannot.
+fn zprobe_here(args: &str) -> Option<Run> {
+    let dir = TempDir::new().expect("a temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .arg("run")
+        .args(args.split_whitespace())
+        .arg("--python")
+        .arg(python())
+        .args(["--out", "run", "--output-format", "json"])
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if is_refused(args, &output) {
+        return None;
+    }
+    Some(Run {
+        code: output.status.code().expect("zprobe exits by itself"),
+        report: serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|err| panic!("{args}: no report ({err})\n{stderr}")),
+        trace: Trace::read(&dir.path().join("run")).expect("a trace"),
+    })
+}
+
+/// Returns true if zprobe said that this machine cannot make a run, and prints the reason.
+fn is_refused(args: &str, output: &Output) -> bool {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let refused = output.status.code() == Some(2) && stderr.starts_with("error: cannot run here: ");
+    if refused {
+        // Of all runs here, only fp16 on DeepSpeed is not possible on every machine.
+        assert!(args.contains("deepspeed") && args.contains("fp16"), "{args}: {stderr}");
+        println!("skipped {args}: {stderr}");
+    }
+    refused
+}
+
+impl Run {
+    /// Asserts that the engine did what it should, in every weight.
+    fn assert_clean(&self, args: &str) {
+        assert_eq!(self.code, 0, "{args}\n{:#?}", self.report.findings);
+        for point in [Point::OptimizerInput, Point::MasterWeights, Point::Parameters] {
+            let mut entries = self.report.contributions.iter().filter(|c| c.point == point);
+            assert!(entries.clone().count() > 0, "{args}: nothing was read at {point}");
+            assert!(entries.all(|c| c.as_planned), "{args}: {point}");
+        }
+    }
+
+    /// Asserts that every gradient reached the optimizer with weight 1, and none of a step before.
+    fn assert_weights_are_one(&self, args: &str) {
+        for entry in &self.report.contributions {
+            if entry.point == Point::Accumulator {
+                continue;
+            }
+            assert!(entry.weights.iter().flatten().all(|w| *w == 1.0), "{args}\n{entry:?}");
+            assert!(entry.leftover.iter().flatten().all(|w| *w == 0.0), "{args}\n{entry:?}");
+        }
+    }
+
+    /// Weights of a rank's gradients in its own parameters after the first step.
+    fn own_weights(&self, rank: usize) -> &[f64] {
+        let entry = self
+            .report
+            .contributions
+            .iter()
+            .find(|c| (c.point, c.step, c.rank) == (Point::Parameters, 0, rank));
+        &entry.expect("weights of the parameters").weights[rank]
+    }
+
+    /// Digests of the parameters by rank and step.
+    fn parameters(&self) -> BTreeMap<(usize, Option<usize>), String> {
+        self.trace
+            .events()
+            .filter_map(|(rank, event)| match event {
+                Event::Buffer { step, point: Point::Parameters, payload, .. } => {
+                    Some(((rank?, *step), payload.digest.clone()))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The last description that the engine of rank 0 gave of itself.
+    fn facts(&self) -> &BTreeMap<String, String> {
+        self.trace
+            .events()
+            .filter_map(|(rank, event)| match event {
+                Event::EngineDescribed { facts } if rank == Some(0) => Some(facts),
+                _ => None,
+            })
+            .last()
+            .expect("the engine described itself")
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn a_healthy_step_is_clean_and_every_weight_is_exactly_one() {
+    let mut cases = vec![
+        "--engine ddp --nproc-per-node 3 --ga 3 --dtype bf16".to_owned(),
+        "--engine fsdp2 --nproc-per-node 3 --ga 3 --dtype fp16".to_owned(),
+    ];
+    if full() {
+        for engine in ["ddp", "fsdp2"] {
+            for world in [2, 3, 4] {
+                for ga in [1, 3, 4] {
+                    for dtype in ["bf16", "fp16", "fp32"] {
+                        cases.push(format!(
+                            "--engine {engine} --nproc-per-node {world} --ga {ga} --dtype {dtype}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    for args in cases {
+        let run = zprobe(&args);
+        run.assert_clean(&args);
+        run.assert_weights_are_one(&args);
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
+    let mut cases = vec![
+        "--engine ddp --shape unused-last,tied,frozen,bypass,several-backwards \
+         --gradient-as-bucket-view",
+        "--engine fsdp2 --shape unused-first,unused-last,tied,frozen,tuple-output \
+         --reshard-after-forward=false",
+    ];
+    if full() {
+        cases.extend([
+            "--engine ddp --shape unused-always,unused-alternating,dict-output --steps 3",
+            "--engine ddp --shape unused-always,tuple-output --static-graph --ga 1 --steps 3",
+            "--engine ddp --comm-hook fp16-compress --dtype fp32",
+            "--engine ddp --comm-hook bf16-compress --dtype fp32 --find-unused-parameters",
+            "--engine fsdp2 --shape unused-always,unused-alternating,dict-output --steps 3",
+            "--engine fsdp2 --shape several-backwards --comm-dtype bf16",
+            "--engine fsdp2 --dtype fp16 --comm-dtype fp16",
+        ]);
+    }
+    for args in cases {
+        zprobe(args).assert_clean(args);
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn each_part_of_a_model_has_the_gradients_of_the_ranks_that_hold_it() {
+    let mut cases = vec![
+        "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 2 --shape unused-first,frozen",
+        "--engine pipeline --nproc-per-node 4 --pipelines 2 --data-parallel fsdp2 \
+         --schedule interleaved-zero-bubble",
+    ];
+    if full() {
+        cases.extend([
+            "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 4 --ga 3 --gradient-clipping 1",
+            "--engine fsdp2 --nproc-per-node 8 --tensor-parallel 2 --replicas 2 --ga 1",
+            "--engine pipeline --nproc-per-node 4 --ga 8 --schedule interleaved-1f1b --shape tied",
+            "--engine pipeline --schedule gpipe --ga 1 --shape scalars,unused-alternating",
+            "--engine pipeline --nproc-per-node 4 --pipelines 2 --schedule looped-bfs --steps 3",
+        ]);
+    }
+    for args in cases {
+        let run = zprobe(args);
+        run.assert_clean(args);
+        let last = run.report.contributions.iter().find(|it| {
+            it.step == 1 && matches!(it.point, Point::OptimizerInput | Point::Parameters)
+        });
+        let weights = last.into_iter().flat_map(|it| &it.weights).flatten();
+        let (due, not_due): (Vec<f64>, Vec<f64>) = weights.partition(|weight| **weight == 1.0);
+        assert!(!due.is_empty() && !not_due.is_empty(), "{args}: {due:?} {not_due:?}");
+    }
+}
+
+/// An import has started the GPU's driver, as far as the host knows.
+const WITH_A_DRIVER: &str = "device.is_started = lambda: True";
+
+/// An import has started a thread.
+const WITH_A_THREAD: &str =
+    "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()";
+
+/// An interpreter in whose host this statement comes first.
+fn beginning_with(statement: &str, dir: &Path) -> PathBuf {
+    let path = dir.join("python");
+    let real = python();
+    let real = shlex::try_quote(real.to_str().expect("a path")).expect("no zero byte");
+    let script = format!(
+        r#"#!/bin/sh
+[ "$1" = -B ] && [ -d "$2" ] || exec {real} "$@"
+shift
+exec {real} -B -c '
+import sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0])
+from zprobe_rank import device, host
+{statement}
+host.main()' "$@"
+"#
+    );
+    std::fs::write(&path, script).expect("a script");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("an executable");
+    path
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn ranks_that_may_not_be_forked_import_their_engine_themselves() {
+    for (statement, repeats) in [(WITH_A_DRIVER, "1"), (WITH_A_DRIVER, "2"), (WITH_A_THREAD, "2")] {
+        let dir = TempDir::new().expect("a temporary directory");
+        let path = beginning_with(statement, dir.path());
+        let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+            .args(["run", "--engine", "ddp", "--ga", "2", "--repeat", repeats, "--python"])
+            .arg(&path)
+            .current_dir(dir.path())
+            .output()
+            .expect("zprobe starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn stages_whose_gradients_pass_ddp_by_are_found() {
+    let run = zprobe(
+        "--engine pipeline --nproc-per-node 4 --pipelines 2 --steps 1 --data-parallel ddp \
+         --schedule interleaved-zero-bubble",
+    );
+    let first = &run.report.findings[0];
+    assert_eq!((run.code, first.code.as_str()), (1, "ZP104"), "{first:?}");
+    assert!(first.message.contains("its own rank's 2 times over"), "{}", first.message);
+    let known: Vec<&str> = first.known.iter().map(|known| known.name.as_str()).collect();
+    assert_eq!(known, ["pipeline-zero-bubble-ddp"]);
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
+    let mut cases = vec![
+        "--engine ddp --model mlp",
+        "--engine fsdp2 --model mlp",
+        "--engine deepspeed --stage 1 --ga 3 --model mlp",
+        "--engine deepspeed --stage 2 --dtype fp16 --shape unused-last,tied",
+    ];
+    if full() {
+        cases.extend([
+            "--engine deepspeed --stage 2 --model mlp --gradient-clipping 0.1",
+            "--engine deepspeed --stage 3 --model mlp",
+            "--engine deepspeed --stage 2 --offload cpu --ga 3",
+            "--engine deepspeed --stage 1 --immediate-grad-update --model mlp",
+            "--engine deepspeed --stage 0 --dtype fp32 --model mlp",
+            "--engine ddp --shape unused-last,tied --gradient-clipping 1",
+            "--engine ddp --model mlp --gradient-as-bucket-view --gradient-clipping 0.1",
+            "--engine fsdp2 --shape unused-last,tied --gradient-clipping 1",
+            "--engine fsdp2 --model mlp --gradient-clipping 0.1",
+            "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 2",
+            "--engine pipeline --schedule interleaved-1f1b --shape tied",
+        ]);
+    }
+    for args in cases {
+        let Some(watched) = zprobe_here(&format!("{args} --observe full")) else { continue };
+        let watched = watched.parameters();
+        let alone = zprobe(&format!("{args} --observe outcome")).parameters();
+        assert!(watched.len() >= 6, "{args}: two ranks, before and after each of two steps");
+        assert_eq!(watched, alone, "{args}");
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn a_small_model_fills_several_of_ddps_buckets() {
+    let run = zprobe("--engine ddp --ga 2");
+    let sizes = &run.facts()["rebuilt_bucket_sizes"];
+    assert!(sizes.split(',').count() > 1, "{sizes}");
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn gradients_that_ddp_never_reduced_are_found() {
+    // Each microbatch obeys the flag that was set in the one before it.
+    let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
+    assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
+    assert_eq!(late.report.findings[0].code, "ZP104", "{:?}", late.report.findings);
+    let unmanaged = zprobe("--engine ddp --ga 3 --shape unmanaged");
+    assert_eq!((unmanaged.code, unmanaged.own_weights(1)), (1, &[2.0, 2.0, 0.0][..]));
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_script_of_a_bug_report_shows_the_weights_that_zprobe_shows() {
+    let mut cases = vec![
+        "--engine deepspeed --stage 1 --ga 4",
+        "--engine deepspeed --stage 3 --ga 2 --shape unused-alternating",
+        "--engine ddp --ga 4 --dtype fp32 --shape unmanaged",
+        "--engine fsdp2 --ga 3 --shape several-backwards",
+    ];
+    if full() {
+        cases.extend([
+            "--engine deepspeed --stage 2 --shape unused-first,dict-output",
+            "--engine deepspeed --stage 2 --offload cpu --shape unused-last",
+            "--engine deepspeed --stage 3 --dtype fp16",
+            "--engine deepspeed --stage 0 --grad-accum-dtype bf16",
+            "--engine deepspeed --stage 1 --immediate-grad-update --parameter-groups 2",
+            "--engine deepspeed --stage 1 --shape penalty-backward",
+            "--engine deepspeed --stage 2 --grad-accum-dtype bf16 --shape loss-backward,dict-output",
+            "--engine ddp --shape unused-last,frozen",
+            "--engine ddp --nproc-per-node 3 --ga 3 --dtype fp32",
+            "--engine ddp --comm-hook fp16-compress --dtype fp32 --shape bypass",
+            "--engine fsdp2 --reshard-after-forward=false --shape unused-always",
+            "--engine fsdp2 --replicas 2 --gradient-divide-factor 2 --ga 4 --dtype fp32",
+        ]);
+    }
+    for args in cases {
+        let Some(run) = zprobe_here(args) else { continue };
+        let (code, said) = repro(args);
+        assert_eq!(code, run.code, "{args}\n{said}");
+        assert!(said.contains("step 1, rank 0: "), "{args}\n{said}");
+        let parameters = run.report.contributions.iter().filter(|c| c.point == Point::Parameters);
+        for entry in parameters.filter(|entry| !entry.as_planned) {
+            for (source, row) in entry.weights.iter().enumerate() {
+                let is_said = format!("of step {}, rank {source}: {row:?}, expected", entry.step);
+                let is_nothing = row.iter().chain(&entry.expected[source]).all(|w| *w == 0.0);
+                assert!(is_nothing || said.contains(&is_said), "{args}: {is_said}\n{said}");
+            }
+        }
+    }
+}
+
+/// Runs the script of a run's bug report, without zprobe, and returns its exit code and output.
+fn repro(args: &str) -> (i32, String) {
+    let dir = TempDir::new().expect("a temporary directory");
+    let zprobe = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        let output = command.args(words).current_dir(dir.path()).output().expect("zprobe starts");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let python = python();
+    let python = python.to_str().expect("a path in UTF-8");
+    let words: Vec<&str> = args.split_whitespace().collect();
+    zprobe(&[&["run", "--out", "run", "--python", python], &words[..]].concat());
+    let said = zprobe(&["issue", "run", "--out", "a.zip", "--force"]);
+    let zip = std::fs::File::open(dir.path().join("a.zip")).unwrap_or_else(|_| panic!("{said}"));
+    let mut zip = zip::ZipArchive::new(zip).expect("a zip");
+    zip.extract(dir.path().join("a")).expect("it can be unpacked");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let output = Command::new(python)
+        .arg("repro.py")
+        .env("MASTER_PORT", port.expect("a free port").port().to_string())
+        .current_dir(dir.path().join("a"))
+        .output()
+        .expect("Python starts");
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (output.status.code().expect("the script exits by itself"), said.concat())
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_rank_programs_own_tests_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = TempDir::new().expect("a temporary directory");
+    zprobe::adapters::rank_program(&python(), dir.path()).expect("the rank program is written");
+    let expected = tempfile::NamedTempFile::new().expect("a temporary file");
+    serde_json::to_writer(&expected, &codes()).expect("the codes are written");
+    let output = Command::new(python())
+        .args(["-B", "-m", "unittest", "discover", "--start-directory", "tests/python"])
+        .env("PYTHONPATH", dir.path().join("rank-program"))
+        .env("ZPROBE_TEST_CODES", expected.path())
+        .current_dir(root)
+        .output()
+        .expect("Python starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(!stderr.contains("Ran 0 tests"), "{stderr}");
+}
+
+/// Codes as `spec::code` defines them, for the Python side to be compared with.
+fn codes() -> serde_json::Value {
+    [(1, 0), (24, 7), (100, u64::MAX)]
+        .map(|(contributions, seed)| {
+            let code = Code::new(contributions, seed);
+            let elements = 0..3 * code.length();
+            let values = |column| -> Vec<i8> {
+                elements.clone().map(|element| code.value(column, element)).collect()
+            };
+            json!({
+                "contributions": contributions,
+                "seed": seed,
+                "length": code.length(),
+                "initial": elements.clone().map(|e| code.initial(e)).collect::<Vec<i8>>(),
+                "values": (0..contributions).map(values).collect::<Vec<_>>(),
+            })
+        })
+        .into_iter()
+        .collect()
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn the_standard_suite_is_clean_on_every_real_engine() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["check", "--engine", "deepspeed", "--engine", "ddp", "--engine", "fsdp2"])
+        .arg("--python")
+        .arg(python())
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Exit code and suite of `zprobe check` of two probes in fp16 and one in bf16 on DeepSpeed, on a
+/// simulated machine of another kind.
+fn check_fp16(variable: &str, value: &str) -> (Option<i32>, Suite) {
+    let dir = TempDir::new().expect("a temporary directory");
+    for (name, dtype) in [("half-1", "fp16"), ("half-2", "fp16"), ("wide", "bf16")] {
+        let stage = name.chars().last().and_then(|c| c.to_digit(10)).unwrap_or(1);
+        let text = format!(
+            "description = 'Own'\nengines = ['deepspeed']\n[run]\nstage = {stage}\ndtype = '{dtype}'\n"
+        );
+        std::fs::write(dir.path().join(format!("{name}.toml")), text).expect("a probe");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
+        .args(["check", ".", "--engine", "deepspeed", "--output-format", "json", "--python"])
+        .arg(python())
+        .env(variable, value)
+        .current_dir(dir.path())
+        .output()
+        .expect("zprobe starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let suite = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|err| panic!("no report ({err})\n{stderr}"));
+    (output.status.code(), suite)
+}
+
+fn statuses(suite: &Suite) -> Vec<Status> {
+    suite.cases.iter().map(|case| case.status).collect()
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn where_the_cpu_has_no_fp16_what_needs_it_is_skipped_and_the_gate_is_green() {
+    // The highest of oneDNN's instruction sets without fp16.
+    let (code, suite) = check_fp16("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16");
+    assert_eq!((code, suite.exit_code), (Some(0), 0), "{:#?}", suite.cases);
+    assert_eq!(statuses(&suite), [Status::Skipped, Status::Skipped, Status::Passed]);
+    let reason = suite.cases[0].reason.as_deref().expect("a reason");
+    assert!(reason.starts_with("cannot run here: DeepSpeed"), "{reason}");
+    assert!(reason.contains("oneDNN has no fp16 on this CPU"), "{reason}");
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn where_deepspeed_takes_fp16_it_is_run_and_clean() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/fp16-everywhere");
+    let (code, suite) = check_fp16("PYTHONPATH", fixture.to_str().expect("a path in UTF-8"));
+    assert_eq!(code, Some(0), "{:#?}", suite.cases);
+    assert_eq!(statuses(&suite), [Status::Passed; 3], "{:#?}", suite.cases);
+}

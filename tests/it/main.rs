@@ -1,0 +1,29 @@
+//! Tests that need nothing but the repository: commands, forms of the report, rules, pages and files in step.
+
+mod agents;
+mod attachment;
+mod bisect;
+mod check;
+mod clean;
+mod cli;
+mod compare;
+mod damaged;
+mod doctor;
+mod documentation;
+mod environment;
+mod formats;
+mod hostile;
+mod init;
+mod journey;
+mod known_bugs;
+mod links;
+mod mistakes;
+mod rules;
+mod run_directory;
+mod schema;
+mod secrets;
+mod shell;
+mod simulator;
+mod sweep;
+mod terminal;
+mod zoo;

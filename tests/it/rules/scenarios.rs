@@ -1,0 +1,169 @@
+//! Simulated traces for rules that no fault of the native engine triggers.
+
+use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
+use zprobe::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
+
+use crate::simulator::{Cut, Simulation};
+
+/// Every scenario, by name.
+pub fn scenarios() -> Vec<(String, Trace)> {
+    type Scenario = (&'static str, fn() -> Trace);
+    let scenarios: [Scenario; 7] = [
+        ("tail-held-by-nobody", tail_held_by_nobody),
+        ("overflow-seen-by-one-rank", overflow_seen_by_one_rank),
+        ("step-skipped-without-reason", step_skipped_without_reason),
+        ("norm-times-65536", norm_times_65536),
+        ("other-collective-on-one-rank", other_collective_on_one_rank),
+        ("hooks-never-fired", hooks_never_fired),
+        ("each-microbatch-orthogonalised", each_microbatch_orthogonalised),
+    ];
+    scenarios.map(|(name, trace)| (format!("simulated-{name}"), trace())).into()
+}
+
+/// A request for two ranks of a real engine.
+pub fn request() -> SpecRequest {
+    SpecRequest { engine: Some(Engine::DeepSpeed), world_size: Some(2), ..SpecRequest::default() }
+}
+
+/// A request for two ranks of a real engine in fp16.
+pub fn fp16() -> SpecRequest {
+    let dtype = Some(Dtype::Fp16);
+    SpecRequest { dtype, grad_accum_dtype: dtype, comm_dtype: dtype, ..request() }
+}
+
+/// Changes events of one rank.
+pub fn edit(trace: &mut Trace, rank: usize, mut change: impl FnMut(&mut Event)) {
+    for record in trace.records.iter_mut().filter(|record| record.rank == Some(rank)) {
+        change(&mut record.event);
+    }
+}
+
+/// Ends a rank with an exception just before an event.
+pub fn crash(trace: &mut Trace, rank: usize, before: impl Fn(&Event) -> bool, message: &str) {
+    let mut failed = false;
+    let message = message.to_owned();
+    trace.records.retain_mut(|record| {
+        match &mut record.event {
+            Event::RankExited { rank: ended, outcome } if *ended == rank => {
+                *outcome = Outcome::Code(1);
+            }
+            event if record.rank == Some(rank) && !failed && before(event) => {
+                *event = Event::Failed { message: message.clone() };
+                failed = true;
+            }
+            _ => return record.rank != Some(rank) || !failed,
+        }
+        true
+    });
+}
+
+/// The last rank's partition ends before the model does.
+fn tail_held_by_nobody() -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    edit(&mut trace, 1, |event| {
+        if let Event::Layout { layout: LayoutName::Partition, segments, .. } = event
+            && let Some(last) = segments.iter_mut().rfind(|segment| segment.param.is_some())
+        {
+            last.param = None;
+        }
+    });
+    trace
+}
+
+/// DeepSpeed before 0.18.0: the rank with the infinity skips the step, the other one takes it.
+fn overflow_seen_by_one_rank() -> Trace {
+    let request = SpecRequest { shapes: vec![Shape::InfinityOnOneRank], ..fp16() };
+    let mut simulation = Simulation::new(request, Cut::Flat);
+    simulation.overflow = Box::new(|_, rank, infinite| infinite && rank == 1);
+    let mut trace = simulation.trace();
+    for rank in 0..2 {
+        let message = "RuntimeError: The size of tensor a must match the size of tensor b";
+        let next_step = |event: &Event| matches!(event, Event::GraphWalked { step: 1, .. });
+        crash(&mut trace, rank, next_step, message);
+    }
+    trace
+}
+
+fn step_skipped_without_reason() -> Trace {
+    let mut simulation = Simulation::new(fp16(), Cut::Flat);
+    simulation.overflow = Box::new(|step, _, overflow| overflow || step == 1);
+    simulation.trace()
+}
+
+/// DeepSpeed before 0.18.5, where it takes the wrong optimizer class: the norm is 65536 times too
+/// large.
+fn norm_times_65536() -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::GradientNorm { norm: Some(norm), .. } = event {
+                *norm *= 65536.0;
+            }
+        });
+    }
+    trace
+}
+
+fn other_collective_on_one_rank() -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    edit(&mut trace, 1, |event| {
+        if let Event::CollectiveEntered { sequence: 1, numel, .. } = event {
+            *numel /= 2;
+        }
+    });
+    trace
+}
+
+/// DeepSpeed with torch 2.0: no hook fires, and the first reduction finds an empty bucket.
+fn hooks_never_fired() -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| match event {
+            Event::HooksFired { fired, .. } => fired.fill(0),
+            Event::CollectiveEntered { .. } => {
+                *event = Event::BucketFlushed {
+                    step: 0,
+                    microbatch: 3,
+                    flush: 0,
+                    reason: FlushReason::Boundary,
+                    elements: 0,
+                    capacity: 96,
+                    params: Vec::new(),
+                };
+            }
+            _ => {}
+        });
+        let message = "IndexError: list index out of range (deepspeed/runtime/zero/\
+                       stage_1_and_2.py:1027, in reduce_independent_p_g_buckets_and_remove_grads)";
+        let in_step = |event: &Event| {
+            matches!(event, Event::PhaseEntered { phase, .. }
+            if *phase == zprobe::trace::Phase::OptimizerStep)
+        };
+        crash(&mut trace, rank, in_step, message);
+    }
+    trace
+}
+
+/// DeepSpeed #8443, Muon under ZeRO-3: each reduction orthogonalises, and there is one for each
+/// microbatch.
+fn each_microbatch_orthogonalised() -> Trace {
+    orthogonalised(|_| true)
+}
+
+/// The trace of an engine that orthogonalises gradients after the backwards of some microbatches.
+pub fn orthogonalised(is_transformed: impl Fn(usize) -> bool) -> Trace {
+    let mut trace = Simulation::new(request(), Cut::Flat).trace();
+    let with_follower = |record: Record| {
+        let event = match record.event {
+            Event::HooksFired { step, microbatch, .. } if is_transformed(microbatch) => {
+                let how = Transform::Orthogonalised;
+                Some(Event::GradientsTransformed { step, microbatch, how })
+            }
+            _ => None,
+        };
+        let follower = event.map(|event| Record { event, ..record.clone() });
+        [Some(record), follower].into_iter().flatten()
+    };
+    trace.records = trace.records.into_iter().flat_map(with_follower).collect();
+    trace
+}
