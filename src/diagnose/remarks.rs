@@ -14,6 +14,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(reduced_early(case));
     all.extend(clipped_by_value(case));
+    all.extend(schedule(case));
     all.extend(partly_used(case));
     all.extend(set_aside(case));
     all.extend(given_up(case));
@@ -41,6 +42,18 @@ fn reduced_early(case: &Case<'_>) -> Option<String> {
             "gradients cross the ranks in each of the {times} microbatches of a step, where once would \
              do (no_sync, set_requires_gradient_sync): their weights are the same, at {times} times the \
              communication"
+        )
+    })
+}
+
+/// A schedule of learning rates that steps in each microbatch. Its length may be counted in microbatches.
+fn schedule(case: &Case<'_>) -> Option<String> {
+    let times = case.observed.spec.gradient_accumulation_steps;
+    let is_it = |steps: f64| times > 1 && steps == times as f64;
+    case.observed.remarks.values().filter_map(|it| it.schedule).any(is_it).then(|| {
+        format!(
+            "the learning-rate schedule steps {times} times in each optimizer step, once for each microbatch: right if its \
+             length is counted in microbatches, else the rate changes {times} times too fast"
         )
     })
 }

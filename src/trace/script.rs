@@ -139,6 +139,10 @@ pub struct Remarks {
     /// Keys of configurations that nothing reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<UnreadKeys>,
+    /// Steps of a schedule of learning rates in each step of the training, the most of several. None where no schedule of
+    /// torch was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<f64>,
     /// Places of backwards in the user's own code, as `file:line`.
     pub backward_at: Vec<String>,
     /// Places of optimizer steps in the user's own code, as `file:line`.

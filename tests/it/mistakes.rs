@@ -97,6 +97,7 @@ enum Finding {
     NeverReduced,
     NotReduced,
     ReducedTooOften,
+    ScheduledTooOften,
     Lost,
     EarlierSteps,
     NothingArrives,
@@ -196,7 +197,9 @@ fn each_mistake_has_a_name_of_its_own_and_says_what_must_be_reported() {
         assert!(!mistake.says.is_empty(), "{name}");
         assert!(mistake.ranks.iter().all(|&rank| rank < mistake.world), "{name}");
         assert!(mistake.parameters.iter().all(|pattern| !pattern.is_empty()), "{name}");
-        assert_eq!(mistake.note, mistake.finding == Finding::ReducedTooOften, "{name}");
+        let is_note =
+            matches!(mistake.finding, Finding::ReducedTooOften | Finding::ScheduledTooOften);
+        assert_eq!(mistake.note, is_note, "{name}");
     }
 }
 
@@ -221,7 +224,7 @@ fn flags_are_those_of_the_script_and_microbatches_are_within_the_step() {
 fn all_kinds_of_findings_and_all_scripts_have_a_mistake() {
     let mistakes = mistakes();
     let kinds: BTreeSet<Finding> = mistakes.iter().map(|mistake| mistake.finding).collect();
-    assert_eq!(kinds.len(), 17, "{kinds:?}");
+    assert_eq!(kinds.len(), 18, "{kinds:?}");
     let scripts: BTreeSet<&str> = mistakes.iter().map(|mistake| mistake.script.as_str()).collect();
     assert_eq!(scripts.len(), 6, "{scripts:?}");
 }

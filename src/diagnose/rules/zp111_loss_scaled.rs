@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Case;
 use super::super::bounds;
 use super::super::causes::Sighting;
+use super::super::deviation::{Deviation, Pattern};
 use super::super::loss::contract;
 use super::super::loss::counts::other_elements;
 use super::super::loss::law::{self, Law};
@@ -13,7 +14,7 @@ use super::super::loss::slip::Slip;
 use super::super::loss::{Term, by_step, main};
 use super::super::scope::Scope;
 use super::Rule;
-use crate::report::words::multiple_text;
+use crate::report::words::{abridged, multiple_text};
 use crate::report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -27,12 +28,47 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let Read { windows, whole: slip } = read(case);
+    let windows = windows.iter().map(|(term, taken, of)| partial(rule, term, *taken, *of));
+    windows.chain(slip.map(|slip| whole(case, rule, &slip))).collect()
+}
+
+/// True for parameters with a weight of their own, in whose update the loss weighs what a mean does: it is the loss of
+/// all others that is scaled.
+pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
+    let by_itself = match deviation.pattern {
+        Pattern::Scaled(weight) if deviation.params.is_some() => weight,
+        _ => return false,
+    };
+    let is_mean = |slip: Whole<'_>| (by_itself * slip.value - 1.0).abs() <= bounds::SAME_SCALE;
+    read(case).whole.is_some_and(is_mean)
+}
+
+/// What the loss comes to.
+#[derive(Default)]
+struct Read<'a> {
+    /// Windows with fewer microbatches than they are divided by: a term of each, and both numbers.
+    windows: Vec<(Term<'a>, usize, usize)>,
+    /// The slip of the whole loss, if there is one.
+    whole: Option<Whole<'a>>,
+}
+
+/// A slip of the whole loss.
+struct Whole<'a> {
+    /// Terms of a step that has it.
+    terms: Vec<Term<'a>>,
+    /// Sum of the weights, 1 for a mean.
+    value: f64,
+    slip: Slip,
+}
+
+fn read<'a>(case: &Case<'a>) -> Read<'a> {
+    let mut found = Read::default();
     if case.observed.spec.script().is_none() {
-        return Vec::new();
+        return found;
     }
     let steps = by_step(case);
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
-    let mut found = Vec::new();
     let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
     for (&step, terms) in &steps {
         let sums = judge_all(case, terms);
@@ -40,7 +76,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             Sum::Partial(taken, of) => Some((*taken, *of)),
             _ => None,
         }) {
-            found.push(partial(rule, &terms[0], taken, of));
+            found.windows.push((terms[0].clone(), taken, of));
         } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
             let slip = common(&sums).filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip));
             slips.push(slip.map(|(value, slip)| (step, value, slip)));
@@ -49,9 +85,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // A slip is made in each step, and a number that depends on the data is not the same in two.
     let Some(slips) = slips.into_iter().collect::<Option<Vec<_>>>() else { return found };
     let Some((step, value, _)) = slips.first().copied() else { return found };
-    if let (Some(slip), Some(terms)) = (of_all_steps(case, &steps, &slips), steps.get(&step)) {
-        found.push(whole(case, rule, terms, value, slip));
-    }
+    let of_step = steps.get(&step).cloned();
+    found.whole = of_all_steps(case, &steps, &slips).zip(of_step).map(|(slip, terms)| Whole {
+        terms,
+        value,
+        slip,
+    });
     found
 }
 
@@ -107,16 +146,33 @@ fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
     judged.iter().all(is_same).then_some((*value, *slip))
 }
 
-fn whole(case: &Case<'_>, rule: &Rule, terms: &[Term<'_>], value: f64, slip: Slip) -> Sighting {
+fn whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
+    let Whole { terms, value, slip } = whole;
+    let (value, slip) = (*value, *slip);
     let term = &terms[0];
     let ranks = case.observed.replicas();
+    let right = case.deviations.iter().filter(|it| is_right_for(case, it));
+    let right: BTreeSet<String> =
+        right.flat_map(|it| it.params.iter().flatten().cloned()).collect();
+    let right: Vec<String> = right.into_iter().collect();
+    let place = match right.as_slice() {
+        [] => String::new(),
+        right => format!(" in the update of all parameters but {}", abridged(right)),
+    };
     let message = format!(
-        "the loss weighs {} times what a mean does: {}",
+        "the loss weighs {} times what a mean does{place}: {}",
         multiple_text(value),
         slip.describe(term.taken, ranks),
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
+    if !right.is_empty() {
+        finding.evidence.push(
+            "some modules reduce gradients with another divisor; FSDP2's set_gradient_divide_factor sets that of one \
+             module alone"
+                .to_owned(),
+        );
+    }
     finding.evidence.extend(super::places(term));
     finding.evidence.extend(remedy(case, term, slip));
     finding.evidence.extend(effect(case, value));

@@ -6,7 +6,7 @@ use super::super::causes::{Sighting, Slip};
 use super::super::deviation::{Deviation, Part, Pattern, missing};
 use super::super::norm::Clip;
 use super::super::scope::{Extent, Scope};
-use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text};
+use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text, zp111_loss_scaled};
 use crate::report::words::multiple_text;
 use crate::report::{Contribution, Finding, RuleCode};
 use crate::spec::Shape;
@@ -88,6 +88,7 @@ fn code(pattern: &Pattern) -> RuleCode {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let of_rule = case.deviations.iter().filter(|it| code(&it.pattern) == rule.code);
+    let of_rule = of_rule.filter(|it| !zp111_loss_scaled::is_right_for(case, it));
     let mut sightings: Vec<Sighting> =
         of_rule.map(|deviation| sighting(case, rule, deviation)).collect();
     if rule.code == code(&Pattern::Leftover) {

@@ -23,14 +23,16 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let script = &case.observed.script;
     let steps: BTreeSet<usize> = script.ended.keys().map(|(step, _)| *step).collect();
-    let mut seen: BTreeMap<&str, (&Block, usize)> = BTreeMap::new();
-    for block in script.unreached.values().copied().flatten() {
-        seen.entry(&block.module).or_insert((block, 0)).1 += 1;
+    let mut seen: BTreeMap<&str, (&Block, BTreeSet<(usize, usize)>)> = BTreeMap::new();
+    for (at, blocks) in &script.unreached {
+        for block in *blocks {
+            seen.entry(&block.module).or_insert_with(|| (block, BTreeSet::new())).1.insert(*at);
+        }
     }
     // A block that some rank or some step uses is one that is used now and then.
     let all = steps.len() * case.observed.spec.world_size;
     let blocks: Vec<&Block> =
-        seen.into_values().filter(|(_, times)| *times >= all).map(|(block, _)| block).collect();
+        seen.into_values().filter(|(_, at)| at.len() >= all).map(|(block, _)| block).collect();
     let Some(first) = blocks.first() else { return Vec::new() };
     let name = |block: &&Block| match block.module.as_str() {
         "" => block.kind.clone(),

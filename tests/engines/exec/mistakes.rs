@@ -68,6 +68,11 @@ const NAMED: &[(&str, &str, &str)] = &[
     ),
     ("fsdp2-never-synchronised", "ZP102", "no gradient reached the optimizer"),
     ("fsdp2-summed-at-the-root", "ZP105", "weight 2 instead of 1"),
+    (
+        "fsdp2-averaged-in-blocks",
+        "ZP111",
+        "0.5 times what a mean does in the update of all parameters but head.weight",
+    ),
     ("ddp-penalty-in-every-microbatch", "ZP112", "never divided by the accumulation steps (4)"),
     ("ddp-auxiliary-loss-on-every-rank", "ZP112", "never divided by the accumulation steps (2)"),
 ];
@@ -78,16 +83,19 @@ const REMARKED: &[(&str, &str)] = &[
     ("ddp-forward-outside-no-sync", "cross the ranks in each of the 3 microbatches"),
     ("ddp-synchronised-in-every-microbatch", "cross the ranks in each of the 4 microbatches"),
     ("ddp-clipped-by-value", "clips gradients by value"),
+    ("ddp-schedule-in-every-microbatch", "schedule steps 3 times in each optimizer step"),
     ("ddp-layer-skipped-on-a-rank", "rank 1 had no gradient of blocks.1."),
 ];
 
 /// Mistakes that stand for the others.
-const FEW: [&str; 6] = [
+const FEW: [&str; 8] = [
     "ddp-divided-by-accumulation-too",
     "ddp-flag-set-after-forward",
     "ddp-never-cleared",
     "ddp-noise-in-gradients",
     "ddp-forward-outside-no-sync",
+    "ddp-schedule-in-every-microbatch",
+    "fsdp2-averaged-in-blocks",
     "fsdp2-only-first-synchronised",
 ];
 

@@ -8,12 +8,23 @@ from torch.utils.checkpoint import CheckpointFunction
 from zprobe_exec import names, places
 
 
+class _Seen:
+    """Modules that have run, and reads of parameters without a gradient, by identity."""
+
+    def __init__(self):
+        self.ran, self.read = {}, {}
+
+    def take(self, other):
+        self.ran.update(other.ran)
+        self.read.update(other.read)
+
+
 class Modules:
     """The modules of the script, from `install` to `release`."""
 
     def __init__(self):
-        self.handle, self.ran = None, {}
-        self.read, self.plain = {}, {}  # Reads of parameters without a gradient, by identity; what was in the class.
+        self.handle, self.plain = None, {}  # What was in the class of parameters.
+        self.now, self.step = _Seen(), _Seen()  # Since the last backward; in the step, until that.
         self.input = None  # The first tensor that a module was given since the last backward.
         self.checkpoints = 0  # Reentrant checkpoints that run now, with gradients enabled around them.
 
@@ -38,14 +49,14 @@ class Modules:
                     delattr(torch.nn.Parameter, name)
                 else:
                     setattr(torch.nn.Parameter, name, plain)
-        self.ran, self.read, self.input = {}, {}, None
+        self.now, self.step, self.input = _Seen(), _Seen(), None
 
     def _note(self, param, content):
         """Notes that the script's forward reads a parameter without a gradient. Returns `content`."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             frame = places.caller(2)
             if places.is_in_forward(frame):
-                self.read[id(param)] = (param, places.own_line(frame))
+                self.now.read[id(param)] = (param, places.own_line(frame))
         return content
 
     def _checkpoint(self, *args):
@@ -63,12 +74,17 @@ class Modules:
             return None
         try:
             # Kept alive, so that no other module gets its identity.
-            self.ran[id(module)] = module
+            self.now.ran[id(module)] = module
             if self.input is None:
                 self.input = _first(inputs)
         except Exception:
             self.input = None
         return None
+
+    def see_backward(self):
+        """A backward begins or ends: what has run since the last one belongs to its step."""
+        self.step.take(self.now)
+        self.now = _Seen()
 
     def take_input(self):
         """Length of the first input of the forward before a backward, and a number that equal inputs have in common;
@@ -79,7 +95,7 @@ class Modules:
         return tensor.shape[0] or None, names.digest_of(tensor, tensor.numel())
 
     def unreached(self, roots, names, reached, held):
-        """Blocks that have run, and of which no parameter was reached, as (name, class, names of parameters, place).
+        """Blocks that have run in the step, which is over, and of which no parameter was reached, as (name, class, names of parameters, place).
         The place is that at which forward reads a parameter without a gradient, if it does.
 
         `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
@@ -96,16 +112,18 @@ class Modules:
                 own = [it for it in module.parameters() if it.requires_grad and id(it) in names and held(it)]
                 lost = sorted({names[id(it)] for it in own} - reached)
                 is_whole = lost and len(lost) == len({names[id(it)] for it in own})
-                if id(module) in self.ran and lost and (is_whole or _uses_all(module)):
+                if id(module) in self.step.ran and lost and (is_whole or _uses_all(module)):
                     blocks.append((path, type(module).__name__, lost, None))
                     continue
                 for it in module.parameters(recurse=False):
-                    _, place = self.read.get(id(it), (None, None))
+                    _, place = self.step.read.get(id(it), (None, None))
                     if place is not None and names.get(id(it)) in lost:
                         blocks.append((path, type(module).__name__, [names[id(it)]], place))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
-        self.ran, self.read = {}, {}
-        return blocks
+        self.step = _Seen()
+        # A module that forward makes, such as a slice of a Sequential, has no name.
+        named = {tuple(lost) for path, _, lost, _ in blocks if path}
+        return [block for block in blocks if block[0] or tuple(block[2]) not in named]
 
 
 def _uses_all(module):

@@ -10,7 +10,10 @@ import weakref
 import torch
 
 # Classes, by name, that torch need not have imported, or that are not torch's.
-NAMES = frozenset(["GradScaler", "FSDPParam", "FSDPState", "DeepSpeedEngine", "ModelAverager", "Trainer"])
+NAMES = frozenset(
+    ["GradScaler", "FSDPParam", "FSDPState", "DeepSpeedEngine", "ModelAverager", "Trainer", "LRScheduler"]
+    + ["AcceleratedScheduler"]
+)
 
 _found = None
 

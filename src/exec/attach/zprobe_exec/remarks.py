@@ -29,6 +29,8 @@ class Remarks:
         self.averages = False
         self.idle = []  # Classes of the optimizers that have never stepped.
         self.unread = []  # Keys of configurations that nothing reads.
+        self.schedule = None  # Steps of a schedule of learning rates in each step of the training.
+        self._schedules = None
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -69,6 +71,17 @@ class Remarks:
             self.accumulation["Lightning"] = trainer.accumulate_grad_batches
         elif getattr(getattr(trainer, "strategy", None), "_ddp_kwargs", {}).get("static_graph"):
             self.engines.add("Lightning with a static graph")
+
+    def see_schedules(self, step):
+        """Remembers how often schedules of learning rates step between two steps of the training. accelerate steps them
+        once for each rank by itself."""
+        if objects.named("AcceleratedScheduler"):
+            return
+        counts = {id(it): it._step_count for it in objects.named("LRScheduler") if hasattr(it, "_step_count")}
+        first, of_first = self._schedules = self._schedules or (step, counts)
+        if step > first:
+            taken = [(count - of_first[key]) / (step - first) for key, count in counts.items() if key in of_first]
+            self.schedule = max(taken, default=None)
 
     def see_groups(self, optimizer):
         """Remembers keys of an optimizer's groups that the optimizer has no default for."""
@@ -120,6 +133,7 @@ class Remarks:
             untied=self.untied,
             idle=self.idle,
             unread=self.unread,
+            schedule=self.schedule,
             backward_at=self.lines["backward"],
             step_at=self.lines["step"],
         )

@@ -146,6 +146,7 @@ class Training:
         self.in_backward = True
         self.backwards += 1
         self.line = self.remarks.see_line("backward")
+        self.softly("modules", self.modules.see_backward)
         self.samples, self.input = self.softly("forward", self.modules.take_input) or (None, None)
         self.fired = {}
         # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
@@ -218,6 +219,7 @@ class Training:
         if self.over:
             return
         self.in_backward = False
+        self.softly("modules", self.modules.see_backward)
         weighed = self.softly("the loss", self.loss.take, self.samples)
         again = self.softly("the loss", self.loss.again, self.terms, self.code) or []
         alone = self._is_alone()
@@ -315,6 +317,7 @@ class Training:
         self.remarks.see_line("step")
         if self.step == 0:
             objects.look_again()
+        self.softly("schedules", self.remarks.see_schedules, self.step)
         last = self._last_microbatch()
         self.channel.emit("phase-entered", phase="optimizer-step", step=self.step, microbatch=last)
         over = Stepping()

@@ -1,0 +1,52 @@
+"""Blocks that run in forward and that no backward reaches, step by step."""
+
+import pathlib
+import sys
+import unittest
+
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+
+from zprobe_exec.modules import Modules  # noqa: E402
+
+
+class Detached(torch.nn.Module):
+    def __init__(self, is_detached):
+        super().__init__()
+        self.body, self.head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.nn.Linear(4, 2)
+        self.is_detached = is_detached
+
+    def forward(self, batch):
+        hidden = self.body[:1](batch)
+        return self.head(hidden.detach() if self.is_detached else hidden)
+
+
+def unreached(is_detached, microbatches):
+    """The paths of the blocks that are unreached in each of three steps. A step is known to be over when the backward of
+    the next one begins, and the last one when the optimizer has stepped."""
+    model, modules = Detached(is_detached), Modules()
+    names = {id(it): name for name, it in model.named_parameters()}
+    reached = {name for name in names.values() if not is_detached or name.startswith("head")}
+    blocks = lambda: [path for path, *_ in modules.unreached([model], names, reached, lambda it: True)]
+    told = []
+    modules.install()
+    try:
+        for number in range(3 * microbatches):
+            loss = model(torch.randn(5, 3)).sum()
+            if number and number % microbatches == 0:
+                told.append(blocks())
+            modules.see_backward()
+            loss.backward()
+            modules.see_backward()
+        told.append(blocks())
+    finally:
+        modules.release()
+    return told
+
+
+class Unreached(unittest.TestCase):
+    def test_a_block_is_told_in_each_step_whatever_the_number_of_microbatches(self):
+        for microbatches in (1, 2):
+            self.assertEqual(unreached(True, microbatches), [["body.0"]] * 3)
+            self.assertEqual(unreached(False, microbatches), [[]] * 3)
