@@ -28,7 +28,7 @@ def unreached(is_detached, microbatches):
     model, modules = Detached(is_detached), Modules()
     names = {id(it): name for name, it in model.named_parameters()}
     reached = {name for name in names.values() if not is_detached or name.startswith("head")}
-    blocks = lambda: [path for path, *_ in modules.unreached([model], names, reached, lambda it: True)]
+    blocks = lambda: [path for path, *_ in modules.unreached([model.body[:1], model], names, reached, lambda it: True)]
     told = []
     modules.install()
     try:

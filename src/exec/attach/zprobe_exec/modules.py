@@ -102,7 +102,8 @@ class Modules:
         of a parameter that an optimizer has.
         """
         blocks, seen = [], set()
-        for root in roots:
+        # A slice of a Sequential that forward makes has modules of the model under other paths.
+        for root in sorted(roots, key=lambda it: -sum(1 for _ in it.modules())):
             pending = [("", root)]
             while pending:
                 path, module = pending.pop()
@@ -121,7 +122,7 @@ class Modules:
                         blocks.append((path, type(module).__name__, [names[id(it)]], place))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
         self.step = _Seen()
-        # A module that forward makes, such as a slice of a Sequential, has no name.
+        # The slice itself has no path.
         named = {tuple(lost) for path, _, lost, _ in blocks if path}
         return [block for block in blocks if block[0] or tuple(block[2]) not in named]
 
