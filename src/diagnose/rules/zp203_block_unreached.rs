@@ -23,16 +23,18 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let script = &case.observed.script;
     let steps: BTreeSet<usize> = script.ended.keys().map(|(step, _)| *step).collect();
-    let mut seen: BTreeMap<&str, (&Block, BTreeSet<(usize, usize)>)> = BTreeMap::new();
-    for (at, blocks) in &script.unreached {
-        for block in *blocks {
-            seen.entry(&block.module).or_insert_with(|| (block, BTreeSet::new())).1.insert(*at);
+    let mut seen: BTreeMap<&str, (&Block, usize)> = BTreeMap::new();
+    for blocks in script.unreached.values() {
+        let by_module: BTreeMap<&str, &Block> =
+            blocks.iter().map(|it| (it.module.as_str(), it)).collect();
+        for (module, block) in by_module {
+            seen.entry(module).or_insert((block, 0)).1 += 1;
         }
     }
     // A block that some rank or some step uses is one that is used now and then.
     let all = steps.len() * case.observed.spec.world_size;
     let blocks: Vec<&Block> =
-        seen.into_values().filter(|(_, at)| at.len() >= all).map(|(block, _)| block).collect();
+        seen.into_values().filter(|(_, times)| *times >= all).map(|(block, _)| block).collect();
     let Some(first) = blocks.first() else { return Vec::new() };
     let name = |block: &&Block| match block.module.as_str() {
         "" => block.kind.clone(),
