@@ -9,12 +9,16 @@ pub fn weight_text(weight: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
+/// Largest distance from 1 that rounding in fp32 makes of it.
+const ROUNDING: f64 = 1e-6;
+
 /// A multiple of what is right: as a weight, or with the digits that tell it from 0 and from 1.
 pub fn multiple_text(multiple: f64) -> String {
-    let near = multiple.round();
-    let is_near = near == 0.0 || near == 1.0;
-    if is_near && multiple != near && (multiple - near).abs() < 1e-3 {
-        let places = places(multiple - near);
+    let from_one = (multiple - 1.0).abs();
+    if multiple != 0.0 && multiple.abs() < 1e-3 {
+        two_digits(multiple)
+    } else if (ROUNDING..1e-3).contains(&from_one) {
+        let places = places(from_one);
         format!("{multiple:.places$}")
     } else {
         weight_text(multiple)
@@ -168,7 +172,7 @@ mod tests {
     fn weights_have_as_many_digits_as_they_need() {
         let texts = [1.0, 0.25, 1.0 / 3.0, -0.5, 0.0, -0.0001].map(weight_text);
         assert_eq!(texts, ["1", "0.25", "0.333", "-0.5", "0", "0"]);
-        let texts = [1.0, 0.0, 0.3333, 1.000_42, 0.999_96, -0.000_123].map(multiple_text);
+        let texts = [1.000_000_1, 0.0, 0.3333, 1.000_42, 0.999_96, -0.000_123].map(multiple_text);
         assert_eq!(texts, ["1", "0", "0.333", "1.00042", "0.999960", "-0.00012"]);
     }
 

@@ -1,7 +1,7 @@
 //! Real engines end to end: the real `zprobe`, ranks in Python, the engine of an environment.
 //!
 //! The tests need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to
-//! it and run them with `cargo test --test engines -- --include-ignored`. `ZPROBE_TEST_FULL` makes
+//! it and run them with `cargo test --test engines run:: -- --include-ignored`. `ZPROBE_TEST_FULL` makes
 //! them try the whole lattice. Every run costs an import of torch.
 //!
 //! A run that this machine cannot make is left out, with a message (`--nocapture` shows it).

@@ -14,11 +14,12 @@ from zprobe_exec.modules import Modules  # noqa: E402
 class Detached(torch.nn.Module):
     def __init__(self, is_detached):
         super().__init__()
-        self.body, self.head = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.nn.Linear(4, 2)
+        self.body = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4), torch.nn.ReLU())
+        self.head = torch.nn.Linear(4, 2)
         self.is_detached = is_detached
 
     def forward(self, batch):
-        hidden = self.body[:1](batch)
+        hidden = self.body[:2](batch)
         return self.head(hidden.detach() if self.is_detached else hidden)
 
 
@@ -28,18 +29,19 @@ def unreached(is_detached, microbatches):
     model, modules = Detached(is_detached), Modules()
     names = {id(it): name for name, it in model.named_parameters()}
     reached = {name for name in names.values() if not is_detached or name.startswith("head")}
-    blocks = lambda: [path for path, *_ in modules.unreached([model.body[:1], model], names, reached, lambda it: True)]
+    roots, held = [model.body[:2], model], lambda it: True
+    blocks = lambda: [path for path, *_ in modules.unreached(roots, names, reached, held)]
     told = []
     modules.install()
     try:
         for number in range(3 * microbatches):
             loss = model(torch.randn(5, 3)).sum()
             if number and number % microbatches == 0:
-                told.append(blocks())
+                told.append(sorted(blocks()))
             modules.see_backward()
             loss.backward()
             modules.see_backward()
-        told.append(blocks())
+        told.append(sorted(blocks()))
     finally:
         modules.release()
     return told
@@ -48,5 +50,5 @@ def unreached(is_detached, microbatches):
 class Unreached(unittest.TestCase):
     def test_a_block_is_told_in_each_step_whatever_the_number_of_microbatches(self):
         for microbatches in (1, 2):
-            self.assertEqual(unreached(True, microbatches), [["body.0"]] * 3)
+            self.assertEqual(unreached(True, microbatches), [["body.0", "body.1"]] * 3)
             self.assertEqual(unreached(False, microbatches), [[]] * 3)

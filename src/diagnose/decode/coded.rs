@@ -61,8 +61,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 (buffer.point == scene.observed.spec.last_word(), buffer.step)
             {
                 *read.entry((step, buffer.rank)).or_insert(0) += ready.elements();
-                let read = ready.factor.filter(|factor| !factor.is_assumed);
-                factors.extend(read.map(|factor| ((step, buffer.rank), factor)));
+                let told = ready.factor.filter(|factor| !factor.is_assumed);
+                factors.extend(told.map(|factor| ((step, buffer.rank), factor)));
                 worst = worst.max(ready.tolerance);
             }
             entries.add(buffer, decoder.read(ready, &together));

@@ -46,7 +46,11 @@ impl Scale {
             let used = |number: &usize| plan.uses(usage, step, number / ga, number % ga);
             let of_step = (0..spec.contributions_per_step()).filter(used);
             let first = spec.columns(step).start;
-            weights.extend(of_step.map(|number| (number / ga, columns[first + number] / UNIT)));
+            let read = of_step.map(|number| (number / ga, columns[first + number] / UNIT));
+            let read: Vec<(usize, f64)> = read.collect();
+            let is_even = read.iter().all(|(_, it)| is_same(it.abs(), read[0].1.abs()));
+            let weight = |(rank, value): (usize, f64)| Weight { rank, value, is_even };
+            weights.extend(read.into_iter().map(weight));
         }
         Some(Self::new(spec, common_factor(replicas, &weights)?, values))
     }
@@ -106,13 +110,30 @@ impl Scale {
     }
 }
 
-/// The factor that most gradients have in common, read from `weights`: the rank of each gradient, and its weight.
-/// Returns none if all weights are 0.
-fn common_factor(replicas: usize, weights: &[(usize, f64)]) -> Option<Factor> {
-    let most = largest(weights.iter().map(|(_, weight)| weight.abs()));
+/// Weight of a gradient in a piece.
+#[derive(Clone, Copy)]
+struct Weight {
+    /// Rank of the gradient.
+    rank: usize,
+    value: f64,
+    /// True if all gradients have the same weight in the piece.
+    is_even: bool,
+}
+
+/// True for weights that are the same but for rounding.
+fn is_same(a: f64, b: f64) -> bool {
+    (b / a - 1.0).abs() < bounds::SAME_SCALE
+}
+
+/// The factor that most gradients have in common. Returns none if all weights are 0.
+fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
+    let most = largest(weights.iter().map(|it| it.value.abs()));
     let is_there = |weight: f64| weight.abs() > most * NOISE;
-    let mut there: Vec<f64> =
-        weights.iter().map(|(_, weight)| weight.abs()).filter(|it| is_there(*it)).collect();
+    let mut there: Vec<(f64, bool)> = weights
+        .iter()
+        .map(|it| (it.value.abs(), it.is_even))
+        .filter(|(value, _)| is_there(*value))
+        .collect();
     let average = 1.0 / replicas as f64;
     let common = most_common(&mut there, average)?;
     // Where all gradients of other ranks are missing, the own ones may be there several times.
@@ -120,7 +141,7 @@ fn common_factor(replicas: usize, weights: &[(usize, f64)]) -> Option<Factor> {
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
         && (2.0..=replicas as f64).contains(&multiple.round());
     let ranks = |of: &dyn Fn(f64) -> bool| -> BTreeSet<usize> {
-        weights.iter().filter(|(_, weight)| of(*weight)).map(|(rank, _)| *rank).collect()
+        weights.iter().filter(|it| of(it.value)).map(|it| it.rank).collect()
     };
     let lacks_ranks = ranks(&is_there) != ranks(&|_| true);
     Some(if lacks_ranks && is_multiple { Factor::assumed(replicas) } else { common })
@@ -132,18 +153,22 @@ fn roundings(spec: &RunSpec) -> usize {
     bounds::FACTORS + divided
 }
 
-/// The mean of the largest group of equal numbers. A group that is at least half as large and nearer to `expected` goes
-/// before it: a slip may concern most parameters.
-fn most_common(numbers: &mut [f64], expected: f64) -> Option<Factor> {
-    numbers.sort_by(f64::total_cmp);
-    let same = |a: &f64, b: &f64| (b / a - 1.0).abs() < bounds::SAME_SCALE;
-    let most = numbers.chunk_by(same).map(<[f64]>::len).max()?;
-    let groups = numbers.chunk_by(same).filter(|group| 2 * group.len() >= most);
-    let distance = |group: &&[f64]| (group[group.len() / 2] / expected).ln().abs();
+/// The mean of the largest group of equal numbers. A group that is at least half as large, nearer to `expected` and of
+/// nothing but even pieces goes before it: a slip may concern most parameters. Each number comes with whether its piece
+/// is even.
+fn most_common(numbers: &mut [(f64, bool)], expected: f64) -> Option<Factor> {
+    numbers.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let same = |a: &(f64, bool), b: &(f64, bool)| is_same(a.0, b.0);
+    let most = numbers.chunk_by(same).map(<[_]>::len).max()?;
+    let is_large = |group: &&[(f64, bool)]| {
+        group.len() == most || 2 * group.len() >= most && group.iter().all(|it| it.1)
+    };
+    let distance = |group: &&[(f64, bool)]| (group[group.len() / 2].0 / expected).ln().abs();
+    let groups = numbers.chunk_by(same).filter(is_large);
     let best = groups.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
     let count = best.len() as f64;
-    let value = best.iter().sum::<f64>() / count;
-    let spread = best.iter().map(|it| (it / value - 1.0).powi(2)).sum::<f64>().sqrt();
+    let value = best.iter().map(|it| it.0).sum::<f64>() / count;
+    let spread = best.iter().map(|it| (it.0 / value - 1.0).powi(2)).sum::<f64>().sqrt();
     Some(Factor { slack: STANDARD_ERRORS * spread / count, ..Factor::exact(value) })
 }
 
@@ -151,6 +176,20 @@ fn most_common(numbers: &mut [f64], expected: f64) -> Option<Factor> {
 mod tests {
     use super::*;
     use crate::spec::SpecRequest;
+
+    #[test]
+    fn the_common_factor_is_that_of_most_or_of_whole_parameters_that_are_averaged() {
+        let of = |numbers: &[(f64, bool)]| {
+            most_common(&mut numbers.to_vec(), 0.5).map(|factor| factor.value)
+        };
+        assert_eq!(of(&[]), None);
+        // Four parameters in two optimizers, and two in one.
+        let twice = [(1.0, true); 4];
+        assert_eq!(of(&[&twice[..], &[(0.5, true); 2]].concat()), Some(0.5));
+        assert_eq!(of(&[&twice[..], &[(0.5, true); 1]].concat()), Some(1.0));
+        // One of three microbatches that is there twice, with gradients that are multiplied with 0.25.
+        assert_eq!(of(&[(0.25, false), (0.25, false), (0.5, false)]), Some(0.25));
+    }
 
     #[test]
     fn a_common_factor_of_a_few_elements_is_told_from_a_lost_gradient() {

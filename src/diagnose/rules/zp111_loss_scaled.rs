@@ -28,25 +28,34 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let Read { windows, whole: slip } = read(case);
+    let Slips { windows, whole } = slips_of(case);
     let windows = windows.iter().map(|(term, taken, of)| partial(rule, term, *taken, *of));
-    windows.chain(slip.map(|slip| whole(case, rule, &slip))).collect()
+    windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
 }
 
 /// True for parameters with a weight of their own, in whose update the loss weighs what a mean does: it is the loss of
 /// all others that is scaled.
 pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
-    let by_itself = match deviation.pattern {
-        Pattern::Scaled(weight) if deviation.params.is_some() => weight,
-        _ => return false,
-    };
-    let is_mean = |slip: Whole<'_>| (by_itself * slip.value - 1.0).abs() <= bounds::SAME_SCALE;
-    read(case).whole.is_some_and(is_mean)
+    matches!(deviation.pattern, Pattern::Scaled(_))
+        && deviation.params.is_some()
+        && slips_of(case).whole.is_some_and(|whole| undoes(case, deviation, whole.value))
 }
 
-/// What the loss comes to.
+/// True if parameters have in every step, in all of their elements, the weight that makes up for this sum of the loss.
+fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
+    let is_it = |it: &Deviation| {
+        let makes_up = |weight: f64| (weight * value - 1.0).abs() <= bounds::SAME_SCALE;
+        let is_whole = it.elements.is_empty() && it.params.is_some();
+        is_whole && matches!(it.pattern, Pattern::Scaled(weight) if makes_up(weight))
+    };
+    let same = case.deviations.iter().filter(|it| it.params == deviation.params && is_it(it));
+    let steps: BTreeSet<usize> = same.map(|it| it.step).collect();
+    is_it(deviation) && case.observed.spec.recorded_steps().all(|step| steps.contains(&step))
+}
+
+/// Slips of a loss: those of single windows, and that of the whole.
 #[derive(Default)]
-struct Read<'a> {
+struct Slips<'a> {
     /// Windows with fewer microbatches than they are divided by: a term of each, and both numbers.
     windows: Vec<(Term<'a>, usize, usize)>,
     /// The slip of the whole loss, if there is one.
@@ -62,8 +71,8 @@ struct Whole<'a> {
     slip: Slip,
 }
 
-fn read<'a>(case: &Case<'a>) -> Read<'a> {
-    let mut found = Read::default();
+fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
+    let mut found = Slips::default();
     if case.observed.spec.script().is_none() {
         return found;
     }
@@ -146,12 +155,12 @@ fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
     judged.iter().all(is_same).then_some((*value, *slip))
 }
 
-fn whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
+fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
     let Whole { terms, value, slip } = whole;
     let (value, slip) = (*value, *slip);
     let term = &terms[0];
     let ranks = case.observed.replicas();
-    let right = case.deviations.iter().filter(|it| is_right_for(case, it));
+    let right = case.deviations.iter().filter(|it| undoes(case, it, value));
     let right: BTreeSet<String> =
         right.flat_map(|it| it.params.iter().flatten().cloned()).collect();
     let right: Vec<String> = right.into_iter().collect();

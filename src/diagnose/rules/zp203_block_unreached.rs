@@ -23,13 +23,10 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let script = &case.observed.script;
     let steps: BTreeSet<usize> = script.ended.keys().map(|(step, _)| *step).collect();
-    let mut seen: BTreeMap<&str, (&Block, usize)> = BTreeMap::new();
-    for blocks in script.unreached.values() {
-        let by_module: BTreeMap<&str, &Block> =
-            blocks.iter().map(|it| (it.module.as_str(), it)).collect();
-        for (module, block) in by_module {
-            seen.entry(module).or_insert((block, 0)).1 += 1;
-        }
+    // Paths are those below a root: two models may have the same one.
+    let mut seen: BTreeMap<(&str, &[usize]), (&Block, usize)> = BTreeMap::new();
+    for block in script.unreached.values().copied().flatten() {
+        seen.entry((&block.module, &block.params)).or_insert((block, 0)).1 += 1;
     }
     // A block that some rank or some step uses is one that is used now and then.
     let all = steps.len() * case.observed.spec.world_size;

@@ -1,7 +1,7 @@
 //! `zprobe exec` on real scripts: those of `examples/train`, unmodified, and with mistakes.
 //!
 //! The tests that train need an interpreter with torch and DeepSpeed, and are ignored without: set
-//! `ZPROBE_TEST_PYTHON` to it and run them with `cargo test --test engines exec -- --include-ignored`.
+//! `ZPROBE_TEST_PYTHON` to it and run them with `cargo test --test engines exec:: -- --include-ignored`.
 //! `ZPROBE_TEST_FULL` makes them try every configuration and every mistake.
 
 mod blind;

@@ -82,7 +82,7 @@ class Modules:
         return None
 
     def see_backward(self):
-        """A backward begins or ends: what has run since the last one belongs to its step."""
+        """Counts what has run since the last call for the step of a backward, which begins or ends now."""
         self.step.take(self.now)
         self.now = _Seen()
 
@@ -95,8 +95,9 @@ class Modules:
         return tensor.shape[0] or None, names.digest_of(tensor, tensor.numel())
 
     def unreached(self, roots, names, reached, held):
-        """Blocks that have run in the step, which is over, and of which no parameter was reached, as (name, class, names of parameters, place).
-        The place is that at which forward reads a parameter without a gradient, if it does.
+        """Blocks that have run in the step, which is over, and have parameters that were not reached: all of them, one of
+        a layer of torch, or those that forward reads without a gradient. Each is (path, class, names of the parameters,
+        place of such a read or None).
 
         `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
         of a parameter that an optimizer has.
@@ -116,15 +117,16 @@ class Modules:
                 if id(module) in self.step.ran and lost and (is_whole or _uses_all(module)):
                     blocks.append((path, type(module).__name__, lost, None))
                     continue
-                for it in module.parameters(recurse=False):
-                    _, place = self.step.read.get(id(it), (None, None))
-                    if place is not None and names.get(id(it)) in lost:
-                        blocks.append((path, type(module).__name__, [names[id(it)]], place))
+                own = [it for it in module.parameters(recurse=False) if names.get(id(it)) in lost]
+                read = {names[id(it)]: self.step.read[id(it)][1] for it in own if id(it) in self.step.read}
+                read = {name: place for name, place in read.items() if place is not None}
+                if read:
+                    blocks.append((path, type(module).__name__, sorted(read), next(iter(read.values()))))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
         self.step = _Seen()
         # The slice itself has no path.
-        named = {tuple(lost) for path, _, lost, _ in blocks if path}
-        return [block for block in blocks if block[0] or tuple(block[2]) not in named]
+        named = {name for path, _, lost, _ in blocks if path for name in lost}
+        return [block for block in blocks if block[0] or not named.issuperset(block[2])]
 
 
 def _uses_all(module):

@@ -11,8 +11,16 @@ import torch
 
 # Classes, by name, that torch need not have imported, or that are not torch's.
 NAMES = frozenset(
-    ["GradScaler", "FSDPParam", "FSDPState", "DeepSpeedEngine", "ModelAverager", "Trainer", "LRScheduler"]
-    + ["AcceleratedScheduler"]
+    [
+        "AcceleratedScheduler",
+        "DeepSpeedEngine",
+        "FSDPParam",
+        "FSDPState",
+        "GradScaler",
+        "LRScheduler",
+        "ModelAverager",
+        "Trainer",
+    ]
 )
 
 _found = None

@@ -30,7 +30,7 @@ class Remarks:
         self.idle = []  # Classes of the optimizers that have never stepped.
         self.unread = []  # Keys of configurations that nothing reads.
         self.schedule = None  # Steps of a schedule of learning rates in each step of the training.
-        self._schedules = None
+        self._scheduled = {}  # Steps that each schedule has taken, by step of the training.
 
     def see_line(self, kind):
         """The line of the user's own code that this is called from, which is remembered; None if there is none."""
@@ -73,15 +73,19 @@ class Remarks:
             self.engines.add("Lightning with a static graph")
 
     def see_schedules(self, step):
-        """Remembers how often schedules of learning rates step between two steps of the training. accelerate steps them
-        once for each rank by itself."""
-        if objects.named("AcceleratedScheduler"):
+        """Remembers how often schedules of learning rates step between two steps of the training; an optimizer is about to
+        take the one of this number. accelerate steps them once for each rank by itself."""
+        if step in self._scheduled or objects.named("AcceleratedScheduler"):
             return
-        counts = {id(it): it._step_count for it in objects.named("LRScheduler") if hasattr(it, "_step_count")}
-        first, of_first = self._schedules = self._schedules or (step, counts)
-        if step > first:
-            taken = [(count - of_first[key]) / (step - first) for key, count in counts.items() if key in of_first]
-            self.schedule = max(taken, default=None)
+        schedules = [it for it in objects.named("LRScheduler") if hasattr(it, "_step_count")]
+        self._scheduled[step] = {id(it): it._step_count for it in schedules}
+        counts = list(self._scheduled.values())
+        taken = {}
+        for before, after in zip(counts, counts[1:]):
+            for key in before.keys() & after.keys():
+                taken.setdefault(key, set()).add(after[key] - before[key])
+        # One that steps now more and now less often follows something else.
+        self.schedule = max((min(it) for it in taken.values() if len(it) == 1), default=None)
 
     def see_groups(self, optimizer):
         """Remembers keys of an optimizer's groups that the optimizer has no default for."""

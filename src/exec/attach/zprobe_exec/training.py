@@ -516,6 +516,8 @@ class Training:
 
     def _remark(self):
         """Emits what is remarked on the script."""
+        if len(self.turns.seen) > 1:
+            self.remarks.schedule = None  # Each optimizer may have a schedule, and turns of its own.
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
         self.channel.emit("script-remarked", **self.remarks.fields())
