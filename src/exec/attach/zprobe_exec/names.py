@@ -10,8 +10,12 @@ from zprobe_exec import fragments, meshes, objects
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
 
-# Digests are whole numbers below this one, which a double holds.
-DIGESTS = 1 << 53
+# Digests are remainders of this prime, the largest whose remainders a double holds. A power of two would leave out the
+# high bits of words: signs and exponents.
+DIGESTS = (1 << 53) - 111
+
+# Factor that keeps the halves of a digest from taking from each other what one bit adds: odd, with bits all over.
+MIX = 0x9E3779B97F4A7C15
 
 
 class Named:
@@ -134,7 +138,7 @@ def digest_of(param, numel):
     flat = param.detach().reshape(-1)
     some = flat[:: max(1, numel // 64)][:64].to("cpu", torch.float64)
     weighted = int((some * torch.arange(1, len(some) + 1)).sum().view(torch.int64))
-    return float((weighted + _sum_of_bits(flat)) % DIGESTS) if fragments.is_finite(flat) else None
+    return float((weighted * MIX + _sum_of_bits(flat)) % DIGESTS) if fragments.is_finite(flat) else None
 
 
 def _sum_of_bits(flat):
