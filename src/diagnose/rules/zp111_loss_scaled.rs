@@ -48,9 +48,13 @@ fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
         let is_whole = it.elements.is_empty() && it.params.is_some();
         is_whole && matches!(it.pattern, Pattern::Scaled(weight) if makes_up(weight))
     };
-    let same = case.deviations.iter().filter(|it| it.params == deviation.params && is_it(it));
-    let steps: BTreeSet<usize> = same.map(|it| it.step).collect();
-    is_it(deviation) && case.observed.spec.recorded_steps().all(|step| steps.contains(&step))
+    let alike = || case.deviations.iter().filter(|it| is_it(it));
+    let is_in_each_step = |param: &String| {
+        let having = alike().filter(|it| it.params.iter().flatten().any(|other| other == param));
+        let steps: BTreeSet<usize> = having.map(|it| it.step).collect();
+        case.observed.spec.recorded_steps().all(|step| steps.contains(&step))
+    };
+    is_it(deviation) && deviation.params.iter().flatten().all(is_in_each_step)
 }
 
 /// Slips of a loss: those of single windows, and that of the whole.
