@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use clap::builder::BoolishValueParser;
 use zprobe::console::{say, say_recorded};
 use zprobe::exec::Order;
@@ -11,7 +11,7 @@ use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
 use zprobe::report::Exit;
 use zprobe::spec::{Scale, Weighting};
-use zprobe::trace::Outcome;
+use zprobe::trace::{Outcome, TraceError};
 
 use super::nodes::refuse_rank;
 use super::output::{Hints, Output};
@@ -52,8 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, env = "ZPROBE_SEED")]
     seed: u64,
 
-    /// Seconds without a backward or a step after which the script counts as hung
-    #[arg(long, value_name = "SECS", default_value_t = 600, env = "ZPROBE_TIMEOUT")]
+    /// Seconds without a backward or a step after which the script counts as hung; NCCL gives up after 600
+    #[arg(long, value_name = "SECS", default_value_t = 540, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
 
     /// Directory for trace and report [default: a new one under .zprobe/runs]
@@ -84,23 +84,22 @@ pub fn main(args: &Args) -> Result<Exit> {
     };
     let mut early = None;
     let over = run::record_script(&order, &run_id, &run_dir, &mut || {
-        let (report, _) = early.insert(recorded::report(&run_dir)?);
-        say(format_args!(
-            "observed: {} so far; the script goes on, and the report follows at its end (`zprobe show \
-             {}` shows it now)",
-            report.verdict,
-            run_dir.display(),
-        ));
-        Ok(())
+        if order.observe.is_some() {
+            early = Some(recorded::report(&run_dir).inspect(|(report, _)| {
+                say(format_args!(
+                    "observed: {} so far; the script goes on, and the report follows at its end (`zprobe \
+                     show {}` shows it now)",
+                    report.verdict,
+                    run_dir.display(),
+                ));
+            }));
+        }
     })?;
-    if let Some(reason) = over.no_answer {
-        say(format_args!("inconclusive: {reason}"));
-        return Ok(match reason.outcome() {
-            Some(Outcome::Code(code @ 1..=255)) => Exit::OfCommand(code as u8),
-            _ => Exit::Inconclusive,
-        });
-    }
-    let (report, trace) = early.map_or_else(|| recorded::report(&run_dir), Ok)?;
+    let reported = early.unwrap_or_else(|| recorded::report(&run_dir));
+    let (report, trace) = match reported {
+        Ok(reported) => reported,
+        Err(error) => return no_answer(error),
+    };
     if over.on_purpose {
         say(
             "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
@@ -114,5 +113,15 @@ pub fn main(args: &Args) -> Result<Exit> {
             Exit::OfCommand(code as u8)
         }
         _ => exit,
+    })
+}
+
+/// Says why nothing can be said of the script, where that is the error.
+fn no_answer(error: Error) -> Result<Exit> {
+    let Some(TraceError::NoAnswer { reason, .. }) = error.downcast_ref() else { return Err(error) };
+    say(format_args!("inconclusive: {reason}"));
+    Ok(match reason.outcome() {
+        Some(Outcome::Code(code @ 1..=255)) => Exit::OfCommand(code as u8),
+        _ => Exit::Inconclusive,
     })
 }

@@ -107,6 +107,12 @@ pub fn say(text: impl Display) {
     }
 }
 
+/// Tells people on a terminal something while another program writes there, too: the line that this one has begun, such
+/// as a bar of progress, makes way, and comes again.
+fn say_between(text: &str) {
+    said(&format!("\r\x1b[Kzprobe: {}\n", visible::terminal(&visible::text(text))));
+}
+
 /// Tells people on standard error in which directory something is recorded; nothing with `--quiet`.
 pub fn say_recorded(dir: &Path) {
     if !Verbosity::get().quiet {

@@ -13,7 +13,7 @@ use indicatif::{MultiProgress, ProgressBar};
 
 use super::progress::{line, lines, message, tick, turn};
 use super::standing::Standing;
-use super::{Verbosity, say};
+use super::{Verbosity, say, say_between};
 use crate::run_dir;
 use crate::spec::RunSpec;
 use crate::trace::{Event, Record};
@@ -31,6 +31,8 @@ pub struct RankProgress {
 /// Ways to show the progress of ranks.
 enum Shown {
     Lines,
+    /// Lines on a terminal to which a script writes.
+    Between,
     Everything(Vec<Log>),
     Live(Live),
     Nothing,
@@ -53,6 +55,20 @@ impl RankProgress {
         Self { standing: Standing::new(spec), shown, began: Instant::now() }
     }
 
+    /// Begins to show a script, of whose ranks nothing is known yet, and which writes to the same terminal: in
+    /// lines for milestones, on a terminal alone.
+    pub fn of_script(spec: &RunSpec) -> Self {
+        let flags = Verbosity::get();
+        let shown = if flags.verbose {
+            Shown::Everything(Vec::new())
+        } else if flags.quiet || lines().is_hidden() {
+            Shown::Nothing
+        } else {
+            Shown::Between
+        };
+        Self { standing: Standing::new(spec), shown, began: Instant::now() }
+    }
+
     /// Takes note of a record.
     pub fn see(&mut self, record: &Record) {
         let took = self.began.elapsed().as_secs_f64();
@@ -60,6 +76,7 @@ impl RankProgress {
         match &mut self.shown {
             Shown::Nothing => {}
             Shown::Lines => milestone.into_iter().for_each(say),
+            Shown::Between => milestone.iter().for_each(|line| say_between(line)),
             Shown::Everything(logs) => {
                 logs.iter_mut().for_each(Log::follow);
                 let moves = matches!(
@@ -84,7 +101,7 @@ impl Drop for RankProgress {
         match &mut self.shown {
             Shown::Live(live) => live.clear(),
             Shown::Everything(logs) => logs.iter_mut().for_each(Log::follow),
-            Shown::Lines | Shown::Nothing => {}
+            Shown::Lines | Shown::Between | Shown::Nothing => {}
         }
     }
 }

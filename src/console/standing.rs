@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::report::words::counted;
-use crate::spec::RunSpec;
+use crate::spec::{MOST_RANKS, RunSpec};
 use crate::trace::{Event, Outcome, Phase, Record};
 
 /// Present position of every rank of a run: step, microbatch and phase.
@@ -63,6 +63,10 @@ impl Standing {
                 None
             }
             (event, Some(rank)) => {
+                if let Event::RankJoined { world_size, .. } = event {
+                    let ranks = (*world_size).min(MOST_RANKS).max(self.ranks.len());
+                    self.ranks.resize(ranks, Rank::default());
+                }
                 self.of_rank(self.ranks.get(rank).is_some().then_some(rank)?, event)
             }
             _ => None,

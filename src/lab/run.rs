@@ -14,7 +14,7 @@ use crate::console::RankProgress;
 use crate::exec::{self, Over};
 use crate::launch::agents::Team;
 use crate::report::Report;
-use crate::trace::{Trace, is_recorded};
+use crate::trace::{Record, Trace, is_recorded};
 
 /// Makes a run, or all its repeats, in `run_dir`, and reports on it. The ranks are started by this
 /// process, or by this and the agents that it leads.
@@ -41,8 +41,8 @@ pub fn record(
     })
 }
 
-/// Runs the user's own script under the watch and leaves its trace in `run_dir`. Returns the reason
-/// if there is no trace.
+/// Runs the user's own script under the watch and leaves its trace in `run_dir`. `is_complete` is called
+/// when every rank has finished.
 ///
 /// # Errors
 /// When the command does not start, or `run_dir` cannot be used.
@@ -50,11 +50,13 @@ pub fn record_script(
     order: &exec::Order,
     run_id: &str,
     run_dir: &Path,
-    is_recorded: &mut dyn FnMut() -> Result<()>,
+    is_complete: &mut dyn FnMut(),
 ) -> Result<Over> {
     refuse_recorded(run_dir)?;
     claimed(run_dir, || {
-        let over = exec::record(order, run_id, run_dir, is_recorded)?;
+        let mut progress = RankProgress::of_script(&order.spec());
+        let mut observer = |record: &Record| progress.see(record);
+        let over = exec::record(order, run_id, run_dir, &mut observer, is_complete)?;
         warn_of_survivors(&over.ended);
         Ok(over)
     })

@@ -1,17 +1,20 @@
 //! All that is known of the ranks of a run while it goes on: the trace, and the state of each rank.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::news::News;
+use super::ranks::Standing;
 use super::recorder::{Recorder, now_ns};
 use super::sender::{Role, Sender, excerpt};
 use super::watchdog::Watchdog;
-use super::{Launch, LaunchError};
+use super::{LaunchError, Run};
+use crate::spec::MOST_RANKS;
 use crate::trace::{Event, Outcome, Violation};
 
 /// The trace of a run, being written, and the state of its ranks.
 pub(super) struct Books<'a> {
+    run: Run<'a>,
     recorder: Recorder<'a>,
     pub(super) watchdog: Watchdog,
     ranks: Vec<Rank>,
@@ -27,19 +30,20 @@ struct Rank {
 
 impl<'a> Books<'a> {
     /// Opens the books of a run whose ranks have been started.
-    pub(super) fn open(launch: &Launch<'_>, recorder: Recorder<'a>, timeout: Duration) -> Self {
-        let world_size = launch.spec.world_size;
-        let rank = |rank| Rank {
-            sender: Some(Sender::new(launch.run_id, launch.spec, Role::Rank(rank))),
-            finished: false,
-            outcome: None,
-        };
-        Self {
-            recorder,
-            watchdog: Watchdog::new(world_size, timeout, Instant::now()),
-            ranks: (0..world_size).map(rank).collect(),
-            is_violated: false,
+    pub(super) fn open(run: Run<'a>, recorder: Recorder<'a>, watchdog: Watchdog) -> Self {
+        let mut books = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
+        books.grow(run.spec.world_size);
+        books
+    }
+
+    /// Adds ranks, up to this number.
+    fn grow(&mut self, ranks: usize) {
+        for rank in self.ranks.len()..ranks {
+            let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
+            self.ranks.push(Rank { sender, finished: false, outcome: None });
         }
+        self.watchdog.grow(ranks, Instant::now());
+        self.recorder.grow(ranks);
     }
 
     /// Enters news. A line that is not the sender's next record is its last.
@@ -55,10 +59,20 @@ impl<'a> Books<'a> {
                 self.recorder.record_at(t_ns, Event::Importing { what })
             }
             News::Spawned { rank, pid, t_ns } => {
+                self.grow(rank + 1);
                 self.watchdog.spawned(rank, Instant::now());
                 self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
             }
             News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
+            News::Gone { rank } => {
+                self.watchdog.ended(rank, true, Instant::now());
+                Ok(())
+            }
+            News::Told { rank: None, event } => self.recorder.record(event),
+            News::Told { rank: Some(rank), event } => {
+                let seq = self.ranks[rank].sender.as_ref().map_or(0, Sender::next_seq);
+                self.recorder.record_of(rank, seq, event)
+            }
             News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
         }
     }
@@ -70,6 +84,9 @@ impl<'a> Books<'a> {
             Ok(record) => {
                 state.finished |= record.event == Event::Finished;
                 self.watchdog.heard(rank, &record.event, Instant::now());
+                if let Event::RankJoined { world_size, .. } = record.event {
+                    self.grow(world_size.min(MOST_RANKS));
+                }
                 self.recorder.relay(line, record)
             }
             Err(violation) => self.violated(Some(rank), violation, excerpt(line)),
@@ -90,6 +107,7 @@ impl<'a> Books<'a> {
     }
 
     fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
+        self.grow(rank + 1);
         if self.ranks[rank].outcome.is_some() {
             return Ok(());
         }
@@ -138,10 +156,18 @@ impl<'a> Books<'a> {
         self.select(|rank| rank.finished && rank.outcome.is_none())
     }
 
-    /// For each rank, true if it has finished and ended with success.
-    pub(super) fn ended_well(&self) -> Vec<bool> {
-        let well = |rank: &Rank| rank.finished && rank.outcome == Some(Outcome::Code(0));
-        self.ranks.iter().map(well).collect()
+    /// Standing of each rank.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        let standing = |rank: &Rank| Standing {
+            has_finished: rank.finished,
+            has_ended_well: rank.finished && rank.outcome == Some(Outcome::Code(0)),
+        };
+        self.ranks.iter().map(standing).collect()
+    }
+
+    /// True if every rank has finished.
+    pub(super) fn are_complete(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished)
     }
 
     fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {

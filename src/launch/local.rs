@@ -12,9 +12,11 @@ use super::host::{self, Started};
 use super::log_tail::log_tail;
 use super::news::{News, Sink};
 use super::place::Place;
+use super::ranks::{Ranks, Standing, Why};
 use super::recorder::now_ns;
 use super::starvation::Starvation;
 use super::strays::Strays;
+use super::watchdog::CRASH_GRACE;
 use super::{Hosting, Launch, LaunchError};
 use crate::trace::contract::LogOf;
 use crate::trace::{Event, Outcome, Record};
@@ -74,37 +76,6 @@ impl Local {
         })
     }
 
-    /// Tells of the processes that exist from the start.
-    pub(super) fn tell_of_started(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
-        if self.hosting == Hosting::OnePerRank {
-            for index in 0..self.processes.len() {
-                let pid = self.hosts[index].group.pid();
-                self.spawned(self.ranks.start + index, pid, now_ns(), sink)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Channels of the ranks, then that of the host that forks them; none once closed.
-    pub(super) fn channels(&self) -> impl Iterator<Item = Option<&Channel>> {
-        let host = self.host.as_ref().map(|host| &host.channel);
-        self.channels.iter().map(Option::as_ref).chain([host])
-    }
-
-    /// True if every host has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.hosts.iter().all(|host| host.ended)
-    }
-
-    /// Receives the lines on the channel `index` of [`Self::channels`]; it is closed at its end.
-    pub(super) fn listen(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
-        if index == self.channels.len() {
-            self.listen_to_host(sink)
-        } else {
-            self.hear(index, sink)
-        }
-    }
-
     fn hear(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         let Some(mut channel) = self.channels[index].take() else { return Ok(()) };
         let state = channel.receive();
@@ -149,26 +120,6 @@ impl Local {
         Ok(())
     }
 
-    /// Takes note of the hosts that have ended since the last call.
-    pub(super) fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
-        for index in 0..self.hosts.len() {
-            let host = &mut self.hosts[index];
-            if host.ended {
-                continue;
-            }
-            if let Some(outcome) = host.group.outcome() {
-                host.ended = true;
-                match self.hosting {
-                    Hosting::OnePerRank => {
-                        self.ended(self.ranks.start + index, outcome, now_ns(), sink)?;
-                    }
-                    Hosting::Forked => self.listen_to_host(sink)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn spawned(
         &mut self,
         rank: usize,
@@ -198,87 +149,13 @@ impl Local {
         sink(News::Ended { rank, outcome, t_ns })
     }
 
-    /// Time for which ranks were ready to run and had no core since the last look, for each of
-    /// `awaited` that runs here.
-    pub(super) fn starved(
-        &mut self,
-        awaited: impl Iterator<Item = usize>,
-    ) -> Vec<(usize, Duration)> {
-        // Ranks that were not forked yet share the process that is looked at.
-        let mut seen = HashMap::new();
-        let here = self.ranks.clone();
-        awaited
-            .filter(|rank| here.contains(rank))
-            .filter_map(|rank| {
-                let pid = self.process_of(rank)?;
-                let look = || self.starvation.since_last_look(pid);
-                Some((rank, *seen.entry(pid).or_insert_with(look)))
-            })
-            .collect()
-    }
-
-    /// Longest time for which a process that is left had no core since the last look.
-    pub(super) fn left_starved(&mut self) -> Option<Duration> {
-        let left = self.ranks.clone().filter(|&rank| self.process(rank).outcome.is_none());
-        let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
-        left.extend(self.hosts.iter().filter(|host| !host.ended).map(|host| host.group.pid()));
-        left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
-    }
-
-    /// Ends all processes that are left, and tells of the outcome of each rank. Returns the ids of
-    /// processes that did not die.
-    pub(super) fn end(&mut self, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
-        let mut orphans = Vec::new();
-        let survivors = self.kill(&mut orphans);
-        // The host is heard first: it knows better how ranks ended.
-        for index in (0..=self.channels.len()).rev() {
-            self.listen(index, sink)?;
-        }
-        for rank in self.ranks.clone() {
-            let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.process(rank).pid);
-            let outcome = match orphan {
-                Some(&(_, outcome)) => outcome,
-                // A rank whose end was not reported ended with its host.
-                None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
-            };
-            self.ended(rank, outcome, now_ns(), sink)?;
-        }
-        Ok(survivors)
-    }
-
     /// Ends every process of the run, and returns the ids of those that did not die. Processes that
     /// ended by themselves and whose end their host did not report are added to `orphans`.
-    pub(super) fn kill(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
+    fn kill_all(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
         let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut survivors = group::end(&mut groups, orphans);
         survivors.extend(self.strays.end());
         survivors
-    }
-
-    /// Tells of the last lines on standard error of ranks that did not end well, and of the host that
-    /// forked them.
-    pub(super) fn tell_last_words(
-        &mut self,
-        ended_well: &[bool],
-        sink: &mut Sink<'_>,
-    ) -> Result<(), LaunchError> {
-        let mut logs: Vec<_> = self
-            .ranks
-            .clone()
-            .filter(|&rank| !ended_well[rank])
-            .map(|rank| (Some(rank), LogOf::Rank(rank)))
-            .collect();
-        if self.hosting == Hosting::Forked
-            && (!logs.is_empty() || self.host_outcome(self.ranks.start) != Some(Outcome::Code(0)))
-        {
-            logs.push((None, LogOf::Host));
-        }
-        for (rank, log) in logs {
-            if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
-                sink(News::LastWords { rank, tail })?;
-            }
-        }
-        Ok(())
     }
 
     fn process(&self, rank: usize) -> &Process {
@@ -302,5 +179,129 @@ impl Local {
             Hosting::OnePerRank => rank - self.ranks.start,
             Hosting::Forked => 0,
         }
+    }
+}
+
+impl Ranks for Local {
+    fn tell_of_started(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if self.hosting == Hosting::OnePerRank {
+            for index in 0..self.processes.len() {
+                let pid = self.hosts[index].group.pid();
+                self.spawned(self.ranks.start + index, pid, now_ns(), sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The channels of the ranks, then that of the host that forks them.
+    fn channels(&self) -> Vec<Option<&Channel>> {
+        let host = self.host.as_ref().map(|host| &host.channel);
+        self.channels.iter().map(Option::as_ref).chain([host]).collect()
+    }
+
+    fn listen(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if index == self.channels.len() {
+            self.listen_to_host(sink)
+        } else {
+            self.hear(index, sink)
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.hosts.iter().all(|host| host.ended)
+    }
+
+    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if host.ended {
+                continue;
+            }
+            if let Some(outcome) = host.group.outcome() {
+                host.ended = true;
+                match self.hosting {
+                    Hosting::OnePerRank => {
+                        self.ended(self.ranks.start + index, outcome, now_ns(), sink)?;
+                    }
+                    Hosting::Forked => self.listen_to_host(sink)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn crash_grace(&self) -> Duration {
+        CRASH_GRACE
+    }
+
+    fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
+        // Ranks that were not forked yet share the process that is looked at.
+        let mut seen = HashMap::new();
+        let here = self.ranks.clone();
+        awaited
+            .iter()
+            .copied()
+            .filter(|rank| here.contains(rank))
+            .filter_map(|rank| {
+                let pid = self.process_of(rank)?;
+                let look = || self.starvation.since_last_look(pid);
+                Some((rank, *seen.entry(pid).or_insert_with(look)))
+            })
+            .collect()
+    }
+
+    fn left_starved(&mut self) -> Option<Duration> {
+        let left = self.ranks.clone().filter(|&rank| self.process(rank).outcome.is_none());
+        let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
+        left.extend(self.hosts.iter().filter(|host| !host.ended).map(|host| host.group.pid()));
+        left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
+    }
+
+    fn end(&mut self, _: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+        let mut orphans = Vec::new();
+        let survivors = self.kill_all(&mut orphans);
+        // The host is heard first: it knows better how ranks ended.
+        for index in (0..=self.channels.len()).rev() {
+            self.listen(index, sink)?;
+        }
+        for rank in self.ranks.clone() {
+            let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.process(rank).pid);
+            let outcome = match orphan {
+                Some(&(_, outcome)) => outcome,
+                // A rank whose end was not reported ended with its host.
+                None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
+            };
+            self.ended(rank, outcome, now_ns(), sink)?;
+        }
+        Ok(survivors)
+    }
+
+    fn tell_last_words(
+        &mut self,
+        _: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let mut logs: Vec<_> = self
+            .ranks
+            .clone()
+            .filter(|&rank| !ranks[rank].has_ended_well)
+            .map(|rank| (Some(rank), LogOf::Rank(rank)))
+            .collect();
+        if self.hosting == Hosting::Forked
+            && (!logs.is_empty() || self.host_outcome(self.ranks.start) != Some(Outcome::Code(0)))
+        {
+            logs.push((None, LogOf::Host));
+        }
+        for (rank, log) in logs {
+            if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
+                sink(News::LastWords { rank, tail })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Vec<u32> {
+        self.kill_all(&mut Vec::new())
     }
 }

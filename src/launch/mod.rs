@@ -15,15 +15,16 @@
 pub mod agents;
 mod books;
 mod channel;
-mod command;
 mod conversation;
 mod group;
 mod host;
+mod joining;
 mod local;
 mod log_tail;
 mod news;
 mod place;
 mod pool;
+mod ranks;
 mod recorder;
 mod selection;
 mod sender;
@@ -44,17 +45,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use command::{Followed, Look, UserCommand};
+pub use joining::UserCommand;
 pub use pool::Pool;
-pub use recorder::{now_ns, record_all};
+pub use recorder::record_all;
 pub use signals::{Stop, is_stopping, put_signals_right};
 pub use spawn::library_path;
-pub use stacks::{ask_for_stacks, stack_signal};
+pub use stacks::stack_signal;
 use strays::Strays;
 use surroundings::advice;
 
 use agents::{Leader, Team};
+use joining::Joined;
+use local::Local;
 use place::Place;
+use ranks::Ranks;
 use supervisor::Others;
 
 use crate::spec::RunSpec;
@@ -142,6 +146,17 @@ pub enum LaunchError {
     )]
     RunDir {
         /// Path that could not be written.
+        path: PathBuf,
+        /// Error of the operating system.
+        cause: io::Error,
+    },
+    /// Something that the processes of a command have written cannot be read.
+    #[error(
+        "cannot read {path}: {cause}; {}",
+        advice(.cause, "leave the run directory alone while its run goes on")
+    )]
+    Unreadable {
+        /// Path that could not be read.
         path: PathBuf,
         /// Error of the operating system.
         cause: io::Error,
@@ -248,6 +263,12 @@ fn last_words(stderr: &Option<String>) -> String {
 }
 
 impl LaunchError {
+    /// Returns a function for `map_err` that wraps the operating system's error on reading `path`.
+    fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |cause| Self::Unreadable { path, cause }
+    }
+
     /// Returns a function for `map_err` that wraps the operating system's error on a request for
     /// `what`.
     fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
@@ -272,7 +293,7 @@ impl Launch<'_> {
     /// cannot be written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
         let place = Place::of_all(self.spec.world_size)?;
-        supervisor::run(self, &place, Others::Nobody, observer)
+        self.at(&place, Others::Nobody, observer)
     }
 
     /// Performs the run as [`Launch::run`] does, together with other agents, as their leader: the trace
@@ -287,7 +308,7 @@ impl Launch<'_> {
         observer: &mut dyn FnMut(&Record),
     ) -> Result<Ended, LaunchError> {
         let place = team.begin(self.run_id, repeat)?;
-        supervisor::run(self, &place, Others::Team(team), observer)
+        self.at(&place, Others::Team(team), observer)
     }
 
     /// Performs this process's part of a run that another agent leads. The trace has the ranks of this
@@ -297,6 +318,58 @@ impl Launch<'_> {
     /// As [`Launch::run`].
     pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Ended, LaunchError> {
         let place = leader.place(port)?;
-        supervisor::run(self, &place, Others::Leader(leader), &mut |_| {})
+        self.at(&place, Others::Leader(leader), &mut |_| {})
+    }
+
+    /// Performs the part of the run that is at `place`.
+    fn at(
+        &self,
+        place: &Place,
+        others: Others<'_>,
+        observer: &mut dyn FnMut(&Record),
+    ) -> Result<Ended, LaunchError> {
+        let start = |run_dir: &Path| -> Result<Box<dyn Ranks>, LaunchError> {
+            Ok(Box::new(Local::start(self, run_dir, place)?))
+        };
+        let run = Run { id: self.run_id, spec: self.spec, dir: self.run_dir };
+        supervisor::run(run, start, others, observer)
+    }
+}
+
+/// A run, whatever its ranks are.
+#[derive(Clone, Copy, Debug)]
+struct Run<'a> {
+    /// Id of the run.
+    id: &'a str,
+    spec: &'a RunSpec,
+    /// Directory of the run.
+    dir: &'a Path,
+}
+
+/// All inputs of a run of a user's command, whose processes join as its ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Joining<'a> {
+    /// Id of the run, by which processes that are left behind are recognised.
+    pub run_id: &'a str,
+    /// Specification of the run, as far as it is known at the start; see [`RunSpec::is_settled`].
+    pub spec: &'a RunSpec,
+    /// The command.
+    pub command: UserCommand<'a>,
+    /// Directory for the trace; created if it does not exist.
+    pub run_dir: &'a Path,
+}
+
+impl Joining<'_> {
+    /// Runs the command to its end, as [`Launch::run`] does with ranks that it starts itself, and leaves a
+    /// trace in the run directory.
+    ///
+    /// # Errors
+    /// When the command does not start, or the trace cannot be written.
+    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
+        let start = |_: &Path| -> Result<Box<dyn Ranks>, LaunchError> {
+            Ok(Box::new(Joined::start(&self.command, self.run_id)?))
+        };
+        let run = Run { id: self.run_id, spec: self.spec, dir: self.run_dir };
+        supervisor::run(run, start, Others::Nobody, observer)
     }
 }

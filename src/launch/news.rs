@@ -2,7 +2,7 @@
 
 use super::LaunchError;
 use super::channel::TooLong;
-use crate::trace::{Outcome, Violation};
+use crate::trace::{Event, Outcome, Violation};
 
 /// Something that a process heard of the ranks that it started.
 pub(super) enum News<'a> {
@@ -16,6 +16,10 @@ pub(super) enum News<'a> {
     Spawned { rank: usize, pid: u32, t_ns: u64 },
     /// The process of a rank is gone; there is no other line of it.
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
+    /// The process of a rank is gone, and nobody knows yet how it ended.
+    Gone { rank: usize },
+    /// Something that was learned of a rank, or of the run: an event of the rank, or of the launcher.
+    Told { rank: Option<usize>, event: Event },
     /// A host wrote something that is not the protocol; `line` is its start.
     HostViolated { violation: Violation, line: String },
     /// The last lines on standard error of a rank, or of a host.

@@ -53,6 +53,11 @@ impl<'a> Recorder<'a> {
         })
     }
 
+    /// Records more ranks, up to this number.
+    pub(super) fn grow(&mut self, ranks: usize) {
+        self.selection.grow(ranks);
+    }
+
     /// Records the start of the run, which is the first record of a trace.
     pub(super) fn start(&mut self, spec: &RunSpec) -> Result<(), LaunchError> {
         self.record(Event::RunStarted {
@@ -75,6 +80,20 @@ impl<'a> Recorder<'a> {
             }
         });
         self.finish(written, &record)
+    }
+
+    /// Records an event of a rank that it has not told by itself.
+    pub(super) fn record_of(
+        &mut self,
+        rank: usize,
+        seq: u64,
+        event: Event,
+    ) -> Result<(), LaunchError> {
+        let run = self.run.to_owned();
+        let record =
+            Record { v: PROTOCOL_VERSION, run, rank: Some(rank), seq, t_ns: now_ns(), event };
+        let line = serde_json::to_vec(&record).map_err(|cause| self.error(cause.into()))?;
+        self.relay(&line, record)
     }
 
     /// Records an event of the launcher, with the present time.
@@ -158,6 +177,10 @@ impl<'a> Recorder<'a> {
 
     fn finish(&mut self, written: io::Result<()>, record: &Record) -> Result<(), LaunchError> {
         written.map_err(|cause| self.error(cause))?;
+        if record.event == Event::Finished {
+            // Who observes the last rank to finish may read the trace.
+            self.flush()?;
+        }
         (self.observer)(record);
         Ok(())
     }

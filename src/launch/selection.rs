@@ -44,6 +44,11 @@ impl Selection {
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
     }
 
+    /// Adds ranks, up to this number.
+    pub(super) fn grow(&mut self, ranks: usize) {
+        self.ranks.resize(ranks.max(self.ranks.len()), Rank::default());
+    }
+
     /// Counts bytes that were written.
     pub(super) fn written(&mut self, bytes: usize) {
         self.bytes += bytes as u64;

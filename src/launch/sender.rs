@@ -43,6 +43,11 @@ impl Sender {
         }
     }
 
+    /// Number of the sender's next record.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
     /// Checks the next line of the sender and returns its record.
     pub(super) fn check(&mut self, line: &[u8]) -> Result<Record, Violation> {
         let record = parse(line)?;
@@ -79,9 +84,13 @@ impl Sender {
                 | Event::ProtocolViolated { .. }
                 | Event::TimedOut { .. }
                 | Event::Interrupted
+                | Event::CommandEnded { .. }
+                | Event::RankStopped { .. }
                 | Event::Stderr { .. }
                 | Event::StackTaken { .. },
             ) => Err(Violation::LauncherEvent),
+            // Of a script nothing is known yet that an event could contradict.
+            (Role::Rank(_), _) if !self.spec.is_settled() => Ok(()),
             (Role::Rank(_), event) => event.fits(&self.spec).map_err(|_| Violation::Implausible),
         }
     }

@@ -10,15 +10,14 @@ use nix::poll::PollFlags;
 
 use super::agents::{Command, Heard, Leader, Team};
 use super::books::Books;
-use super::local::Local;
 use super::news::News;
-use super::place::Place;
+use super::ranks::{Ranks, Why};
 use super::recorder::Recorder;
 use super::signals::Signals;
 use super::strays::adopt_orphans;
 use super::wait::{Ready, wait};
-use super::watchdog::{Silence, Verdict};
-use super::{Ended, Launch, LaunchError};
+use super::watchdog::{Silence, Verdict, Watchdog};
+use super::{Ended, LaunchError, Run};
 use crate::trace::{AgentLoss, Event, Record, TRACE_FILE};
 
 /// Longest timeout, a century, to which a longer one is cut so that no point in time is out of
@@ -38,43 +37,46 @@ pub(super) enum Others<'a> {
     Leader(&'a mut Leader),
 }
 
-/// Performs the part of a run that is at `place`; see [`Launch::run`].
-pub(super) fn run(
-    launch: &Launch<'_>,
-    place: &Place,
+/// Performs a run, or the part of it whose ranks `start` brings into being, given the run directory; see
+/// [`Launch::run`](super::Launch::run).
+pub(super) fn run<'a>(
+    run: Run<'a>,
+    start: impl FnOnce(&Path) -> Result<Box<dyn Ranks + 'a>, LaunchError>,
     others: Others<'_>,
     observer: &mut dyn FnMut(&Record),
 ) -> Result<Ended, LaunchError> {
     let run_dir = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(launch.run_dir)
-        .and_then(|()| launch.run_dir.canonicalize())
-        .map_err(|cause| LaunchError::RunDir { path: launch.run_dir.to_owned(), cause })?;
-    let mut recorder = Recorder::create(&run_dir, launch.run_id, launch.spec, observer)?;
+        .create(run.dir)
+        .and_then(|()| run.dir.canonicalize())
+        .map_err(|cause| LaunchError::RunDir { path: run.dir.to_owned(), cause })?;
+    let mut recorder = Recorder::create(&run_dir, run.id, run.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
-    recorder.start(launch.spec)?;
-    let local = Local::start(launch, &run_dir, place).inspect_err(|_| {
+    recorder.start(run.spec)?;
+    let ranks = start(&run_dir).inspect_err(|_| {
         // Nothing ran, so no trace is kept. An obstacle to removing it is one that the error names
         // already.
         let _ = std::fs::remove_file(run_dir.join(TRACE_FILE));
     })?;
-    let timeout = Duration::from_secs(launch.spec.timeout_s).min(FOREVER);
+    let timeout = Duration::from_secs(run.spec.timeout_s).min(FOREVER);
     // The watchdog starts only now, because a busy machine takes long to start each process.
-    let books = Books::open(launch, recorder, timeout);
+    let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
+        .with_crash_grace(ranks.crash_grace());
+    let books = Books::open(run, recorder, watchdog);
     let silence = (timeout / 2).max(SHORTEST_SILENCE);
     let mut supervisor = Supervisor {
-        local,
+        ranks,
         others,
         books,
-        timeout_s: launch.spec.timeout_s,
+        timeout_s: run.spec.timeout_s,
         silence,
         survivors: Vec::new(),
         end: None,
     };
     let watched = supervisor.introduce().and_then(|()| supervisor.watch(&signals));
-    match watched.and_then(|()| supervisor.end(&run_dir)) {
+    match watched.and_then(|why| supervisor.end(&run_dir, why)) {
         Ok(ended) => Ok(ended),
         Err(error) => {
             supervisor.abandon();
@@ -85,7 +87,7 @@ pub(super) fn run(
 
 /// A run in progress.
 struct Supervisor<'a, 'b> {
-    local: Local,
+    ranks: Box<dyn Ranks + 'b>,
     others: Others<'a>,
     books: Books<'b>,
     timeout_s: u64,
@@ -120,36 +122,36 @@ impl Supervisor<'_, '_> {
                 })?;
             }
         }
-        let Self { local, others, books, .. } = self;
-        local.tell_of_started(&mut |news| enter(news, others, books))
+        let Self { ranks, others, books, .. } = self;
+        ranks.tell_of_started(&mut |news| enter(news, others, books))
     }
 
     /// Records what happens until the run is over or has to be ended.
-    fn watch(&mut self, signals: &Signals) -> Result<(), LaunchError> {
+    fn watch(&mut self, signals: &Signals) -> Result<Why, LaunchError> {
         let mut until = Instant::now();
         while !self.is_over() {
             self.books.flush()?;
-            let next_beat = self.beat()?;
-            let ready = self.wait(signals, next_beat.map_or(until, |beat| beat.min(until)))?;
+            let next = [self.beat()?, self.look()?].into_iter().flatten().min();
+            let ready = self.wait(signals, next.map_or(until, |next| next.min(until)))?;
             if ready.interrupted {
-                return self.interrupted();
+                return self.interrupted().map(|()| Why::Interrupted);
             }
             for index in ready.descriptors {
                 self.listen(index)?;
             }
             if ready.child {
                 signals.clear_child();
-                let Self { local, others, books, .. } = self;
-                local.reap(&mut |news| enter(news, others, books))?;
-                if let (Others::Leader(leader), true) = (others, local.is_over()) {
+                let Self { ranks, others, books, .. } = self;
+                ranks.reap(&mut |news| enter(news, others, books))?;
+                if let (Others::Leader(leader), true) = (others, ranks.is_over()) {
                     leader.tell_idle();
                 }
             }
-            if self.end.is_some() || self.books.is_violated() {
-                return Ok(());
+            if self.end.is_some() || self.books.is_violated() && !self.ranks.are_the_users() {
+                return Ok(Why::Over);
             }
-            if matches!(self.others, Others::Leader(_)) {
-                // The leader judges.
+            if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
+                // The leader judges, or nobody does.
                 until = Instant::now() + self.silence;
                 continue;
             }
@@ -159,21 +161,38 @@ impl Supervisor<'_, '_> {
                 // No rank is blamed for time without a core: the situation is judged once more.
                 Verdict::GraceOver if self.grace_starved() => Instant::now(),
                 Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
-                Verdict::GraceOver => return Ok(()),
-                Verdict::Silent(Silence { silent, waiting }) => {
-                    let timeout_s = self.timeout_s;
-                    return self.books.record(Event::TimedOut { silent, timeout_s, waiting });
-                }
+                Verdict::GraceOver if self.books.watchdog.has_crashed() => return Ok(Why::Crashed),
+                Verdict::GraceOver => return Ok(Why::Lingers),
+                Verdict::Silent(silence) => return self.silent(silence).map(|()| Why::Silent),
             };
         }
-        Ok(())
+        Ok(Why::Over)
+    }
+
+    /// Looks at what cannot be waited for. Returns the time of the next look.
+    fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
+        let Self { ranks, others, books, .. } = self;
+        ranks.look(&mut |news| enter(news, others, books))
+    }
+
+    /// True if the ranks have done all that they were watched for, and their processes go on.
+    fn is_left_alone(&self) -> bool {
+        self.ranks.outlive_the_run() && self.books.are_complete()
+    }
+
+    /// Records that ranks are silent.
+    fn silent(&mut self, Silence { silent, waiting }: Silence) -> Result<(), LaunchError> {
+        let Self { ranks, others, books, timeout_s, .. } = self;
+        ranks.before_silence(&mut |news| enter(news, others, books))?;
+        let silent = if silent.is_empty() { books.running() } else { silent };
+        books.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
     }
 
     /// True if all processes have ended. A run that another agent leads is over when that one says so.
     fn is_over(&self) -> bool {
         match &self.others {
-            Others::Nobody => self.local.is_over(),
-            Others::Team(team) => self.local.is_over() && team.is_idle(),
+            Others::Nobody => self.ranks.is_over(),
+            Others::Team(team) => self.ranks.is_over() && team.is_idle(),
             Others::Leader(_) => self.end.is_some(),
         }
     }
@@ -181,9 +200,8 @@ impl Supervisor<'_, '_> {
     /// Waits for the channels of the ranks, then for the connections to other agents.
     fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
         let is_full = matches!(&self.others, Others::Leader(leader) if leader.is_full());
-        let channels = self
-            .local
-            .channels()
+        let channels = self.ranks.channels().into_iter();
+        let channels = channels
             .map(|channel| channel.filter(|_| !is_full).map(|it| (it.as_fd(), PollFlags::POLLIN)));
         let cannot = LaunchError::system("the wait for the ranks");
         match &self.others {
@@ -198,10 +216,10 @@ impl Supervisor<'_, '_> {
 
     /// Hears the channel or the connection `index` of those that were waited for.
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
-        let channels = self.local.channels().count();
+        let channels = self.ranks.channels().len();
         let Some(link) = index.checked_sub(channels) else {
-            let Self { local, others, books, .. } = self;
-            return local.listen(index, &mut |news| enter(news, others, books));
+            let Self { ranks, others, books, .. } = self;
+            return ranks.listen(index, &mut |news| enter(news, others, books));
         };
         self.hear_agent(link)
     }
@@ -225,7 +243,7 @@ impl Supervisor<'_, '_> {
     /// Gives signs of life to other agents, and finds those that give none. Returns the time of the next
     /// sign, if there are other agents.
     fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
-        let Self { local, others, books, survivors, end, silence, .. } = self;
+        let Self { ranks, others, books, survivors, end, silence, .. } = self;
         match others {
             Others::Nobody => Ok(None),
             Others::Team(team) => {
@@ -234,7 +252,7 @@ impl Supervisor<'_, '_> {
             Others::Leader(leader) => {
                 if leader.beat_is_due() {
                     let running = books.running();
-                    leader.beat(local.starved(running.into_iter()));
+                    leader.beat(ranks.starved(&running));
                 }
                 let next = leader.next_beat();
                 if leader.is_silent(*silence) {
@@ -259,6 +277,10 @@ impl Supervisor<'_, '_> {
 
     /// Records that the user has interrupted the run, and tells it to the leader.
     fn interrupted(&mut self) -> Result<(), LaunchError> {
+        if self.is_left_alone() {
+            // All that is recorded was there before.
+            return Ok(());
+        }
         if let Others::Leader(leader) = &mut self.others {
             leader.tell_interrupted();
         }
@@ -268,10 +290,10 @@ impl Supervisor<'_, '_> {
     /// Returns true if one of the ranks in `silent`, or one that has finished but not ended, had no
     /// core, so that it gets more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
-        let leaving = self.books.leaving();
-        let awaited = leaving.into_iter().chain(silent.iter().copied());
+        let mut awaited = self.books.leaving();
+        awaited.extend(silent);
         let mut starved = false;
-        for (rank, by) in self.local.starved(awaited) {
+        for (rank, by) in self.ranks.starved(&awaited) {
             starved |= self.books.watchdog.starved(rank, by);
         }
         starved
@@ -280,21 +302,21 @@ impl Supervisor<'_, '_> {
     /// Returns true if a process that is left when a grace is over had no core, so that the grace
     /// gets longer.
     fn grace_starved(&mut self) -> bool {
-        let by = self.local.left_starved();
+        let by = self.ranks.left_starved();
         by.is_some_and(|by| self.books.watchdog.grace_starved(by))
     }
 
     /// Ends all processes that are left, and records the outcome of each rank. Every rank ends
     /// exactly once.
-    fn end(&mut self, run_dir: &Path) -> Result<Ended, LaunchError> {
+    fn end(&mut self, run_dir: &Path, why: Why) -> Result<Ended, LaunchError> {
         let deadline = match &mut self.others {
             Others::Team(team) => Some(team.end()),
             Others::Nobody | Others::Leader(_) => None,
         };
-        let Self { local, others, books, .. } = self;
-        let own = local.end(&mut |news| enter(news, others, books))?;
-        let ended_well = books.ended_well();
-        local.tell_last_words(&ended_well, &mut |news| enter(news, others, books))?;
+        let Self { ranks, others, books, .. } = self;
+        let own = ranks.end(why, &mut |news| enter(news, others, books))?;
+        let standings = books.standings();
+        ranks.tell_last_words(why, &standings, &mut |news| enter(news, others, books))?;
         match &mut self.others {
             Others::Leader(leader) => leader.tell_done(&own),
             Others::Nobody | Others::Team(_) => {}
@@ -337,7 +359,7 @@ impl Supervisor<'_, '_> {
         if let Others::Team(team) = &mut self.others {
             team.end();
         }
-        self.local.kill(&mut Vec::new());
+        self.ranks.kill();
     }
 }
 

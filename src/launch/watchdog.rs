@@ -14,7 +14,8 @@
 //!    to end before the verdict.
 //! 3. **Deadlock**: where every rank waits for another (in meetings of different kinds), all are
 //!    late once the timeout has passed since the last of them came.
-//! 4. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
+//! 4. **Nobody**: where ranks join, and none has joined, the timeout counts from the start.
+//! 5. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
 //!
 //! Time in which a process was ready to run and had no core does not count ([`Watchdog::starved`]),
 //! up to [`STARVED`] times its timeout or grace.
@@ -39,6 +40,8 @@ const STARVED: u32 = 20;
 /// State of each rank, with the times at which it changed.
 pub(super) struct Watchdog {
     timeout: Duration,
+    crash_grace: Duration,
+    started: Instant,
     ranks: Vec<Rank>,
     meetings: Meetings,
     /// Meetings that all ranks had come to at the last look.
@@ -56,6 +59,12 @@ struct Rank {
     last: Instant,
     /// Time without a core since the last sign of life.
     starved: Duration,
+}
+
+impl Rank {
+    fn new(now: Instant) -> Self {
+        Self { state: State::Running, last: now, starved: Duration::ZERO }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,16 +105,35 @@ struct Running {
 impl Watchdog {
     /// Watches `ranks` ranks that are being started `now`.
     pub(super) fn new(ranks: usize, timeout: Duration, now: Instant) -> Self {
-        let rank = || Rank { state: State::Running, last: now, starved: Duration::ZERO };
         Self {
             timeout,
-            ranks: (0..ranks).map(|_| rank()).collect(),
+            crash_grace: CRASH_GRACE.min(timeout),
+            started: now,
+            ranks: (0..ranks).map(|_| Rank::new(now)).collect(),
             meetings: Meetings::new(ranks),
             by_all: Reached::default(),
             since: [now; 2],
             crashed: None,
             grace_starved: Duration::ZERO,
         }
+    }
+
+    /// Gives the other ranks this long after one has ended abnormally; less if the timeout is less.
+    pub(super) fn with_crash_grace(self, grace: Duration) -> Self {
+        Self { crash_grace: grace.min(self.timeout), ..self }
+    }
+
+    /// Watches as many ranks, at least, from `now` on.
+    pub(super) fn grow(&mut self, ranks: usize, now: Instant) {
+        while self.ranks.len() < ranks {
+            self.ranks.push(Rank::new(now));
+        }
+        self.meetings.grow(ranks);
+    }
+
+    /// True if a rank has ended abnormally.
+    pub(super) fn has_crashed(&self) -> bool {
+        self.crashed.is_some()
     }
 
     /// Takes note that the process of a rank exists: its time starts.
@@ -149,12 +177,8 @@ impl Watchdog {
     /// Adds to the time for which processes that are awaited after a crash, or at the end, had no
     /// core. Returns true if the grace is longer because of it.
     pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
-        let grace = self.crash_grace().max(LINGER_GRACE);
+        let grace = self.crash_grace.max(LINGER_GRACE);
         lengthen(&mut self.grace_starved, by, grace)
-    }
-
-    fn crash_grace(&self) -> Duration {
-        CRASH_GRACE.min(self.timeout)
     }
 
     /// Decides what to do at the time `now`.
@@ -164,8 +188,13 @@ impl Watchdog {
             let end = start + grace + self.grace_starved;
             if now < end { Verdict::WaitUntil(end) } else { Verdict::GraceOver }
         };
+        if self.ranks.is_empty() {
+            let late = self.started + self.timeout;
+            let nobody = Verdict::Silent(Silence::default());
+            return if now < late { Verdict::WaitUntil(late) } else { nobody };
+        }
         if let Some(crashed) = self.crashed {
-            return grace(crashed, self.crash_grace());
+            return grace(crashed, self.crash_grace);
         }
         let running = self.running();
         let awaited = |rank: &&Running| rank.waits.is_none();

@@ -310,6 +310,13 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::RankExited { .. }
         | Event::TimedOut { .. }
         | Event::Interrupted
+        | Event::CommandEnded { .. }
+        | Event::RankStopped { .. }
+        | Event::CollectivesIssued { .. }
+        | Event::RankJoined { .. }
+        | Event::RanksAgreed { .. }
+        | Event::BackwardEnded { .. }
+        | Event::StepTaken { .. }
         | Event::Layout { .. }
         | Event::LossScaled { .. }
         | Event::OptimizerCalled { .. }

@@ -53,7 +53,7 @@ pub(crate) use recording::MOST_STEPS;
 pub use recording::{LARGEST_WHOLE, Recording};
 pub use request::DEFAULT_WORLD_SIZE;
 pub use script::{Found, Scale, ScriptOptions, UNIT, Weighting};
-pub use settings::SpecRequest;
+pub use settings::{MOST_RANKS, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;
 pub use workload::{Loss, Output, Workload};

@@ -133,7 +133,30 @@ pub struct Found {
     pub timeout_s: u64,
 }
 
+impl Found {
+    /// The facts of a script that has not begun: there are no ranks yet.
+    pub fn nothing(seed: u64, timeout_s: u64) -> Self {
+        Self {
+            world_size: 0,
+            steps: 0,
+            begun: 0,
+            microbatches: 1,
+            reserved: 1,
+            dtype: Dtype::Fp32,
+            device: Device::Cpu,
+            backend: Backend::Gloo,
+            seed,
+            timeout_s,
+        }
+    }
+}
+
 impl RunSpec {
+    /// False for a script's specification at the time of its start, when it has no ranks yet.
+    pub fn is_settled(&self) -> bool {
+        self.world_size > 0 || self.script().is_none()
+    }
+
     /// The specification of a script's training.
     pub fn of_script(script: ScriptOptions, found: &Found) -> Self {
         let only_first = found.steps <= 1 && script.observe.is_none();

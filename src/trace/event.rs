@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Block, ClippedInVain, GradientsClipped, Left, LossWeighed, OptimizerStepped, Payload, Remarks,
-    UpdatesRounded, Waiting,
+    Block, ClippedInVain, GradientsClipped, IssuedCollectives, Left, LossWeighed, OptimizerStepped,
+    Payload, Remarks, UpdatesRounded, Waiting,
 };
-use crate::spec::{Point, RunSpec, named_enum, plan::Segment};
+use crate::spec::{Backend, Device, Dtype, Point, RunSpec, named_enum, plan::Segment};
 
 /// Name in [`Event::NotObserved`] of memory that could not be poisoned.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
@@ -86,8 +86,18 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting: Vec<Waiting>,
     },
+    /// The process of a rank that was silent is stopped, by SIGSTOP or by a debugger, as its state says.
+    RankStopped {
+        /// The rank.
+        rank: usize,
+    },
     /// The user interrupted the run (SIGINT, SIGTERM or SIGHUP).
     Interrupted,
+    /// A command of the user's own, whose processes joined the run as its ranks, is over.
+    CommandEnded {
+        /// Outcome of the command; none if it had to be killed.
+        outcome: Option<Outcome>,
+    },
     /// The last lines that a rank wrote to its standard error, recorded if it did not end well.
     Stderr {
         /// The rank; none for the process that hosts the ranks.
@@ -111,6 +121,24 @@ pub enum Event {
     Importing {
         /// The package or the engine.
         what: String,
+    },
+    /// A process of the user's command has begun its first backward, and joins the run as a rank.
+    RankJoined {
+        /// Number of ranks.
+        world_size: usize,
+        /// Device of the rank's gradients.
+        kind: Device,
+        /// Backend of the default process group.
+        backend: Backend,
+    },
+    /// The ranks that joined have numbered the microbatches of a step, as one of them knows it.
+    RanksAgreed {
+        /// The largest number of microbatches of any rank in the first step.
+        microbatches: usize,
+        /// Number of codes that were reserved for the microbatches of the first step.
+        reserved: usize,
+        /// The narrowest dtype of the gradients that autograd delivered.
+        dtype: Dtype,
     },
     /// A rank is up, and reports the software that it really runs.
     RankReady {
@@ -197,6 +225,26 @@ pub enum Event {
         microbatch: usize,
         /// The phase.
         phase: Phase,
+    },
+    /// A backward of a user's script is over: the rank is in the script's own code again.
+    BackwardEnded {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch.
+        microbatch: usize,
+    },
+    /// An optimizer of a user's script has stepped.
+    StepTaken {
+        /// Optimizer step.
+        step: usize,
+        /// True if no other optimizer is to step before the step is over.
+        is_last: bool,
+    },
+    /// The collectives that a rank of a user's script has issued so far, told when it has said nothing else for a
+    /// while.
+    CollectivesIssued {
+        /// The process groups of the rank.
+        groups: Vec<IssuedCollectives>,
     },
     /// The loss of a microbatch, as the engine was given it.
     Loss {

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CollectiveOp, Event, Phase};
+use super::{CollectiveOp, Event, IssuedCollectives, Phase};
 
 /// A point that a rank passes only when the other ranks have come to it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,6 +25,13 @@ pub enum Meeting {
         sequence: u64,
         /// The operation.
         op: CollectiveOp,
+    },
+    /// A collective of a process group of a user's script.
+    Group {
+        /// Number of collectives that the rank has issued on the group, this one included.
+        issued: u64,
+        /// Number of ranks of the group.
+        ranks: usize,
     },
 }
 
@@ -50,11 +57,13 @@ pub struct Meetings {
     ranks: Vec<Rank>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Rank {
     /// The meeting that the last event of the rank is about.
     at: Option<Meeting>,
     reached: Reached,
+    /// The collectives that it has issued, where that is the last that it has said.
+    issued: Vec<IssuedCollectives>,
     /// True if the rank is done, so that no other waits for it any more.
     gone: bool,
 }
@@ -72,12 +81,14 @@ impl Meeting {
         }
     }
 
-    /// Line of the meeting, and its place among the meetings of that line.
-    fn place(self) -> (usize, u64) {
+    /// Line of the meeting, and its place among the meetings of that line; none for a collective of a
+    /// group, since each group has a line of its own.
+    fn place(self) -> Option<(usize, u64)> {
         match self {
-            Self::Start => (0, 0),
-            Self::Digests { step } => (0, step as u64 + 1),
-            Self::Collective { sequence, .. } => (1, sequence),
+            Self::Start => Some((0, 0)),
+            Self::Digests { step } => Some((0, step as u64 + 1)),
+            Self::Collective { sequence, .. } => Some((1, sequence)),
+            Self::Group { .. } => None,
         }
     }
 }
@@ -88,6 +99,9 @@ impl std::fmt::Display for Meeting {
             Self::Start => f.write_str("the start, where ranks join each other"),
             Self::Digests { step } => write!(f, "the exchange of digests of step {step}"),
             Self::Collective { sequence, op } => write!(f, "{op} {sequence}"),
+            Self::Group { issued, ranks } => {
+                write!(f, "collective {issued} of a process group of {ranks} ranks")
+            }
         }
     }
 }
@@ -98,13 +112,22 @@ impl Meetings {
         Self { ranks: vec![Rank::default(); ranks] }
     }
 
+    /// Adds ranks, up to this number.
+    pub fn grow(&mut self, ranks: usize) {
+        self.ranks.resize(ranks.max(self.ranks.len()), Rank::default());
+    }
+
     /// Takes note of an event of `rank`.
     pub fn see(&mut self, rank: usize, event: &Event) {
         let rank = &mut self.ranks[rank];
         rank.at = Meeting::of(event);
+        rank.issued = match event {
+            Event::CollectivesIssued { groups } => groups.clone(),
+            _ => Vec::new(),
+        };
         // A rank that sends any event has started, even if it did not report that it is ready.
         for meeting in [Some(Meeting::Start), rank.at].into_iter().flatten() {
-            let (line, place) = meeting.place();
+            let Some((line, place)) = meeting.place() else { continue };
             rank.reached[line] = rank.reached[line].max(Some(place));
         }
     }
@@ -129,15 +152,30 @@ impl Meetings {
     /// The meeting in which `rank` waits for a rank that has not come to it. `by_all` is what
     /// [`Self::reached_by_all`] returns.
     pub fn waits(&self, rank: usize, by_all: &Reached) -> Option<Meeting> {
-        self.at(rank).filter(|meeting| {
-            let (line, place) = meeting.place();
-            Some(place) > by_all[line]
-        })
+        let is_ahead = |meeting: &Meeting| {
+            meeting.place().is_some_and(|(line, place)| Some(place) > by_all[line])
+        };
+        self.at(rank).filter(is_ahead).or_else(|| self.waits_in_group(rank))
+    }
+
+    /// The collective in which a rank that is silent waits for one of its group that is silent, too, and has
+    /// not issued it.
+    fn waits_in_group(&self, rank: usize) -> Option<Meeting> {
+        let is_behind = |other: &Rank, group: &IssuedCollectives| {
+            let mut own = other.issued.iter().filter(|it| it.ranks == group.ranks);
+            !other.gone && own.any(|it| it.count < group.count)
+        };
+        let mut groups = self.ranks[rank].issued.iter();
+        let group = groups.find(|group| {
+            let others = group.ranks.iter().filter_map(|other| self.ranks.get(*other));
+            others.into_iter().any(|other| is_behind(other, group))
+        })?;
+        Some(Meeting::Group { issued: group.count, ranks: group.ranks.len() })
     }
 
     /// The line of the meeting that `rank` is in, as an index into [`Reached`].
     pub fn line(&self, rank: usize) -> Option<usize> {
-        self.at(rank).map(|meeting| meeting.place().0)
+        self.at(rank).and_then(|meeting| Some(meeting.place()?.0))
     }
 }
 
@@ -180,6 +218,22 @@ mod tests {
         assert!(waiting(2, &[(0, ready()), (1, phase(Phase::Forward))]).is_empty());
         assert!(waiting(2, &[(0, collective(4)), (1, collective(4))]).is_empty());
         assert_eq!(waiting(2, &[(0, collective(4)), (1, collective(5))]), [1]);
+    }
+
+    #[test]
+    fn who_has_issued_more_collectives_waits_where_all_are_silent() {
+        let issued = |count| Event::CollectivesIssued {
+            groups: vec![IssuedCollectives { ranks: vec![0, 1], count }],
+        };
+        assert_eq!(waiting(2, &[(0, issued(8)), (1, issued(7))]), [0]);
+        assert!(waiting(2, &[(0, issued(8)), (1, issued(8))]).is_empty());
+        // Rank 1 goes on, or another group is meant.
+        assert!(
+            waiting(2, &[(0, issued(8)), (1, issued(7)), (1, phase(Phase::Backward))]).is_empty()
+        );
+        let other = IssuedCollectives { ranks: vec![1, 2], count: 1 };
+        let other = Event::CollectivesIssued { groups: vec![other] };
+        assert!(waiting(3, &[(0, issued(8)), (1, other)]).is_empty());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod plausible;
 mod record;
 mod repeats;
 mod script;
+mod settle;
 
 pub use crate::spec::Point;
 pub use contents::Contents;
@@ -26,6 +27,8 @@ pub use payload::{Payload, combined_digest, digest};
 pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};
 pub use script::{
-    Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, Left, LossConstant,
-    LossTerm, LossWeighed, OptimizerStepped, Remarks, TermOf, UnreadKeys, UpdatesRounded,
+    Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, IssuedCollectives, Left,
+    LossConstant, LossTerm, LossWeighed, OptimizerStepped, Remarks, TermOf, UnreadKeys,
+    UpdatesRounded,
 };
+pub use settle::NoAnswer;

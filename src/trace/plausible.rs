@@ -48,6 +48,7 @@ impl Event {
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::ForwardUsed { step, microbatch, .. }
+            | Event::BackwardEnded { step, microbatch }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
             Event::LossWeighed(LossWeighed { step, microbatch, .. }) => {
                 (Some(step), Some(microbatch))
@@ -65,6 +66,7 @@ impl Event {
             | Event::BlocksUnreached { step, .. }
             | Event::GradientsLeft { step, .. }
             | Event::StepEnded { step, .. }
+            | Event::StepTaken { step, .. }
             | Event::StepTimed { step, .. }
             | Event::GradientNorm { step, .. } => (Some(step), None),
             _ => (None, None),

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Contents, Event};
+use super::settle::settle;
+use super::{Contents, Event, NoAnswer};
 use crate::run_dir;
 use crate::spec::RunSpec;
 
@@ -101,6 +102,14 @@ pub enum TraceError {
         /// Description of what does not fit.
         problem: String,
     },
+    /// The trace is that of a script that did not come far enough.
+    #[error("{dir}: {reason}")]
+    NoAnswer {
+        /// The run directory.
+        dir: PathBuf,
+        /// Reason why nothing can be said of it.
+        reason: NoAnswer,
+    },
     /// There is no record.
     #[error("{path}: the trace is empty: its run ended before it had recorded anything")]
     Empty {
@@ -153,27 +162,25 @@ impl Trace {
             if record.v != PROTOCOL_VERSION {
                 return Err(TraceError::Version { path, line, found: record.v });
             }
-            if let Some(Record { event: Event::RunStarted { spec, .. }, .. }) = records.first() {
-                record.event.fits(spec).map_err(|problem| TraceError::Implausible {
-                    path: path.clone(),
-                    line,
-                    problem,
-                })?;
-            } else if let Event::RunStarted { spec, .. } = &record.event {
-                spec.check_values().map_err(|problem| TraceError::Implausible {
-                    path: path.clone(),
-                    line,
-                    problem: problem.to_string(),
-                })?;
-            }
             contents.complete(&mut record.event);
             records.push(record);
         }
-        let spec = match records.first() {
-            Some(Record { event: Event::RunStarted { spec, .. }, .. }) => (**spec).clone(),
-            Some(_) => return Err(TraceError::Headless { path }),
-            None => return Err(TraceError::Empty { path }),
+        let spec = |records: &[Record]| match records.first() {
+            Some(Record { event: Event::RunStarted { spec, .. }, .. }) => Ok((**spec).clone()),
+            Some(_) => Err(TraceError::Headless { path: path.clone() }),
+            None => Err(TraceError::Empty { path: path.clone() }),
         };
+        if !spec(&records)?.is_settled() {
+            settle(&mut records)
+                .map_err(|reason| TraceError::NoAnswer { dir: run_dir.to_owned(), reason })?;
+        }
+        let spec = spec(&records)?;
+        let implausible =
+            |line, problem| TraceError::Implausible { path: path.clone(), line, problem };
+        spec.check_values().map_err(|problem| implausible(1, problem.to_string()))?;
+        for (index, record) in records.iter().enumerate() {
+            record.event.fits(&spec).map_err(|problem| implausible(index + 1, problem))?;
+        }
         Ok(Self { spec, records })
     }
 

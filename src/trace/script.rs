@@ -7,6 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{Dtype, named_enum};
 
+/// The collectives that a rank has issued on a process group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IssuedCollectives {
+    /// Ranks of the group, ascending.
+    pub ranks: Vec<usize>,
+    /// Number of collectives that the rank has issued on the group since that began.
+    pub count: u64,
+}
+
 /// The weights of the elements of a loss in what went backward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LossWeighed {

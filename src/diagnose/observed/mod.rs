@@ -391,6 +391,11 @@ impl<'a> Observed<'a> {
                     timeout_s: *timeout_s,
                 });
             }
+            Event::RankStopped { rank } => {
+                if let Some(process) = self.processes.get_mut(*rank) {
+                    process.is_stopped = true;
+                }
+            }
             Event::Interrupted => self.interrupted = true,
             Event::StackTaken { rank, thread, frames } => {
                 if let Some(process) = self.processes.get_mut(*rank) {

@@ -146,6 +146,8 @@ pub struct Process<'a> {
     pub lost: Option<(&'a str, AgentLoss)>,
     /// True if its last event was [`Event::Finished`].
     pub finished: bool,
+    /// True if it was stopped by a signal when it was ended because of its silence.
+    pub is_stopped: bool,
     /// Its last event.
     pub last: Option<&'a Event>,
     /// The last [`Event::PhaseEntered`] of the rank.

@@ -1,5 +1,7 @@
 //! ZP902: a rank went silent before its work was done.
 
+use std::collections::BTreeSet;
+
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::observed::{Process, TimedOut};
@@ -33,9 +35,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if mutual {
         hung.clone_from(named);
     }
-    let places = places(case, named);
-    let at_work = outside(&places);
-    if !at_work.is_empty() {
+    let stopped: Vec<usize> =
+        named.iter().map(|(rank, _)| *rank).filter(|it| is_stopped(case, *it)).collect();
+    let everyone: BTreeSet<usize> =
+        named.iter().map(|(rank, _)| *rank).chain(waiting.iter().map(|it| it.rank)).collect();
+    let places = places(case, &everyone);
+    let at_work = if mutual { outside(&places) } else { outside_of(&places, waiting) };
+    if !stopped.is_empty() {
+        hung.retain(|(rank, _)| stopped.contains(rank));
+    } else if !at_work.is_empty() {
         hung.retain(|(rank, _)| at_work.iter().any(|(other, _)| other == rank));
     }
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
@@ -54,7 +62,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     } else {
         "hung".to_owned()
     };
-    let mut message = match told_places(&places, &at_work) {
+    let told_places = if stopped.is_empty() {
+        told_places(&places, &at_work)
+    } else {
+        Some(told_stopped(&stopped, &places))
+    };
+    let mut message = match told_places {
         Some(at) if case.observed.processes.iter().all(|it| it.last.is_none()) => format!(
             "hung before the first backward: {at}: no event for {timeout_s} s (raise --timeout if the \
              script takes longer to load)"
@@ -65,6 +78,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if !mutual {
         let whom = if ranks.len() == 1 { "it" } else { "them" };
         message.extend(waiters(waiting).map(|(ranks, meeting)| {
+            if !at_work.is_empty() {
+                return format!("; that is {meeting}");
+            }
             let wait = if ranks.len() == 1 { "waits" } else { "wait" };
             format!("; {} {wait} for {whom} in {meeting}", counted("rank", &ranks))
         }));
@@ -96,10 +112,32 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![Sighting::new(finding, Scope::default())]
 }
 
+fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
+    case.observed.processes[rank].is_stopped
+}
+
+/// Ranks that are stopped, and the places of the others, in words.
+fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
+    let is = if stopped.len() == 1 { "is" } else { "are" };
+    let who = format!("{} {is} stopped, by SIGSTOP or a debugger", counted("rank", stopped));
+    let others: Vec<(usize, Place)> =
+        places.iter().filter(|(rank, _)| !stopped.contains(rank)).cloned().collect();
+    if others.is_empty() { who } else { format!("{who}, while {}", told(&others)) }
+}
+
 /// Places of ranks in their programs, where their stacks were taken.
-fn places(case: &Case<'_>, named: &[(usize, Option<Meeting>)]) -> Vec<(usize, Place)> {
+fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
     let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
-    named.iter().filter_map(|(rank, _)| place(*rank)).collect()
+    ranks.iter().filter_map(|rank| place(*rank)).collect()
+}
+
+/// The ranks that hang: of those that do not wait for others, as far as is known.
+fn outside_of(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
+    if waiting.is_empty() {
+        return outside(places);
+    }
+    let waits = |rank: usize| waiting.iter().any(|it| it.rank == rank);
+    places.iter().filter(|(rank, _)| !waits(*rank)).cloned().collect()
 }
 
 /// The ranks that wait for nobody while others do: it is they who hang. None where all wait, or none.

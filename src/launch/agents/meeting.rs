@@ -20,7 +20,7 @@ use super::link::Link;
 use super::message::{Agent, Message};
 use super::tcp_store::TcpStore;
 use crate::job::{Endpoint, Meeting};
-use crate::launch::now_ns;
+use crate::launch::recorder::now_ns;
 
 /// Time that an agent may take for each of its first words.
 const ANSWER: Duration = Duration::from_secs(10);

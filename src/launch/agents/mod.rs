@@ -492,6 +492,8 @@ impl Leader {
             News::TooLong { rank, start } => Message::TooLong { rank: *rank, start: start.clone() },
             // The leader's own host imports the same, and its ranks are those that are shown.
             News::Importing { .. } => return,
+            // Of ranks that join, which no other agent leads.
+            News::Gone { .. } | News::Told { .. } => return,
             News::Spawned { rank, pid, t_ns } => {
                 Message::Spawned { rank: *rank, pid: *pid, t_ns: *t_ns }
             }

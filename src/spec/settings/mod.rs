@@ -15,7 +15,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 pub use row::{About, Description, Reduction, Setting};
 pub(super) use table::TABLE;
-pub use table::{ALL, SpecRequest};
+pub use table::{ALL, MOST_RANKS, SpecRequest};
 pub use value::size;
 
 use super::Engine;

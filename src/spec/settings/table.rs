@@ -485,6 +485,9 @@ settings! {
     }
 }
 
+/// Largest number of ranks of a run.
+pub const MOST_RANKS: usize = MOST;
+
 /// Largest count of steps, ranks, samples and the like: arithmetic with more could overflow.
 const MOST: usize = 1 << 16;
 

@@ -3,7 +3,7 @@
 use zprobe::report::{Finding, Verdict};
 use zprobe::trace::Frame;
 
-use super::{Run, file, full, scripts, text, train};
+use super::{Run, exec, file, full, python, scripts, text, train};
 
 /// Runs a training of two ranks in which this goes wrong.
 fn broken(timeout: &str, what: &str) -> Run {
@@ -92,6 +92,9 @@ fn a_rank_that_hangs_is_named_with_its_place_and_so_are_those_that_wait_for_it()
         assert!(message.contains("rank 1 is in broken.py:"), "{what}: {message}");
         let waits = "(load) while rank 0 waits in all_reduce, called from broken.py:";
         assert!(message.contains(waits), "{what}: {message}");
+        // Before its first backward a rank has told nothing.
+        let collective = message.contains("; that is collective ");
+        assert_eq!(collective, moment.0.is_some(), "{what}: {message}");
         assert_eq!(own_functions(&run, 1)[..2], ["load", "main"], "{what}");
         assert_eq!(own_functions(&run, 0)[..2], ["average", "main"], "{what}");
     }
@@ -115,4 +118,33 @@ fn ranks_that_wait_in_different_collectives_are_named_with_their_places() {
     for said in ["rank 0 waits in all_reduce, called", "rank 1 waits in barrier, called"] {
         assert!(message.contains(said), "{message}");
     }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_that_is_stopped_is_named() {
+    let stopped = |run: &Run| {
+        run.report.is_some()
+            && only_finding(run).message.contains("hung: rank 1 is stopped, by SIGSTOP")
+    };
+    let mut runs = ["10", "40", "160"].into_iter().map(|timeout| broken(timeout, "SIGSTOP 1 1.1"));
+    let run = runs.find(stopped).expect("two ranks come to where they hang within minutes");
+    let finding = only_finding(&run);
+    assert_eq!((finding.code.as_str(), finding.rank), ("ZP902", Some(1)), "{}", finding.message);
+    assert!(finding.message.contains("while rank 0 waits in all_reduce"), "{}", finding.message);
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_that_a_signal_ends_before_its_first_step_is_named_with_the_signal() {
+    let (python, script) = (python(), file("tests/engines/exec/scripts/broken.py"));
+    let launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"];
+    let mut command = vec![text(&python)];
+    command.extend(launcher.iter().copied().chain([text(&script), "SIGKILL", "1", "0.1"]));
+    let run = exec(&[], &command);
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    let finding = &run.report().findings[0];
+    assert_eq!((finding.code.as_str(), finding.rank), ("ZP901", Some(1)), "{}", run.findings());
+    assert_eq!((finding.step, finding.microbatch), (Some(0), Some(1)), "{}", run.findings());
+    assert!(finding.message.starts_with("killed by SIGKILL"), "{}", finding.message);
 }

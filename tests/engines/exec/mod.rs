@@ -12,6 +12,7 @@ mod meshes;
 mod mistakes;
 mod observe;
 mod stacks;
+mod survives;
 mod turns;
 mod unusual;
 

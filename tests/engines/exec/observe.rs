@@ -26,9 +26,9 @@ const TRAININGS: &[(&str, usize, &str)] = &[
 const FEW: usize = 3;
 
 /// Content of all files below a directory, by path.
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(super) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
-    for entry in fs::read_dir(dir).expect("a directory") {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {

@@ -47,6 +47,7 @@ def agree(training):
             dict(name=it.name, shape=it.shape or [1], trainable=it.trainable, ranks=it.ranks) for it in params.values()
         ],
     )
+    training.emit_walks()
     training.channel.emit("optimizer-chosen", **{"class": training.optimizer, "inner": training.optimizer})
     training.held.name_by_index(training.indices)
     training.channel.emit("layout", layout="partition", segments=training.held.segments())

@@ -235,8 +235,11 @@ class Coded:
 
 def leave(training):
     """Ends this process before the script does anything with what it trained."""
-    training.mailbox.post("finished", {})
-    training.mailbox.collect("finished", training.settings["patience"])
+    try:
+        training.mailbox.post("finished", {})
+        training.mailbox.collect("finished", training.settings["patience"])
+    except OSError:
+        pass  # The run directory is full, or gone.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

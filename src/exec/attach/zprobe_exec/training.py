@@ -34,12 +34,13 @@ from zprobe_exec import (
     turns,
     update,
 )
+from zprobe_exec.channel import Channel
 from zprobe_exec.coded import Coded
 from zprobe_exec.mailbox import Mailbox
 from zprobe_exec.observed import Observed
 from zprobe_exec.remarks import Remarks
+from zprobe_exec.silence import Silence
 from zprobe_exec.stepping import Stepping
-from zprobe_rank.channel import Channel
 
 # Turns of the first step, after which an optimizer that never stepped is no longer waited for.
 MOST_TURNS = 8
@@ -56,17 +57,17 @@ class Training:
         the first loss; `modules` and `arithmetic` have watched since torch was imported."""
         self.settings, self.is_on = settings, is_on
         self.rank, self.world_size = process.place()
-        path = os.path.join(settings["directory"], "rank-%d.jsonl" % self.rank)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.channel = Channel(settings["run"], self.rank, fd)
+        self.mode = self.silence = None
+        self.over = False
+        self.channel = Channel(settings, self.rank, self._lost)
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
         self.step = self.microbatch = self.code = self.backwards = 0
         self.roots, self.terms = {}, {}
-        self.stepped = self.over = self.in_backward = False
+        self.stepped = self.in_backward = False
         self.turns = turns.Turns()
         self.remarks = Remarks()
         self.stepping = []
-        self.fired, self.dtypes = {}, set()
+        self.fired, self.dtypes, self.walks = {}, set(), []
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.asides, self.overflow = asides.Asides(self.held), None
@@ -74,17 +75,11 @@ class Training:
         self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
         self.unseen = set()  # What zprobe has failed to see.
         self.transforms, self.transformed = transforms.Transforms(self._transformed), set()
-        self.mode = None
         self.loss, self.release_outputs = loss.Loss(), lambda: None
         self.channel.emit(
-            "script-joined",
-            pid=os.getpid(),
-            world_size=self.world_size,
-            versions=process.versions(),
-            device=device,
-            kind=device.split(":")[0],
-            backend=process.backend(),
+            "rank-joined", world_size=self.world_size, kind=device.split(":")[0], backend=process.backend()
         )
+        self.channel.emit("rank-ready", versions=process.versions(), device=device)
         atexit.register(self.end_of_script)
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
         # What the script exits with is not known afterwards.
@@ -101,6 +96,8 @@ class Training:
         self.transforms.watch()
         see = lambda before, behind: self.softly("the loss", self.loss.see_output, before, behind)
         self.release_outputs = outputs.watch(see)
+        if self.world_size > 1:
+            self.silence = Silence(self.channel)
 
     def is_aside(self):
         """True if backwards are none of the training's steps: behind the last one, or evaluated once more
@@ -115,10 +112,19 @@ class Training:
             why = str(error) if isinstance(error, turns.Unreadable) else failure(error)
             self.channel.emit("not-observed", what="the rest of the script", why=why)
             self._finish()
-            if self.mode is not None:
-                self.mode.end()
-            elif not self.settings["observe"]:
-                coded.leave(self)
+            self._let_go()
+
+    def _lost(self):
+        """Records of this rank can be written no more."""
+        self.over = True
+        self._let_go()
+
+    def _let_go(self):
+        """Leaves the script to itself. One that has trained on codes is not left alone with what it has learned."""
+        if self.mode is not None:
+            self.mode.end()
+        elif not self.settings["observe"]:
+            coded.leave(self)
 
     def softly(self, what, see, *args):
         """The result of `see`, which looks at something that the rest does not need; None if it fails, here or
@@ -206,7 +212,7 @@ class Training:
     def _give_up_window(self):
         """A whole window was given up: the step begins again."""
         self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
-        self.microbatch, self.roots, self.terms = 0, {}, {}
+        self.microbatch, self.roots, self.terms, self.walks = 0, {}, {}, []
         self.mode.forget()
         self.asides.begin()
 
@@ -231,19 +237,16 @@ class Training:
             nodes, graphs = self.walked
             reached = set(graphs)
             due = self.turns.due(reached)
-            self.channel.emit(
-                "backward-ended",
-                step=self.step,
-                microbatch=self.code,
-                nodes=nodes,
-                reached=sorted(due),
-                # A parameter beside a reentrant checkpoint and in it has a gradient from each.
-                fired={
-                    name: max(count - max(graphs[name] - 1, 0), 1)
-                    for name, count in self.fired.items()
-                    if name not in reached - due
-                },
-            )
+            # A parameter beside a reentrant checkpoint and in it has a gradient from each.
+            fired = {
+                name: max(count - max(graphs[name] - 1, 0), 1)
+                for name, count in self.fired.items()
+                if name not in reached - due
+            }
+            self.walks.append((self.step, self.code, nodes, due, fired))
+            if self.step > 0:
+                self.emit_walks()
+            self.channel.emit("backward-ended", step=self.step, microbatch=self.code)
         self.microbatch = len(self.roots)
         if self.step == 0:
             refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
@@ -255,6 +258,15 @@ class Training:
         self.mode.after_backward(alone)
         # Optimizers may step within a backward, parameter by parameter.
         self._end_after_last_step()
+
+    def emit_walks(self):
+        """Emits the graphs of backwards, which wait in the first step for the numbers of parameters."""
+        walks, self.walks = self.walks, []
+        for step, microbatch, nodes, reached, fired in walks:
+            at = dict(step=step, microbatch=microbatch)
+            params = sorted(self.indices[name] for name in reached if name in self.indices)
+            self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=params, **at)
+            self.channel.emit("hooks-fired", fired=[fired.get(name, 0) for name in self.indices], arrived=None, **at)
 
     def _transformed(self, how):
         """An engine has transformed gradients, after the present microbatch at the earliest."""
@@ -525,6 +537,8 @@ class Training:
     def _finish(self):
         self._remark()
         self.transforms.release()
+        if self.silence is not None:
+            self.silence.end()
         self.channel.emit("finished")
 
     def _end(self):

@@ -50,6 +50,8 @@ def is_on():
 def _forget():
     """A forked process is a rank of its own, or none."""
     global _training, _is_off
+    if _training is not None:
+        _training.over = True  # Its channel is that of the process that forked this one.
     _training, _is_off = None, False
 
 

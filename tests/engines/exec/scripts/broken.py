@@ -7,6 +7,7 @@ WHEN is `before` the first backward, or a step and a microbatch: `1.0`.
 
 import ctypes
 import os
+import signal
 import sys
 import time
 
@@ -32,6 +33,8 @@ def load(rank):
         sys.exit(7)
     if WHAT == "leave":
         os._exit(5)
+    if WHAT.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[WHAT])
     if WHAT == "fault":
         ctypes.string_at(0)
     if WHAT == "sleep":

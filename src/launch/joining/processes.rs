@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde::Deserialize;
 
 use super::dump::{self, RawFrame};
-use crate::launch::ask_for_stacks;
+use crate::launch::stacks::ask_for_stacks;
 use crate::trace::{Event, Frame, Outcome};
 
 /// Most bytes of a process's file that are read.
@@ -110,21 +110,6 @@ impl Process {
     /// Message of the exception that ended it, if one did.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_ref().map(|failure| failure.message.as_str())
-    }
-
-    /// The failure with its place in the user's own code.
-    pub fn account(&self) -> Option<String> {
-        let failure = self.failure.as_ref()?;
-        let frames = failure.frames.iter().map(|frame| self.frame(frame));
-        let own = frames.into_iter().find(|frame| frame.is_own);
-        let place = own.map(|frame| format!(", at {}", frame.place()));
-        Some(format!("{}{}", failure.message, place.unwrap_or_default()))
-    }
-
-    /// True if a backward of torch raised the exception that ended it.
-    pub fn failed_in_backward(&self) -> bool {
-        let mut frames = self.failure.iter().flat_map(|failure| &failure.frames);
-        frames.any(|frame| frame.function == "_engine_run_backward")
     }
 
     /// Outcome of the process, as far as it told of it itself.
@@ -371,7 +356,7 @@ mod tests {
         let failed = "{\"type\":\"failed\",\"message\":\"ValueError: no\",\"frames\":\
                       [[\"/usr/lib/python3.11/random.py\",1,\"choice\"],[\"train.py\",5,\"load\"]]}\n";
         let process = Process::parse(&format!("{ABOUT}{failed}")).expect("a process");
-        assert_eq!(process.account().as_deref(), Some("ValueError: no, at train.py:5 (load)"));
+        assert_eq!(process.failure(), Some("ValueError: no"));
         assert_eq!(process.outcome(), Some(Outcome::Code(1)));
         assert_eq!(frames(&process).len(), 2);
     }

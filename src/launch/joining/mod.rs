@@ -1,0 +1,245 @@
+//! Ranks that join a run: Python processes of a command of the user's own, which zprobe has not started
+//! one by one.
+//!
+//! A process becomes a rank with its first backward. It makes a file in the directory of the channels,
+//! named after its rank and its process, and writes the records of `docs/protocol.md` there; this process
+//! reads them while they are written, so that a rank never waits for zprobe. What each process says about
+//! its own end lies in a second directory ([`processes`]).
+
+mod channels;
+mod command;
+mod dump;
+mod processes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::LaunchError;
+use super::news::{News, Sink};
+use super::ranks::{Ranks, Standing, Why};
+use super::recorder::now_ns;
+use super::starvation::Starvation;
+use super::strays::Strays;
+use crate::spec::MOST_RANKS;
+use crate::trace::{Event, Outcome};
+use channels::Channels;
+use command::Command;
+use processes::Processes;
+
+/// Time that the other ranks have after one has ended abnormally: launchers notice it late, and a rank may wait
+/// a minute for zprobe's own exchange between the ranks.
+const CRASH_GRACE: Duration = Duration::from_secs(90);
+
+/// Time between two looks at what the ranks have written.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A command of the user whose processes join the run as its ranks. It keeps the terminal: its standard
+/// streams and its process group are those of zprobe.
+#[derive(Clone, Copy, Debug)]
+pub struct UserCommand<'a> {
+    /// Program and arguments, as the user wrote them.
+    pub words: &'a [OsString],
+    /// Variables that are added to the environment.
+    pub variables: &'a [(&'static str, OsString)],
+    /// Directory in which each rank makes the file of its channel.
+    pub channels: &'a Path,
+    /// Directory in which each Python process has a file about itself.
+    pub processes: &'a Path,
+    /// True if the command goes on after its ranks have finished: it does the user's own work.
+    pub goes_on: bool,
+}
+
+/// A command of the user, and the ranks that have joined.
+pub(super) struct Joined<'a> {
+    of: UserCommand<'a>,
+    run: &'a str,
+    command: Command,
+    strays: Strays,
+    channels: Channels,
+    /// Process of each rank that is known.
+    pids: BTreeMap<usize, u32>,
+    /// Ranks whose processes are gone.
+    gone: BTreeSet<usize>,
+    next_look: Instant,
+    starvation: Starvation,
+}
+
+impl<'a> Joined<'a> {
+    /// Starts the command.
+    pub(super) fn start(of: &UserCommand<'a>, run: &'a str) -> Result<Self, LaunchError> {
+        Ok(Self {
+            of: *of,
+            run,
+            command: Command::start(of, run)?,
+            strays: Strays::of(run),
+            channels: Channels::in_dir(of.channels),
+            pids: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            next_look: Instant::now(),
+            starvation: Starvation::default(),
+        })
+    }
+
+    /// Reads what the ranks have written since the last look, and tells of those that are new.
+    fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let unreadable = LaunchError::unreadable(self.of.channels);
+        for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
+            self.is_known(rank, pid, sink)?;
+        }
+        self.channels.hear(sink)
+    }
+
+    /// Takes note of the process of a rank.
+    fn is_known(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        self.pids.insert(rank, pid);
+        sink(News::Spawned { rank, pid, t_ns: now_ns() })
+    }
+
+    /// Tells of ranks whose processes are gone. How they ended is not known before the command is over.
+    fn look_for_ends(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let is_gone =
+            |(rank, pid): &(&usize, &u32)| !self.gone.contains(rank) && !self.strays.are(**pid);
+        let gone: Vec<usize> = self.pids.iter().filter(is_gone).map(|(rank, _)| *rank).collect();
+        if !gone.is_empty() {
+            // What they had still written comes first.
+            self.hear(sink)?;
+        }
+        for rank in gone {
+            self.gone.insert(rank);
+            sink(News::Gone { rank })?;
+        }
+        Ok(())
+    }
+
+    fn processes(&self) -> Result<Processes, LaunchError> {
+        Processes::read(self.of.processes).map_err(LaunchError::unreadable(self.of.processes))
+    }
+}
+
+impl Ranks for Joined<'_> {
+    fn is_over(&self) -> bool {
+        self.command.outcome.is_some()
+    }
+
+    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if self.command.reap() { self.hear(sink) } else { Ok(()) }
+    }
+
+    fn look(&mut self, sink: &mut Sink<'_>) -> Result<Option<Instant>, LaunchError> {
+        let now = Instant::now();
+        if now >= self.next_look {
+            self.hear(sink)?;
+            self.look_for_ends(sink)?;
+            self.next_look = now + LOOK;
+        }
+        Ok(Some(self.next_look))
+    }
+
+    fn outlive_the_run(&self) -> bool {
+        self.of.goes_on
+    }
+
+    fn crash_grace(&self) -> Duration {
+        // A launcher takes a while to end the others; a script that goes on is left to itself.
+        if self.of.goes_on { Duration::MAX } else { CRASH_GRACE }
+    }
+
+    fn are_the_users(&self) -> bool {
+        true
+    }
+
+    fn before_silence(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let unreadable = LaunchError::unreadable(self.of.processes);
+        processes::take_stacks(self.of.processes, self.run).map_err(unreadable)?;
+        let processes = self.processes()?;
+        let silent: Vec<(usize, u32)> = processes
+            .of_ranks(&self.pids)
+            .into_iter()
+            .filter(|(rank, _)| !self.pids.contains_key(rank))
+            .map(|(rank, process)| (rank, process.pid()))
+            .collect();
+        silent.into_iter().try_for_each(|(rank, pid)| self.is_known(rank, pid, sink))?;
+        let stopped = self.pids.iter().filter(|(_, pid)| is_stopped(**pid)).map(|(rank, _)| *rank);
+        stopped
+            .map(|rank| Event::RankStopped { rank })
+            .try_for_each(|event| sink(News::Told { rank: None, event }))
+    }
+
+    fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
+        let known = awaited.iter().filter_map(|rank| Some((*rank, *self.pids.get(rank)?)));
+        let mut look = |pid| self.starvation.since_last_look(pid);
+        known.map(|(rank, pid)| (rank, look(pid))).collect()
+    }
+
+    fn left_starved(&mut self) -> Option<Duration> {
+        let left = self.pids.iter().filter(|(rank, _)| !self.gone.contains(rank));
+        left.map(|(_, pid)| self.starvation.since_last_look(*pid)).max()
+    }
+
+    fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+        if matches!(why, Why::Silent | Why::Interrupted | Why::Crashed) {
+            self.command.ask_to_end();
+        }
+        let survivors = self.strays.end();
+        self.command.reap();
+        self.hear(sink)?;
+        let outcome = self.command.outcome;
+        sink(News::Told { rank: None, event: Event::CommandEnded { outcome } })?;
+        Ok(survivors)
+    }
+
+    fn kill(&mut self) -> Vec<u32> {
+        if self.of.goes_on {
+            // What has happened to zprobe does not end the work of the user.
+            self.command.wait();
+        }
+        self.strays.end()
+    }
+
+    /// Tells how ranks ended, as far as their processes and their launcher have said it.
+    fn tell_last_words(
+        &mut self,
+        why: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let processes = self.processes()?;
+        let of_ranks = processes.of_ranks(&self.pids);
+        let has_finished = |rank: usize| ranks.get(rank).is_some_and(|it| it.has_finished);
+        for (&rank, process) in of_ranks.iter().filter(|(rank, _)| !has_finished(**rank)) {
+            if !self.pids.contains_key(&rank) {
+                sink(News::Spawned { rank, pid: process.pid(), t_ns: now_ns() })?;
+            }
+            if let Some(message) = process.failure() {
+                let event = Event::Failed { message: message.to_owned() };
+                sink(News::Told { rank: Some(rank), event })?;
+            }
+            for event in process.stacks_taken(rank) {
+                sink(News::Told { rank: None, event })?;
+            }
+        }
+        let last = of_ranks.last_key_value().map_or(0, |(last, _)| last + 1);
+        let known = last.max(processes.world_size().unwrap_or(0)).min(MOST_RANKS);
+        for rank in 0..known.max(ranks.len()) {
+            let told = of_ranks.get(&rank).and_then(|process| processes.outcome(process));
+            let by_itself = if has_finished(rank) { Some(Outcome::Code(0)) } else { told };
+            let outcome = by_itself.unwrap_or(match why {
+                Why::Silent | Why::Interrupted => Outcome::Reaped,
+                Why::Over | Why::Crashed | Why::Lingers => Outcome::Unseen,
+            });
+            sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
+        }
+        Ok(())
+    }
+}
+
+/// True if a process is stopped by a signal or a debugger, as the kernel says.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes after the name, which is in parentheses.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
+}

@@ -1,0 +1,112 @@
+//! The trace of a user's script: its specification, which is known late, and its records in the form
+//! that those of other runs have.
+//!
+//! While a script runs nobody knows how many ranks, steps and microbatches there are to be: its ranks
+//! say so, one after the other. [`settle`] reads it off their records ([`told`]).
+
+mod no_answer;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::collections::BTreeMap;
+
+use super::{Event, Outcome, Record};
+use crate::spec::RunSpec;
+pub use no_answer::NoAnswer;
+use told::{Told, Unbegun};
+
+/// Puts the records of a script into the form of other traces, and its specification in place of what
+/// was known of it at its start.
+///
+/// # Errors
+/// When the script did not come far enough for a specification.
+pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
+    let Some(Record { event: Event::RunStarted { spec, .. }, .. }) = records.first() else {
+        return Ok(());
+    };
+    let told = Told::of(records);
+    let world_size = told.world_size()?;
+    let unbegun = told.unbegun();
+    let settled = told.spec(spec, world_size, &unbegun)?;
+    let let_go: Vec<usize> = told.finished().filter(|rank| !told.ended.contains(rank)).collect();
+    let failures: BTreeMap<usize, usize> =
+        told.failures.iter().map(|(rank, (index, _))| (*rank, *index)).collect();
+    let mut kept: Vec<Record> = Vec::with_capacity(records.len());
+    for (index, record) in std::mem::take(records).into_iter().enumerate() {
+        let (sender, t_ns) = (record.rank, record.t_ns);
+        if sender.is_some_and(|rank| rank >= world_size) {
+            continue;
+        }
+        if let Event::WindowGivenUp { step, .. } = record.event {
+            forget(&mut kept, sender, step);
+        }
+        // What a process says of its end hides behind what the script makes of it.
+        let is_told_again = matches!(record.event, Event::Failed { .. })
+            && sender.is_some_and(|rank| failures.get(&rank) != Some(&index));
+        if !is_of_joining(&record.event) && is_in(&settled, &record.event) && !is_told_again {
+            kept.push(record);
+        }
+        let begun = unbegun.values().find(|it| it.behind == index).map(Unbegun::event);
+        for event in begun.into_iter().filter(|event| is_in(&settled, event)) {
+            kept.push(record_of(&kept, sender, t_ns, event));
+        }
+    }
+    // A rank that has finished is let go, and its end is not waited for.
+    let last = kept.last().map_or(0, |record| record.t_ns);
+    for rank in let_go {
+        let event = Event::RankExited { rank, outcome: Outcome::Code(0) };
+        kept.push(record_of(&kept, None, last, event));
+    }
+    count_anew(&mut kept);
+    if let Some(Record { event: Event::RunStarted { spec, .. }, .. }) = kept.first_mut() {
+        **spec = settled;
+    }
+    *records = kept;
+    Ok(())
+}
+
+/// A record like the first one, with this event.
+fn record_of(kept: &[Record], rank: Option<usize>, t_ns: u64, event: Event) -> Record {
+    let Record { v, run, .. } = &kept[0];
+    Record { v: *v, run: run.clone(), rank, seq: 0, t_ns, event }
+}
+
+/// Forgets what a rank told of a step whose microbatches it has given up.
+fn forget(kept: &mut Vec<Record>, sender: Option<usize>, step: usize) {
+    kept.retain(|Record { rank, event, .. }| {
+        let is_of_it = *rank == sender && event.moment().0 == Some(step);
+        !is_of_it || matches!(event, Event::WindowGivenUp { .. })
+    });
+}
+
+/// True for an event that only says how a script goes on, which its specification and the beginnings of
+/// phases tell, too.
+fn is_of_joining(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::RankJoined { .. }
+            | Event::RanksAgreed { .. }
+            | Event::BackwardEnded { .. }
+            | Event::StepTaken { .. }
+            | Event::CollectivesIssued { .. }
+            | Event::CommandEnded { .. }
+    )
+}
+
+/// True unless the event is about a step that did not come to its end.
+fn is_in(spec: &RunSpec, event: &Event) -> bool {
+    let (step, microbatch) = event.moment();
+    step.is_none_or(|step| step < spec.steps)
+        && microbatch.is_none_or(|it| it < spec.gradient_accumulation_steps)
+}
+
+/// Numbers the records of each sender anew.
+fn count_anew(records: &mut [Record]) {
+    let mut next: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+    for record in records {
+        let next = next.entry(record.rank).or_default();
+        record.seq = *next;
+        *next += 1;
+    }
+}

@@ -1,0 +1,270 @@
+//! Facts about a script's ranks, its steps and its end, as its records tell them.
+
+use std::collections::BTreeMap;
+
+use super::NoAnswer;
+use crate::spec::{Backend, Device, Dtype, Found, RunSpec};
+use crate::trace::{Event, Frame, Outcome, Phase, Record};
+
+/// Name in [`Event::NotObserved`] of all that a rank does once it is no longer watched.
+pub(super) const REST: &str = "the rest of the script";
+
+/// Function of torch that calls the engine of autograd.
+const BACKWARD: &str = "_engine_run_backward";
+
+/// The beginning of a microbatch to which a rank came, and whose backward it never began.
+pub(super) struct Unbegun {
+    /// Index of the record after which the rank came to it.
+    pub(super) behind: usize,
+    step: usize,
+    microbatch: usize,
+}
+
+impl Unbegun {
+    /// The event that says so.
+    pub(super) fn event(&self) -> Event {
+        let Self { step, microbatch, .. } = *self;
+        Event::PhaseEntered { step, microbatch, phase: Phase::Forward }
+    }
+}
+
+/// The records of a script, by what they tell.
+pub(super) struct Told<'a> {
+    records: &'a [Record],
+    /// Indices of the records of each rank.
+    ranks: BTreeMap<usize, Vec<usize>>,
+    /// Outcome of the command, once it is over.
+    over: Option<Option<Outcome>>,
+    interrupted: bool,
+    timed_out: bool,
+    /// Ranks that have ended.
+    pub(super) ended: Vec<usize>,
+    /// The last message of each rank that failed, behind the index of its record.
+    pub(super) failures: BTreeMap<usize, (usize, &'a str)>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn of(records: &'a [Record]) -> Self {
+        let mut told = Self {
+            records,
+            ranks: BTreeMap::new(),
+            over: None,
+            interrupted: false,
+            timed_out: false,
+            ended: Vec::new(),
+            failures: BTreeMap::new(),
+        };
+        for (index, Record { rank, event, .. }) in records.iter().enumerate() {
+            if let Some(rank) = rank {
+                told.ranks.entry(*rank).or_default().push(index);
+            }
+            match event {
+                Event::CommandEnded { outcome } => told.over = Some(*outcome),
+                Event::Interrupted => told.interrupted = true,
+                Event::TimedOut { .. } => told.timed_out = true,
+                Event::RankExited { rank, .. } => told.ended.push(*rank),
+                Event::Failed { message } => {
+                    told.failures.extend(rank.map(|rank| (rank, (index, message.as_str()))));
+                }
+                _ => {}
+            }
+        }
+        told
+    }
+
+    /// Events of all ranks.
+    fn events(&self) -> impl Iterator<Item = &'a Event> {
+        self.records.iter().filter(|record| record.rank.is_some()).map(|record| &record.event)
+    }
+
+    fn of_rank(&self, rank: usize) -> impl DoubleEndedIterator<Item = (usize, &'a Event)> {
+        let indices = self.ranks.get(&rank).into_iter().flatten();
+        indices.map(|&index| (index, &self.records[index].event))
+    }
+
+    fn has_finished(&self, rank: usize) -> bool {
+        self.of_rank(rank).next_back().is_some_and(|(_, event)| *event == Event::Finished)
+    }
+
+    pub(super) fn finished(&self) -> impl Iterator<Item = usize> {
+        self.ranks.keys().copied().filter(|rank| self.has_finished(*rank))
+    }
+
+    /// Outcome of the command, if it ended by itself.
+    fn outcome(&self) -> Option<Outcome> {
+        self.over.flatten()
+    }
+
+    /// True if the script failed, or hangs.
+    fn broke(&self) -> bool {
+        let failed = !matches!(self.outcome(), None | Some(Outcome::Code(0)));
+        !self.interrupted && (self.timed_out || failed || !self.failures.is_empty())
+    }
+
+    pub(super) fn world_size(&self) -> Result<usize, NoAnswer> {
+        let joined = self.events().find_map(|event| match event {
+            Event::RankJoined { world_size, .. } => Some(*world_size),
+            _ => None,
+        });
+        let ended = || self.ended.iter().max().filter(|_| self.timed_out).map(|last| last + 1);
+        joined.or_else(ended).ok_or_else(|| match self.over {
+            None if !self.interrupted && !self.timed_out => NoAnswer::CutOff,
+            _ => NoAnswer::NobodyJoined {
+                outcome: self.outcome(),
+                interrupted: self.interrupted,
+                timed_out: self.timed_out,
+                failures: self.failures.keys().map(|rank| self.account(*rank)).collect(),
+            },
+        })
+    }
+
+    /// The failure of a rank with its place in the user's own code.
+    fn account(&self, rank: usize) -> String {
+        let own = self.main_stack(rank).find(|frame| frame.is_own);
+        let place = own.map(|frame| format!(", at {}", frame.place())).unwrap_or_default();
+        let message = self.failures.get(&rank).map_or("", |(_, message)| message);
+        format!("rank {rank}: {message}{place}")
+    }
+
+    /// Frames of a rank's main thread, or of the exception that ended it, the innermost first.
+    fn main_stack(&self, of: usize) -> impl Iterator<Item = &'a Frame> {
+        let stacks = self.records.iter().filter_map(move |record| match &record.event {
+            Event::StackTaken { rank, thread: 0, frames } if *rank == of => Some(frames),
+            _ => None,
+        });
+        stacks.flatten()
+    }
+
+    fn microbatches(&self) -> Option<usize> {
+        self.agreed().map(|(microbatches, ..)| microbatches).max()
+    }
+
+    /// Microbatches, reserved codes and dtype on which the ranks have agreed.
+    fn agreed(&self) -> impl Iterator<Item = (usize, usize, Dtype)> {
+        self.events().filter_map(|event| match event {
+            Event::RanksAgreed { microbatches, reserved, dtype } => {
+                Some((*microbatches, *reserved, *dtype))
+            }
+            _ => None,
+        })
+    }
+
+    /// The microbatch to which each rank came and whose backward it never began, by rank; none unless the
+    /// script broke.
+    pub(super) fn unbegun(&self) -> BTreeMap<usize, Unbegun> {
+        let in_backward = |rank: usize| {
+            // A backward that raises an exception is told of like one that came to its end.
+            let mut frames = self.main_stack(rank);
+            self.failures.contains_key(&rank) && frames.any(|frame| frame.function == BACKWARD)
+        };
+        let ranks = self.ranks.keys().copied().filter(|_| self.broke());
+        ranks
+            .filter(|rank| !self.has_finished(*rank) && !in_backward(*rank))
+            .filter_map(|rank| Some((rank, unbegun(self.of_rank(rank), self.microbatches())?)))
+            .collect()
+    }
+
+    /// Reason why a rank stopped watching, if one did.
+    fn gave_up(&self) -> Option<&'a str> {
+        self.events().find_map(|event| match event {
+            Event::NotObserved { what, why } if what == REST => Some(why.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Number of steps that each rank took.
+    fn steps(&self) -> impl Iterator<Item = usize> {
+        let is_end = |(_, event): &(usize, &Event)| matches!(event, Event::StepEnded { .. });
+        self.ranks.keys().map(move |rank| self.of_rank(*rank).filter(is_end).count())
+    }
+
+    /// The specification that the script turned out to have.
+    pub(super) fn spec(
+        &self,
+        known: &RunSpec,
+        world_size: usize,
+        unbegun: &BTreeMap<usize, Unbegun>,
+    ) -> Result<RunSpec, NoAnswer> {
+        let of_all = self.steps().min().unwrap_or(0);
+        // A rank that waits for one that hangs gives up at last.
+        let gave_up_first = !self.timed_out && of_all == 0 && self.gave_up().is_some();
+        let broke = self.broke() && !gave_up_first;
+        let dtype = self.agreed().map(|(.., dtype)| dtype);
+        let dtype = dtype.max_by(|a, b| a.unit_roundoff().total_cmp(&b.unit_roundoff()));
+        // A rank that never steps may be ended before it can say so.
+        let of_those_that_step = self.steps().filter(|count| *count > 0).min().unwrap_or(0);
+        let steps = if broke { of_all } else { of_those_that_step };
+        if !broke && (steps == 0 || dtype.is_none()) {
+            let outcome = self.outcome().filter(|_| !self.interrupted && !self.timed_out);
+            return Err(match (self.gave_up(), self.over) {
+                (Some(why), _) => NoAnswer::GaveUp { outcome, why: why.to_owned() },
+                (None, None) if !self.interrupted => NoAnswer::CutOff,
+                (None, _) => NoAnswer::NoStep { outcome },
+            });
+        }
+        let never_begun = unbegun.values().map(|it| (it.step, it.microbatch));
+        let begun = self.events().filter_map(|event| match event.moment() {
+            (Some(step), Some(microbatch)) => Some((step, microbatch)),
+            _ => None,
+        });
+        let moments: Vec<(usize, usize)> = begun.chain(never_begun).collect();
+        let begun = moments.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
+        let microbatches = self
+            .microbatches()
+            .or_else(|| moments.iter().map(|(_, microbatch)| microbatch + 1).max())
+            .unwrap_or(1);
+        let (device, backend) = self
+            .events()
+            .find_map(|event| match event {
+                Event::RankJoined { kind, backend, .. } => Some((*kind, *backend)),
+                _ => None,
+            })
+            .unwrap_or((Device::Cpu, Backend::Gloo));
+        let Some(script) = known.script() else { return Ok(known.clone()) };
+        Ok(RunSpec::of_script(
+            script.clone(),
+            &Found {
+                world_size,
+                // A step that a script leaves unfinished at its end is none.
+                begun: if steps == 1 && !broke { 1 } else { begun },
+                steps,
+                microbatches,
+                reserved: self
+                    .agreed()
+                    .map(|(_, reserved, _)| reserved)
+                    .max()
+                    .unwrap_or(microbatches),
+                dtype: dtype.unwrap_or(Dtype::Fp32),
+                device,
+                backend,
+                seed: known.seed,
+                timeout_s: known.timeout_s,
+            },
+        ))
+    }
+}
+
+/// The microbatch to which a rank went on, and whose backward it never began; none where the rank was in a
+/// backward or a step, or behind the last of `microbatches`, as far as their number is known.
+pub(super) fn unbegun<'a>(
+    events: impl Iterator<Item = (usize, &'a Event)>,
+    microbatches: Option<usize>,
+) -> Option<Unbegun> {
+    let mut last = None;
+    for (behind, event) in events {
+        match *event {
+            Event::BackwardEnded { step, microbatch } => {
+                last = Some(Unbegun { behind, step, microbatch: microbatch + 1 });
+            }
+            Event::StepTaken { step, is_last: true } => {
+                last = Some(Unbegun { behind, step: step + 1, microbatch: 0 });
+            }
+            Event::WindowGivenUp { step, .. } => {
+                last = Some(Unbegun { behind, step, microbatch: 0 });
+            }
+            Event::PhaseEntered { .. } => last = None,
+            _ => {}
+        }
+    }
+    last.filter(|it| microbatches.is_none_or(|microbatches| it.microbatch < microbatches))
+}

@@ -1,0 +1,86 @@
+//! Trainings that go on to the same end, whatever happens to the zprobe that observes them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use zprobe::trace::Trace;
+
+use super::observe::files;
+use super::{file, python, scripts, text, zprobe};
+
+/// The training, with a checkpoint at its end.
+const TRAINING: [&str; 8] = ["2", "ddp.py", "--accumulate", "2", "--steps", "12", "--out", "saved"];
+
+/// The command of the training.
+fn command() -> Vec<String> {
+    let (python, ranks) = (python(), file("tests/engines/exec/ranks.py"));
+    let words = [text(&python), text(&ranks)].into_iter().chain(TRAINING);
+    words.map(str::to_owned).collect()
+}
+
+/// The checkpoint of the training without zprobe.
+fn plain() -> BTreeMap<String, Vec<u8>> {
+    let dir = scripts();
+    let [program, arguments @ ..] = &command()[..] else { unreachable!("a program") };
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(dir.path());
+    command.env("DS_ACCELERATOR", "cpu").env("OMP_NUM_THREADS", "1");
+    assert!(command.status().expect("a script").success());
+    files(&dir.path().join("saved"))
+}
+
+/// Starts zprobe on the training, and returns it once both ranks have joined.
+fn observing(dir: &TempDir) -> Child {
+    let words = command();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut zprobe = zprobe(dir, &["--observe=12"], &words);
+    let child = zprobe.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("zprobe");
+    let channels = dir.path().join("run/ranks");
+    let joined = |channels: &Path| {
+        let names = fs::read_dir(channels).into_iter().flatten().flatten().map(|it| it.path());
+        names.filter(|path| path.extension().is_some_and(|it| it == "jsonl")).count()
+    };
+    while joined(&channels) < 2 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_training_goes_on_when_the_run_directory_is_removed() {
+    let dir = scripts();
+    let child = observing(&dir);
+    fs::remove_dir_all(dir.path().join("run")).expect("a run directory");
+    let output = child.wait_with_output().expect("zprobe");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("leave the run directory alone"), "{error}");
+    assert!(plain() == files(&dir.path().join("saved")));
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_training_goes_on_when_zprobe_is_killed_and_its_trace_can_be_read() {
+    let dir = scripts();
+    let mut child = observing(&dir);
+    let trace = || Trace::read(&dir.path().join("run"));
+    while trace().is_err() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("a process");
+    child.wait().expect("zprobe");
+    assert!(trace().expect("a trace").spec.steps > 0);
+    let plain = plain();
+    // The training is nobody's child any more.
+    while files(&dir.path().join("saved")).keys().ne(plain.keys()) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    thread::sleep(Duration::from_secs(1));
+    assert!(plain == files(&dir.path().join("saved")));
+}
