@@ -85,17 +85,18 @@ pub fn main(args: &Args) -> Result<Exit> {
     let mut early = None;
     let over = run::record_script(&order, &run_id, &run_dir, &mut || {
         if order.observe.is_some() {
-            early = Some(recorded::report(&run_dir).inspect(|(report, _)| {
+            // Without an answer, there may be one when the script is over.
+            early = recorded::report(&run_dir).ok().inspect(|(report, _)| {
                 say(format_args!(
                     "observed: {} so far; the script goes on, and the report follows at its end (`zprobe \
                      show {}` shows it now)",
                     report.verdict,
                     run_dir.display(),
                 ));
-            }));
+            });
         }
     })?;
-    let reported = early.unwrap_or_else(|| recorded::report(&run_dir));
+    let reported = early.map_or_else(|| recorded::report(&run_dir), Ok);
     let (report, trace) = match reported {
         Ok(reported) => reported,
         Err(error) => return no_answer(error),

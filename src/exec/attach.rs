@@ -83,14 +83,14 @@ pub fn write(
     order: &Order,
     run_id: &str,
     run_dir: &Path,
-    notes: &Path,
+    channels: &Path,
     processes: &Path,
 ) -> io::Result<PathBuf> {
     let bootstrap = run_dir.join("bootstrap");
     run_dir::create_dir(&bootstrap)?;
     let settings = json!({
         "run": run_id,
-        "directory": notes,
+        "directory": channels,
         "processes": processes,
         "signal": stack_signal(),
         "dry": order.dry,

@@ -19,8 +19,8 @@ use anyhow::{Context as _, Result};
 
 use crate::launch::{Ended, Joining, UserCommand};
 use crate::run_dir;
-use crate::spec::{Found, RunSpec, Scale, ScriptOptions, Weighting};
-use crate::trace::{Event, Outcome, Record};
+use crate::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
+use crate::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
 
 /// All inputs of a run of the user's script.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Order {
     pub scale: Scale,
     /// Seed of the codes.
     pub seed: u64,
-    /// Seconds in which no rank writes anything, after which the script counts as hung.
+    /// Seconds of silence after which a rank that does not wait for another counts as hung.
     pub timeout_s: u64,
 }
 
@@ -98,7 +98,7 @@ pub fn record(
         goes_on: order.observe.is_some(),
     };
     let spec = order.spec();
-    let mut outcome = None;
+    let (mut outcome, mut on_purpose) = (None, false);
     let (mut world_size, mut finished) = (usize::MAX, BTreeSet::new());
     let joining = Joining { run_id, spec: &spec, command, run_dir: &run_dir };
     let ended = joining.run(&mut |record| {
@@ -106,6 +106,8 @@ pub fn record(
         match (&record.event, record.rank) {
             (Event::RankJoined { world_size: ranks, .. }, _) => world_size = *ranks,
             (Event::CommandEnded { outcome: of_command }, _) => outcome = *of_command,
+            (Event::StepEnded { step, .. }, _) => on_purpose |= *step + 1 >= CODED_SCRIPT,
+            (Event::NotObserved { what, .. }, _) => on_purpose |= what == REST_OF_SCRIPT,
             (Event::Finished, Some(rank)) => {
                 finished.insert(rank);
                 if finished.len() == world_size {
@@ -115,6 +117,6 @@ pub fn record(
             _ => {}
         }
     })?;
-    let on_purpose = order.observe.is_none() && finished.len() == world_size;
+    on_purpose &= order.observe.is_none() && finished.len() == world_size;
     Ok(Over { ended, outcome, on_purpose })
 }

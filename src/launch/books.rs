@@ -25,6 +25,8 @@ struct Rank {
     /// Check of the rank's lines; none after a line that was no record of it.
     sender: Option<Sender>,
     finished: bool,
+    /// True if nobody hears of the rank any more, while its process goes on.
+    let_go: bool,
     outcome: Option<Outcome>,
 }
 
@@ -40,7 +42,7 @@ impl<'a> Books<'a> {
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
-            self.ranks.push(Rank { sender, finished: false, outcome: None });
+            self.ranks.push(Rank { sender, finished: false, let_go: false, outcome: None });
         }
         self.watchdog.grow(ranks, Instant::now());
         self.recorder.grow(ranks);
@@ -66,6 +68,10 @@ impl<'a> Books<'a> {
             News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
             News::Gone { rank } => {
                 self.watchdog.ended(rank, true, Instant::now());
+                Ok(())
+            }
+            News::LetGo { rank } => {
+                self.let_go(rank);
                 Ok(())
             }
             News::Told { rank: None, event } => self.recorder.record(event),
@@ -101,9 +107,15 @@ impl<'a> Books<'a> {
     ) -> Result<(), LaunchError> {
         if let Some(rank) = rank {
             self.ranks[rank].sender = None;
+            self.let_go(rank);
         }
         self.is_violated = true;
         self.recorder.record(Event::ProtocolViolated { rank, violation, line })
+    }
+
+    fn let_go(&mut self, rank: usize) {
+        self.ranks[rank].let_go = true;
+        self.watchdog.let_go(rank, Instant::now());
     }
 
     fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
@@ -165,9 +177,14 @@ impl<'a> Books<'a> {
         self.ranks.iter().map(standing).collect()
     }
 
-    /// True if every rank has finished.
+    /// True if nothing more is to be heard of any rank.
     pub(super) fn are_complete(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished)
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished || rank.let_go)
+    }
+
+    /// True if nothing more is to be heard of some rank, while nobody says that it has failed.
+    pub(super) fn are_partly_complete(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.finished || rank.let_go)
     }
 
     fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {

@@ -16,7 +16,7 @@ use super::ranks::{Ranks, Standing, Why};
 use super::recorder::now_ns;
 use super::starvation::Starvation;
 use super::strays::Strays;
-use super::watchdog::CRASH_GRACE;
+use super::watchdog::{CRASH_GRACE, LINGER_GRACE};
 use super::{Hosting, Launch, LaunchError};
 use crate::trace::contract::LogOf;
 use crate::trace::{Event, Outcome, Record};
@@ -230,8 +230,12 @@ impl Ranks for Local {
         Ok(())
     }
 
-    fn crash_grace(&self) -> Duration {
-        CRASH_GRACE
+    fn crash_grace(&self) -> Option<Duration> {
+        Some(CRASH_GRACE)
+    }
+
+    fn linger_grace(&self) -> Duration {
+        LINGER_GRACE
     }
 
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {

@@ -18,6 +18,8 @@ pub(super) enum News<'a> {
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
     /// The process of a rank is gone, and nobody knows yet how it ended.
     Gone { rank: usize },
+    /// A rank is no longer watched; its process goes on.
+    LetGo { rank: usize },
     /// Something that was learned of a rank, or of the run: an event of the rank, or of the launcher.
     Told { rank: Option<usize>, event: Event },
     /// A host wrote something that is not the protocol; `line` is its start.

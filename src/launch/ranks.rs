@@ -61,8 +61,12 @@ pub(super) trait Ranks {
     /// Takes note of the processes that have ended since the last call.
     fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError>;
 
-    /// Time that the other ranks have after one has ended abnormally; less if the timeout is less.
-    fn crash_grace(&self) -> Duration;
+    /// Time that the other ranks have after one has ended abnormally, less if the timeout is less; none where they are
+    /// left to themselves.
+    fn crash_grace(&self) -> Option<Duration>;
+
+    /// Time that processes may take to end once every rank has finished or ended.
+    fn linger_grace(&self) -> Duration;
 
     /// True if the processes are the user's own: a line that is not the protocol does not end them.
     fn are_the_users(&self) -> bool {

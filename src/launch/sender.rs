@@ -89,8 +89,9 @@ impl Sender {
                 | Event::Stderr { .. }
                 | Event::StackTaken { .. },
             ) => Err(Violation::LauncherEvent),
-            // Of a script nothing is known yet that an event could contradict.
-            (Role::Rank(_), _) if !self.spec.is_settled() => Ok(()),
+            (Role::Rank(_), event) if !self.spec.is_settled() => {
+                event.fits_script().map_err(|_| Violation::Implausible)
+            }
             (Role::Rank(_), event) => event.fits(&self.spec).map_err(|_| Violation::Implausible),
         }
     }

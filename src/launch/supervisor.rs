@@ -63,7 +63,7 @@ pub(super) fn run<'a>(
     let timeout = Duration::from_secs(run.spec.timeout_s).min(FOREVER);
     // The watchdog starts only now, because a busy machine takes long to start each process.
     let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
-        .with_crash_grace(ranks.crash_grace());
+        .with_graces(ranks.crash_grace(), ranks.linger_grace());
     let books = Books::open(run, recorder, watchdog);
     let silence = (timeout / 2).max(SHORTEST_SILENCE);
     let mut supervisor = Supervisor {
@@ -72,6 +72,7 @@ pub(super) fn run<'a>(
         books,
         timeout_s: run.spec.timeout_s,
         silence,
+        is_given_up: false,
         survivors: Vec::new(),
         end: None,
     };
@@ -93,6 +94,8 @@ struct Supervisor<'a, 'b> {
     timeout_s: u64,
     /// Time after which a silent agent counts as lost.
     silence: Duration,
+    /// True once the user's own processes go on without being judged.
+    is_given_up: bool,
     /// Processes on all machines that did not die.
     survivors: Vec<u32>,
     /// Reason to end the run; none while it goes on.
@@ -161,6 +164,13 @@ impl Supervisor<'_, '_> {
                 // No rank is blamed for time without a core: the situation is judged once more.
                 Verdict::GraceOver if self.grace_starved() => Instant::now(),
                 Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
+                Verdict::GraceOver if self.ranks.outlive_the_run() => self.give_up(),
+                // Ranks that are heard of no more may be why the others are silent.
+                Verdict::Silent(_)
+                    if self.ranks.outlive_the_run() && self.books.are_partly_complete() =>
+                {
+                    self.give_up()
+                }
                 Verdict::GraceOver if self.books.watchdog.has_crashed() => return Ok(Why::Crashed),
                 Verdict::GraceOver => return Ok(Why::Lingers),
                 Verdict::Silent(silence) => return self.silent(silence).map(|()| Why::Silent),
@@ -175,9 +185,15 @@ impl Supervisor<'_, '_> {
         ranks.look(&mut |news| enter(news, others, books))
     }
 
-    /// True if the ranks have done all that they were watched for, and their processes go on.
+    /// True if the ranks have done all that they were watched for, or can be judged no more, and their processes go on.
     fn is_left_alone(&self) -> bool {
-        self.ranks.outlive_the_run() && self.books.are_complete()
+        self.is_given_up || self.ranks.outlive_the_run() && self.books.are_complete()
+    }
+
+    /// Leaves the user's processes alone. Returns the time of the next look.
+    fn give_up(&mut self) -> Instant {
+        self.is_given_up = true;
+        Instant::now()
     }
 
     /// Records that ranks are silent.

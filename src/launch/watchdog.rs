@@ -40,7 +40,9 @@ const STARVED: u32 = 20;
 /// State of each rank, with the times at which it changed.
 pub(super) struct Watchdog {
     timeout: Duration,
-    crash_grace: Duration,
+    /// None where others are left to themselves after a crash.
+    crash_grace: Option<Duration>,
+    linger_grace: Duration,
     started: Instant,
     ranks: Vec<Rank>,
     meetings: Meetings,
@@ -107,7 +109,8 @@ impl Watchdog {
     pub(super) fn new(ranks: usize, timeout: Duration, now: Instant) -> Self {
         Self {
             timeout,
-            crash_grace: CRASH_GRACE.min(timeout),
+            crash_grace: Some(CRASH_GRACE.min(timeout)),
+            linger_grace: LINGER_GRACE,
             started: now,
             ranks: (0..ranks).map(|_| Rank::new(now)).collect(),
             meetings: Meetings::new(ranks),
@@ -118,9 +121,10 @@ impl Watchdog {
         }
     }
 
-    /// Gives the other ranks this long after one has ended abnormally; less if the timeout is less.
-    pub(super) fn with_crash_grace(self, grace: Duration) -> Self {
-        Self { crash_grace: grace.min(self.timeout), ..self }
+    /// Gives the other ranks this long after one has ended abnormally, less if the timeout is less; and processes that
+    /// are done this long to end.
+    pub(super) fn with_graces(self, crash: Option<Duration>, linger: Duration) -> Self {
+        Self { crash_grace: crash.map(|it| it.min(self.timeout)), linger_grace: linger, ..self }
     }
 
     /// Watches as many ranks, at least, from `now` on.
@@ -151,6 +155,11 @@ impl Watchdog {
         self.enters(rank, state, now);
     }
 
+    /// Takes note that a rank is no longer watched, and is not to be waited for.
+    pub(super) fn let_go(&mut self, rank: usize, now: Instant) {
+        self.enters(rank, State::Finished, now);
+    }
+
     /// Takes note that the process of a rank has ended, with or without success. A rank that ends
     /// without having finished has crashed, even with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
@@ -177,8 +186,8 @@ impl Watchdog {
     /// Adds to the time for which processes that are awaited after a crash, or at the end, had no
     /// core. Returns true if the grace is longer because of it.
     pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
-        let grace = self.crash_grace.max(LINGER_GRACE);
-        lengthen(&mut self.grace_starved, by, grace)
+        let after_crash = self.crash_grace.filter(|_| self.has_crashed());
+        lengthen(&mut self.grace_starved, by, after_crash.unwrap_or(self.linger_grace))
     }
 
     /// Decides what to do at the time `now`.
@@ -193,8 +202,8 @@ impl Watchdog {
             let nobody = Verdict::Silent(Silence::default());
             return if now < late { Verdict::WaitUntil(late) } else { nobody };
         }
-        if let Some(crashed) = self.crashed {
-            return grace(crashed, self.crash_grace);
+        if let (Some(crashed), Some(crash_grace)) = (self.crashed, self.crash_grace) {
+            return grace(crashed, crash_grace);
         }
         let running = self.running();
         let awaited = |rank: &&Running| rank.waits.is_none();
@@ -205,7 +214,7 @@ impl Watchdog {
             // Every rank waits for another, or no rank is running.
             let Some(all_late) = running.iter().map(|rank| rank.due).max() else {
                 let settled = self.ranks.iter().map(|rank| rank.last).max().unwrap_or(now);
-                return grace(settled, LINGER_GRACE);
+                return grace(settled, self.linger_grace);
             };
             if now < all_late {
                 return Verdict::WaitUntil(all_late);
@@ -221,7 +230,7 @@ impl Watchdog {
         // A rank that has finished is about to end, and must not be cut off by the end of the
         // others.
         let leaving = self.ranks.iter().filter(|rank| rank.state == State::Finished);
-        let left = leaving.map(|rank| rank.last + rank.starved + LINGER_GRACE).max();
+        let left = leaving.map(|rank| rank.last + rank.starved + self.linger_grace).max();
         let decision = last.min(first + self.timeout * TALKERS).max(left.unwrap_or(first));
         if now < decision {
             return Verdict::WaitUntil(decision);

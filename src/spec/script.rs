@@ -15,6 +15,9 @@ use super::{
 /// address stamps.
 const CODED_STEPS: usize = 2;
 
+/// Steps after which a script on codes is ended: that of the address stamps, and those of the codes.
+pub const CODED_SCRIPT: usize = 1 + CODED_STEPS;
+
 /// Unit of the codes that take the place of a script's gradients: small enough that no update moves a
 /// parameter far, and a power of two, so that nothing is rounded.
 pub const UNIT: f64 = 1.0 / 1024.0;

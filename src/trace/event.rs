@@ -15,6 +15,9 @@ use crate::spec::{Backend, Device, Dtype, Point, RunSpec, named_enum, plan::Segm
 /// Name in [`Event::NotObserved`] of memory that could not be poisoned.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
 
+/// Name in [`Event::NotObserved`] of all that a rank of a script does once it is no longer watched.
+pub const REST_OF_SCRIPT: &str = "the rest of the script";
+
 /// Something that happened during a run.
 ///
 /// The first group is emitted by the launcher, the second by ranks. `step` and `microbatch` count

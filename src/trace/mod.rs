@@ -20,7 +20,7 @@ pub use crate::spec::Point;
 pub use contents::Contents;
 pub use event::{
     AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, Frame, LayoutName, Outcome,
-    ParamInfo, Phase, Transform, UNSET_MEMORY, Violation,
+    ParamInfo, Phase, REST_OF_SCRIPT, Transform, UNSET_MEMORY, Violation,
 };
 pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};

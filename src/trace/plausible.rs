@@ -5,10 +5,13 @@
 use super::{
     ClippedInVain, Event, GradientsClipped, LossWeighed, OptimizerStepped, Payload, UpdatesRounded,
 };
-use crate::spec::{RunSpec, plan::Segment};
+use crate::spec::{MOST_RANKS, RunSpec, plan::Segment};
 
 /// Largest number of elements that a model may have: far above any model, far below any overflow.
 const MOST_ELEMENTS: usize = 1 << 40;
+
+/// Largest number of steps, and of microbatches of a step, that a script is watched for.
+const MOST_STEPS: usize = 1 << 16;
 
 impl Event {
     /// Checks that the event fits a run of `spec`.
@@ -34,6 +37,34 @@ impl Event {
             Event::Model { params } => total(params.iter().map(|param| {
                 param.shape.iter().try_fold(1, |size: usize, side| size.checked_mul(*side))
             })),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the event fits a run of a script, of which nothing is known yet.
+    ///
+    /// # Errors
+    /// A phrase that says what does not fit.
+    pub fn fits_script(&self) -> Result<(), String> {
+        let (step, microbatch) = self.moment();
+        if let Some(number) = [step, microbatch].into_iter().flatten().find(|it| *it >= MOST_STEPS)
+        {
+            return Err(format!("step or microbatch {number}"));
+        }
+        match self {
+            Event::RankJoined { world_size, .. } if !(1..=MOST_RANKS).contains(world_size) => {
+                Err(format!("{world_size} ranks"))
+            }
+            Event::RanksAgreed { microbatches, reserved, .. }
+                if *microbatches.max(reserved) > MOST_STEPS =>
+            {
+                Err(format!("{microbatches} microbatches"))
+            }
+            Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. }
+                if *rank >= MOST_RANKS =>
+            {
+                Err(format!("rank {rank}"))
+            }
             _ => Ok(()),
         }
     }

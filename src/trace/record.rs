@@ -170,13 +170,17 @@ impl Trace {
             Some(_) => Err(TraceError::Headless { path: path.clone() }),
             None => Err(TraceError::Empty { path: path.clone() }),
         };
+        let implausible =
+            |line, problem| TraceError::Implausible { path: path.clone(), line, problem };
         if !spec(&records)?.is_settled() {
+            for (index, record) in records.iter().enumerate() {
+                let fits = record.event.fits_script();
+                fits.map_err(|problem| implausible(index + 1, problem))?;
+            }
             settle(&mut records)
                 .map_err(|reason| TraceError::NoAnswer { dir: run_dir.to_owned(), reason })?;
         }
         let spec = spec(&records)?;
-        let implausible =
-            |line, problem| TraceError::Implausible { path: path.clone(), line, problem };
         spec.check_values().map_err(|problem| implausible(1, problem.to_string()))?;
         for (index, record) in records.iter().enumerate() {
             record.event.fits(&spec).map_err(|problem| implausible(index + 1, problem))?;

@@ -15,8 +15,8 @@ class Records:
         """Writes an event immediately and in one piece, so that it survives the death of this process."""
         event = dict(type=type, **fields)
         record = dict(v=1, run=self.run, rank=self.rank, seq=self.seq, t_ns=time.time_ns(), event=event)
-        self.seq += 1
         data = memoryview((json.dumps(record, allow_nan=False) + "\n").encode())
+        self.seq += 1
         while data:
             data = data[os.write(self.fd, data) :]
 

@@ -40,11 +40,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let everyone: BTreeSet<usize> =
         named.iter().map(|(rank, _)| *rank).chain(waiting.iter().map(|it| it.rank)).collect();
     let places = places(case, &everyone);
-    let at_work = if mutual { outside(&places) } else { outside_of(&places, waiting) };
+    let at_work = at_work(&places, waiting);
     if !stopped.is_empty() {
         hung.retain(|(rank, _)| stopped.contains(rank));
     } else if !at_work.is_empty() {
-        hung.retain(|(rank, _)| at_work.iter().any(|(other, _)| other == rank));
+        let meeting = |rank: usize| named.iter().find(|it| it.0 == rank).and_then(|it| it.1);
+        hung = at_work.iter().map(|(rank, _)| (*rank, meeting(*rank))).collect();
     }
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
     let who = match ranks[..] {
@@ -75,10 +76,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         Some(at) => format!("hung: {at}: no event for {timeout_s} s"),
         None => format!("{who}{does}: no event for {timeout_s} s"),
     };
-    if !mutual {
+    // Where stacks say otherwise, what was counted is not told.
+    if !mutual && waiting.iter().all(|it| !ranks.contains(&it.rank)) {
         let whom = if ranks.len() == 1 { "it" } else { "them" };
-        message.extend(waiters(waiting).map(|(ranks, meeting)| {
-            if !at_work.is_empty() {
+        let groups: Vec<(Vec<usize>, Meeting)> = waiters(waiting).collect();
+        let is_one = groups.len() == 1;
+        message.extend(groups.into_iter().map(|(ranks, meeting)| {
+            if is_one && !at_work.is_empty() {
                 return format!("; that is {meeting}");
             }
             let wait = if ranks.len() == 1 { "waits" } else { "wait" };
@@ -131,20 +135,21 @@ fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
     ranks.iter().filter_map(|rank| place(*rank)).collect()
 }
 
-/// The ranks that hang: of those that do not wait for others, as far as is known.
-fn outside_of(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
-    if waiting.is_empty() {
-        return outside(places);
-    }
-    let waits = |rank: usize| waiting.iter().any(|it| it.rank == rank);
-    places.iter().filter(|(rank, _)| !waits(*rank)).cloned().collect()
-}
-
 /// The ranks that wait for nobody while others do: it is they who hang. None where all wait, or none.
 fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
     let (waiting, at_work): (Vec<_>, Vec<_>) =
         places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
     if waiting.is_empty() { Vec::new() } else { at_work }
+}
+
+/// Places of the ranks that do not wait for others: by their stacks, or else by the collectives that all have issued.
+fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
+    let by_stacks = outside(places);
+    if !by_stacks.is_empty() || waiting.is_empty() {
+        return by_stacks;
+    }
+    let waits = |rank: usize| waiting.iter().any(|it| it.rank == rank);
+    places.iter().filter(|(rank, _)| !waits(*rank)).cloned().collect()
 }
 
 /// Places in words: those of the ranks that hang, then those of the ranks that wait for them. None where
@@ -155,6 +160,9 @@ fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<
     }
     let waiting: Vec<(usize, Place)> =
         places.iter().filter(|place| !at_work.contains(place)).cloned().collect();
+    if waiting.is_empty() {
+        return Some(told(at_work));
+    }
     Some(format!("{} while {}", told(at_work), told(&waiting)))
 }
 

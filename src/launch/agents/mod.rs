@@ -493,7 +493,7 @@ impl Leader {
             // The leader's own host imports the same, and its ranks are those that are shown.
             News::Importing { .. } => return,
             // Of ranks that join, which no other agent leads.
-            News::Gone { .. } | News::Told { .. } => return,
+            News::Gone { .. } | News::LetGo { .. } | News::Told { .. } => return,
             News::Spawned { rank, pid, t_ns } => {
                 Message::Spawned { rank: *rank, pid: *pid, t_ns: *t_ns }
             }

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::sys::stat::fstat;
+
 use crate::launch::LaunchError;
 use crate::launch::channel::{Channel, State};
 use crate::launch::news::{News, Sink};
@@ -14,7 +16,7 @@ use crate::trace::LONGEST_LINE;
 /// The channels of all ranks that have joined.
 pub(super) struct Channels {
     directory: PathBuf,
-    /// Channels by rank; none after a line that is too long.
+    /// Channels by rank; none after a line that is too long, or once the rank is let go.
     ranks: BTreeMap<usize, Option<Channel>>,
 }
 
@@ -67,10 +69,18 @@ fn hear(
         }
         // A file is at its end where a pipe would be closed; more may come.
         if state == State::Closed {
+            if is_unlinked(&open) {
+                return sink(News::LetGo { rank });
+            }
             *channel = Some(open);
             return Ok(());
         }
     }
+}
+
+/// True if a rank has unlinked its channel: it is no longer watched.
+fn is_unlinked(channel: &Channel) -> bool {
+    fstat(channel).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
 /// Rank and process whose channel a file is, by its name (`0-4711.jsonl`); none for other files.
@@ -115,6 +125,28 @@ mod tests {
         assert!(channels.look_for_new().expect("a directory").is_empty());
         first.write_all(b"o\n").expect("room");
         assert_eq!(heard(&mut channels), ["1 two"]);
+    }
+
+    #[test]
+    fn a_rank_that_unlinks_its_file_is_let_go_behind_its_last_line() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut channels = Channels::in_dir(dir.path());
+        let path = dir.path().join("3-1.jsonl");
+        fs::write(&path, "last\nhal").expect("room");
+        channels.look_for_new().expect("a directory");
+        fs::remove_file(&path).expect("a file");
+        let mut told = Vec::new();
+        let mut sink = |news: News<'_>| {
+            told.push(match news {
+                News::Line { rank, .. } => format!("line {rank}"),
+                News::LetGo { rank } => format!("let go {rank}"),
+                _ => "else".to_owned(),
+            });
+            Ok(())
+        };
+        channels.hear(&mut sink).expect("a sink");
+        channels.hear(&mut sink).expect("a sink");
+        assert_eq!(told, ["line 3", "let go 3"]);
     }
 
     #[test]

@@ -10,10 +10,10 @@ mod channels;
 mod command;
 mod dump;
 mod processes;
+mod stat;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,9 @@ use processes::Processes;
 /// Time that the other ranks have after one has ended abnormally: launchers notice it late, and a rank may wait
 /// a minute for zprobe's own exchange between the ranks.
 const CRASH_GRACE: Duration = Duration::from_secs(90);
+
+/// Time that the command has to end once every rank has finished: launchers look at their ranks every few seconds.
+const LINGER_GRACE: Duration = Duration::from_secs(10);
 
 /// Time between two looks at what the ranks have written.
 const LOOK: Duration = Duration::from_millis(100);
@@ -61,8 +64,12 @@ pub(super) struct Joined<'a> {
     channels: Channels,
     /// Process of each rank that is known.
     pids: BTreeMap<usize, u32>,
-    /// Ranks whose processes are gone.
+    /// Start of each rank's process that is one of the run on this machine, in this namespace of process ids.
+    here: BTreeMap<usize, u64>,
+    /// Ranks whose processes were here, and are gone.
     gone: BTreeSet<usize>,
+    /// Ranks whose processes were still there when the run was ended.
+    at_the_end: BTreeSet<usize>,
     next_look: Instant,
     starvation: Starvation,
 }
@@ -77,7 +84,9 @@ impl<'a> Joined<'a> {
             strays: Strays::of(run),
             channels: Channels::in_dir(of.channels),
             pids: BTreeMap::new(),
+            here: BTreeMap::new(),
             gone: BTreeSet::new(),
+            at_the_end: BTreeSet::new(),
             next_look: Instant::now(),
             starvation: Starvation::default(),
         })
@@ -87,22 +96,31 @@ impl<'a> Joined<'a> {
     fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.channels);
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
-            self.is_known(rank, pid, sink)?;
+            self.introduce(rank, pid, sink)?;
         }
         self.channels.hear(sink)
     }
 
     /// Takes note of the process of a rank.
-    fn is_known(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn introduce(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         self.pids.insert(rank, pid);
+        let start = stat::start(pid).filter(|_| self.strays.are(pid));
+        self.here.extend(start.map(|start| (rank, start)));
         sink(News::Spawned { rank, pid, t_ns: now_ns() })
+    }
+
+    /// Processes of ranks that are here and not gone, as far as is known.
+    fn left(&self) -> impl Iterator<Item = (usize, u32)> {
+        let is_left = |rank: &usize| self.here.contains_key(rank) && !self.gone.contains(rank);
+        let all = self.pids.iter().map(|(rank, pid)| (*rank, *pid));
+        all.filter(move |(rank, _)| is_left(rank))
     }
 
     /// Tells of ranks whose processes are gone. How they ended is not known before the command is over.
     fn look_for_ends(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         let is_gone =
-            |(rank, pid): &(&usize, &u32)| !self.gone.contains(rank) && !self.strays.are(**pid);
-        let gone: Vec<usize> = self.pids.iter().filter(is_gone).map(|(rank, _)| *rank).collect();
+            |(rank, pid): &(usize, u32)| stat::start(*pid).as_ref() != self.here.get(rank);
+        let gone: Vec<usize> = self.left().filter(is_gone).map(|(rank, _)| rank).collect();
         if !gone.is_empty() {
             // What they had still written comes first.
             self.hear(sink)?;
@@ -142,9 +160,12 @@ impl Ranks for Joined<'_> {
         self.of.goes_on
     }
 
-    fn crash_grace(&self) -> Duration {
-        // A launcher takes a while to end the others; a script that goes on is left to itself.
-        if self.of.goes_on { Duration::MAX } else { CRASH_GRACE }
+    fn crash_grace(&self) -> Option<Duration> {
+        (!self.of.goes_on).then_some(CRASH_GRACE)
+    }
+
+    fn linger_grace(&self) -> Duration {
+        LINGER_GRACE
     }
 
     fn are_the_users(&self) -> bool {
@@ -161,25 +182,28 @@ impl Ranks for Joined<'_> {
             .filter(|(rank, _)| !self.pids.contains_key(rank))
             .map(|(rank, process)| (rank, process.pid()))
             .collect();
-        silent.into_iter().try_for_each(|(rank, pid)| self.is_known(rank, pid, sink))?;
-        let stopped = self.pids.iter().filter(|(_, pid)| is_stopped(**pid)).map(|(rank, _)| *rank);
+        silent.into_iter().try_for_each(|(rank, pid)| self.introduce(rank, pid, sink))?;
+        let stopped = self.left().filter(|(_, pid)| stat::is_stopped(*pid));
         stopped
-            .map(|rank| Event::RankStopped { rank })
+            .map(|(rank, _)| Event::RankStopped { rank })
             .try_for_each(|event| sink(News::Told { rank: None, event }))
     }
 
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
-        let known = awaited.iter().filter_map(|rank| Some((*rank, *self.pids.get(rank)?)));
-        let mut look = |pid| self.starvation.since_last_look(pid);
-        known.map(|(rank, pid)| (rank, look(pid))).collect()
+        let left: Vec<(usize, u32)> =
+            self.left().filter(|(rank, _)| awaited.contains(rank)).collect();
+        let look = |(rank, pid)| (rank, self.starvation.since_last_look(pid));
+        left.into_iter().map(look).collect()
     }
 
     fn left_starved(&mut self) -> Option<Duration> {
-        let left = self.pids.iter().filter(|(rank, _)| !self.gone.contains(rank));
-        left.map(|(_, pid)| self.starvation.since_last_look(*pid)).max()
+        let left: Vec<u32> = self.left().map(|(_, pid)| pid).collect();
+        left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
     }
 
     fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+        self.look_for_ends(sink)?;
+        self.at_the_end = self.left().map(|(rank, _)| rank).collect();
         if matches!(why, Why::Silent | Why::Interrupted | Why::Crashed) {
             self.command.ask_to_end();
         }
@@ -228,18 +252,11 @@ impl Ranks for Joined<'_> {
             let by_itself = if has_finished(rank) { Some(Outcome::Code(0)) } else { told };
             let outcome = by_itself.unwrap_or(match why {
                 Why::Silent | Why::Interrupted => Outcome::Reaped,
+                Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
                 Why::Over | Why::Crashed | Why::Lingers => Outcome::Unseen,
             });
             sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())
     }
-}
-
-/// True if a process is stopped by a signal or a debugger, as the kernel says.
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state comes after the name, which is in parentheses.
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('T' | 't'))
 }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::dump::{self, RawFrame};
 use crate::launch::stacks::ask_for_stacks;
+use crate::spec::MOST_RANKS;
 use crate::trace::{Event, Frame, Outcome};
 
 /// Most bytes of a process's file that are read.
@@ -226,7 +227,8 @@ impl Processes {
     pub fn of_ranks(&self, joined: &BTreeMap<usize, u32>) -> BTreeMap<usize, &Process> {
         let mut ranks: BTreeMap<usize, &Process> = BTreeMap::new();
         for process in self.0.iter().filter(|it| !self.is_helper(it)) {
-            let rank = process.about.rank.filter(|rank| !joined.contains_key(rank));
+            let rank = process.about.rank.filter(|rank| *rank < MOST_RANKS);
+            let rank = rank.filter(|rank| !joined.contains_key(rank));
             ranks.extend(rank.map(|rank| (rank, process)));
         }
         for (&rank, &pid) in joined {

@@ -1,9 +1,9 @@
 //! Tests of traces of scripts, made of hand-written events.
 
-use super::told::{REST, unbegun};
+use super::told::unbegun;
 use super::*;
 use crate::spec::{Backend, Device, Dtype, Found, Scale, ScriptOptions, Weighting};
-use crate::trace::{Frame, Phase};
+use crate::trace::{Frame, Phase, REST_OF_SCRIPT};
 
 fn entered(phase: Phase, step: usize, microbatch: usize) -> Event {
     Event::PhaseEntered { step, microbatch, phase }
@@ -162,7 +162,7 @@ fn where_there_is_no_specification_the_reason_is_told() {
     let no_step = NoAnswer::NoStep { outcome: Some(Outcome::Code(0)) };
     assert_eq!(settled([begun(), (None, over(0))]), Err(no_step));
     let why = "a reason".to_owned();
-    let gave_up = Event::NotObserved { what: REST.to_owned(), why: why.clone() };
+    let gave_up = Event::NotObserved { what: REST_OF_SCRIPT.to_owned(), why: why.clone() };
     let gave_up = settled([begun(), (Some(0), gave_up), (None, over(0))]);
     assert_eq!(gave_up, Err(NoAnswer::GaveUp { outcome: Some(Outcome::Code(0)), why }));
 }

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use super::NoAnswer;
 use crate::spec::{Backend, Device, Dtype, Found, RunSpec};
-use crate::trace::{Event, Frame, Outcome, Phase, Record};
-
-/// Name in [`Event::NotObserved`] of all that a rank does once it is no longer watched.
-pub(super) const REST: &str = "the rest of the script";
+use crate::trace::{Event, Frame, Outcome, Phase, REST_OF_SCRIPT, Record};
 
 /// Function of torch that calls the engine of autograd.
 const BACKWARD: &str = "_engine_run_backward";
@@ -90,6 +87,11 @@ impl<'a> Told<'a> {
         self.ranks.keys().copied().filter(|rank| self.has_finished(*rank))
     }
 
+    /// True if every rank that has joined has finished.
+    fn is_complete(&self) -> bool {
+        self.finished().count() == self.ranks.len()
+    }
+
     /// Outcome of the command, if it ended by itself.
     fn outcome(&self) -> Option<Outcome> {
         self.over.flatten()
@@ -167,7 +169,7 @@ impl<'a> Told<'a> {
     /// Reason why a rank stopped watching, if one did.
     fn gave_up(&self) -> Option<&'a str> {
         self.events().find_map(|event| match event {
-            Event::NotObserved { what, why } if what == REST => Some(why.as_str()),
+            Event::NotObserved { what, why } if what == REST_OF_SCRIPT => Some(why.as_str()),
             _ => None,
         })
     }
@@ -198,7 +200,7 @@ impl<'a> Told<'a> {
             let outcome = self.outcome().filter(|_| !self.interrupted && !self.timed_out);
             return Err(match (self.gave_up(), self.over) {
                 (Some(why), _) => NoAnswer::GaveUp { outcome, why: why.to_owned() },
-                (None, None) if !self.interrupted => NoAnswer::CutOff,
+                (None, None) if !self.interrupted && !self.is_complete() => NoAnswer::CutOff,
                 (None, _) => NoAnswer::NoStep { outcome },
             });
         }

@@ -67,7 +67,7 @@ class Training:
         self.turns = turns.Turns()
         self.remarks = Remarks()
         self.stepping = []
-        self.fired, self.dtypes, self.walks = {}, set(), []
+        self.fired, self.dtypes, self.walks, self.indices = {}, set(), [], {}
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.asides, self.overflow = asides.Asides(self.held), None
@@ -117,7 +117,12 @@ class Training:
     def _lost(self):
         """Records of this rank can be written no more."""
         self.over = True
+        self._end_silence()
         self._let_go()
+
+    def _end_silence(self):
+        if self.silence is not None:
+            self.silence.end()
 
     def _let_go(self):
         """Leaves the script to itself. One that has trained on codes is not left alone with what it has learned."""
@@ -266,7 +271,9 @@ class Training:
             at = dict(step=step, microbatch=microbatch)
             params = sorted(self.indices[name] for name in reached if name in self.indices)
             self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=params, **at)
-            self.channel.emit("hooks-fired", fired=[fired.get(name, 0) for name in self.indices], arrived=None, **at)
+            if self.indices:
+                numbers = [fired.get(name, 0) for name in self.indices]
+                self.channel.emit("hooks-fired", fired=numbers, arrived=None, **at)
 
     def _transformed(self, how):
         """An engine has transformed gradients, after the present microbatch at the earliest."""
@@ -378,6 +385,8 @@ class Training:
         self.clipping.forget(it for group in optimizer.param_groups for it in group["params"])
         for tensor, gradient in over.spared:
             tensor.grad = gradient
+        if self.over:
+            return
         self.held.adopt(over.found, over.again)
         self.held.consume(over.parts)
         waits = bool(self.turns.idle(self.names)) if self.step == 0 else self.held.waits()
@@ -496,6 +505,7 @@ class Training:
         if self.over:
             return
         self.over = True
+        self._end_silence()
         if self.stepped:
             self._end_step()
         if self.exit_code:
@@ -516,6 +526,8 @@ class Training:
         try:
             if not self.over:
                 self.over = True
+                self._end_silence()
+                self.softly("graphs", self.emit_walks)
                 if self.step > 0:
                     self.softly("the script's end", self._remark)
                 self.channel.emit("failed", message="%s: %s" % (kind.__name__, error))
@@ -535,10 +547,9 @@ class Training:
         self.channel.emit("script-remarked", **self.remarks.fields())
 
     def _finish(self):
-        self._remark()
-        self.transforms.release()
-        if self.silence is not None:
-            self.silence.end()
+        self.softly("the script's end", self._remark)
+        self.softly("transforms", self.transforms.release)
+        self._end_silence()
         self.channel.emit("finished")
 
     def _end(self):

@@ -12,6 +12,7 @@ from zprobe_exec.arithmetic import Arithmetic
 from zprobe_exec.clipping import skips_step
 from zprobe_exec.modules import Modules
 from zprobe_exec.training import Training
+from zprobe_rank.channel import finite
 
 _settings = None
 _arithmetic, _modules = Arithmetic(), Modules()
@@ -151,7 +152,7 @@ def _watched_value_clipping(clip):
     def watched(parameters, clip_value, *args, **kwargs):
         if _training is None or _training.over:
             return clip(parameters, clip_value, *args, **kwargs)
-        _training.remarks.clipped_by_value = float(clip_value)
+        _training.remarks.clipped_by_value = finite(float(clip_value))
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         begun = _training.softly("clipping", _training.clipping.begin_by_value, parameters)
         result = clip(parameters, clip_value, *args, **kwargs)
