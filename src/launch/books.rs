@@ -10,7 +10,7 @@ use super::sender::{Role, Sender, excerpt};
 use super::watchdog::Watchdog;
 use super::{LaunchError, Run};
 use crate::spec::MOST_RANKS;
-use crate::trace::{Event, Outcome, Violation};
+use crate::trace::{Event, Outcome, REST_OF_SCRIPT, Violation};
 
 /// The trace of a run, being written, and the state of its ranks.
 pub(super) struct Books<'a> {
@@ -25,8 +25,6 @@ struct Rank {
     /// Check of the rank's lines; none after a line that was no record of it.
     sender: Option<Sender>,
     finished: bool,
-    /// True if nobody hears of the rank any more, while its process goes on.
-    let_go: bool,
     outcome: Option<Outcome>,
 }
 
@@ -42,7 +40,7 @@ impl<'a> Books<'a> {
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
-            self.ranks.push(Rank { sender, finished: false, let_go: false, outcome: None });
+            self.ranks.push(Rank { sender, finished: false, outcome: None });
         }
         self.watchdog.grow(ranks, Instant::now());
         self.recorder.grow(ranks);
@@ -71,8 +69,7 @@ impl<'a> Books<'a> {
                 Ok(())
             }
             News::LetGo { rank } => {
-                self.let_go(rank);
-                Ok(())
+                self.let_go(rank, "the rank could write no more, or its channel was removed")
             }
             News::Told { rank: None, event } => self.recorder.record(event),
             News::Told { rank: Some(rank), event } => {
@@ -107,15 +104,25 @@ impl<'a> Books<'a> {
     ) -> Result<(), LaunchError> {
         if let Some(rank) = rank {
             self.ranks[rank].sender = None;
-            self.let_go(rank);
         }
         self.is_violated = true;
-        self.recorder.record(Event::ProtocolViolated { rank, violation, line })
+        self.recorder.record(Event::ProtocolViolated { rank, violation, line })?;
+        let joined = rank.filter(|_| !self.run.spec.is_settled());
+        joined.map_or(Ok(()), |rank| self.let_go(rank, "the rank wrote what is not the protocol"))
     }
 
-    fn let_go(&mut self, rank: usize) {
-        self.ranks[rank].let_go = true;
-        self.watchdog.let_go(rank, Instant::now());
+    /// Records that a rank of the user's command is no longer watched: it counts as one that has finished.
+    fn let_go(&mut self, rank: usize, why: &str) -> Result<(), LaunchError> {
+        let state = &mut self.ranks[rank];
+        if state.finished {
+            return Ok(());
+        }
+        let seq = state.sender.take().map_or(0, |sender| sender.next_seq());
+        state.finished = true;
+        self.watchdog.heard(rank, &Event::Finished, Instant::now());
+        let (what, why) = (REST_OF_SCRIPT.to_owned(), why.to_owned());
+        self.recorder.record_of(rank, seq, Event::NotObserved { what, why })?;
+        self.recorder.record_of(rank, seq + 1, Event::Finished)
     }
 
     fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
@@ -177,14 +184,14 @@ impl<'a> Books<'a> {
         self.ranks.iter().map(standing).collect()
     }
 
-    /// True if nothing more is to be heard of any rank.
+    /// True if every rank has finished.
     pub(super) fn are_complete(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished || rank.let_go)
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished)
     }
 
-    /// True if nothing more is to be heard of some rank, while nobody says that it has failed.
+    /// True if some rank has finished.
     pub(super) fn are_partly_complete(&self) -> bool {
-        self.ranks.iter().any(|rank| rank.finished || rank.let_go)
+        self.ranks.iter().any(|rank| rank.finished)
     }
 
     fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {

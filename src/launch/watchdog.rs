@@ -155,11 +155,6 @@ impl Watchdog {
         self.enters(rank, state, now);
     }
 
-    /// Takes note that a rank is no longer watched, and is not to be waited for.
-    pub(super) fn let_go(&mut self, rank: usize, now: Instant) {
-        self.enters(rank, State::Finished, now);
-    }
-
     /// Takes note that the process of a rank has ended, with or without success. A rank that ends
     /// without having finished has crashed, even with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {

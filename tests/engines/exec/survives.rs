@@ -8,18 +8,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use zprobe::trace::Trace;
+use zprobe::trace::{Event, Trace};
 
 use super::observe::files;
 use super::{file, python, scripts, text, zprobe};
 
 /// The training, with a checkpoint at its end.
-const TRAINING: [&str; 8] = ["2", "ddp.py", "--accumulate", "2", "--steps", "12", "--out", "saved"];
+const TRAINING: &str = "2 ddp.py --accumulate 2 --steps 12 --width 16 --layers 1 --out saved";
 
 /// The command of the training.
 fn command() -> Vec<String> {
     let (python, ranks) = (python(), file("tests/engines/exec/ranks.py"));
-    let words = [text(&python), text(&ranks)].into_iter().chain(TRAINING);
+    let words = [text(&python), text(&ranks)].into_iter().chain(TRAINING.split_whitespace());
     words.map(str::to_owned).collect()
 }
 
@@ -91,11 +91,14 @@ fn a_training_goes_on_when_zprobe_is_killed_and_its_trace_can_be_read() {
 fn a_training_goes_on_when_a_rank_can_write_no_more() {
     let dir = scripts();
     let words = command();
-    // The ranks' files have 64 KiB at most, and so has their checkpoint.
-    let limited = ["bash", "-c", "ulimit -f 64; exec \"$@\"", "bash"].into_iter();
+    // A rank's records are three times as long, its checkpoint a quarter.
+    let limited = ["bash", "-c", "ulimit -f 128; exec \"$@\"", "bash"].into_iter();
     let words: Vec<&str> = limited.chain(words.iter().map(String::as_str)).collect();
-    let output =
-        zprobe(&dir, &["--observe=12", "--timeout", "600"], &words).output().expect("zprobe");
+    let output = zprobe(&dir, &["--observe=12"], &words).output().expect("zprobe");
     let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
     assert!(plain() == files(&dir.path().join("saved")), "{error}");
+    let trace = Trace::read(&dir.path().join("run")).expect("a trace");
+    let is_lost = |event: &Event| matches!(event, Event::NotObserved { why, .. } if why.contains("could write no more"));
+    assert!(trace.events().any(|(_, event)| is_lost(event)), "{error}");
 }
