@@ -62,7 +62,7 @@ impl Order {
 pub struct Over {
     /// Processes that are left.
     pub ended: Ended,
-    /// Outcome of the command; none if it had to be killed.
+    /// Outcome of the command; none if zprobe had to kill the command.
     pub outcome: Option<Outcome>,
     /// True if zprobe ended the script because it had seen its steps.
     pub on_purpose: bool,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Start of the process `pid`, in the kernel's ticks since the machine started; none if it has ended.
+/// Start of the process `pid`, in clock ticks since the machine started; none if the process has ended.
 pub(super) fn start(pid: u32) -> Option<u64> {
     let fields = fields(pid)?;
     // The state is the third field, the start the 22nd.

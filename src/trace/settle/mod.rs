@@ -41,10 +41,10 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
         if let Event::WindowGivenUp { step, .. } = record.event {
             forget(&mut kept, sender, step);
         }
-        // What a process says of its end hides behind what the script makes of it.
-        let is_told_again = matches!(record.event, Event::Failed { .. })
+        // The message that a process has left itself comes last, and replaces that of the script.
+        let is_replaced = matches!(record.event, Event::Failed { .. })
             && sender.is_some_and(|rank| failures.get(&rank) != Some(&index));
-        if !is_of_joining(&record.event) && is_in(&settled, &record.event) && !is_told_again {
+        if !is_of_joining(&record.event) && is_in(&settled, &record.event) && !is_replaced {
             kept.push(record);
         }
         let begun = unbegun.values().find(|it| it.behind == index).map(Unbegun::event);
@@ -52,7 +52,7 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
             kept.push(record_of(&kept, sender, t_ns, event));
         }
     }
-    // A rank that has finished is let go, and its end is not waited for.
+    // Nobody waits for the end of a rank that has finished.
     let last = kept.last().map_or(0, |record| record.t_ns);
     for rank in let_go {
         let event = Event::RankExited { rank, outcome: Outcome::Code(0) };

@@ -9,7 +9,7 @@ use crate::trace::Outcome;
 pub enum NoAnswer {
     /// No process called a backward under the watch.
     NobodyJoined {
-        /// Outcome of the command; none if it was killed.
+        /// Outcome of the command; none if zprobe had to kill the command.
         outcome: Option<Outcome>,
         /// True if the user ended it.
         interrupted: bool,
@@ -20,14 +20,14 @@ pub enum NoAnswer {
     },
     /// The watch failed before an optimizer had stepped.
     GaveUp {
-        /// Outcome of the command; none if it was ended.
+        /// Outcome of the command; none if zprobe or the user ended the command.
         outcome: Option<Outcome>,
         /// Reason for it.
         why: String,
     },
     /// The ranks ended before an optimizer had stepped.
     NoStep {
-        /// Outcome of the command; none if it was ended.
+        /// Outcome of the command; none if zprobe or the user ended the command.
         outcome: Option<Outcome>,
     },
     /// zprobe was ended before an optimizer had stepped.

@@ -18,7 +18,7 @@ pub(super) struct Unbegun {
 }
 
 impl Unbegun {
-    /// The event that says so.
+    /// The beginning, as an event.
     pub(super) fn event(&self) -> Event {
         let Self { step, microbatch, .. } = *self;
         Event::PhaseEntered { step, microbatch, phase: Phase::Forward }
