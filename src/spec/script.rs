@@ -167,7 +167,8 @@ impl RunSpec {
         let model = if script.observe.is_some() { Model::Mlp } else { Model::Coded };
         let steps_of_all = found.world_size * found.microbatches * found.steps;
         let code_steps = if script.observe.is_some() && steps_of_all <= MOST_OBSERVED {
-            found.steps
+            // None of them came to its end where the script broke in the first.
+            found.steps.max(1)
         } else {
             CODED_STEPS
         };

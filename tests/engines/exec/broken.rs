@@ -62,6 +62,17 @@ fn a_rank_that_crashes_is_named_with_its_step_its_exception_and_its_place() {
 
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_that_crashes_in_the_first_step_is_named_where_the_script_is_observed() {
+    let script = file("tests/engines/exec/scripts/broken.py");
+    let run = train(scripts(), &["--observe"], 2, text(&script), "raise 1 0.1");
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    let finding = only_finding(&run);
+    assert_eq!((finding.code.as_str(), finding.rank), ("ZP901", Some(1)), "{}", finding.message);
+    assert!(finding.message.starts_with("ValueError: no such sample"), "{}", finding.message);
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn an_exception_that_the_script_catches_is_no_finding() {
     let run = broken("600", "catch 1 1.0");
     assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());
