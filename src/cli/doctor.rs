@@ -55,7 +55,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let any = engines(&machine, &python);
     let engines = engine_checks(&machine, &python);
     let told = Job::of_this_process();
-    let meeting = told.iter().flatten().next().map(|job| job.meeting(None, None));
+    let meeting = told.iter().flatten().next().map(|job| Ok(job.meeting(job.endpoint()?, None)));
     let mut surroundings = surroundings(&machine, &python);
     surroundings.push(job(&told, meeting));
     let text = match args.output_format {

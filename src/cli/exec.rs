@@ -7,13 +7,15 @@ use anyhow::{Error, Result, ensure};
 use clap::builder::BoolishValueParser;
 use zprobe::console::{say, say_recorded};
 use zprobe::exec::Order;
+use zprobe::lab::agents::{Role, follow_script};
 use zprobe::lab::store::{self, run_id};
 use zprobe::lab::{recorded, run};
+use zprobe::launch::agents::{Part, Team};
 use zprobe::report::Exit;
 use zprobe::spec::{Scale, Weighting};
 use zprobe::trace::{Outcome, TraceError};
 
-use super::nodes::refuse_rank;
+use super::nodes::{Nodes, play};
 use super::output::{Hints, Output};
 
 /// Arguments of `zprobe exec`.
@@ -61,6 +63,9 @@ pub struct Args {
     out: Option<PathBuf>,
 
     #[command(flatten)]
+    nodes: Nodes,
+
+    #[command(flatten)]
     config: super::config::Choice,
 
     #[command(flatten)]
@@ -68,11 +73,9 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
-    refuse_rank()?;
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
     let run_id = run_id();
-    let run_dir = args.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(&run_id));
     let order = Order {
         command: args.command.clone(),
         dry: args.dry,
@@ -82,39 +85,76 @@ pub fn main(args: &Args) -> Result<Exit> {
         seed: args.seed,
         timeout_s: args.timeout,
     };
-    let mut early = None;
-    let over = run::record_script(&order, &run_id, &run_dir, &mut || {
-        if order.observe.is_some() {
-            // Without an answer, there may be one when the script is over.
-            early = recorded::report(&run_dir).ok().inspect(|(report, _)| {
-                say(format_args!(
-                    "observed: {} so far; the script goes on, and the report follows at its end (`zprobe \
-                     show {}` shows it now)",
-                    report.verdict,
-                    run_dir.display(),
-                ));
-            });
-        }
-    })?;
-    let reported = early.map_or_else(|| recorded::report(&run_dir), Ok);
-    let (report, trace) = match reported {
-        Ok(reported) => reported,
-        Err(error) => return no_answer(error),
+    let Some(job) = args.nodes.job_of_command(&args.command)? else {
+        return args.lead(&order, &run_id, None);
     };
-    if over.on_purpose {
-        say(
-            "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
-        );
+    let (meeting, patience) = (args.nodes.meeting_beside(&job)?, args.nodes.patience());
+    let part = Part::of_command(job.index, job.size);
+    play(
+        Role::find(part, &order.settings(), &run_id, &meeting, patience)?,
+        |team| args.lead(&order, &run_id, Some(team)),
+        |leader| {
+            let run_dir = args.run_dir(leader.run_id());
+            follow_script(&order, leader, &run_dir)
+        },
+        |dir| args.report_alone(dir),
+    )
+}
+
+impl Args {
+    /// Directory of the run with this id.
+    fn run_dir(&self, run_id: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))
     }
-    say_recorded(&run_dir);
-    let exit = args.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
-    // A script that is only observed does its own work, which its exit code tells of.
-    Ok(match over.outcome {
-        Some(Outcome::Code(code @ 1..=255)) if args.observe.is_some() && exit == Exit::Clean => {
-            Exit::OfCommand(code as u8)
+
+    /// Watches the script, together with the agents that this process leads, if there are any, and hands out the
+    /// report.
+    fn lead(&self, order: &Order, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
+        let run_dir = self.run_dir(run_id);
+        let mut early = None;
+        let over = run::record_script(order, run_id, &run_dir, team, &mut || {
+            if order.observe.is_some() {
+                // Without an answer, there may be one when the script is over.
+                early = recorded::report(&run_dir).ok().inspect(|(report, _)| {
+                    say(format_args!(
+                        "observed: {} so far; the script goes on, and the report follows at its end (`zprobe \
+                         show {}` shows it now)",
+                        report.verdict,
+                        run_dir.display(),
+                    ));
+                });
+            }
+        })?;
+        let reported = early.map_or_else(|| recorded::report(&run_dir), Ok);
+        let (report, trace) = match reported {
+            Ok(reported) => reported,
+            Err(error) => return no_answer(error),
+        };
+        if over.on_purpose {
+            say(
+                "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
+            );
         }
-        _ => exit,
-    })
+        say_recorded(&run_dir);
+        let exit = self.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
+        // A script that is only observed does its own work, which its exit code tells of.
+        Ok(match over.outcome {
+            Some(Outcome::Code(code @ 1..=255))
+                if self.observe.is_some() && exit == Exit::Clean =>
+            {
+                Exit::OfCommand(code as u8)
+            }
+            _ => exit,
+        })
+    }
+
+    /// Hands out the report on the ranks of this process alone, whose records are in `dir`.
+    fn report_alone(&self, dir: &Path) -> Result<Exit> {
+        match recorded::report(dir) {
+            Ok((report, trace)) => self.output.hand_out(&report, &trace, dir, &Hints::default()),
+            Err(error) => no_answer(error),
+        }
+    }
 }
 
 /// Says why nothing can be said of the script, where that is the error.

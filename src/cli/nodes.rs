@@ -1,10 +1,15 @@
 //! The part of a job that this process performs, from its launcher's variables and its flags.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use zprobe::console::say;
 use zprobe::job::{Endpoint, Job, Launcher, Meeting};
-use zprobe::launch::agents::Part;
+use zprobe::lab::agents::{Followed, Role};
+use zprobe::launch::agents::{Leader, Part, Team};
+use zprobe::report::Exit;
 use zprobe::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
 
 /// Flags about the processes of a run on several machines.
@@ -37,7 +42,25 @@ pub struct Nodes {
 impl Nodes {
     /// The job of this process; none if it is the only one.
     pub fn job(&self) -> Result<Option<Job>> {
-        let told = Job::of_this_process()?;
+        self.job_beside(Job::of_this_process()?)
+    }
+
+    /// The job of this process, which starts a command of a launcher; none if it is the only one. Unless the
+    /// environment or a flag tells of a job, the command's words do.
+    pub fn job_of_command(&self, command: &[OsString]) -> Result<Option<Job>> {
+        let told = match Job::of_this_process()?.filter(|job| job.size > 1) {
+            Some(job) if job.launcher == Launcher::Torchrun => bail!(
+                "zprobe exec watches all ranks of a machine, and this process is {job}: put it before the launcher, as in \
+                 `zprobe exec -- torchrun … train.py`"
+            ),
+            None if self.nnodes.is_none() => Job::of_command(command)?,
+            told => told,
+        };
+        self.job_beside(told)
+    }
+
+    /// The job that was told of, which flags may not contradict, or else the one that flags tell of.
+    fn job_beside(&self, told: Option<Job>) -> Result<Option<Job>> {
         let flags = [("--nnodes", self.nnodes), ("--node-rank", self.node_rank)];
         let given: Vec<(&'static str, usize)> =
             flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect();
@@ -78,12 +101,26 @@ impl Nodes {
         );
         let evidence = vec![("--nnodes", size.to_string()), ("--node-rank", index.to_string())];
         let launcher = Launcher::Node;
-        Ok((size > 1).then_some(Job { launcher, index, size, on_machine: None, evidence }))
+        let job = Job { launcher, index, size, on_machine: None, evidence, endpoint: None };
+        Ok((size > 1).then_some(job))
     }
 
     /// The address and the token of the job's meeting.
     pub fn meeting(&self, job: &Job) -> Result<Meeting> {
-        Ok(job.meeting(self.rdzv_endpoint.clone(), self.rdzv_token.clone())?)
+        self.meeting_at(job, |told| told)
+    }
+
+    /// The address and the token of the meeting of a job whose own processes meet at the address that is told.
+    pub fn meeting_beside(&self, job: &Job) -> Result<Meeting> {
+        self.meeting_at(job, Endpoint::beside)
+    }
+
+    fn meeting_at(&self, job: &Job, own: impl FnOnce(Endpoint) -> Endpoint) -> Result<Meeting> {
+        let endpoint = match &self.rdzv_endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => own(job.endpoint()?),
+        };
+        Ok(job.meeting(endpoint, self.rdzv_token.clone()))
     }
 
     /// Time for which the processes of the job wait for each other.
@@ -132,15 +169,34 @@ fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
     }
 }
 
-/// Refuses to watch a script as one rank of a launcher, which `zprobe exec` starts itself.
-pub fn refuse_rank() -> Result<()> {
-    if let Some(job) = Job::of_this_process()?.filter(Job::is_rank) {
-        bail!(
-            "zprobe exec watches all ranks of a script, and this process is {job}: put it before the launcher, as in \
-             `zprobe exec -- torchrun … train.py`"
-        );
+/// Plays the role of this process among those of its job. All exit with the code of the one that leads; where that is
+/// lost, `alone` reports what is recorded in a directory.
+pub fn play(
+    role: Role,
+    lead: impl FnOnce(&mut Team) -> Result<Exit>,
+    follow: impl FnOnce(Leader) -> Result<Followed>,
+    alone: impl FnOnce(&Path) -> Result<Exit>,
+) -> Result<Exit> {
+    match role {
+        Role::Leads(mut team) => {
+            let led = lead(&mut team);
+            match &led {
+                Ok(exit) => team.over(exit.code()),
+                Err(error) => team.refuse(&format!("{error:#}")),
+            }
+            led
+        }
+        Role::Follows(leader) => match follow(*leader)? {
+            Followed::Over(code) => Ok(Exit::of_code(code)),
+            Followed::Alone(dir) => {
+                say(format_args!(
+                    "the process of rank 0 is lost; what is known here is recorded in {}",
+                    dir.display()
+                ));
+                alone(&dir)
+            }
+        },
     }
-    Ok(())
 }
 
 /// Refuses to run under a launcher, of which every process would do all of `command` by itself.

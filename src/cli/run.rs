@@ -13,7 +13,7 @@ use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe::console::{say, say_recorded};
 use zprobe::engines;
 use zprobe::job::Job;
-use zprobe::lab::agents::{Followed, Role, follow};
+use zprobe::lab::agents::{Role, follow};
 use zprobe::lab::cuda::Found;
 use zprobe::lab::minimise::{Question, search};
 use zprobe::lab::order::{Order, Ranks};
@@ -31,7 +31,7 @@ use zprobe::trace::Trace;
 
 use super::interpreter::Python;
 use super::minimise;
-use super::nodes::{Nodes, take_part};
+use super::nodes::{Nodes, play, take_part};
 use super::output::{Hints, Output};
 
 /// Arguments of `zprobe run`.
@@ -175,29 +175,19 @@ impl Args {
             "--minimise makes run after run, and this process is {job}: start it once, without a launcher"
         );
         let (meeting, patience) = (self.nodes.meeting(&job)?, self.nodes.patience());
-        match Role::find(part, &order, &run_id, &meeting, patience)? {
-            Role::Leads(mut team) => {
-                let led = self.lead(order, &run_id, Some(&mut team), hand_out);
-                match &led {
-                    Ok(exit) => team.over(exit.code()),
-                    Err(error) => team.refuse(&format!("{error:#}")),
-                }
-                led
-            }
-            Role::Follows(leader) => {
+        let settings = order.settings();
+        play(
+            Role::find(part, &settings, &run_id, &meeting, patience)?,
+            |team| self.lead(order.clone(), &run_id, Some(team), hand_out),
+            |leader| {
                 let run_dir = self.run_dir(leader.run_id());
-                match follow(&order, *leader, &run_dir)? {
-                    Followed::Over(code) => Ok(Exit::of_code(code)),
-                    Followed::Alone(known, dir) => {
-                        say(format_args!(
-                            "the process of rank 0 is lost; what is known here is recorded in {}",
-                            dir.display()
-                        ));
-                        hand_out(&known.0, &known.1, &dir)
-                    }
-                }
-            }
-        }
+                follow(&order, leader, &run_dir)
+            },
+            |dir| {
+                let (report, trace) = recorded::report(dir)?;
+                hand_out(&report, &trace, dir)
+            },
+        )
     }
 
     /// Makes the run that is asked for, together with the agents that this process leads, if there are any,

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(standing.see(&importing(None)).as_deref(), Some("importing deepspeed"));
         assert_eq!(standing.see(&importing(Some(1))), None, "a rank imports the same");
         assert_eq!(standing.headline(), "importing deepspeed");
-        standing.see(&record(None, Event::RankSpawned { rank: 0, pid: 7 }));
+        standing.see(&record(None, Event::RankSpawned { rank: 0, pid: 7, agent: None }));
         assert_eq!(standing.headline(), "starting ranks");
         for rank in 0..3 {
             let versions = Default::default();

@@ -43,6 +43,7 @@ mod tests {
             size: 2,
             on_machine: None,
             evidence: vec![("OMPI_COMM_WORLD_RANK", "1".to_owned())],
+            endpoint: None,
         };
         let endpoint = Endpoint::At { host: "node1".to_owned(), port: 29500 };
         let meeting = Meeting { endpoint, token: String::new() };

@@ -16,8 +16,10 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 
-use crate::launch::{Ended, Joining, UserCommand};
+use crate::launch::agents::{Leader, Team};
+use crate::launch::{Ended, Joining, LaunchError, UserCommand};
 use crate::run_dir;
 use crate::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
 use crate::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
@@ -42,6 +44,19 @@ pub struct Order {
 }
 
 impl Order {
+    /// All settings that must be the same for all commands of a script, each under its name.
+    pub fn settings(&self) -> Value {
+        json!({
+            "command": "exec",
+            "dry": self.dry,
+            "observe": self.observe,
+            "weighting": self.weighting,
+            "scale": self.scale,
+            "seed": self.seed,
+            "timeout": self.timeout_s,
+        })
+    }
+
     /// The specification of the script, as far as it is known before the script starts.
     pub fn spec(&self) -> RunSpec {
         let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
@@ -62,25 +77,70 @@ impl Order {
 pub struct Over {
     /// Processes that are left.
     pub ended: Ended,
-    /// Outcome of the command; none if zprobe had to kill the command.
+    /// Outcome of the command; none if zprobe had to kill the command. Of several commands, that of one that failed.
     pub outcome: Option<Outcome>,
     /// True if zprobe ended the script because it had seen its steps.
     pub on_purpose: bool,
 }
 
-/// Runs the script and leaves a trace in `run_dir`. `observer` sees each record as it is written, and
-/// `is_complete` is called when every rank has finished: all that the trace is to tell of a script that is
-/// only observed is there then, while the script goes on.
+/// Runs the script and leaves a trace in `run_dir`, together with the other agents of `team` if there are any.
+/// `observer` sees each record as it is written, and `is_complete` is called when every rank has finished: all that the
+/// trace is to tell of a script that is only observed is there then, while the script goes on.
 ///
 /// # Errors
-/// When the command does not start, or the run directory cannot be written.
+/// When a command does not start, commands train apart, or the run directory cannot be written.
 pub fn record(
     order: &Order,
     run_id: &str,
     run_dir: &Path,
+    team: Option<&mut Team>,
     observer: &mut dyn FnMut(&Record),
     is_complete: &mut dyn FnMut(),
 ) -> Result<Over> {
+    let (mut outcome, mut on_purpose) = (None, false);
+    let (mut world_size, mut finished) = (usize::MAX, BTreeSet::new());
+    let mut observer = |record: &Record| {
+        observer(record);
+        match (&record.event, record.rank) {
+            (Event::RankJoined { world_size: ranks, .. }, _) => world_size = *ranks,
+            (Event::CommandEnded { outcome: of_command }, _) => {
+                outcome = Some(Outcome::of_commands(outcome, *of_command));
+            }
+            (Event::StepEnded { step, .. }, _) => on_purpose |= *step + 1 >= CODED_SCRIPT,
+            (Event::NotObserved { what, .. }, _) => on_purpose |= what == REST_OF_SCRIPT,
+            (Event::Finished, Some(rank)) => {
+                finished.insert(rank);
+                if finished.len() == world_size {
+                    is_complete();
+                }
+            }
+            _ => {}
+        }
+    };
+    let ended = join(order, run_id, run_dir, |joining| match team {
+        Some(team) => joining.lead(team, &mut observer),
+        None => joining.run(&mut observer),
+    })?;
+    on_purpose &= order.observe.is_none() && finished.len() == world_size;
+    Ok(Over { ended, outcome: outcome.flatten(), on_purpose })
+}
+
+/// Runs the script as this process's part of a run that another agent leads. The trace in `run_dir` has the ranks of
+/// this command alone.
+///
+/// # Errors
+/// As [`record`].
+pub fn follow(order: &Order, run_id: &str, run_dir: &Path, leader: &mut Leader) -> Result<Ended> {
+    join(order, run_id, run_dir, |joining| joining.follow(leader))
+}
+
+/// Sets up the watch in `run_dir`, and runs the script.
+fn join(
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    run: impl FnOnce(&Joining<'_>) -> Result<Ended, LaunchError>,
+) -> Result<Ended> {
     let run_dir = std::path::absolute(run_dir).context("no working directory")?;
     let (channels, processes) = (run_dir.join("ranks"), run_dir.join("processes"));
     for directory in [&channels, &processes] {
@@ -98,25 +158,5 @@ pub fn record(
         goes_on: order.observe.is_some(),
     };
     let spec = order.spec();
-    let (mut outcome, mut on_purpose) = (None, false);
-    let (mut world_size, mut finished) = (usize::MAX, BTreeSet::new());
-    let joining = Joining { run_id, spec: &spec, command, run_dir: &run_dir };
-    let ended = joining.run(&mut |record| {
-        observer(record);
-        match (&record.event, record.rank) {
-            (Event::RankJoined { world_size: ranks, .. }, _) => world_size = *ranks,
-            (Event::CommandEnded { outcome: of_command }, _) => outcome = *of_command,
-            (Event::StepEnded { step, .. }, _) => on_purpose |= *step + 1 >= CODED_SCRIPT,
-            (Event::NotObserved { what, .. }, _) => on_purpose |= what == REST_OF_SCRIPT,
-            (Event::Finished, Some(rank)) => {
-                finished.insert(rank);
-                if finished.len() == world_size {
-                    is_complete();
-                }
-            }
-            _ => {}
-        }
-    })?;
-    on_purpose &= order.observe.is_none() && finished.len() == world_size;
-    Ok(Over { ended, outcome, on_purpose })
+    Ok(run(&Joining { run_id, spec: &spec, command, run_dir: &run_dir })?)
 }

@@ -10,6 +10,10 @@ use super::{Job, Launcher, Unclear};
 /// Ports from which that of a job without one is chosen; below those that Linux gives to connections.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
+/// Distance between the port at which the user's processes meet and that of zprobe's: the next ones may be taken by
+/// further process groups.
+const BESIDE: u16 = 71;
+
 /// The address at which the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -41,6 +45,19 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
+    /// The endpoint beside this one, which the user's own processes leave free: the same host, and another port.
+    #[must_use]
+    pub fn beside(self) -> Self {
+        match self {
+            Self::At { host, port } => {
+                let port = port.checked_add(BESIDE).unwrap_or(port - BESIDE);
+                Self::At { host, port }
+            }
+            // zprobe uses a key of its own there.
+            store @ Self::Store { .. } => store,
+        }
+    }
+
     /// The endpoint that `HOST:PORT` names.
     ///
     /// # Errors
@@ -166,6 +183,13 @@ mod tests {
             assert_eq!(first_host(list).as_deref(), Some(first), "{list}");
         }
         assert_eq!(first_host(""), None);
+    }
+
+    #[test]
+    fn zprobe_leaves_the_port_of_the_users_processes_alone() {
+        let at = |port| Endpoint::At { host: "a".to_owned(), port };
+        assert_eq!(at(29500).beside(), at(29571));
+        assert_eq!(at(65500).beside(), at(65429));
     }
 
     #[test]

@@ -5,14 +5,22 @@
 //! stay set in everything that a process starts, so that launchers nest: torchrun under srun leaves
 //! both sets. The innermost launcher counts.
 
+//!
+//! A command that starts the ranks of one machine says in its words which machine that is (`words.rs`).
+
 mod endpoint;
 mod variables;
+mod words;
 
+use std::ffi::OsString;
 use std::fmt;
 
 pub use endpoint::Endpoint;
 pub use variables::Unclear;
 use variables::Variables;
+
+/// Number of a process that gets its number when it meets the others.
+pub const UNNUMBERED: usize = usize::MAX;
 
 /// Launcher that started this process as one of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +55,7 @@ impl fmt::Display for Launcher {
 pub struct Job {
     /// Launcher that started this process.
     pub launcher: Launcher,
-    /// Number of this process among those of the job: its rank, or that of its node.
+    /// Number of this process among those of the job: its rank, or that of its node; or [`UNNUMBERED`].
     pub index: usize,
     /// Number of processes of the job.
     pub size: usize,
@@ -55,6 +63,8 @@ pub struct Job {
     pub on_machine: Option<(usize, usize)>,
     /// Variables or flags that say so, with their values.
     pub evidence: Vec<(&'static str, String)>,
+    /// Address that the words of a command name; none where environment variables tell of it.
+    pub endpoint: Option<Endpoint>,
 }
 
 /// The address at which the processes of a job meet, and the token by which they know each other.
@@ -75,23 +85,31 @@ impl Job {
         variables::read(&Variables(&of_this_process))
     }
 
-    /// The meeting of the processes of this job: at `endpoint` with `token` if they are given, and
-    /// otherwise as the environment tells it.
+    /// The job of a process that starts this command of a launcher, as the command's words tell it; none if it is the
+    /// only one.
+    ///
+    /// # Errors
+    /// When the words leave open how many processes there are, or where they meet.
+    pub fn of_command(command: &[OsString]) -> Result<Option<Self>, Unclear> {
+        words::read(command)
+    }
+
+    /// The address at which the processes of this job meet, as the words or the environment tell it.
     ///
     /// # Errors
     /// When nothing says where the processes meet.
-    pub fn meeting(
-        &self,
-        endpoint: Option<Endpoint>,
-        token: Option<String>,
-    ) -> Result<Meeting, Unclear> {
-        let variables = Variables(&of_this_process);
-        let endpoint = match endpoint {
-            Some(endpoint) => endpoint,
-            None => Endpoint::told(self, &variables)?,
-        };
-        let token = token.unwrap_or_else(|| endpoint::token(&endpoint, &variables));
-        Ok(Meeting { endpoint, token })
+    pub fn endpoint(&self) -> Result<Endpoint, Unclear> {
+        match &self.endpoint {
+            Some(endpoint) => Ok(endpoint.clone()),
+            None => Endpoint::told(self, &Variables(&of_this_process)),
+        }
+    }
+
+    /// The meeting of the processes of this job at an address, with `token` if there is one.
+    pub fn meeting(&self, endpoint: Endpoint, token: Option<String>) -> Meeting {
+        let own = || endpoint::token(&endpoint, &Variables(&of_this_process));
+        let token = token.unwrap_or_else(own);
+        Meeting { endpoint, token }
     }
 
     /// True if the process is one rank, and false if it is a node that starts ranks.
@@ -104,7 +122,11 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.is_rank() { "rank" } else { "node" };
         let Self { launcher, index, size, evidence, .. } = self;
-        write!(f, "{kind} {index} of {size}, started by {launcher} (")?;
+        match *index {
+            UNNUMBERED => write!(f, "one of {size} {kind}s")?,
+            index => write!(f, "{kind} {index} of {size}")?,
+        }
+        write!(f, ", started by {launcher} (")?;
         for (place, (name, value)) in evidence.iter().enumerate() {
             let comma = if place == 0 { "" } else { ", " };
             write!(f, "{comma}{name}={value}")?;

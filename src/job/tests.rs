@@ -71,8 +71,14 @@ fn srun_tells_the_place_on_the_node_by_lists() {
 
 #[test]
 fn processes_meet_where_their_launcher_says() {
-    let job =
-        |launcher, on_machine| Job { launcher, index: 0, size: 4, on_machine, evidence: vec![] };
+    let job = |launcher, on_machine| Job {
+        launcher,
+        index: 0,
+        size: 4,
+        on_machine,
+        evidence: vec![],
+        endpoint: None,
+    };
     let meet = |job: &Job, given: &[(&str, &str)]| {
         let find = |name: &str| given.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
         match Endpoint::told(job, &Variables(&find)) {

@@ -48,6 +48,16 @@ pub enum Unclear {
         /// Its value, and what is wrong with it.
         why: String,
     },
+    /// The words of a launcher's command do not tell how many processes there are, or where they meet.
+    #[error(
+        "`{words}` leaves open {what}: give zprobe --nnodes N, --node-rank I and --rdzv-endpoint HOST:PORT, before `--`"
+    )]
+    Words {
+        /// The words.
+        words: String,
+        /// Fact that the words leave open.
+        what: &'static str,
+    },
     /// A variable is no number.
     #[error("{name}={value}: not a number; its launcher sets it to one")]
     NoNumber {
@@ -194,7 +204,8 @@ impl Variables<'_> {
         };
         let all = names.job.into_iter().chain(names.machine.into_iter().flatten());
         let evidence = all.filter_map(|name| Some((name, self.get(name)?))).collect();
-        Ok(Some(Job { launcher: names.launcher, index, size, on_machine, evidence }))
+        let launcher = names.launcher;
+        Ok(Some(Job { launcher, index, size, on_machine, evidence, endpoint: None }))
     }
 
     /// The number of a process and the number of all; the first is below the second.

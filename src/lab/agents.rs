@@ -6,18 +6,18 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use super::order::Order;
-use super::recorded::report;
 use super::runner::{cold, warn_of_survivors};
 use super::store::claimed;
 use crate::console::say;
-use crate::job::Meeting;
+use crate::exec;
+use crate::job::{Meeting, UNNUMBERED};
 use crate::launch::agents::{Leader, Part, Request, Team};
-use crate::launch::{Launch, Source};
-use crate::report::Report;
-use crate::trace::{TRACE_FILE, Trace, repeat_dir};
+use crate::launch::{Ended, Launch, Source};
+use crate::trace::{TRACE_FILE, repeat_dir};
 
 /// Time for which the leader may be silent between two runs: it may be writing a long report.
 const SILENCE: Duration = Duration::from_secs(600);
@@ -35,35 +35,35 @@ pub enum Role {
 }
 
 impl Role {
-    /// Meets the other agents, all of which are about to make the runs of `order`.
+    /// Meets the other agents, all of which are about to make runs of the same settings.
     ///
     /// # Errors
     /// When one of them does not come within `patience`, or is about to do something else.
     pub fn find(
         part: Part,
-        order: &Order,
+        settings: &Value,
         run_id: &str,
         meeting: &Meeting,
         patience: Duration,
     ) -> Result<Self> {
-        let Order { spec, repeats, .. } = order;
         let (met, is_met) = channel::<()>();
         thread::scope(|scope| {
             let (index, agents) = (part.agent.index, part.agents);
             scope.spawn(move || {
                 if is_met.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
-                    say(format_args!(
-                        "process {index} of {agents} waits for the others at {}",
-                        meeting.endpoint
-                    ));
+                    let process = match index {
+                        UNNUMBERED => format!("one of {agents} processes"),
+                        index => format!("process {index} of {agents}"),
+                    };
+                    say(format_args!("{process} waits for the others at {}", meeting.endpoint));
                 }
             });
             // Its end, whatever it is, ends the wait of the other thread.
             let _met = met;
             Ok(if part.leads() {
-                Self::Leads(Team::gather(part, spec, *repeats, run_id, meeting, patience)?)
+                Self::Leads(Team::gather(part, settings, run_id, meeting, patience)?)
             } else {
-                Self::Follows(Box::new(Leader::find(part, spec, *repeats, meeting, patience)?))
+                Self::Follows(Box::new(Leader::find(part, settings, meeting, patience)?))
             })
         })
     }
@@ -74,8 +74,17 @@ impl Role {
 pub enum Followed {
     /// The leader has reported on all of it; all exit with this code.
     Over(u8),
-    /// The leader is lost: the report on the ranks of this process alone, and where it is.
-    Alone(Box<(Report, Trace)>, PathBuf),
+    /// The leader is lost: what is known of the ranks of this process alone is recorded here.
+    Alone(PathBuf),
+}
+
+/// A run that another agent leads.
+struct Led<'a> {
+    id: &'a str,
+    /// Directory of the run for this process.
+    dir: &'a Path,
+    /// Port of the ranks' TCPStore on the leader's machine; none where the ranks join.
+    port: Option<u16>,
 }
 
 /// Takes part in the runs that `leader` makes. Logs of this process's ranks are below `run_dir`, in a
@@ -83,20 +92,40 @@ pub enum Followed {
 ///
 /// # Errors
 /// When the leader ends everything before a run, or is lost before one.
-pub fn follow(order: &Order, mut leader: Leader, run_dir: &Path) -> Result<Followed> {
+pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
+    take_part(leader, run_dir, &mut |leader, Led { id, dir, port }| {
+        let port =
+            port.context("the process of rank 0 runs a script; start the same everywhere")?;
+        let program = cold(order, dir)?;
+        let source = Source::Cold(&program);
+        let launch = Launch { run_id: id, spec: &order.spec, source, run_dir: dir };
+        Ok(launch.follow(leader, port)?)
+    })
+}
+
+/// Takes part in the run of the user's own script that `leader` watches, as [`follow`] does.
+///
+/// # Errors
+/// As [`follow`].
+pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
+    take_part(leader, run_dir, &mut |leader, Led { id, dir, .. }| {
+        exec::follow(order, id, dir, leader)
+    })
+}
+
+fn take_part(
+    mut leader: Leader,
+    run_dir: &Path,
+    make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Ended>,
+) -> Result<Followed> {
     let own = run_dir.join(format!("agent-{}", leader.own_index()));
     let mut last = None;
     loop {
         match leader.next_request(SILENCE) {
             Request::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
-                let made = claimed(&dir, || {
-                    let program = cold(order, &dir)?;
-                    let source = Source::Cold(&program);
-                    let launch = Launch { run_id: &run, spec: &order.spec, source, run_dir: &dir };
-                    Ok(launch.follow(&mut leader, port)?)
-                });
-                match made {
+                let led = Led { id: &run, dir: &dir, port };
+                match claimed(&dir, || make(&mut leader, led)) {
                     Ok(ended) => warn_of_survivors(&ended),
                     Err(error) => leader.tell_failed(format!("{error:#}")),
                 }
@@ -111,12 +140,9 @@ pub fn follow(order: &Order, mut leader: Leader, run_dir: &Path) -> Result<Follo
                 bail!("{why} (said by the process of rank 0)");
             }
             Request::Lost => {
-                let dir = last.ok_or_else(|| {
-                    anyhow!(
-                        "the process of rank 0 has ended before a run began; look at its output"
-                    )
-                })?;
-                return Ok(Followed::Alone(Box::new(report(&dir)?), dir));
+                return last.map(Followed::Alone).context(
+                    "the process of rank 0 has ended before a run began; look at its output",
+                );
             }
         }
     }

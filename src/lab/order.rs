@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::cuda::Cuda;
 use super::limits::{CANNOT_RUN, Limits};
@@ -42,6 +43,11 @@ impl Order {
             Ranks::Cold(python) => Self { ranks: Ranks::Warm(python), ..self },
             ranks => Self { ranks, ..self },
         }
+    }
+
+    /// All settings that must be the same on all machines of the run, each under its name.
+    pub fn settings(&self) -> Value {
+        json!({ "command": "run", "spec": self.spec, "repeats": self.repeats })
     }
 
     /// Refuses a run that this machine cannot make.

@@ -41,8 +41,8 @@ pub fn record(
     })
 }
 
-/// Runs the user's own script under the watch and leaves its trace in `run_dir`. `is_complete` is called
-/// when every rank has finished.
+/// Runs the user's own script under the watch, together with the agents that this process leads if there are any,
+/// and leaves its trace in `run_dir`. `is_complete` is called when every rank has finished.
 ///
 /// # Errors
 /// When the command does not start, or `run_dir` cannot be used.
@@ -50,13 +50,14 @@ pub fn record_script(
     order: &exec::Order,
     run_id: &str,
     run_dir: &Path,
+    team: Option<&mut Team>,
     is_complete: &mut dyn FnMut(),
 ) -> Result<Over> {
     refuse_recorded(run_dir)?;
     claimed(run_dir, || {
         let mut progress = RankProgress::of_script(&order.spec());
         let mut observer = |record: &Record| progress.see(record);
-        let over = exec::record(order, run_id, run_dir, &mut observer, is_complete)?;
+        let over = exec::record(order, run_id, run_dir, team, &mut observer, is_complete)?;
         warn_of_survivors(&over.ended);
         Ok(over)
     })

@@ -26,6 +26,8 @@ struct Rank {
     sender: Option<Sender>,
     finished: bool,
     outcome: Option<Outcome>,
+    /// Agent whose command has started the rank, if there are several; none before the rank is known.
+    agent: Option<Option<usize>>,
 }
 
 impl<'a> Books<'a> {
@@ -40,7 +42,7 @@ impl<'a> Books<'a> {
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
-            self.ranks.push(Rank { sender, finished: false, outcome: None });
+            self.ranks.push(Rank { sender, finished: false, outcome: None, agent: None });
         }
         self.watchdog.grow(ranks, Instant::now());
         self.recorder.grow(ranks);
@@ -58,10 +60,17 @@ impl<'a> Books<'a> {
             News::Importing { what, t_ns } => {
                 self.recorder.record_at(t_ns, Event::Importing { what })
             }
-            News::Spawned { rank, pid, t_ns } => {
+            News::Spawned { rank, pid, agent, t_ns } => {
                 self.grow(rank + 1);
+                let known = self.ranks[rank].agent.replace(agent);
+                if let (Some(Some(first)), Some(second)) = (known, agent)
+                    && first != second
+                {
+                    let agents = [first.min(second), first.max(second)];
+                    return Err(LaunchError::Apart { rank, agents });
+                }
                 self.watchdog.spawned(rank, Instant::now());
-                self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid })
+                self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid, agent })
             }
             News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
             News::Gone { rank } => {
@@ -77,6 +86,8 @@ impl<'a> Books<'a> {
                 self.recorder.record_of(rank, seq, event)
             }
             News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
+            // It is between the ranks.
+            News::Letter(_) => Ok(()),
         }
     }
 

@@ -99,7 +99,7 @@ impl Local {
         while let Some(heard) = host.next_record() {
             match heard {
                 // What a host sees is told as if the launcher had seen it.
-                Ok(Record { event: Event::RankSpawned { rank, pid }, t_ns, .. }) => {
+                Ok(Record { event: Event::RankSpawned { rank, pid, .. }, t_ns, .. }) => {
                     self.spawned(rank, pid, t_ns, sink)?;
                 }
                 Ok(Record { event: Event::RankExited { rank, outcome }, t_ns, .. }) => {
@@ -128,7 +128,7 @@ impl Local {
         sink: &mut Sink<'_>,
     ) -> Result<(), LaunchError> {
         self.processes[rank - self.ranks.start].pid = Some(pid);
-        sink(News::Spawned { rank, pid, t_ns })
+        sink(News::Spawned { rank, pid, agent: None, t_ns })
     }
 
     /// Tells of the end of a rank, after all lines that it had still sent. Only the first report counts.

@@ -227,6 +227,18 @@ pub enum LaunchError {
         /// Its error.
         message: String,
     },
+    /// The commands of two agents have both started the same rank.
+    #[error(
+        "the commands of processes {} and {} of this job both have a rank {rank}, so that they train apart: make them \
+         one job (with torchrun: --nnodes, and the same --rdzv-endpoint or --master-addr on each machine)",
+        .agents[0], .agents[1]
+    )]
+    Apart {
+        /// The rank.
+        rank: usize,
+        /// Numbers of the agents.
+        agents: [usize; 2],
+    },
     /// More ranks than a pool can fork for one run.
     #[error(
         "{ranks} ranks are too many for a pool: the kernel hands over the channels of {most} ranks \
@@ -267,6 +279,12 @@ impl LaunchError {
     fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |cause| Self::Unreadable { path, cause }
+    }
+
+    /// Returns a function for `map_err` that wraps the operating system's error on writing to `path`.
+    fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |cause| Self::RunDir { path, cause }
     }
 
     /// Returns a function for `map_err` that wraps the operating system's error on a request for
@@ -366,10 +384,43 @@ impl Joining<'_> {
     /// # Errors
     /// When the command does not start, or the trace cannot be written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
+        self.at(None, Others::Nobody, observer)
+    }
+
+    /// Runs the command as [`Joining::run`] does, together with those of other agents, as their leader: the
+    /// trace has the ranks of all.
+    ///
+    /// # Errors
+    /// As [`Joining::run`], and when another agent cannot start its command, or commands train apart.
+    pub fn lead(
+        &self,
+        team: &mut Team,
+        observer: &mut dyn FnMut(&Record),
+    ) -> Result<Ended, LaunchError> {
+        team.begin_commands(self.run_id);
+        self.at(Some(0), Others::Team(team), observer)
+    }
+
+    /// Runs the command as this process's part of a run that another agent leads. The trace has the ranks
+    /// of this command alone.
+    ///
+    /// # Errors
+    /// As [`Joining::run`].
+    pub fn follow(&self, leader: &mut Leader) -> Result<Ended, LaunchError> {
+        self.at(Some(leader.own_index()), Others::Leader(leader), &mut |_| {})
+    }
+
+    /// Runs the command of the agent with this number, if there are several.
+    fn at(
+        &self,
+        agent: Option<usize>,
+        others: Others<'_>,
+        observer: &mut dyn FnMut(&Record),
+    ) -> Result<Ended, LaunchError> {
         let start = |_: &Path| -> Result<Box<dyn Ranks>, LaunchError> {
-            Ok(Box::new(Joined::start(&self.command, self.run_id)?))
+            Ok(Box::new(Joined::start(&self.command, self.run_id, agent)?))
         };
         let run = Run { id: self.run_id, spec: self.spec, dir: self.run_dir };
-        supervisor::run(run, start, Others::Nobody, observer)
+        supervisor::run(run, start, others, observer)
     }
 }

@@ -1,5 +1,7 @@
 //! News of the ranks of a run, as the process that started them hears of it.
 
+use serde::{Deserialize, Serialize};
+
 use super::LaunchError;
 use super::channel::TooLong;
 use crate::trace::{Event, Outcome, Violation};
@@ -12,8 +14,8 @@ pub(super) enum News<'a> {
     TooLong { rank: usize, start: String },
     /// A host is about to import something, for all ranks that it is going to fork.
     Importing { what: String, t_ns: u64 },
-    /// The process of a rank exists.
-    Spawned { rank: usize, pid: u32, t_ns: u64 },
+    /// The process of a rank exists; with the agent whose command has started the process, if there are several.
+    Spawned { rank: usize, pid: u32, agent: Option<usize>, t_ns: u64 },
     /// The process of a rank is gone; there is no other line of it.
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
     /// The process of a rank is gone, and nobody knows yet how it ended.
@@ -26,6 +28,23 @@ pub(super) enum News<'a> {
     HostViolated { violation: Violation, line: String },
     /// The last lines on standard error of a rank, or of a host.
     LastWords { rank: Option<usize>, tail: String },
+    /// A rank has written to the ranks of other machines.
+    Letter(Letter),
+}
+
+/// A letter of a rank to all other ranks: a file in the mailbox of its machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Letter {
+    /// Name of the file.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+impl Letter {
+    /// The letter that says that a rank is gone: no other rank is to wait for what it would have written.
+    pub(super) fn of_gone(rank: usize) -> Self {
+        Self { name: format!("gone.{rank}"), text: String::from("{}") }
+    }
 }
 
 /// Receiver of news, in the order in which things happened.

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::LaunchError;
 use super::channel::Channel;
-use super::news::Sink;
+use super::news::{Letter, Sink};
 
 /// Reason for which the processes of a run are ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Why {
     /// The processes have ended by themselves, or another agent says so.
     Over,
@@ -15,7 +18,7 @@ pub(super) enum Why {
     Silent,
     /// The user has interrupted the run.
     Interrupted,
-    /// A rank has ended, and the others have had time to notice it.
+    /// A rank or a machine is lost, and the others have had time to notice it.
     Crashed,
     /// Every rank has finished, and its process has had time to end.
     Lingers,
@@ -95,14 +98,31 @@ pub(super) trait Ranks {
     /// Ends all processes that are left. Returns the ids of processes that did not die.
     fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError>;
 
-    /// Tells of what is known only after the end: outcomes that were not told before, and the last words of
-    /// ranks that did not end well.
+    /// Hands a letter of a rank of another machine to the ranks of this one.
+    fn deliver(&mut self, letter: &Letter) -> Result<(), LaunchError> {
+        let _ = letter;
+        Ok(())
+    }
+
+    /// Tells of what is known only after the end: outcomes of ranks of this process that were not told before, and the
+    /// last words of ranks that did not end well.
     fn tell_last_words(
         &mut self,
         why: Why,
         ranks: &[Standing],
         sink: &mut Sink<'_>,
     ) -> Result<(), LaunchError>;
+
+    /// Tells of the ends of ranks of which no process on any machine has told.
+    fn tell_of_unheard(
+        &mut self,
+        why: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let _ = (why, ranks, sink);
+        Ok(())
+    }
 
     /// Ends all processes that are left, and tells of nothing. Returns the ids of processes that did not die.
     fn kill(&mut self) -> Vec<u32>;

@@ -27,6 +27,13 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Shortest time after which a silent agent counts as lost.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(5);
 
+/// The same where ranks are processes of the user's own: an agent is busy while it takes their stacks, or asks
+/// their command to end.
+const SHORTEST_SILENCE_OF_USERS: Duration = Duration::from_secs(30);
+
+/// Time that other agents have to tell what they know of silent ranks.
+const LOOK: Duration = Duration::from_secs(15);
+
 /// The other agents of a run.
 pub(super) enum Others<'a> {
     /// There are none.
@@ -65,7 +72,8 @@ pub(super) fn run<'a>(
     let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
         .with_graces(ranks.crash_grace(), ranks.linger_grace());
     let books = Books::open(run, recorder, watchdog);
-    let silence = (timeout / 2).max(SHORTEST_SILENCE);
+    let shortest = if ranks.are_the_users() { SHORTEST_SILENCE_OF_USERS } else { SHORTEST_SILENCE };
+    let silence = (timeout / 2).max(shortest);
     let mut supervisor = Supervisor {
         ranks,
         others,
@@ -105,8 +113,8 @@ struct Supervisor<'a, 'b> {
 /// Reason to end a run before its processes have ended by themselves.
 #[derive(Debug)]
 enum Reason {
-    /// The trace says why.
-    Recorded,
+    /// The trace says more.
+    Recorded(Why),
     /// Another agent could not start its ranks.
     Failed { machine: String, message: String },
 }
@@ -150,8 +158,8 @@ impl Supervisor<'_, '_> {
                     leader.tell_idle();
                 }
             }
-            if self.end.is_some() || self.books.is_violated() && !self.ranks.are_the_users() {
-                return Ok(Why::Over);
+            if self.is_to_end() || self.books.is_violated() && !self.ranks.are_the_users() {
+                break;
             }
             if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
                 // The leader judges, or nobody does.
@@ -176,7 +184,21 @@ impl Supervisor<'_, '_> {
                 Verdict::Silent(silence) => return self.silent(silence).map(|()| Why::Silent),
             };
         }
-        Ok(Why::Over)
+        Ok(match &self.end {
+            Some(Reason::Recorded(why)) => *why,
+            Some(Reason::Failed { .. }) => Why::Crashed,
+            None => Why::Over,
+        })
+    }
+
+    /// True if the run is to be ended. The loss of a machine does not end the work of the user.
+    fn is_to_end(&mut self) -> bool {
+        let is_loss = matches!(self.end, Some(Reason::Recorded(Why::Crashed)));
+        if is_loss && self.ranks.outlive_the_run() {
+            self.end = None;
+            self.give_up();
+        }
+        self.end.is_some()
     }
 
     /// Looks at what cannot be waited for. Returns the time of the next look.
@@ -198,10 +220,23 @@ impl Supervisor<'_, '_> {
 
     /// Records that ranks are silent.
     fn silent(&mut self, Silence { silent, waiting }: Silence) -> Result<(), LaunchError> {
-        let Self { ranks, others, books, timeout_s, .. } = self;
-        ranks.before_silence(&mut |news| enter(news, others, books))?;
+        if let (Others::Team(team), true) = (&mut self.others, self.ranks.are_the_users()) {
+            team.ask_to_look();
+        }
+        let deadline = Instant::now() + LOOK;
+        self.look_at_silence()?;
+        if self.ranks.are_the_users() {
+            self.hear_all(deadline, Team::have_looked)?;
+        }
+        let Self { books, timeout_s, .. } = self;
         let silent = if silent.is_empty() { books.running() } else { silent };
         books.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
+    }
+
+    /// Takes the stacks of ranks that are silent.
+    fn look_at_silence(&mut self) -> Result<(), LaunchError> {
+        let Self { ranks, others, books, .. } = self;
+        ranks.before_silence(&mut |news| enter(news, others, books))
     }
 
     /// True if all processes have ended. A run that another agent leads is over when that one says so.
@@ -241,18 +276,35 @@ impl Supervisor<'_, '_> {
     }
 
     fn hear_agent(&mut self, link: usize) -> Result<(), LaunchError> {
-        let Self { others, books, survivors, end, .. } = self;
+        let Self { ranks, others, books, survivors, end, .. } = self;
         match others {
             Others::Nobody => Ok(()),
-            Others::Team(team) => team.hear(link, &mut |heard| note(heard, books, survivors, end)),
-            Others::Leader(leader) => match leader.hear() {
-                Command::GoOn => Ok(()),
-                Command::End => {
-                    *end = Some(Reason::Recorded);
-                    Ok(())
+            Others::Team(team) => {
+                team.hear(link, &mut |heard| note(heard, books, survivors, end))?;
+                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))
+            }
+            Others::Leader(leader) => {
+                leader.hear().into_iter().try_for_each(|command| self.obey(command))
+            }
+        }
+    }
+
+    /// Does what the leader says.
+    fn obey(&mut self, command: Command) -> Result<(), LaunchError> {
+        match command {
+            Command::Deliver(letter) => self.ranks.deliver(&letter),
+            Command::Look => {
+                self.look_at_silence()?;
+                if let Others::Leader(leader) = &mut self.others {
+                    leader.tell_looked();
                 }
-                Command::Lost(why) => self.lose_leader(why),
-            },
+                Ok(())
+            }
+            Command::End(why) => {
+                self.end = Some(Reason::Recorded(why));
+                Ok(())
+            }
+            Command::Lost(why) => self.lose_leader(why),
         }
     }
 
@@ -263,7 +315,9 @@ impl Supervisor<'_, '_> {
         match others {
             Others::Nobody => Ok(None),
             Others::Team(team) => {
-                team.beat(*silence, &mut |heard| note(heard, books, survivors, end)).map(Some)
+                let next = team.beat(*silence, &mut |heard| note(heard, books, survivors, end))?;
+                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))?;
+                Ok(Some(next))
             }
             Others::Leader(leader) => {
                 if leader.beat_is_due() {
@@ -284,9 +338,9 @@ impl Supervisor<'_, '_> {
         let Others::Leader(leader) = &mut self.others else { return Ok(()) };
         leader.give_up();
         let ranks = 0..self.books.world_size();
-        let foreign: Vec<usize> = ranks.filter(|rank| !leader.is_own(*rank)).collect();
+        let foreign: Vec<usize> = ranks.filter(|rank| leader.is_foreign(*rank)).collect();
         let machine = leader.machine();
-        self.end = Some(Reason::Recorded);
+        self.end = Some(Reason::Recorded(Why::Over));
         self.books.record(Event::AgentLost { agent: 0, machine, why })?;
         foreign.into_iter().try_for_each(|rank| self.books.lose(rank))
     }
@@ -326,20 +380,27 @@ impl Supervisor<'_, '_> {
     /// exactly once.
     fn end(&mut self, run_dir: &Path, why: Why) -> Result<Ended, LaunchError> {
         let deadline = match &mut self.others {
-            Others::Team(team) => Some(team.end()),
+            Others::Team(team) => Some(team.end(why)),
             Others::Nobody | Others::Leader(_) => None,
         };
         let Self { ranks, others, books, .. } = self;
         let own = ranks.end(why, &mut |news| enter(news, others, books))?;
         let standings = books.standings();
         ranks.tell_last_words(why, &standings, &mut |news| enter(news, others, books))?;
-        match &mut self.others {
-            Others::Leader(leader) => leader.tell_done(&own),
-            Others::Nobody | Others::Team(_) => {}
+        if let Others::Leader(leader) = &mut self.others {
+            leader.tell_done(&own);
+            // Ranks of this process have ended by now.
+            let foreign = if leader.is_lost() { self.books.running() } else { Vec::new() };
+            foreign.into_iter().try_for_each(|rank| self.books.lose(rank))?;
         }
         self.survivors.extend(own);
         if let Some(deadline) = deadline {
             self.take_leave(deadline)?;
+        }
+        if !matches!(self.others, Others::Leader(_)) {
+            let Self { ranks, others, books, .. } = self;
+            let standings = books.standings();
+            ranks.tell_of_unheard(why, &standings, &mut |news| enter(news, others, books))?;
         }
         self.books.flush()?;
         self.books.keep_secrets_out_of_logs(run_dir)?;
@@ -351,32 +412,57 @@ impl Supervisor<'_, '_> {
 
     /// Hears the rest of what all agents have to tell, until `deadline`.
     fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
-        loop {
-            let Self { others, books, survivors, end, silence, .. } = self;
-            let Others::Team(team) = others else { return Ok(()) };
-            if team.is_done() {
-                return Ok(());
-            }
-            let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
-            if Instant::now() > deadline {
-                return team.give_up(&mut to);
-            }
-            let next = team.beat(*silence, &mut to)?;
-            let ready = wait(team.awaited(), None, next.min(deadline))
-                .map_err(LaunchError::system("the wait for other agents"))?;
-            for link in ready.descriptors {
-                team.hear(link, &mut to)?;
-            }
-        }
+        self.hear_all(deadline, Team::is_done)?;
+        let Self { others, books, survivors, end, .. } = self;
+        let Others::Team(team) = others else { return Ok(()) };
+        team.give_up(&mut |heard| note(heard, books, survivors, end))
+    }
+
+    /// Hears the other agents that this process leads until `is_enough`, or until `deadline`.
+    fn hear_all(
+        &mut self,
+        deadline: Instant,
+        is_enough: fn(&Team) -> bool,
+    ) -> Result<(), LaunchError> {
+        let Self { others, books, survivors, end, silence, .. } = self;
+        let Others::Team(team) = others else { return Ok(()) };
+        let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
+        hear_team(team, *silence, deadline, is_enough, &mut to)
     }
 
     /// Ends all processes without a record of how they ended.
     fn abandon(&mut self) {
-        if let Others::Team(team) = &mut self.others {
-            team.end();
-        }
+        let deadline = match &mut self.others {
+            Others::Team(team) => Some(team.end(Why::Over)),
+            Others::Nobody | Others::Leader(_) => None,
+        };
         self.ranks.kill();
+        if let (Some(deadline), Others::Team(team)) = (deadline, &mut self.others) {
+            // A connection that is closed before all was read from it is reset, and the reason for the end lost.
+            let _ = hear_team(team, self.silence, deadline, Team::is_done, &mut |_| Ok(()));
+        }
     }
+}
+
+/// Hears the agents of a team until `is_enough`, or until `deadline`.
+fn hear_team(
+    team: &mut Team,
+    silence: Duration,
+    deadline: Instant,
+    is_enough: fn(&Team) -> bool,
+    to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+) -> Result<(), LaunchError> {
+    let mut next = Instant::now();
+    while !is_enough(team) && Instant::now() <= deadline {
+        let ready = wait(team.awaited(), None, next.min(deadline))
+            .map_err(LaunchError::system("the wait for other agents"))?;
+        for link in ready.descriptors {
+            team.hear(link, to)?;
+        }
+        // Behind what has come while this process was busy.
+        next = team.beat(silence, to)?;
+    }
+    Ok(())
 }
 
 /// Enters news of a rank into the books, and passes them on to the leader.
@@ -385,8 +471,10 @@ fn enter(
     others: &mut Others<'_>,
     books: &mut Books<'_>,
 ) -> Result<(), LaunchError> {
-    if let Others::Leader(leader) = others {
-        leader.tell(&news);
+    match (&mut *others, &news) {
+        (Others::Leader(leader), news) => leader.tell(news),
+        (Others::Team(team), News::Letter(letter)) => team.post(letter),
+        _ => {}
     }
     books.enter(news)
 }
@@ -407,7 +495,7 @@ fn note(
             Ok(())
         }
         Heard::Interrupted => {
-            end.get_or_insert(Reason::Recorded);
+            end.get_or_insert(Reason::Recorded(Why::Interrupted));
             books.record(Event::Interrupted)
         }
         Heard::Failed { machine, message } => {
@@ -418,10 +506,14 @@ fn note(
             survivors.extend(left);
             Ok(())
         }
-        Heard::Lost { agent, why } => {
+        Heard::Lost { agent, ranks, why } => {
             let machine = agent.machine.clone();
             books.record(Event::AgentLost { agent: agent.index, machine, why })?;
-            agent.ranks.clone().try_for_each(|rank| books.lose(rank))
+            if ranks.is_empty() {
+                // No rank is there whose loss would be noticed.
+                end.get_or_insert(Reason::Recorded(Why::Crashed));
+            }
+            ranks.iter().try_for_each(|rank| books.lose(*rank))
         }
     }
 }

@@ -32,7 +32,8 @@ pub enum Event {
         /// Version of zprobe.
         zprobe: String,
     },
-    /// Another agent, a zprobe process that starts some of the ranks, takes part in the run.
+    /// Another agent, a zprobe process that starts some of the ranks or a command whose processes join, takes part in
+    /// the run.
     AgentJoined {
         /// Number of the agent; that of rank 0 has number 0.
         agent: usize,
@@ -40,7 +41,7 @@ pub enum Event {
         machine: String,
         /// The first of its ranks.
         first_rank: usize,
-        /// Number of its ranks.
+        /// Number of its ranks; 0 of a command whose processes join, before they have.
         ranks: usize,
         /// Time by which the clock of its machine is ahead of that of rank 0's, in nanoseconds, as
         /// measured when the agents met.
@@ -61,6 +62,9 @@ pub enum Event {
         rank: usize,
         /// Id of the process.
         pid: u32,
+        /// Number of the agent whose command has started the process, where there are several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
     },
     /// The process of a rank is gone.
     RankExited {
@@ -477,6 +481,14 @@ pub enum Outcome {
     Unseen,
     /// Its agent was lost, so that nothing more is known of it.
     Lost,
+}
+
+impl Outcome {
+    /// The outcome that counts of several commands, of each of which none is known where zprobe had to kill it: the
+    /// first that is not a success. `known` is that of the commands before `next`, if there were any.
+    pub(crate) fn of_commands(known: Option<Option<Self>>, next: Option<Self>) -> Option<Self> {
+        known.filter(|known| *known != Some(Self::Code(0))).unwrap_or(next)
+    }
 }
 
 /// The elements of a parameter that are not what they should be.

@@ -350,7 +350,7 @@ impl<'a> Observed<'a> {
     fn launcher_event(&mut self, event: &'a Event, meetings: &mut Meetings) {
         match event {
             Event::RunStarted { zprobe, .. } => self.zprobe = zprobe,
-            Event::RankSpawned { rank, pid } => {
+            Event::RankSpawned { rank, pid, .. } => {
                 if let Some(process) = self.processes.get_mut(*rank) {
                     process.pid = Some(*pid);
                     // What its host did before it was forked.

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::link::Link;
 use super::message::{Agent, Message};
 use super::tcp_store::TcpStore;
-use crate::job::{Endpoint, Meeting};
+use crate::job::{Endpoint, Meeting, UNNUMBERED};
 use crate::launch::recorder::now_ns;
 
 /// Time that an agent may take for each of its first words.
@@ -194,9 +194,13 @@ fn gather(
 /// Enters an agent that has come, unless it contradicts the others.
 fn enter(
     own: &Announced,
-    other: Came,
+    mut other: Came,
     came: &mut BTreeMap<usize, Came>,
 ) -> Result<(), MeetingError> {
+    if other.announced.agent.index == UNNUMBERED {
+        let is_free = |index: &usize| !came.contains_key(index);
+        other.announced.agent.index = (1..own.agents).find(is_free).unwrap_or(UNNUMBERED);
+    }
     let (index, machine) = (other.announced.agent.index, other.announced.agent.machine.clone());
     let contradiction = if other.zprobe != env!("CARGO_PKG_VERSION") {
         Some(MeetingError::Contradiction(format!(
@@ -243,7 +247,8 @@ fn differences(ours: &str, theirs: &str) -> Option<String> {
     for (place, name) in differing.iter().take(NAMED).enumerate() {
         let comma = if place == 0 { "" } else { ", " };
         let value = |leaves: &BTreeMap<String, Value>| {
-            leaves.get(*name).map_or_else(|| "none".to_owned(), Value::to_string)
+            let value = leaves.get(*name).filter(|value| !value.is_null());
+            value.map_or_else(|| "none".to_owned(), Value::to_string)
         };
         let _ = write!(words, "{comma}{name} is {} and {}", value(&left), value(&right));
     }
@@ -376,13 +381,23 @@ fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Came>> {
     Ok(Some(Came { announced: Announced { agent, agents, settings }, zprobe, link, clock_ns }))
 }
 
-/// Finds the leader, as another agent, and is welcomed by it: returns the id of the run, and the network
-/// interface that the leader's machine uses, if this one has the same.
+/// The leader's welcome to another agent.
+pub(super) struct Welcomed {
+    /// Connection to the leader.
+    pub(super) link: Link,
+    pub(super) run_id: String,
+    /// Number of the agent that is welcomed.
+    pub(super) index: usize,
+    /// Network interface that the leader's machine uses, if this one has the same.
+    pub(super) interface: Option<String>,
+}
+
+/// Finds the leader, as another agent, and is welcomed by it.
 pub(super) fn attend(
     own: &Announced,
     meeting: &Meeting,
     patience: Duration,
-) -> Result<(Link, String, Option<String>), MeetingError> {
+) -> Result<Welcomed, MeetingError> {
     let deadline = Instant::now() + patience;
     let (host, port, token) = match &meeting.endpoint {
         Endpoint::At { host, port } => (host.clone(), *port, meeting.token.clone()),
@@ -414,7 +429,9 @@ pub(super) fn attend(
     };
     // The leader itself waits so long for the others; its own words come a moment later.
     match link.wait_for_message(deadline + patience + ANSWER) {
-        Ok(Some(Message::Welcome { run, interface })) => Ok((link, run, interface)),
+        Ok(Some(Message::Welcome { run: run_id, index, interface })) => {
+            Ok(Welcomed { link, run_id, index, interface })
+        }
         Ok(Some(Message::Refused { why })) => Err(MeetingError::Refused { why }),
         Ok(_) => Err(MeetingError::Lost(io::ErrorKind::TimedOut.into())),
         Err(error) => Err(MeetingError::Lost(error)),

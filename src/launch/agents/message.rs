@@ -4,14 +4,17 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{Outcome, Violation};
+use crate::launch::news::Letter;
+use crate::launch::ranks::Why;
+use crate::trace::{Event, Outcome, Violation};
 
-/// An agent: a zprobe process that starts some of the ranks of a run.
+/// An agent: a zprobe process that starts some of the ranks of a run, or the command whose processes join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    /// Number of the agent; the one that starts rank 0 has number 0.
+    /// Number of the agent: 0 for the leader, and [`UNNUMBERED`](crate::job::UNNUMBERED) for another one until the leader has given it a
+    /// number.
     pub index: usize,
-    /// Its ranks.
+    /// Its ranks, if they are known before the run; none of a command whose processes join.
     pub ranks: Range<usize>,
     /// Name of its machine.
     pub machine: String,
@@ -34,22 +37,35 @@ pub(super) enum Message {
         settings: String,
         t_ns: u64,
     },
-    /// All agents have come.
-    Welcome { run: String, interface: Option<String> },
+    /// All agents have come; the number of this one.
+    Welcome { run: String, index: usize, interface: Option<String> },
     /// The leader ends everything before a run, for this reason.
     Refused { why: String },
-    /// A run begins: its id, its directory below that of the command, and the port of the ranks' TCPStore.
-    Start { run: String, repeat: Option<usize>, port: u16 },
+    /// A run begins: its id, its directory below that of the command, and the port of the ranks' TCPStore, if the
+    /// agents start the ranks.
+    Start { run: String, repeat: Option<usize>, port: Option<u16> },
+    /// Ranks have been silent for too long: their stacks are to be taken.
+    Look,
+    /// The stacks were taken, and all that was learned of silent ranks was told.
+    Looked,
+    /// A letter of a rank to the ranks of the other agents.
+    Letter(Letter),
     /// The processes of the run are to be ended.
-    End,
+    End { why: Why },
     /// Everything is over; all agents exit with this code.
     Over { exit: u8 },
     /// A sign of life, with the time in nanoseconds for which ranks had no core since the last one.
     Beat { starved: Vec<(usize, u64)> },
     /// The process of a rank exists.
-    Spawned { rank: usize, pid: u32, t_ns: u64 },
+    Spawned { rank: usize, pid: u32, agent: Option<usize>, t_ns: u64 },
     /// The process of a rank is gone.
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
+    /// The process of a rank is gone, and nobody knows yet how it ended.
+    Gone { rank: usize },
+    /// A rank is no longer watched; its process goes on.
+    LetGo { rank: usize },
+    /// Something that was learned of a rank, or of the run.
+    Told { rank: Option<usize>, event: Box<Event> },
     /// A rank wrote a line that is too long; this is its start.
     TooLong { rank: usize, start: String },
     /// A host wrote something that is not the protocol.

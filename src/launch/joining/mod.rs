@@ -9,6 +9,7 @@
 mod channels;
 mod command;
 mod dump;
+mod mailbox;
 mod processes;
 mod stat;
 
@@ -18,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
-use super::news::{News, Sink};
+use super::news::{Letter, News, Sink};
 use super::ranks::{Ranks, Standing, Why};
 use super::recorder::now_ns;
 use super::starvation::Starvation;
@@ -27,10 +28,10 @@ use crate::spec::MOST_RANKS;
 use crate::trace::{Event, Outcome};
 use channels::Channels;
 use command::Command;
+use mailbox::Mailbox;
 use processes::Processes;
 
-/// Time that the other ranks have after one has ended abnormally: launchers notice it late, and a rank may wait
-/// a minute for zprobe's own exchange between the ranks.
+/// Time that the other ranks have after one has ended abnormally: launchers notice it late.
 const CRASH_GRACE: Duration = Duration::from_secs(90);
 
 /// Time that the command has to end once every rank has finished: launchers look at their ranks every few seconds.
@@ -59,9 +60,12 @@ pub struct UserCommand<'a> {
 pub(super) struct Joined<'a> {
     of: UserCommand<'a>,
     run: &'a str,
+    /// Number of this agent, if there are several.
+    agent: Option<usize>,
     command: Command,
     strays: Strays,
     channels: Channels,
+    mailbox: Mailbox,
     /// Process of each rank that is known.
     pids: BTreeMap<usize, u32>,
     /// Start of each rank's process that is one of the run on this machine, in this namespace of process ids.
@@ -75,14 +79,20 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// Starts the command.
-    pub(super) fn start(of: &UserCommand<'a>, run: &'a str) -> Result<Self, LaunchError> {
+    /// Starts the command, as the agent with this number if there are several.
+    pub(super) fn start(
+        of: &UserCommand<'a>,
+        run: &'a str,
+        agent: Option<usize>,
+    ) -> Result<Self, LaunchError> {
         Ok(Self {
             of: *of,
             run,
+            agent,
             command: Command::start(of, run)?,
             strays: Strays::of(run),
             channels: Channels::in_dir(of.channels),
+            mailbox: Mailbox::below(of.channels),
             pids: BTreeMap::new(),
             here: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -98,6 +108,11 @@ impl<'a> Joined<'a> {
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
             self.introduce(rank, pid, sink)?;
         }
+        if self.agent.is_some() {
+            let unreadable = LaunchError::unreadable(self.of.channels);
+            let letters = self.mailbox.collect().map_err(unreadable)?;
+            letters.into_iter().try_for_each(|letter| sink(News::Letter(letter)))?;
+        }
         self.channels.hear(sink)
     }
 
@@ -106,7 +121,7 @@ impl<'a> Joined<'a> {
         self.pids.insert(rank, pid);
         let start = stat::start(pid).filter(|_| self.strays.are(pid));
         self.here.extend(start.map(|start| (rank, start)));
-        sink(News::Spawned { rank, pid, t_ns: now_ns() })
+        sink(News::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
     }
 
     /// Processes of ranks that are here and not gone, as far as is known.
@@ -127,9 +142,20 @@ impl<'a> Joined<'a> {
         }
         for rank in gone {
             self.gone.insert(rank);
+            self.mailbox.say_gone(rank);
             sink(News::Gone { rank })?;
         }
         Ok(())
+    }
+
+    /// Outcome of a rank of which nobody has told how it ended.
+    fn presumed(&self, rank: usize, has_finished: bool, why: Why) -> Outcome {
+        match why {
+            _ if has_finished => Outcome::Code(0),
+            Why::Silent | Why::Interrupted => Outcome::Reaped,
+            Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
+            Why::Over | Why::Crashed | Why::Lingers => Outcome::Unseen,
+        }
     }
 
     fn processes(&self) -> Result<Processes, LaunchError> {
@@ -189,6 +215,10 @@ impl Ranks for Joined<'_> {
             .try_for_each(|event| sink(News::Told { rank: None, event }))
     }
 
+    fn deliver(&mut self, letter: &Letter) -> Result<(), LaunchError> {
+        self.mailbox.deliver(letter).map_err(LaunchError::unwritable(self.of.channels))
+    }
+
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
         let left: Vec<(usize, u32)> =
             self.left().filter(|(rank, _)| awaited.contains(rank)).collect();
@@ -204,8 +234,11 @@ impl Ranks for Joined<'_> {
     fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
         self.look_for_ends(sink)?;
         self.at_the_end = self.left().map(|(rank, _)| rank).collect();
-        if matches!(why, Why::Silent | Why::Interrupted | Why::Crashed) {
-            self.command.ask_to_end();
+        match why {
+            // Nothing that happens to another agent ends the work of the user.
+            Why::Over if self.of.goes_on => self.command.wait(),
+            Why::Over | Why::Silent | Why::Interrupted | Why::Crashed => self.command.ask_to_end(),
+            Why::Lingers => {}
         }
         let survivors = self.strays.end();
         self.command.reap();
@@ -235,7 +268,8 @@ impl Ranks for Joined<'_> {
         let has_finished = |rank: usize| ranks.get(rank).is_some_and(|it| it.has_finished);
         for (&rank, process) in of_ranks.iter().filter(|(rank, _)| !has_finished(**rank)) {
             if !self.pids.contains_key(&rank) {
-                sink(News::Spawned { rank, pid: process.pid(), t_ns: now_ns() })?;
+                let (pid, agent) = (process.pid(), self.agent);
+                sink(News::Spawned { rank, pid, agent, t_ns: now_ns() })?;
             }
             if let Some(message) = process.failure() {
                 let event = Event::Failed { message: message.to_owned() };
@@ -245,16 +279,25 @@ impl Ranks for Joined<'_> {
                 sink(News::Told { rank: None, event })?;
             }
         }
-        let last = of_ranks.last_key_value().map_or(0, |(last, _)| last + 1);
-        let known = last.max(processes.world_size().unwrap_or(0)).min(MOST_RANKS);
-        for rank in 0..known.max(ranks.len()) {
-            let told = of_ranks.get(&rank).and_then(|process| processes.outcome(process));
-            let by_itself = if has_finished(rank) { Some(Outcome::Code(0)) } else { told };
-            let outcome = by_itself.unwrap_or(match why {
-                Why::Silent | Why::Interrupted => Outcome::Reaped,
-                Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
-                Why::Over | Why::Crashed | Why::Lingers => Outcome::Unseen,
-            });
+        for rank in of_ranks.keys().chain(self.pids.keys()) {
+            let told = of_ranks.get(rank).and_then(|process| processes.outcome(process));
+            let outcome = told.filter(|_| !has_finished(*rank));
+            let outcome = outcome.unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why));
+            sink(News::Ended { rank: *rank, outcome, t_ns: now_ns() })?;
+        }
+        Ok(())
+    }
+
+    fn tell_of_unheard(
+        &mut self,
+        why: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let world_size = self.processes()?.world_size().unwrap_or(0).min(MOST_RANKS);
+        for rank in 0..world_size.max(ranks.len()) {
+            let has_finished = ranks.get(rank).is_some_and(|it| it.has_finished);
+            let outcome = self.presumed(rank, has_finished, why);
             sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())

@@ -9,7 +9,8 @@ mod no_answer;
 mod tests;
 mod told;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::{Event, Outcome, Record};
 use crate::spec::RunSpec;
@@ -30,6 +31,7 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
     let unbegun = told.unbegun();
     let settled = told.spec(spec, world_size, &unbegun)?;
     let let_go: Vec<usize> = told.finished().filter(|rank| !told.ended.contains(rank)).collect();
+    let agents = told.agents.clone();
     let failures: BTreeMap<usize, usize> =
         told.failures.iter().map(|(rank, (index, _))| (*rank, *index)).collect();
     let mut kept: Vec<Record> = Vec::with_capacity(records.len());
@@ -44,7 +46,9 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
         // The message that a process has left itself comes last, and replaces that of the script.
         let is_replaced = matches!(record.event, Event::Failed { .. })
             && sender.is_some_and(|rank| failures.get(&rank) != Some(&index));
-        if !is_of_joining(&record.event) && is_in(&settled, &record.event) && !is_replaced {
+        if let Event::AgentJoined { agent, .. } = record.event {
+            kept.extend(blocks(record, agents.get(&agent)));
+        } else if !is_of_joining(&record.event) && is_in(&settled, &record.event) && !is_replaced {
             kept.push(record);
         }
         let begun = unbegun.values().find(|it| it.behind == index).map(Unbegun::event);
@@ -64,6 +68,25 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
     }
     *records = kept;
     Ok(())
+}
+
+/// The record of an agent, once for each block of successive ranks whose processes its command has started.
+fn blocks(joined: Record, ranks: Option<&BTreeSet<usize>>) -> Vec<Record> {
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    for &rank in ranks.into_iter().flatten() {
+        match blocks.last_mut() {
+            Some(block) if block.end == rank => block.end += 1,
+            _ => blocks.push(rank..rank + 1),
+        }
+    }
+    let of_block = |block: Range<usize>| {
+        let mut record = joined.clone();
+        if let Event::AgentJoined { first_rank, ranks, .. } = &mut record.event {
+            (*first_rank, *ranks) = (block.start, block.len());
+        }
+        record
+    };
+    blocks.into_iter().map(of_block).collect()
 }
 
 /// A record like the first one, with this event.

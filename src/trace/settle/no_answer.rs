@@ -15,6 +15,8 @@ pub enum NoAnswer {
         interrupted: bool,
         /// True if it was silent for too long.
         timed_out: bool,
+        /// Machine whose agent was lost.
+        lost: Option<String>,
         /// Accounts that ranks gave of a failure, each with the rank.
         failures: Vec<String>,
     },
@@ -30,6 +32,8 @@ pub enum NoAnswer {
         /// Outcome of the command; none if zprobe or the user ended the command.
         outcome: Option<Outcome>,
     },
+    /// The user ended the script before its ranks had taken enough steps.
+    Interrupted,
     /// zprobe was ended before an optimizer had stepped.
     CutOff,
 }
@@ -39,6 +43,12 @@ impl Display for NoAnswer {
         f.write_str(match self {
             Self::NobodyJoined { interrupted: true, .. } => {
                 "interrupted before any process had called backward"
+            }
+            Self::NobodyJoined { lost: Some(machine), .. } => {
+                return write!(
+                    f,
+                    "zprobe on {machine} was lost before any process had called backward; look at its output"
+                );
             }
             Self::NobodyJoined { timed_out: true, .. } => {
                 "no process called backward in time; raise --timeout if the script takes longer to load"
@@ -57,6 +67,7 @@ impl Display for NoAnswer {
                 "no optimizer stepped in the script: zprobe sees the steps of torch.optim.Optimizer, and \
                  needs three of them"
             }
+            Self::Interrupted => "interrupted before the optimizer had taken the steps that zprobe needs",
             Self::CutOff => "zprobe was ended before an optimizer of the script had stepped",
         })
     }
@@ -67,7 +78,9 @@ impl NoAnswer {
     pub fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::NobodyJoined { interrupted: true, .. }
+            | Self::NobodyJoined { lost: Some(_), .. }
             | Self::NobodyJoined { timed_out: true, .. }
+            | Self::Interrupted
             | Self::CutOff => None,
             Self::NobodyJoined { outcome, .. }
             | Self::GaveUp { outcome, .. }

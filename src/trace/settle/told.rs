@@ -1,6 +1,6 @@
 //! Facts about a script's ranks, its steps and its end, as its records tell them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::NoAnswer;
 use crate::spec::{Backend, Device, Dtype, Found, RunSpec};
@@ -30,6 +30,10 @@ pub(super) struct Told<'a> {
     records: &'a [Record],
     /// Indices of the records of each rank.
     ranks: BTreeMap<usize, Vec<usize>>,
+    /// Ranks by the agent whose command has started them, where there are several.
+    pub(super) agents: BTreeMap<usize, BTreeSet<usize>>,
+    /// Agents that were lost, by their machines.
+    lost: Vec<&'a str>,
     /// Outcome of the command, once it is over.
     over: Option<Option<Outcome>>,
     interrupted: bool,
@@ -45,6 +49,8 @@ impl<'a> Told<'a> {
         let mut told = Self {
             records,
             ranks: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            lost: Vec::new(),
             over: None,
             interrupted: false,
             timed_out: false,
@@ -56,7 +62,13 @@ impl<'a> Told<'a> {
                 told.ranks.entry(*rank).or_default().push(index);
             }
             match event {
-                Event::CommandEnded { outcome } => told.over = Some(*outcome),
+                Event::CommandEnded { outcome } => {
+                    told.over = Some(Outcome::of_commands(told.over, *outcome));
+                }
+                Event::RankSpawned { rank, agent: Some(agent), .. } => {
+                    told.agents.entry(*agent).or_default().insert(*rank);
+                }
+                Event::AgentLost { machine, .. } => told.lost.push(machine),
                 Event::Interrupted => told.interrupted = true,
                 Event::TimedOut { .. } => told.timed_out = true,
                 Event::RankExited { rank, .. } => told.ended.push(*rank),
@@ -100,7 +112,8 @@ impl<'a> Told<'a> {
     /// True if the script failed, or hangs.
     fn broke(&self) -> bool {
         let failed = !matches!(self.outcome(), None | Some(Outcome::Code(0)));
-        !self.interrupted && (self.timed_out || failed || !self.failures.is_empty())
+        let lost = !self.lost.is_empty();
+        !self.interrupted && (self.timed_out || lost || failed || !self.failures.is_empty())
     }
 
     pub(super) fn world_size(&self) -> Result<usize, NoAnswer> {
@@ -110,11 +123,14 @@ impl<'a> Told<'a> {
         });
         let ended = || self.ended.iter().max().filter(|_| self.timed_out).map(|last| last + 1);
         joined.or_else(ended).ok_or_else(|| match self.over {
-            None if !self.interrupted && !self.timed_out => NoAnswer::CutOff,
+            None if !self.interrupted && !self.timed_out && self.lost.is_empty() => {
+                NoAnswer::CutOff
+            }
             _ => NoAnswer::NobodyJoined {
                 outcome: self.outcome(),
                 interrupted: self.interrupted,
                 timed_out: self.timed_out,
+                lost: self.lost.first().map(|machine| (*machine).to_owned()),
                 failures: self.failures.keys().map(|rank| self.account(*rank)).collect(),
             },
         })
@@ -197,10 +213,11 @@ impl<'a> Told<'a> {
         let of_those_that_step = self.steps().filter(|count| *count > 0).min().unwrap_or(0);
         let steps = if broke { of_all } else { of_those_that_step };
         if !broke && (steps == 0 || dtype.is_none()) {
-            let outcome = self.outcome().filter(|_| !self.interrupted && !self.timed_out);
+            let outcome = self.outcome().filter(|_| !self.timed_out);
             return Err(match (self.gave_up(), self.over) {
+                _ if self.interrupted => NoAnswer::Interrupted,
                 (Some(why), _) => NoAnswer::GaveUp { outcome, why: why.to_owned() },
-                (None, None) if !self.interrupted && !self.is_complete() => NoAnswer::CutOff,
+                (None, None) if !self.is_complete() => NoAnswer::CutOff,
                 (None, _) => NoAnswer::NoStep { outcome },
             });
         }

@@ -25,6 +25,12 @@ def agree(training):
         ),
     )
     letters = training.mailbox.collect("first-step", training.settings["patience"])
+    strangers = [rank for rank in range(training.world_size) if rank not in training.mailbox.collect("joined", 0)]
+    if strangers:
+        raise turns.Unreadable(
+            "rank %d of %d has not called backward under the watch: if it runs on another machine, start zprobe exec "
+            "there, too, and give both --nnodes, --node-rank and --rdzv-endpoint" % (strangers[0], training.world_size)
+        )
     training.remarks.see_trainers()
     training.softly("settings of engines", training.remarks.see_configurations)
     training.remarks.strays = training.held.strays(training.names)

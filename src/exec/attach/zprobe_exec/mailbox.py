@@ -12,6 +12,8 @@ class Mailbox:
 
     def __init__(self, directory, rank, world_size):
         self.directory, self.rank, self.world_size = directory, rank, world_size
+        # Ranks for which this one does not wait again.
+        self.late = set()
         os.makedirs(directory, exist_ok=True)
 
     def post(self, subject, content):
@@ -22,14 +24,21 @@ class Mailbox:
         os.replace(path + ".part", path)
 
     def collect(self, subject, patience):
-        """The letters of all ranks, by rank, without those that did not come within `patience` seconds."""
+        """The letters of all ranks, by rank, without those of ranks that are gone, or that did not come within `patience`
+        seconds. A rank that did not write in time is not waited for again."""
         letters, deadline = {}, time.monotonic() + patience
         while True:
-            for rank in range(self.world_size):
-                if rank not in letters and os.path.exists(self._path(subject, rank)):
+            missing = [rank for rank in range(self.world_size) if rank not in letters]
+            # Looked at first: what a rank has posted was there before zprobe said that the rank is gone.
+            gone = {rank for rank in missing if os.path.exists(self._path("gone", rank))}
+            for rank in missing:
+                if os.path.exists(self._path(subject, rank)):
                     with open(self._path(subject, rank)) as file:
                         letters[rank] = json.load(file)
-            if len(letters) == self.world_size or time.monotonic() > deadline:
+            if gone.union(letters, self.late).issuperset(missing):
+                return letters
+            if time.monotonic() > deadline:
+                self.late |= set(missing) - set(letters) if patience else set()
                 return letters
             time.sleep(POLL)
 

@@ -61,6 +61,7 @@ class Training:
         self.over = False
         self.channel = Channel(settings, self.rank, self._lost)
         self.mailbox = Mailbox(os.path.join(settings["directory"], "mail"), self.rank, self.world_size)
+        self.mailbox.post("joined", {})
         self.step = self.microbatch = self.code = self.backwards = 0
         self.roots, self.terms = {}, {}
         self.stepped = self.in_backward = False
