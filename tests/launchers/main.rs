@@ -1,5 +1,6 @@
 //! The same runs under real launchers: torchrun with two agents, Slurm with two nodes, and Open MPI. Each
-//! leaves the report that a plain run leaves, and exits like it.
+//! leaves the report that a plain run leaves, and exits like it. `scripts` has scripts of the user's on several
+//! machines.
 //!
 //! The tests need libtorch, an interpreter with torch and DeepSpeed beside whose program `torchrun` is
 //! (`ZPROBE_TEST_PYTHON`), and Debian's slurm-wlm, munge and openmpi-bin: `cargo xtask test --launchers`
@@ -12,7 +13,9 @@
 #[path = "../support/interpreter.rs"]
 mod interpreter;
 mod link;
+mod machines;
 mod mpi;
 mod runs;
+mod scripts;
 mod slurm;
 mod torchrun;
