@@ -51,9 +51,8 @@ pub enum Task {
 
     /// Check and test everything
     ///
-    /// In order: formatting; clippy without libtorch; licences, sources and known vulnerabilities
-    /// of dependencies; libtorch, clippy of the native engine, the release build, the documentation
-    /// and every test; the tests of the HTML report in Chromium, which root installs with apt-get
+    /// In order: formatting; licences, sources and known vulnerabilities of dependencies; libtorch,
+    /// clippy, the release build, the documentation and every test; the tests of the HTML report in Chromium, which root installs with apt-get
     /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, those under
     /// launchers, which root installs in the same way; the wheels and the archive, installed and run; and rows of
     /// the zoo. Stops at the first failure, and says at the end what could not be checked. Tests run under

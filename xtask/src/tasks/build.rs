@@ -8,7 +8,7 @@ use crate::libtorch::Libtorch;
 
 /// Arguments that select the native engine; in release always, so that nothing is compiled for two
 /// profiles.
-pub const NATIVE: &str = "--release --package zprobe --features native";
+const NATIVE: &str = "--release --package zprobe --features native";
 
 /// Builds both programs in release.
 pub fn build() -> Result<()> {
