@@ -1,6 +1,7 @@
 """What the tests of zprobe in the CIs of others share: the repository, the program, the workspace."""
 
 import os
+import shlex
 import subprocess
 import zipfile
 from pathlib import Path
@@ -22,11 +23,33 @@ def program() -> Path:
     return Path(os.environ["ZPROBE_PROGRAM"])
 
 
+#: A cargo that takes an installation from the source of zprobe alone, and installs the program under test.
+CARGO = """#!/bin/sh
+[ "$1" = --version ] && exit 0
+[ "$1" = install ] || exit 64
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --path) source="$2"; shift ;;
+        --root) root="$2"; shift ;;
+    esac
+    shift
+done
+grep -q '^default-run = "zprobe"' "$source/Cargo.toml" && [ -f "$source/Cargo.lock" ] || exit 64
+mkdir -p "$root/bin" && cp {program} "$root/bin/zprobe"
+"""
+
+
 @pytest.fixture(scope="session")
-def building() -> dict[str, str]:
-    """Variables for builds of zprobe: they share their dependencies, leave the programs of this repository as they are,
-    and are not optimized, since these programs do next to nothing."""
-    return {"CARGO_TARGET_DIR": str(ROOT / "target/pre-commit"), "RUSTFLAGS": "-Copt-level=0 -Cdebuginfo=0"}
+def building(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables for builds of zprobe. Every day nothing is compiled: the wheel is built from the same source. With
+    ZPROBE_TEST_FULL builds share their dependencies, leave the programs of this repository as they are, and are not
+    optimized, since these programs do next to nothing."""
+    if "ZPROBE_TEST_FULL" in os.environ:
+        return {"CARGO_TARGET_DIR": str(ROOT / "target/pre-commit"), "RUSTFLAGS": "-Copt-level=0 -Cdebuginfo=0"}
+    place = tmp_path_factory.mktemp("cargo")
+    (place / "cargo").write_text(CARGO.replace("{program}", shlex.quote(str(program))))
+    (place / "cargo").chmod(0o755)
+    return {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture

@@ -23,15 +23,17 @@ pub const PLUGIN: &str = "integrations/pytest-zprobe";
 /// Tools that the tests need, installed beside the engines and not among them.
 struct Tools<'a> {
     environments: &'a Environments,
+    full: bool,
     python: PathBuf,
     /// Directory of the packages.
     packages: PathBuf,
 }
 
-/// Runs all of these tests.
-pub fn test(environments: &Environments) -> Result<()> {
+/// Runs all of these tests; with `full` zprobe is built from source where users have that done.
+pub fn test(environments: &Environments, full: bool) -> Result<()> {
     let tools = Tools {
         environments,
+        full,
         python: environments.python_with(engines::WITH_BUG)?,
         packages: workspace::target_dir()?.join("integrations"),
     };
@@ -77,6 +79,9 @@ impl Tools<'_> {
         command.current_dir(workspace::root().join(dir));
         command.env("PATH", self.path()?);
         command.env("PYTHONPATH", &self.packages).env("ZPROBE_PROGRAM", workspace::zprobe()?);
+        if self.full {
+            command.env("ZPROBE_TEST_FULL", "1");
+        }
         run(&mut command)
     }
 

@@ -98,7 +98,7 @@ pub fn test(full: bool) -> Result<()> {
             cargo::run(engines.apply(tests))
         })?;
         steps.step("the action, the hook of pre-commit, the plugin for pytest", || {
-            integrations::test(&engines)
+            integrations::test(&engines, full)
         })?;
         steps.step("known bugs of real releases", || engines.zoo(full))
     })?;
