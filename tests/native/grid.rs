@@ -9,9 +9,10 @@ use zprobe::report::Verdict;
 use zprobe::spec::{Dataflow, Dtype, Offload, Point, RunSpec, Shape, SpecRequest};
 
 use crate::pool::{pool, run};
+use crate::support::full;
 
 /// Number of runs of every day, and of `ZPROBE_TEST_FULL`.
-const RUNS: [usize; 2] = [80, 2400];
+const RUNS: [usize; 2] = [40, 2400];
 
 /// Bucket sizes in elements, for every case that matters: nothing fits, some fit, all fit.
 const BUCKETS: [Option<usize>; 3] = [Some(1), None, Some(500_000_000)];
@@ -77,7 +78,7 @@ fn request(mut number: usize) -> SpecRequest {
 }
 
 fn runs() -> usize {
-    RUNS[usize::from(std::env::var_os("ZPROBE_TEST_FULL").is_some())]
+    RUNS[usize::from(full())]
 }
 
 #[test]

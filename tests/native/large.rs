@@ -10,6 +10,7 @@ use zprobe::trace::{Event, Trace};
 
 use crate::faults::{cell, expected};
 use crate::pool::{pool, run};
+use crate::support::full;
 
 /// Number of elements of a model that is too large to be recorded whole.
 const LARGE: usize = 3 << 19;
@@ -75,7 +76,7 @@ fn of_a_large_model_samples_are_enough_to_find_that_every_weight_is_one() {
 
 #[test]
 fn what_goes_wrong_in_a_large_model_is_named_too() {
-    let full = std::env::var_os("ZPROBE_TEST_FULL").is_some();
+    let full = full();
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path());
     let (mut wrong, mut named, mut clean) = (String::new(), 0, BTreeMap::new());

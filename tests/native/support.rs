@@ -8,6 +8,11 @@ use tempfile::TempDir;
 use zprobe::report::Report;
 use zprobe::trace::{Event, Trace};
 
+/// Returns true if everything is tried, and not only a part that stands for it.
+pub fn full() -> bool {
+    std::env::var_os("ZPROBE_TEST_FULL").is_some()
+}
+
 /// A finished `zprobe run`.
 pub struct Run {
     /// Exit code.

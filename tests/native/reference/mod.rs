@@ -23,6 +23,7 @@ use self::plain::{Plain, averaged};
 use self::recorded::Recorded;
 use self::table::Table;
 use crate::pool::{pool, run};
+use crate::support::full;
 
 /// Agreement of weights with the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,10 +97,6 @@ fn nearest(dtype: Dtype, value: f64) -> f64 {
         Dtype::Fp16 => f16::from_f32(master).to_f64(),
         Dtype::Fp32 => f64::from(master),
     }
-}
-
-fn full() -> bool {
-    std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
 /// Runs the native grid, or in everyday tests a part that stands for it.
