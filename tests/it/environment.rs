@@ -217,7 +217,9 @@ fn a_package_that_is_not_what_its_index_says_is_not_installed() {
     // With pip alone, and with uv where there is one.
     let path = std::env::var_os("PATH").unwrap();
     let without_uv = std::env::split_paths(&path).filter(|place| !place.join("uv").exists());
-    for path in [std::env::join_paths(without_uv).unwrap(), path.clone()] {
+    let mut paths = vec![std::env::join_paths(without_uv).unwrap(), path.clone()];
+    paths.dedup();
+    for path in paths {
         let dir = tempfile::tempdir().unwrap();
         let right = |wheel: &[u8]| {
             use sha2::Digest as _;
