@@ -1,5 +1,6 @@
 //! `cargo xtask test`
 
+use std::env;
 use std::panic;
 use std::path::Path;
 use std::process::Command;
@@ -151,6 +152,13 @@ impl Runner {
     fn tests(&self, selection: &str) -> Result<Command> {
         let runner = if self.nextest { "nextest run" } else { "test" };
         let mut command = cargo(&format!("{runner} {selection}"))?;
+        // Half as many again as cores: many tests wait for a timeout or for another process.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for name in ["NEXTEST_TEST_THREADS", "RUST_TEST_THREADS"] {
+            if env::var_os(name).is_none() {
+                command.env(name, (cores + cores / 2).to_string());
+            }
+        }
         if self.full {
             command.env("ZPROBE_TEST_FULL", "1");
         }
