@@ -38,7 +38,12 @@ pub const EVERYDAY_ZOO: &[(&str, &str)] = &[
     ("stage3-stale-gradient", "deepspeed==0.19.8"),
 ];
 
+/// The environments of the pages and of what is installed, beside that of the tests.
+const OTHERS: [&[&str]; 3] =
+    [WITH_BUG, &["torch==2.11.0", "deepspeed==0.19.8"], &["torch==2.11.0"]];
+
 /// The cache of the environments, and the `PATH` with uv that makes them.
+#[derive(Clone)]
 pub struct Environments {
     cache: PathBuf,
     path: OsString,
@@ -59,6 +64,11 @@ impl Environments {
     /// The interpreter of the environment that the tests of engines run with.
     pub fn python(&self) -> Result<PathBuf> {
         self.python_with(TESTED)
+    }
+
+    /// Makes the environments of later steps, which find them in the cache.
+    pub fn make_others(&self) -> Result<()> {
+        OTHERS.iter().try_for_each(|packages| self.python_with(packages).map(drop))
     }
 
     /// The interpreter of an environment with these packages.

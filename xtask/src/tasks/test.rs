@@ -29,13 +29,17 @@ const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 /// one that needs them.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(18);
+    let mut steps = Steps::new(19);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
     let host = Host::from_env();
     thread::scope(|scope| {
         let libtorch = scope.spawn(|| Libtorch::locate(&host));
         let tools =
             scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?, &tools::EVERYDAY));
+        let dist_tools =
+            scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?, &tools::DIST));
+        // Both with apt-get, of which there can be one at a time.
+        let of_debian = scope.spawn(|| Ok((browser::prepare(&host), launchers::prepare(&host))));
 
         let advisories = steps.step("licences, sources and advisories of dependencies", || {
             dependencies::check(&host, &result_of(tools)?)
@@ -50,18 +54,21 @@ pub fn test(full: bool) -> Result<()> {
             cargo::run(libtorch.apply(clippy))
         })?;
         steps.step("release build", || build::release(&libtorch))?;
-        steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
         let engines = scope.spawn(|| {
             let engines = Environments::prepare()?;
             let python = engines.python()?;
             Ok((engines, python))
         });
+        steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
         steps.step("documentation", || cargo::run(libtorch.apply(documentation()?)))?;
         steps.step(&format!("tests, with {}", runner.name()), || {
             cargo::run(libtorch.apply(runner.tests(EVERYTHING)?))?;
             runner.doc_tests(&libtorch)
         })?;
-        steps.step("Chromium", || browser::prepare(&host))?;
+        let launchers = steps.step("Chromium", || {
+            let (chromium, launchers) = result_of(of_debian)?;
+            chromium.map(|()| launchers)
+        })?;
         steps.step(
             &format!("tests of the HTML report in Chromium, with {}", runner.name()),
             || {
@@ -71,6 +78,8 @@ pub fn test(full: bool) -> Result<()> {
         )?;
         let (engines, python) =
             steps.step("a Python environment with DeepSpeed", || result_of(engines))?;
+        let others = engines.clone();
+        let others = scope.spawn(move || others.make_others());
         steps.step(&format!("tests of real engines, with {}", runner.name()), || {
             // Of the native engine's ignored tests only the comparison with others: the rest needs
             // a GPU.
@@ -82,14 +91,17 @@ pub fn test(full: bool) -> Result<()> {
             }
             Ok(())
         })?;
+        steps.step("more Python environments", || result_of(others))?;
         steps.step(&format!("pages as they are on the screen, with {}", runner.name()), || {
             let tests =
                 runner.ignored_tests(&format!("{EVERYTHING} --test installed screens::"))?;
             cargo::run(engines.apply(libtorch.apply(tests)))
         })?;
-        runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
-        let dist =
-            steps.step("wheels and archive", || dist::build(&host, &workspace::rank_program()?))?;
+        runner.under_launchers(&mut steps, launchers, &libtorch, &python)?;
+        let dist = steps.step("wheels and archive", || {
+            result_of(dist_tools)?;
+            dist::build(&host, &workspace::rank_program()?)
+        })?;
         steps.step(&format!("tests of what is installed, with {}", runner.name()), || {
             let tests =
                 runner.ignored_tests(&format!("{EVERYTHING} --test installed install::"))?;
@@ -117,7 +129,7 @@ pub fn launchers(full: bool) -> Result<()> {
     steps.step("release build", || build::release(&libtorch))?;
     let python =
         steps.step("a Python environment with DeepSpeed", || Environments::prepare()?.python())?;
-    runner.under_launchers(&mut steps, &host, &libtorch, &python)?;
+    runner.under_launchers(&mut steps, launchers::prepare(&host), &libtorch, &python)?;
     steps.finish();
     Ok(())
 }
@@ -176,11 +188,11 @@ impl Runner {
     fn under_launchers(
         &self,
         steps: &mut Steps,
-        host: &Host,
+        launchers: Result<()>,
         libtorch: &Libtorch,
         python: &Path,
     ) -> Result<()> {
-        if let Err(reason) = launchers::prepare(host) {
+        if let Err(reason) = launchers {
             steps.skip(&format!("tests under Slurm and Open MPI: {reason:#}"));
         }
         steps.step(&format!("tests under launchers, with {}", self.name()), || {
