@@ -39,8 +39,7 @@ pub const EVERYDAY_ZOO: &[(&str, &str)] = &[
 ];
 
 /// The environments of the pages and of what is installed, beside that of the tests.
-const OTHERS: [&[&str]; 3] =
-    [WITH_BUG, &["torch==2.11.0", "deepspeed==0.19.8"], &["torch==2.11.0"]];
+const OTHERS: [&[&str]; 2] = [WITH_BUG, &["torch==2.11.0", "deepspeed==0.19.8"]];
 
 /// The cache of the environments, and the `PATH` with uv that makes them.
 #[derive(Clone)]

@@ -83,11 +83,16 @@ fn wrong(name: &str) -> Vec<String> {
     let mut right = text.clone();
     // From the end on, so that places before stay where they are.
     let mut corrections = Vec::new();
+    // Environments are made for blocks that take part alone.
+    let mut engines = None;
     for step in page::read(&text).unwrap_or_else(|error| panic!("{name}:{error}")) {
         match step {
-            Step::Have(engines) => place.have(&engines),
+            Step::Have(others) => engines = Some(others),
             Step::Write { path, text } => place.write(&path, &text),
             Step::Type(sample) if takes_part(name, &sample) => {
+                if let Some(engines) = engines.take() {
+                    place.have(&engines);
+                }
                 let (body, mut differences) = typed(&place, &sample);
                 if !differences.is_empty() {
                     corrections.push((sample.place, body));
