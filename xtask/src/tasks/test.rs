@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::build;
 use crate::browser;
@@ -59,8 +59,16 @@ pub fn test(full: bool) -> Result<()> {
             let python = engines.python()?;
             Ok((engines, python))
         });
+        // It keeps one core busy, and leaves the other to the campaign.
+        let mut documentation = libtorch.apply(documentation()?);
+        let documentation = scope.spawn(move || Ok(documentation.output()?));
         steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
-        steps.step("documentation", || cargo::run(libtorch.apply(documentation()?)))?;
+        steps.step("documentation", || {
+            let output = result_of(documentation)?;
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            ensure!(output.status.success(), "`cargo doc` failed; see the messages above");
+            Ok(())
+        })?;
         steps.step(&format!("tests, with {}", runner.name()), || {
             cargo::run(libtorch.apply(runner.tests(EVERYTHING)?))?;
             runner.doc_tests(&libtorch)
