@@ -1,5 +1,6 @@
 """The place of every element is read from the first step's gradients, or left open: no short piece is misplaced."""
 
+import os
 import pathlib
 import sys
 import unittest
@@ -13,7 +14,8 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
 from zprobe_exec import coded, gaps, stamps  # noqa: E402
 from zprobe_exec.names import Named  # noqa: E402
 
-WIDTHS = [8, 24, 31, 33, 100]
+# Every day a small one, an odd one and a large one stand for the others.
+WIDTHS = [8, 24, 31, 33, 100] if "ZPROBE_TEST_FULL" in os.environ else [8, 31, 100]
 RANKS = [2, 3, 5, 6]
 
 

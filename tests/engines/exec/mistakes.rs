@@ -88,10 +88,8 @@ const REMARKED: &[(&str, &str)] = &[
 ];
 
 /// Mistakes that stand for the others.
-const FEW: [&str; 8] = [
-    "ddp-divided-by-accumulation-too",
+const FEW: [&str; 6] = [
     "ddp-flag-set-after-forward",
-    "ddp-never-cleared",
     "ddp-noise-in-gradients",
     "ddp-forward-outside-no-sync",
     "ddp-schedule-in-every-microbatch",

@@ -4,6 +4,19 @@ use zprobe::report::{Report, Verdict};
 
 use super::{Run, exec, file, full, python, text};
 
+/// Options of both modes: codes, and the script's own gradients.
+type Modes = [&'static [&'static str]; 2];
+
+const MODES: Modes = [&[], &["--observe"]];
+
+/// The same of two steps.
+const TWO_STEPS: Modes = [&[], &["--observe=2"]];
+
+/// The modes in which kind number `at` of a list is tried: both, or every day one of them in turn.
+fn in_turn(modes: &Modes, at: usize) -> &[&'static [&'static str]] {
+    if full() { modes } else { &modes[at % 2..][..1] }
+}
+
 /// Runs a kind of training.
 fn unusual(options: &[&str], kind: &str) -> Run {
     let (python, script) = (python(), file("tests/engines/exec/scripts/unusual.py"));
@@ -14,8 +27,8 @@ fn unusual(options: &[&str], kind: &str) -> Run {
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
     let kinds = ["lbfgs", "two_in_one", "loose", "unused", "shared", "sparse", "phases"];
-    for kind in kinds.iter().take(if full() { kinds.len() } else { 2 }) {
-        for options in [&[][..], &["--observe"]] {
+    for (at, kind) in kinds.iter().enumerate().take(if full() { kinds.len() } else { 2 }) {
+        for options in in_turn(&MODES, at) {
             let run = unusual(options, kind);
             let report = run.report();
             assert_eq!(report.verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
@@ -35,7 +48,7 @@ fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn a_search_for_the_loss_scale_is_a_remark_and_no_finding() {
-    for options in [&[][..], &["--observe"]] {
+    for options in MODES {
         let run = unusual(options, "scaled");
         let Report { verdict, remarks, run: about, .. } = run.report();
         assert_eq!(*verdict, Verdict::Clean, "{options:?}: {}", run.findings());
@@ -61,8 +74,8 @@ fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
         ("attacked", "a gradient of an input", "2"),
         ("skipped", "no optimizer stepped", "4"),
     ];
-    for (kind, remark, gradients) in kinds {
-        for options in [&[][..], &["--observe=2"]] {
+    for (at, (kind, remark, gradients)) in kinds.into_iter().enumerate() {
+        for options in in_turn(&TWO_STEPS, at) {
             let run = unusual(options, kind);
             let Report { verdict, remarks, .. } = run.report();
             assert_eq!(*verdict, Verdict::Clean, "{kind} {options:?}: {}", run.findings());
@@ -78,8 +91,9 @@ fn gradients_that_are_cleared_on_purpose_are_a_remark_and_no_finding() {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn gradients_that_are_cleared_between_microbatches_are_lost() {
-    for kind in ["cleared", "cleared_under_a_checkpoint", "cleared_under_normalised_weights"] {
-        for options in [&[][..], &["--observe=2"]].iter().take(if full() { 2 } else { 1 }) {
+    let kinds = ["cleared", "cleared_under_a_checkpoint", "cleared_under_normalised_weights"];
+    for (at, kind) in kinds.into_iter().enumerate() {
+        for options in in_turn(&TWO_STEPS, at) {
             let run = unusual(options, kind);
             let findings = &run.report().findings;
             let [finding] = &findings[..] else { panic!("{kind}: {}", run.findings()) };
@@ -100,7 +114,7 @@ fn gradients_that_are_cleared_again_and_again_leave_no_conclusion() {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn gradients_that_are_orthogonalised_before_the_step_leave_no_conclusion() {
-    for options in [&[][..], &["--observe"]] {
+    for options in MODES {
         let run = unusual(options, "orthogonalised");
         let Report { verdict, not_exercised, .. } = run.report();
         assert_eq!(*verdict, Verdict::Inconclusive, "{options:?}: {}", run.findings());
@@ -122,10 +136,10 @@ fn gradients_that_are_orthogonalised_in_each_microbatch_are_named() {
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn gradients_out_of_sight_are_the_reason_for_no_answer() {
-    for (kind, reason) in
-        [("compiled_backward", "compiled autograd"), ("fused_gradients", "added to main_grad")]
-    {
-        for options in [&[][..], &["--observe"]] {
+    let kinds =
+        [("fused_gradients", "added to main_grad"), ("compiled_backward", "compiled autograd")];
+    for (at, (kind, reason)) in kinds.into_iter().enumerate() {
+        for options in in_turn(&MODES, at) {
             let run = unusual(options, kind);
             assert!(run.report.is_none(), "{kind} {options:?}: {}", run.findings());
             assert!(run.stderr.contains(reason), "{kind} {options:?}: {}", run.stderr);
