@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -39,7 +40,10 @@ pub fn test(environments: &Environments, full: bool) -> Result<()> {
     };
     tools.install()?;
     tools.run("mypy", &["--no-incremental"], PLUGIN)?;
-    let pytest = ["-p", "no:cacheprovider", "--strict-markers"];
+    // Most of a test is the start of interpreters, which keep one core busy each.
+    let workers = thread::available_parallelism().map_or(1, usize::from).to_string();
+    let pytest =
+        ["-p", "no:cacheprovider", "--strict-markers", "-n", &workers, "--dist", "worksteal"];
     tools.run("pytest", &pytest, PLUGIN)?;
     tools.run("pytest", &pytest, "tests/ci")
 }
