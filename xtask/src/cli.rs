@@ -52,11 +52,12 @@ pub enum Task {
     /// Check and test everything
     ///
     /// In order: formatting; licences, sources and known vulnerabilities of dependencies; libtorch,
-    /// clippy, the release build, the documentation and every test; the tests of the HTML report in Chromium, which root installs with apt-get
-    /// if it is not there; a Python environment with DeepSpeed, the tests of real engines, those under
-    /// launchers, which root installs in the same way; the wheels and the archive, installed and run; and rows of
-    /// the zoo. Stops at the first failure, and says at the end what could not be checked. Tests run under
-    /// cargo-nextest where it is installed, else under `cargo test`.
+    /// clippy, the release build, the documentation and every test; the tests of the HTML report in
+    /// Chromium, which root installs with apt-get if it is not there; a Python environment with
+    /// DeepSpeed, the tests of real engines, those under launchers, which root installs in the same
+    /// way; the wheels and the archive, installed and run; and rows of the zoo. Stops at the first
+    /// failure, and says at the end what could not be checked. Tests run under cargo-nextest where it
+    /// is installed, else under `cargo test`.
     Test {
         /// Every seed, every configuration and every row of the zoo instead of those that stand for
         /// them (sets ZPROBE_TEST_FULL=1)
