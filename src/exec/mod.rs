@@ -24,6 +24,9 @@ use crate::run_dir;
 use crate::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
 use crate::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
 
+/// File beside the channels that this process keeps locked for as long as it lives (`mailbox.py`).
+const LOCK: &str = "zprobe.lock";
+
 /// All inputs of a run of the user's script.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -147,6 +150,10 @@ fn join(
         run_dir::create_dir(directory)
             .with_context(|| format!("cannot write {}", directory.display()))?;
     }
+    let life = run_dir::create(&channels.join(LOCK))
+        .with_context(|| format!("cannot write to {}", channels.display()))?;
+    // Where a file system has no locks, ranks do not see whether this process is there.
+    let _ = life.lock();
     let bootstrap = attach::write(order, run_id, &run_dir, &channels, &processes)
         .with_context(|| format!("cannot write to {}", run_dir.display()))?;
     let variables = [("PYTHONPATH", attach::python_path(&bootstrap))];
@@ -158,5 +165,7 @@ fn join(
         goes_on: order.observe.is_some(),
     };
     let spec = order.spec();
-    Ok(run(&Joining { run_id, spec: &spec, command, run_dir: &run_dir })?)
+    let ended = run(&Joining { run_id, spec: &spec, command, run_dir: &run_dir });
+    drop(life);
+    Ok(ended?)
 }

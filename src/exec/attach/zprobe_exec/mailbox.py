@@ -1,10 +1,15 @@
 """Letters between the ranks: files in the run directory, so that no collective of ours can hang the job."""
 
+import fcntl
 import json
 import os
 import time
 
-POLL = 0.02
+# Seconds between two looks at letters, and at zprobe.
+POLL, LOOK = 0.02, 1.0
+
+# File that zprobe keeps locked for as long as it lives.
+LOCK = "zprobe.lock"
 
 
 class Mailbox:
@@ -25,8 +30,9 @@ class Mailbox:
 
     def collect(self, subject, patience):
         """The letters of all ranks, by rank, without those of ranks that are gone, or that did not come within `patience`
-        seconds. A rank that did not write in time is not waited for again."""
-        letters, deadline = {}, time.monotonic() + patience
+        seconds. A rank that did not write in time is not waited for again, and none for long once zprobe has ended, which
+        carries letters from other machines."""
+        letters, deadline, look = {}, time.monotonic() + patience, time.monotonic() + LOOK
         while True:
             missing = [rank for rank in range(self.world_size) if rank not in letters]
             # Looked at first: what a rank has posted was there before zprobe said that the rank is gone.
@@ -40,7 +46,19 @@ class Mailbox:
             if time.monotonic() > deadline:
                 self.late |= set(missing) - set(letters) if patience else set()
                 return letters
+            if time.monotonic() > look:
+                look = time.monotonic() + LOOK
+                deadline = deadline if self._is_carried() else min(deadline, look)
             time.sleep(POLL)
+
+    def _is_carried(self):
+        """False once zprobe has ended."""
+        try:
+            with open(os.path.join(os.path.dirname(self.directory), LOCK)) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # It is locked, or this cannot be known.
+            return True
+        return False
 
     def _path(self, subject, rank):
         return os.path.join(self.directory, "%s.%d" % (subject, rank))
