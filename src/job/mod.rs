@@ -4,7 +4,6 @@
 //! A launcher tells each process its place in environment variables. Their names differ, and they
 //! stay set in everything that a process starts, so that launchers nest: torchrun under srun leaves
 //! both sets. The innermost launcher counts.
-
 //!
 //! A command that starts the ranks of one machine says in its words which machine that is (`words.rs`).
 
@@ -91,7 +90,7 @@ impl Job {
     /// # Errors
     /// When the words leave open how many processes there are, or where they meet.
     pub fn of_command(command: &[OsString]) -> Result<Option<Self>, Unclear> {
-        words::read(command)
+        words::read(command, &Variables(&of_this_process))
     }
 
     /// The address at which the processes of this job meet, as the words or the environment tell it.

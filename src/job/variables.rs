@@ -50,13 +50,22 @@ pub enum Unclear {
     },
     /// The words of a launcher's command do not tell how many processes there are, or where they meet.
     #[error(
-        "`{words}` leaves open {what}: give zprobe --nnodes N, --node-rank I and --rdzv-endpoint HOST:PORT, before `--`"
+        "`{words}` in the command leaves open {what}: give zprobe --nnodes N, --node-rank I and --rdzv-endpoint HOST:PORT, before `--`"
     )]
     Words {
         /// The words.
         words: String,
         /// Fact that the words leave open.
         what: &'static str,
+    },
+    /// A launcher that starts processes on other machines stands behind zprobe.
+    #[error(
+        "{by} starts the other machines, where zprobe is not: put zprobe behind it, as in `{by} … zprobe exec -- \
+         torchrun …`"
+    )]
+    Behind {
+        /// Name of that launcher.
+        by: String,
     },
     /// A variable is no number.
     #[error("{name}={value}: not a number; its launcher sets it to one")]

@@ -6,6 +6,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 
+use super::variables::Variables;
 use super::{Endpoint, Job, Launcher, UNNUMBERED, Unclear};
 
 /// Port at which torchrun's agents meet with `--rdzv-backend c10d` (`DEFAULT_PORT` of `c10d_rendezvous_backend.py`).
@@ -20,32 +21,75 @@ struct Flags {
     machine: &'static str,
     host: &'static str,
     port: &'static str,
+    /// True if variables stand for flags (`PET_NNODES`).
+    variables: bool,
 }
 
-const TORCHRUN: Flags =
-    Flags { machines: "nnodes", machine: "node-rank", host: "master-addr", port: "master-port" };
+const TORCHRUN: Flags = Flags {
+    machines: "nnodes",
+    machine: "node-rank",
+    host: "master-addr",
+    port: "master-port",
+    variables: true,
+};
 
 const ACCELERATE: Flags = Flags {
     machines: "num-machines",
     machine: "machine-rank",
     host: "main-process-ip",
     port: "main-process-port",
+    variables: false,
 };
 
-const DEEPSPEED: Flags =
-    Flags { machines: "num-nodes", machine: "node-rank", host: "master-addr", port: "master-port" };
+const DEEPSPEED: Flags = Flags {
+    machines: "num-nodes",
+    machine: "node-rank",
+    host: "master-addr",
+    port: "master-port",
+    variables: false,
+};
 
-/// Reads the place of the process that starts this command.
-pub(super) fn read(command: &[OsString]) -> Result<Option<Job>, Unclear> {
+/// Launchers that start processes on other machines themselves.
+const REMOTE: [&str; 7] = ["srun", "mpirun", "mpiexec", "mpiexec.hydra", "pdsh", "ssh", "clush"];
+
+/// Flags without a value: the word behind one of them is the script.
+const BARE: [&str; 8] = [
+    "no-python",
+    "run-path",
+    "standalone",
+    "no-ssh",
+    "no-local-rank",
+    "multi-gpu",
+    "cpu",
+    "use-deepspeed",
+];
+
+/// Shortest beginning of a flag that is taken for the flag, as launchers do where it is unique.
+const SHORTEST: usize = 4;
+
+/// Reads the place of the process that starts this command; variables such as `PET_NNODES` are torchrun's flags, too.
+pub(super) fn read(
+    command: &[OsString],
+    variables: &Variables<'_>,
+) -> Result<Option<Job>, Unclear> {
     let words: Vec<String> =
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let Some((flags, own)) = launcher(&words) else { return Ok(None) };
-    let own = Own(own);
-    let Some(machines) = own.value(flags.machines) else { return Ok(None) };
+    let Some(at) = launcher(&words) else { return Ok(None) };
+    let Launch { flags, by, words } = at;
+    let own = Own { words, variables: flags.variables.then_some(variables) };
     let open = |name: &str, what| {
-        let value = own.value(name).unwrap_or_default();
-        Unclear::Words { words: format!("--{name} {value}").trim().to_owned(), what }
+        let given = own.value(name);
+        let words = match &given {
+            Some(value) => format!("--{name} {value}"),
+            None => format!("no --{name}"),
+        };
+        Unclear::Words { words, what }
     };
+    let machines = own.value(flags.machines);
+    if machines.is_none() && own.has("no-ssh") {
+        return Err(open(flags.machines, "the number of machines"));
+    }
+    let Some(machines) = machines else { return Ok(None) };
     let size = match machines.split_once(':') {
         Some((least, most)) if least != most => {
             return Err(open(flags.machines, "the number of machines"));
@@ -61,25 +105,29 @@ pub(super) fn read(command: &[OsString]) -> Result<Option<Job>, Unclear> {
     if size < 2 || is_by_ssh {
         return Ok(None);
     }
+    if let Some(by) = by {
+        return Err(Unclear::Behind { by: by.to_owned() });
+    }
     let backend = own.value("rdzv-backend");
-    let is_dynamic = backend.is_some_and(|it| it == "c10d");
-    if backend.is_some_and(|it| !matches!(it, "c10d" | "static")) {
+    let is_dynamic = backend.as_deref() == Some("c10d");
+    if backend.as_deref().is_some_and(|it| !matches!(it, "c10d" | "static")) {
         return Err(open("rdzv-backend", "on which machine rank 0 is"));
     }
     let endpoint = match own.value("rdzv-endpoint") {
-        Some(endpoint) if endpoint.contains(':') => Endpoint::named(endpoint)
+        Some(endpoint) if endpoint.contains(':') => Endpoint::named(&endpoint)
             .map_err(|why| Unclear::Endpoint { name: "--rdzv-endpoint", why })?,
-        Some(host) => Endpoint::At { host: host.to_owned(), port: RDZV_PORT },
+        Some(host) => Endpoint::At { host, port: RDZV_PORT },
         None => {
             let host = own.value(flags.host).ok_or_else(|| open(flags.host, "where rank 0 is"))?;
             let port = match own.value(flags.port) {
                 Some(port) => port.parse().map_err(|_| open(flags.port, "where rank 0 is"))?,
                 None => MASTER_PORT,
             };
-            Endpoint::At { host: host.to_owned(), port }
+            Endpoint::At { host, port }
         }
     };
-    let index = match own.value(flags.machine) {
+    let machine = own.value(flags.machine);
+    let index = match &machine {
         Some(number) => number.parse().map_err(|_| open(flags.machine, "which machine this is"))?,
         None if is_dynamic && !is_free_here(&endpoint.clone().beside()) => UNNUMBERED,
         None => 0,
@@ -87,8 +135,8 @@ pub(super) fn read(command: &[OsString]) -> Result<Option<Job>, Unclear> {
     if index >= size && index != UNNUMBERED {
         return Err(open(flags.machine, "which machine this is: the first is 0"));
     }
-    let evidence = [("number of machines", Some(machines)), ("machine", own.value(flags.machine))];
-    let evidence = evidence.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned())));
+    let evidence = [("number of machines", Some(machines)), ("machine", machine)];
+    let evidence = evidence.into_iter().filter_map(|(name, value)| Some((name, value?)));
     Ok(Some(Job {
         launcher: Launcher::Node,
         index,
@@ -99,45 +147,87 @@ pub(super) fn read(command: &[OsString]) -> Result<Option<Job>, Unclear> {
     }))
 }
 
-/// The flags of the launcher that a command starts, and the words for it alone.
-fn launcher(words: &[String]) -> Option<(Flags, &[String])> {
+/// The launcher that a command starts.
+struct Launch<'a> {
+    flags: Flags,
+    /// Launcher before it that starts processes on other machines.
+    by: Option<&'a str>,
+    /// Words for the launcher alone.
+    words: &'a [String],
+}
+
+/// Finds the launcher that a command starts: its program, or that behind another one such as `env`, or a module or
+/// program of Python's.
+fn launcher(words: &[String]) -> Option<Launch<'_>> {
+    let name = |word: &'_ String| {
+        Path::new(word).file_name().and_then(|it| it.to_str()).unwrap_or_default().to_owned()
+    };
+    let mut by = None;
     for (at, word) in words.iter().enumerate() {
-        let name = Path::new(word).file_name()?.to_str()?;
+        if by.is_none() && REMOTE.contains(&&*name(word)) {
+            by = Some(word.as_str());
+        }
         let is_launch = words.get(at + 1).is_some_and(|next| next == "launch");
-        let (flags, from) = match name {
+        let (flags, from) = match &*name(word) {
             "torchrun" | "torch.distributed.run" | "torch.distributed.launch" => (TORCHRUN, at + 1),
-            "deepspeed" | "deepspeed.launcher.runner" => (DEEPSPEED, at + 1),
+            "deepspeed" | "deepspeed.pt" | "ds" | "deepspeed.launcher.runner" => {
+                (DEEPSPEED, at + 1)
+            }
             "accelerate" if is_launch => (ACCELERATE, at + 2),
-            "accelerate.commands.launch" => (ACCELERATE, at + 1),
+            "accelerate-launch" | "accelerate.commands.launch" => (ACCELERATE, at + 1),
+            // Arguments of a script are no launcher.
+            _ if word.ends_with(".py") => return None,
             _ => continue,
         };
-        let own = &words[from..];
-        let is_script =
-            |word: &String| word.ends_with(".py") || matches!(&**word, "-m" | "--module");
-        let end = own.iter().position(is_script).unwrap_or(own.len());
-        return Some((flags, &own[..end]));
+        let before = at.checked_sub(1).map(|before| &words[before]);
+        if before.is_some_and(|flag| flag.starts_with("--") && !flag.contains('=')) {
+            continue;
+        }
+        let words = &words[from..];
+        return Some(Launch { flags, by, words: &words[..end(words)] });
     }
     None
 }
 
+/// Number of the words before the script.
+fn end(words: &[String]) -> usize {
+    let is_script = |(at, word): (usize, &String)| {
+        let is_bare = |before: &String| {
+            let flag = named(before);
+            flag.is_some_and(|flag| flag.contains('=') || BARE.iter().any(|it| is_same(flag, it)))
+        };
+        word.ends_with(".py")
+            || matches!(&**word, "-m" | "--module")
+            || !word.starts_with('-') && at > 0 && is_bare(&words[at - 1])
+    };
+    words.iter().enumerate().position(is_script).unwrap_or(words.len())
+}
+
 /// The words for a launcher.
-struct Own<'a>(&'a [String]);
+struct Own<'a> {
+    words: &'a [String],
+    /// Environment variables that stand for flags, if the launcher has such.
+    variables: Option<&'a Variables<'a>>,
+}
 
 impl Own<'_> {
-    /// Value of a flag: the word behind it, or what follows `=`.
-    fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().enumerate().find_map(|(at, word)| match named(word)?.split_once('=') {
-            Some((flag, _)) if is_same(flag, name) => word.split_once('=').map(|(_, value)| value),
-            Some(_) => None,
-            None if is_same(named(word)?, name) => self.0.get(at + 1).map(String::as_str),
-            None => None,
-        })
+    /// Value of a flag: the word behind the last of this name, or what follows its `=`.
+    fn value(&self, name: &str) -> Option<String> {
+        let of_word = |(at, word): (usize, &String)| match named(word)?.split_once('=') {
+            Some((flag, value)) => is_same(flag, name).then(|| value.to_owned()),
+            None => {
+                self.words.get(at + 1).filter(|_| is_same(named(word).unwrap_or(""), name)).cloned()
+            }
+        };
+        let given = self.words.iter().enumerate().rev().find_map(of_word);
+        let variable = || format!("PET_{}", name.replace('-', "_").to_uppercase());
+        given.or_else(|| self.variables?.get(&variable()))
     }
 
     /// True if there is a flag of this name.
     fn has(&self, name: &str) -> bool {
         let is_it = |word: &&str| is_same(word.split('=').next().unwrap_or(word), name);
-        self.0.iter().filter_map(|word| named(word)).any(|word| is_it(&word))
+        self.words.iter().filter_map(|word| named(word)).any(|word| is_it(&word))
     }
 }
 
@@ -146,9 +236,10 @@ fn named(word: &str) -> Option<&str> {
     word.strip_prefix("--").or_else(|| word.strip_prefix('-'))
 }
 
-/// True if both are the same flag: launchers take `-` and `_` alike.
+/// True if the first is the flag of this name, or a beginning of it: launchers take `-` and `_` alike.
 fn is_same(flag: &str, name: &str) -> bool {
-    flag.replace('_', "-") == name
+    let flag = flag.replace('_', "-");
+    flag == name || flag.len() >= SHORTEST && name.starts_with(&flag)
 }
 
 /// True if an address is one of this machine at which nobody listens: as torchrun's agents do, the first process
@@ -164,7 +255,9 @@ mod tests {
     use super::*;
 
     fn of(command: &str) -> Result<Option<Job>, Unclear> {
-        read(&command.split(' ').map(OsString::from).collect::<Vec<_>>())
+        let words: Vec<OsString> = command.split(' ').map(OsString::from).collect();
+        let pet = |name: &str| (name == "PET_MASTER_PORT").then(|| "8".to_owned());
+        read(&words, &Variables(&pet))
     }
 
     /// Number and size of the job with the port at which its processes meet.
@@ -177,9 +270,9 @@ mod tests {
     fn launchers_say_which_machine_this_is() {
         let at = |index, endpoint: &str| Some((index, 2, endpoint.to_owned()));
         for (command, expected) in [
-            ("torchrun --nnodes 2 --node-rank 1 --master-addr a train.py", at(1, "a:29500")),
+            ("torchrun --nnodes 2 --node-rank 1 --master-addr a train.py", at(1, "a:8")),
             ("/bin/torchrun --nnodes=2:2 --node_rank=1 --rdzv_endpoint=a:5 -m t", at(1, "a:5")),
-            ("python -m torch.distributed.run --nnodes 2 --master_addr a t.py", at(0, "a:29500")),
+            ("python -m torch.distributed.run --nnodes 2 --master_addr a t.py", at(0, "a:8")),
             ("env A=1 torchrun --nnodes 2 --master-addr a --master-port 7 t.py", at(0, "a:7")),
             ("torchrun --nnodes 2 --node-rank 1 --rdzv-endpoint a t.py", at(1, "a:29400")),
             (
@@ -190,11 +283,17 @@ mod tests {
                 "deepspeed --no_ssh --num_nodes 2 --node_rank=1 --master_addr a t.py",
                 at(1, "a:29500"),
             ),
+            ("accelerate-launch --num_machines 2 --main_process_ip a t.py", at(0, "a:29500")),
+            ("torchrun --nnodes 1 --nnode 2 --node-rank 1 --master-addr a t.py", at(1, "a:8")),
+            ("chroot / torchrun --nnodes 2 --node-rank 1 --master-addr a t.py", at(1, "a:8")),
             // One process starts all.
             ("deepspeed --num_nodes 2 --master_addr a t.py", None),
             ("accelerate launch --num_machines 2 --deepspeed_hostfile hosts t.py", None),
             ("torchrun --nproc-per-node 2 t.py --nnodes 2", None),
             ("torchrun --standalone --nproc-per-node 2 t.py", None),
+            ("torchrun --no-python ./train --nnodes 2", None),
+            ("torchrun --nproc-per-node=2 train --nnodes 2", None),
+            ("python train.py --launcher torchrun --nnodes 2 --master-addr a", None),
             ("torchrun --nnodes 1 t.py", None),
             ("python train.py --nnodes 2", None),
         ] {
@@ -216,7 +315,11 @@ mod tests {
     fn what_is_left_open_is_named() {
         for (command, what) in [
             ("torchrun --nnodes 1:4 --rdzv-backend c10d --rdzv-endpoint a:1 t.py", "--nnodes 1:4"),
-            ("torchrun --nnodes 2 --node-rank 0 t.py", "--master-addr"),
+            ("torchrun --nnodes 2 --node-rank 0 t.py", "no --master-addr"),
+            (
+                "deepspeed --hostfile h --no_ssh --node_rank 0 --master_addr a t.py",
+                "no --num-nodes",
+            ),
             ("torchrun --nnodes 2 --node-rank 2 --master-addr a t.py", "--node-rank 2"),
             (
                 "torchrun --nnodes 2 --rdzv-backend etcd --rdzv-endpoint a:1 t.py",
@@ -226,5 +329,7 @@ mod tests {
             let told = of(command).expect_err(command).to_string();
             assert!(told.starts_with(&format!("`{what}`")), "{command}: {told}");
         }
+        let behind = of("srun -N2 torchrun --nnodes 2 --master-addr a t.py").expect_err("behind");
+        assert!(behind.to_string().starts_with("srun starts the other machines"), "{behind}");
     }
 }
