@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,8 @@ pub enum Event {
         /// Version of zprobe.
         zprobe: String,
     },
-    /// Another agent, a zprobe process that starts some of the ranks or a command whose processes join, takes part in
-    /// the run.
+    /// Another agent takes part in the run: a zprobe process that starts some of the ranks, or starts a command whose
+    /// processes join the run.
     AgentJoined {
         /// Number of the agent; that of rank 0 has number 0.
         agent: usize,
@@ -484,8 +485,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome that counts of several commands, of each of which none is known where zprobe had to kill it: the
-    /// first that is not a success. `known` is that of the commands before `next`, if there were any.
+    /// The end of a process by a signal, in words; none for other ends.
+    pub(crate) fn death(self) -> Option<String> {
+        let Self::Signal(number) = self else { return None };
+        Some(match Signal::try_from(number) {
+            Ok(signal) => format!("killed by {signal}"),
+            Err(_) => format!("killed by signal {number}"),
+        })
+    }
+
+    /// The outcome that counts among several commands: the first that is not a success. A command that zprobe had to kill
+    /// has none. `known` is that of the commands before `next`, if there were any.
     pub(crate) fn of_commands(known: Option<Option<Self>>, next: Option<Self>) -> Option<Self> {
         known.filter(|known| *known != Some(Self::Code(0))).unwrap_or(next)
     }

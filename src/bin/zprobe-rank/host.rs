@@ -33,7 +33,8 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
         match unsafe { fork() }.context("cannot fork a rank")? {
             ForkResult::Parent { child } => {
                 children.push(child);
-                recorder.emit(Event::RankSpawned { rank, pid: child.as_raw().unsigned_abs() })?;
+                let pid = child.as_raw().unsigned_abs();
+                recorder.emit(Event::RankSpawned { rank, pid, agent: None })?;
             }
             ForkResult::Child => {
                 // The host's own channel and the other ranks' close with `recorder` and `channels`.

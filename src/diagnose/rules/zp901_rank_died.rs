@@ -1,7 +1,5 @@
 //! ZP901: a rank's process ended before its work was done.
 
-use nix::sys::signal::Signal;
-
 use super::super::Case;
 use super::super::causes::Sighting;
 use super::super::observed::Process;
@@ -149,7 +147,8 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
 
 /// Ending of a process in words, if that is a death of its own.
 fn ending(process: &Process<'_>) -> Option<String> {
-    match process.outcome? {
+    let outcome = process.outcome?;
+    match outcome {
         Outcome::Lost => Some(match process.lost {
             Some((machine, AgentLoss::Closed)) => {
                 format!("lost with zprobe's own process on {machine}, which has ended")
@@ -164,10 +163,7 @@ fn ending(process: &Process<'_>) -> Option<String> {
             }
             None => "lost with its machine".to_owned(),
         }),
-        Outcome::Signal(number) => Some(match Signal::try_from(number) {
-            Ok(signal) => format!("killed by {signal}"),
-            Err(_) => format!("killed by signal {number}"),
-        }),
+        Outcome::Signal(_) => outcome.death(),
         Outcome::Code(0) => Some("exited before the work was done".to_owned()),
         Outcome::Code(code) => Some(format!("failed with exit code {code}")),
         Outcome::Unseen => Some("ended before the work was done".to_owned()),

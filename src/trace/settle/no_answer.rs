@@ -53,8 +53,16 @@ impl Display for NoAnswer {
             Self::NobodyJoined { timed_out: true, .. } => {
                 "no process called backward in time; raise --timeout if the script takes longer to load"
             }
-            Self::NobodyJoined { outcome: Some(Outcome::Code(code)), failures, .. } if *code != 0 => {
-                write!(f, "the command failed with exit code {code} before any process had called backward")?;
+            Self::NobodyJoined { outcome: Some(outcome), failures, .. }
+                if *outcome != Outcome::Code(0) =>
+            {
+                match outcome {
+                    Outcome::Code(code) => write!(f, "the command failed with exit code {code}")?,
+                    outcome => {
+                        write!(f, "the command was {}", outcome.death().unwrap_or_default())?;
+                    }
+                }
+                f.write_str(" before any process had called backward")?;
                 return failures.iter().try_for_each(|failure| write!(f, "; {failure}"));
             }
             Self::NobodyJoined { .. } => {

@@ -157,6 +157,15 @@ fn where_there_is_no_specification_the_reason_is_told() {
     let told = "the command failed with exit code 7 before any process had called backward; rank 1: \
                 ValueError: no, at train.py:5 (load)";
     assert_eq!((reason.to_string().as_str(), reason.outcome()), (told, Some(Outcome::Code(7))));
+    let killed = |signal| Event::RankExited { rank: 1, outcome: Outcome::Signal(signal) };
+    let reason = settled([(None, killed(11)), (None, over(1))]).expect_err("nobody joined");
+    let told = "the command failed with exit code 1 before any process had called backward; rank 1: \
+                killed by SIGSEGV";
+    assert_eq!(reason.to_string(), told);
+    let over_by = Event::CommandEnded { outcome: Some(Outcome::Signal(9)) };
+    let reason = settled([(None, over_by)]).expect_err("nobody joined");
+    let told = "the command was killed by SIGKILL before any process had called backward";
+    assert_eq!(reason.to_string(), told);
     let begun = || (Some(0), joined(1));
     assert_eq!(settled([begun()]), Err(NoAnswer::CutOff));
     let no_step = NoAnswer::NoStep { outcome: Some(Outcome::Code(0)) };

@@ -40,6 +40,8 @@ pub(super) struct Told<'a> {
     timed_out: bool,
     /// Ranks that have ended.
     pub(super) ended: Vec<usize>,
+    /// Ranks that a signal ended, each with the end in words.
+    deaths: BTreeMap<usize, String>,
     /// The last message of each rank that failed, behind the index of its record.
     pub(super) failures: BTreeMap<usize, (usize, &'a str)>,
 }
@@ -55,6 +57,7 @@ impl<'a> Told<'a> {
             interrupted: false,
             timed_out: false,
             ended: Vec::new(),
+            deaths: BTreeMap::new(),
             failures: BTreeMap::new(),
         };
         for (index, Record { rank, event, .. }) in records.iter().enumerate() {
@@ -71,7 +74,10 @@ impl<'a> Told<'a> {
                 Event::AgentLost { machine, .. } => told.lost.push(machine),
                 Event::Interrupted => told.interrupted = true,
                 Event::TimedOut { .. } => told.timed_out = true,
-                Event::RankExited { rank, .. } => told.ended.push(*rank),
+                Event::RankExited { rank, outcome } => {
+                    told.ended.push(*rank);
+                    told.deaths.extend(outcome.death().map(|death| (*rank, death)));
+                }
                 Event::Failed { message } => {
                     told.failures.extend(rank.map(|rank| (rank, (index, message.as_str()))));
                 }
@@ -112,8 +118,8 @@ impl<'a> Told<'a> {
     /// True if the script failed, or hangs.
     fn broke(&self) -> bool {
         let failed = !matches!(self.outcome(), None | Some(Outcome::Code(0)));
-        let lost = !self.lost.is_empty();
-        !self.interrupted && (self.timed_out || lost || failed || !self.failures.is_empty())
+        let broke = self.timed_out || failed || !self.failures.is_empty();
+        !self.lost.is_empty() || !self.interrupted && broke
     }
 
     pub(super) fn world_size(&self) -> Result<usize, NoAnswer> {
@@ -131,16 +137,24 @@ impl<'a> Told<'a> {
                 interrupted: self.interrupted,
                 timed_out: self.timed_out,
                 lost: self.lost.first().map(|machine| (*machine).to_owned()),
-                failures: self.failures.keys().map(|rank| self.account(*rank)).collect(),
+                failures: self.accounts(),
             },
         })
     }
 
-    /// The failure of a rank with its place in the user's own code.
+    /// Accounts of the ranks that failed, or that a signal ended.
+    fn accounts(&self) -> Vec<String> {
+        let ranks: BTreeSet<usize> =
+            self.failures.keys().chain(self.deaths.keys()).copied().collect();
+        ranks.into_iter().map(|rank| self.account(rank)).collect()
+    }
+
+    /// The failure of a rank, or else the signal that ended it, with its place in the user's own code.
     fn account(&self, rank: usize) -> String {
         let own = self.main_stack(rank).find(|frame| frame.is_own);
         let place = own.map(|frame| format!(", at {}", frame.place())).unwrap_or_default();
-        let message = self.failures.get(&rank).map_or("", |(_, message)| message);
+        let death = self.deaths.get(&rank).map_or("", String::as_str);
+        let message = self.failures.get(&rank).map_or(death, |(_, message)| message);
         format!("rank {rank}: {message}{place}")
     }
 
