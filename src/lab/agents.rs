@@ -93,7 +93,7 @@ struct Led<'a> {
 /// # Errors
 /// When the leader ends everything before a run, or is lost before one.
 pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
-    take_part(leader, run_dir, &mut |leader, Led { id, dir, port }| {
+    take_part(leader, run_dir, true, &mut |leader, Led { id, dir, port }| {
         let port =
             port.context("the process of rank 0 runs a script; start the same everywhere")?;
         let program = cold(order, dir)?;
@@ -103,12 +103,13 @@ pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed>
     })
 }
 
-/// Takes part in the run of the user's own script that `leader` watches, as [`follow`] does.
+/// Takes part in the run of the user's own script that `leader` watches, as [`follow`] does. The script has no logs but
+/// the user's terminal, so that nothing stays.
 ///
 /// # Errors
 /// As [`follow`].
 pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
-    take_part(leader, run_dir, &mut |leader, Led { id, dir, .. }| {
+    take_part(leader, run_dir, false, &mut |leader, Led { id, dir, .. }| {
         exec::follow(order, id, dir, leader)
     })
 }
@@ -116,6 +117,7 @@ pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Res
 fn take_part(
     mut leader: Leader,
     run_dir: &Path,
+    has_logs: bool,
     make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Ended>,
 ) -> Result<Followed> {
     let own = run_dir.join(format!("agent-{}", leader.own_index()));
@@ -132,7 +134,7 @@ fn take_part(
                 last = Some(dir);
             }
             Request::Over { exit } => {
-                tidy_up(run_dir, &own, exit == 0);
+                tidy_up(run_dir, &own, exit == 0 || !has_logs);
                 return Ok(Followed::Over(exit));
             }
             Request::Refused { why } => {
@@ -149,8 +151,8 @@ fn take_part(
 }
 
 /// Removes what the leader has all of. What cannot be removed stays.
-fn tidy_up(run_dir: &Path, own: &Path, is_clean: bool) {
-    if is_clean {
+fn tidy_up(run_dir: &Path, own: &Path, is_empty: bool) {
+    if is_empty {
         let _ = fs::remove_dir_all(own);
         // Only if nothing else is in it, such as the trace, where it is on the same file system.
         let _ = fs::remove_dir(run_dir);

@@ -86,7 +86,7 @@ impl<'a> Books<'a> {
                 self.recorder.record_of(rank, seq, event)
             }
             News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
-            // It is between the ranks.
+            // Letters are not recorded.
             News::Letter(_) => Ok(()),
         }
     }

@@ -191,14 +191,20 @@ impl Supervisor<'_, '_> {
         })
     }
 
-    /// True if the run is to be ended. The loss of a machine does not end the work of the user.
+    /// True if the run is to be ended.
     fn is_to_end(&mut self) -> bool {
-        let is_loss = matches!(self.end, Some(Reason::Recorded(Why::Crashed)));
-        if is_loss && self.ranks.outlive_the_run() {
-            self.end = None;
+        if self.goes_on_alone() {
             self.give_up();
+            return false;
         }
         self.end.is_some()
+    }
+
+    /// True if the run is over but for work of the user's own, which the end of another zprobe does not end.
+    fn goes_on_alone(&self) -> bool {
+        matches!(self.end, Some(Reason::Recorded(Why::Over | Why::Crashed)))
+            && self.ranks.outlive_the_run()
+            && !self.ranks.is_over()
     }
 
     /// Looks at what cannot be waited for. Returns the time of the next look.
@@ -244,7 +250,7 @@ impl Supervisor<'_, '_> {
         match &self.others {
             Others::Nobody => self.ranks.is_over(),
             Others::Team(team) => self.ranks.is_over() && team.is_idle(),
-            Others::Leader(_) => self.end.is_some(),
+            Others::Leader(_) => self.end.is_some() && !self.goes_on_alone(),
         }
     }
 
@@ -257,6 +263,7 @@ impl Supervisor<'_, '_> {
         let cannot = LaunchError::system("the wait for the ranks");
         match &self.others {
             Others::Nobody => wait(channels, Some(signals), until),
+            Others::Leader(leader) if leader.is_lost() => wait(channels, Some(signals), until),
             Others::Team(team) => wait(channels.chain(team.awaited()), Some(signals), until),
             Others::Leader(leader) => {
                 wait(channels.chain([Some(leader.awaited())]), Some(signals), until)
@@ -319,6 +326,7 @@ impl Supervisor<'_, '_> {
                 team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))?;
                 Ok(Some(next))
             }
+            Others::Leader(leader) if leader.is_lost() => Ok(None),
             Others::Leader(leader) => {
                 if leader.beat_is_due() {
                     let running = books.running();
@@ -427,7 +435,7 @@ impl Supervisor<'_, '_> {
         let Self { others, books, survivors, end, silence, .. } = self;
         let Others::Team(team) = others else { return Ok(()) };
         let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
-        hear_team(team, *silence, deadline, is_enough, &mut to)
+        team.hear_until(is_enough, deadline, *silence, &mut to)
     }
 
     /// Ends all processes without a record of how they ended.
@@ -439,30 +447,9 @@ impl Supervisor<'_, '_> {
         self.ranks.kill();
         if let (Some(deadline), Others::Team(team)) = (deadline, &mut self.others) {
             // A connection that is closed before all was read from it is reset, and the reason for the end lost.
-            let _ = hear_team(team, self.silence, deadline, Team::is_done, &mut |_| Ok(()));
+            let _ = team.hear_until(Team::is_done, deadline, self.silence, &mut |_| Ok(()));
         }
     }
-}
-
-/// Hears the agents of a team until `is_enough`, or until `deadline`.
-fn hear_team(
-    team: &mut Team,
-    silence: Duration,
-    deadline: Instant,
-    is_enough: fn(&Team) -> bool,
-    to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
-) -> Result<(), LaunchError> {
-    let mut next = Instant::now();
-    while !is_enough(team) && Instant::now() <= deadline {
-        let ready = wait(team.awaited(), None, next.min(deadline))
-            .map_err(LaunchError::system("the wait for other agents"))?;
-        for link in ready.descriptors {
-            team.hear(link, to)?;
-        }
-        // Behind what has come while this process was busy.
-        next = team.beat(silence, to)?;
-    }
-    Ok(())
 }
 
 /// Enters news of a rank into the books, and passes them on to the leader.

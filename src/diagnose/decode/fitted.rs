@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use nalgebra::DVector;
 
 use crate::spec::{Dtype, RunSpec, Usage};
+use crate::trace::Outcome;
 
 use super::super::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
 use super::super::observed::Buffer;
@@ -36,6 +37,13 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut entries = Entries::new(scene);
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
         let Some(step) = buffer.step else { continue };
+        if let Some(rank) = lost_in(scene, &columns, step) {
+            decoded.complete = false;
+            decoded.refusals.push(format!(
+                "step {step}: the gradients of rank {rank}, whose zprobe was lost, are not all recorded"
+            ));
+            continue;
+        }
         let layout = observed.recorded(buffer.rank, buffer.layout).unwrap_or_default();
         let due: usize = layout.iter().map(|segment| segment.len).sum();
         let values = match buffer.payload.values() {
@@ -74,6 +82,17 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     }
     decoded.contributions = entries.into_contributions();
     decoded
+}
+
+/// A rank whose agent was lost before all of its gradients of a step were recorded.
+fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
+    let spec = scene.observed.spec;
+    let is_lost = |rank: &usize| scene.observed.processes[*rank].outcome == Some(Outcome::Lost);
+    (0..spec.world_size).filter(is_lost).find(|&rank| {
+        let first = step * spec.contributions_per_step() + spec.column(0, rank, 0);
+        columns.range(first..first + spec.gradient_accumulation_steps).count()
+            < spec.gradient_accumulation_steps
+    })
 }
 
 /// Samples of a buffer, parameter by parameter.

@@ -140,11 +140,14 @@ impl Leader {
 
     /// True if so much waits to be sent that ranks should not be listened to.
     pub(in crate::launch) fn is_full(&self) -> bool {
-        self.link.is_full()
+        !self.is_lost && self.link.is_full()
     }
 
     /// Passes news on. A link that is broken shows when it is listened to.
     pub(in crate::launch) fn tell(&mut self, news: &News<'_>) {
+        if self.is_lost {
+            return;
+        }
         let message = match news {
             News::Line { rank, line: Ok(line) } => {
                 let shorter = self.shorten(line);
@@ -270,7 +273,7 @@ impl Leader {
 
     /// True if the leader gave no sign of life for `silence`.
     pub(in crate::launch) fn is_silent(&self, silence: Duration) -> bool {
-        self.link.heard.elapsed() > silence
+        self.link.heard.elapsed() > silence && !self.link.has_unread()
     }
 
     /// Gives the leader up: nothing that is said waits for it any more.

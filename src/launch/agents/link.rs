@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::message::Message;
 use crate::launch::channel::{Channel, State};
@@ -116,6 +116,12 @@ impl Link {
     pub(super) fn receive(&mut self) -> State {
         self.heard = Instant::now();
         self.channel.receive()
+    }
+
+    /// True if the other agent has sent something that was not received yet: this process was held up.
+    pub(super) fn has_unread(&self) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// The next line that was received.

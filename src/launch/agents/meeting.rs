@@ -20,6 +20,7 @@ use super::link::Link;
 use super::message::{Agent, Message};
 use super::tcp_store::TcpStore;
 use crate::job::{Endpoint, Meeting, UNNUMBERED};
+use crate::launch::channel::State;
 use crate::launch::recorder::now_ns;
 
 /// Time that an agent may take for each of its first words.
@@ -184,6 +185,8 @@ fn gather(
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error.into()),
         }
+        // An agent that is gone may come again.
+        came.retain(|_, it| it.link.receive() == State::Open);
         while let Ok(other) = receiver.try_recv() {
             enter(own, other, came)?;
         }
@@ -199,7 +202,13 @@ fn enter(
 ) -> Result<(), MeetingError> {
     if other.announced.agent.index == UNNUMBERED {
         let is_free = |index: &usize| !came.contains_key(index);
-        other.announced.agent.index = (1..own.agents).find(is_free).unwrap_or(UNNUMBERED);
+        let Some(free) = (1..own.agents).find(is_free) else {
+            let (agents, machine) = (own.agents, &other.announced.agent.machine);
+            return Err(MeetingError::Contradiction(format!(
+                "more than {agents} processes have come, the last on {machine}: raise the number of machines"
+            )));
+        };
+        other.announced.agent.index = free;
     }
     let (index, machine) = (other.announced.agent.index, other.announced.agent.machine.clone());
     let contradiction = if other.zprobe != env!("CARGO_PKG_VERSION") {

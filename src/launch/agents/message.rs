@@ -8,7 +8,7 @@ use crate::launch::news::Letter;
 use crate::launch::ranks::Why;
 use crate::trace::{Event, Outcome, Violation};
 
-/// An agent: a zprobe process that starts some of the ranks of a run, or the command whose processes join it.
+/// An agent: a zprobe process that starts some of the ranks of a run, or starts a command whose processes join the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     /// Number of the agent: 0 for the leader, and [`UNNUMBERED`](crate::job::UNNUMBERED) for another one until the leader has given it a

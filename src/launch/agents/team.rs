@@ -18,8 +18,9 @@ use crate::launch::channel::State;
 use crate::launch::news::{Letter, News};
 use crate::launch::place::{LOOPBACK, Place};
 use crate::launch::ranks::Why;
+use crate::launch::wait::wait;
 use crate::spec::MOST_RANKS;
-use crate::trace::AgentLoss;
+use crate::trace::{AgentLoss, Event};
 
 /// All other agents, as the leader sees them.
 #[derive(Debug)]
@@ -101,7 +102,8 @@ impl Team {
             let interface = interface.clone().filter(|_| address.is_loopback());
             let agent = came.announced.agent;
             let run = run_id.to_owned();
-            link.say(&Message::Welcome { run, index: agent.index, interface })?;
+            // A link that is broken shows when it is listened to.
+            let _ = link.say(&Message::Welcome { run, index: agent.index, interface });
             members.push(Member {
                 ranks: agent.ranks.clone().collect(),
                 agent,
@@ -197,6 +199,28 @@ impl Team {
         self.lose(index, loss, to)
     }
 
+    /// Hears all agents until `is_enough`, or until `deadline`, and gives and awaits signs of life as
+    /// [`Team::beat`] does.
+    pub(in crate::launch) fn hear_until(
+        &mut self,
+        is_enough: fn(&Self) -> bool,
+        deadline: Instant,
+        silence: Duration,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        let mut next = Instant::now();
+        while !is_enough(self) && Instant::now() <= deadline {
+            let ready = wait(self.awaited(), None, next.min(deadline))
+                .map_err(LaunchError::system("the wait for other agents"))?;
+            for link in ready.descriptors {
+                self.hear(link, to)?;
+            }
+            // Behind what has come while this process was busy.
+            next = self.beat(silence, to)?;
+        }
+        Ok(())
+    }
+
     /// Passes a letter on to all agents but the one at `from`.
     fn pass_on(&mut self, letter: &Letter, from: Option<usize>) {
         let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != from);
@@ -249,7 +273,8 @@ impl Team {
                 let _ = link.say(&Message::Beat { starved: Vec::new() });
             }
             next = next.min(link.beat);
-            let is_silent = now.saturating_duration_since(link.heard) > silence;
+            let is_silent =
+                now.saturating_duration_since(link.heard) > silence && !link.has_unread();
             self.lose(index, is_silent.then_some(AgentLoss::Silent), to)?;
         }
         Ok(next)
@@ -343,7 +368,9 @@ impl Member {
                 }
                 Message::Gone { rank } if is_own(&rank) => Heard::News(News::Gone { rank }),
                 Message::LetGo { rank } if is_own(&rank) => Heard::News(News::LetGo { rank }),
-                Message::Told { rank, event } if joins && rank.iter().all(is_own) => {
+                Message::Told { rank, event }
+                    if joins && rank.iter().all(is_own) && is_told_of_commands(&event) =>
+                {
                     Heard::News(News::Told { rank, event: *event })
                 }
                 Message::TooLong { rank, start } if is_own(&rank) => {
@@ -386,4 +413,15 @@ impl Member {
         }
         Ok((!is_open && *state != Progress::Done).then_some(AgentLoss::Closed))
     }
+}
+
+/// True for an event that the agent of a command learns of its ranks (`launch::joining`).
+fn is_told_of_commands(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Failed { .. }
+            | Event::StackTaken { .. }
+            | Event::RankStopped { .. }
+            | Event::CommandEnded { .. }
+    )
 }

@@ -25,7 +25,7 @@ def agree(training):
         ),
     )
     letters = training.mailbox.collect("first-step", training.settings["patience"])
-    strangers = [rank for rank in range(training.world_size) if rank not in training.mailbox.collect("joined", 0)]
+    strangers = sorted(set(range(training.world_size)).difference(training.mailbox.collect("joined", 0)))
     if strangers:
         raise turns.Unreadable(
             "rank %d of %d has not called backward under the watch: if it runs on another machine, start zprobe exec "
