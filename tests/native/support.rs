@@ -137,7 +137,7 @@ impl Live {
         self.trace()
             .and_then(|trace| {
                 trace.events().find_map(|(_, event)| match event {
-                    Event::RankSpawned { rank, pid } if *rank == wanted => Some(*pid),
+                    Event::RankSpawned { rank, pid, .. } if *rank == wanted => Some(*pid),
                     _ => None,
                 })
             })

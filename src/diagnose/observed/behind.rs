@@ -46,7 +46,8 @@ impl Observed<'_> {
         // Before the first step it is a search for a loss scale, which may take each rank another time.
         let gave_up = |step, rank| step > 0 && self.given_up.contains_key(&(step, rank));
         (0..self.spec.steps).find(|&step| {
-            let is_lost = !self.processes[rank].finished;
+            let Process { finished, outcome, .. } = self.processes[rank];
+            let is_lost = !finished && outcome != Some(Outcome::Lost);
             let is_idle = is_lost && !has_stepped(step, rank) && went_backward(step);
             has_stepped(step, other) && (is_idle || gave_up(step, rank) && !gave_up(step, other))
         })
