@@ -14,7 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid, gethostname};
 use tempfile::TempDir;
 
-use crate::runs::{Launched, command, compare, program, words};
+use crate::interpreter::python;
+use crate::runs::{Launched, command, compare, left, program, words};
 
 #[test]
 #[ignore = "needs Slurm and root, and an interpreter with torch in ZPROBE_TEST_PYTHON"]
@@ -27,6 +28,29 @@ fn srun_with_two_nodes() {
         command.env("SLURM_CONF", cluster.configuration());
         Launched::of(&command.output().unwrap())
     });
+    a_script_with_a_task_on_each_node(&cluster);
+}
+
+/// Watches a script on two nodes, on each of which srun starts zprobe, and zprobe starts torchrun.
+fn a_script_with_a_task_on_each_node(cluster: &Cluster) {
+    let dir = TempDir::new().unwrap();
+    let torchrun = python().with_file_name("torchrun").display().to_string();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train/ddp.py");
+    let port = free_ports()[0];
+    let train = format!(
+        "exec {torchrun} --nnodes 2 --node-rank $SLURM_PROCID --nproc-per-node 1 --master-addr 127.0.0.1 \
+         --master-port {port} {} --accumulate 2",
+        script.display()
+    );
+    let flags = ["srun", "--nodes", "2", "--ntasks-per-node", "1"];
+    let zprobe = [env!("CARGO_BIN_EXE_zprobe"), "exec", "--out", "run", "--", "sh", "-c", &train];
+    let words: Vec<String> = flags.into_iter().chain(zprobe).map(str::to_owned).collect();
+    let mut command = command(&words, dir.path());
+    command.env("SLURM_CONF", cluster.configuration()).env("GLOO_SOCKET_IFNAME", "lo");
+    let launched = Launched::of(&command.output().unwrap());
+    assert!(launched.succeeded, "{}", launched.said);
+    assert!(launched.said.contains("CLEAN: all 8 gradients of 2 steps"), "{}", launched.said);
+    assert_eq!(left(dir.path()), Vec::<PathBuf>::new());
 }
 
 /// A Slurm that runs.
