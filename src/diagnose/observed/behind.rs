@@ -46,15 +46,22 @@ impl Observed<'_> {
         // Before the first step it is a search for a loss scale, which may take each rank another time.
         let gave_up = |step, rank| step > 0 && self.given_up.contains_key(&(step, rank));
         (0..self.spec.steps).find(|&step| {
-            let Process { finished, outcome, .. } = self.processes[rank];
-            let is_lost = !finished && outcome != Some(Outcome::Lost);
-            let is_idle = is_lost && !has_stepped(step, rank) && went_backward(step);
+            let process = &self.processes[rank];
+            let is_idle = !process.finished
+                && !process.was_cut_off()
+                && !has_stepped(step, rank)
+                && went_backward(step);
             has_stepped(step, other) && (is_idle || gave_up(step, rank) && !gave_up(step, other))
         })
     }
 }
 
 impl Process<'_> {
+    /// True for a rank that had no chance to step: a signal ended it, or its zprobe was lost, so that nobody knows.
+    pub fn was_cut_off(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::Signal(_) | Outcome::Lost))
+    }
+
     /// True if the failure that it gave an account of is that another rank was not there.
     pub fn blames_a_peer(&self) -> bool {
         const SYMPTOMS: &[&str] = &[

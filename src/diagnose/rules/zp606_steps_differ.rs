@@ -7,7 +7,6 @@ use super::super::causes::Sighting;
 use super::super::scope::{Extent, Scope};
 use super::{Rule, counted};
 use crate::report::{Finding, RuleCode};
-use crate::trace::Outcome;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP606"),
@@ -68,8 +67,7 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let stepped: BTreeSet<usize> = observed.script.stepped.keys().map(|(_, rank)| *rank).collect();
     let went_backward: BTreeSet<usize> =
         observed.script.losses.keys().map(|(_, rank)| *rank).collect();
-    // Of a rank whose zprobe was lost nobody knows whether it stepped.
-    let is_known = |rank: &&usize| observed.processes[**rank].outcome != Some(Outcome::Lost);
+    let is_known = |rank: &&usize| !observed.processes[**rank].was_cut_off();
     let idle: Vec<usize> = went_backward.difference(&stepped).filter(is_known).copied().collect();
     if stepped.is_empty() || idle.is_empty() {
         return None;
