@@ -45,8 +45,8 @@ impl Nodes {
         self.job_beside(Job::of_this_process()?)
     }
 
-    /// The job of this process, which starts a command of a launcher; none if it is the only one. Unless the
-    /// environment or a flag tells of a job, the command's words do.
+    /// The job of a process that starts the command of a launcher: as the environment or flags tell it, or else the
+    /// words of the command. None if the process is the only one.
     pub fn job_of_command(&self, command: &[OsString]) -> Result<Option<Job>> {
         let told = match Job::of_this_process()?.filter(|job| job.size > 1) {
             Some(job) if job.launcher == Launcher::Torchrun => bail!(

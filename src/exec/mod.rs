@@ -80,7 +80,8 @@ impl Order {
 pub struct Over {
     /// Processes that are left.
     pub ended: Ended,
-    /// Outcome of the command; none if zprobe had to kill the command. Of several commands, that of one that failed.
+    /// Outcome of the command; none if zprobe had to kill the command. Where there is a command on each of several
+    /// machines, the outcome of one that failed.
     pub outcome: Option<Outcome>,
     /// True if zprobe ended the script because it had seen its steps.
     pub on_purpose: bool,

@@ -84,8 +84,8 @@ impl Job {
         variables::read(&Variables(&of_this_process))
     }
 
-    /// The job of a process that starts this command of a launcher, as the command's words tell it; none if it is the
-    /// only one.
+    /// The job of a process that starts this command of a launcher, read from the command's words. None if the words
+    /// tell of a single process.
     ///
     /// # Errors
     /// When the words leave open how many processes there are, or where they meet.

@@ -166,11 +166,6 @@ impl<'a> Books<'a> {
         self.recorder.keep_secrets_out_of_logs(run_dir)
     }
 
-    /// Number of ranks of the run.
-    pub(super) fn world_size(&self) -> usize {
-        self.ranks.len()
-    }
-
     /// True if something was written on a channel that is not the protocol.
     pub(super) fn is_violated(&self) -> bool {
         self.is_violated

@@ -27,8 +27,8 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Shortest time after which a silent agent counts as lost.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(5);
 
-/// The same where ranks are processes of the user's own: an agent is busy while it takes their stacks, or asks
-/// their command to end.
+/// Shortest time after which a silent agent of a user's command counts as lost: the agent is busy while it takes stacks,
+/// or asks the command to end.
 const SHORTEST_SILENCE_OF_USERS: Duration = Duration::from_secs(30);
 
 /// Time that other agents have to tell what they know of silent ranks.
@@ -341,16 +341,14 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Records that the leader is lost, and with it all that was to be known of other ranks.
+    /// Records that the leader is lost. The ranks of other agents are lost with it, once those of this process have
+    /// ended.
     fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
         let Others::Leader(leader) = &mut self.others else { return Ok(()) };
         leader.give_up();
-        let ranks = 0..self.books.world_size();
-        let foreign: Vec<usize> = ranks.filter(|rank| leader.is_foreign(*rank)).collect();
         let machine = leader.machine();
         self.end = Some(Reason::Recorded(Why::Over));
-        self.books.record(Event::AgentLost { agent: 0, machine, why })?;
-        foreign.into_iter().try_for_each(|rank| self.books.lose(rank))
+        self.books.record(Event::AgentLost { agent: 0, machine, why })
     }
 
     /// Records that the user has interrupted the run, and tells it to the leader.

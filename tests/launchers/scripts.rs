@@ -143,8 +143,8 @@ fn a_rank_of_another_machine_that_sleeps_is_named_with_its_place() {
     assert!(said.contains("while rank 0 waits"), "{said}");
 }
 
-/// Message of the finding on two machines of which the second one's rank sleeps in its second step; none if the ranks
-/// had not come so far.
+/// Watches a script on two machines, where the rank of the second one sleeps in its second step. Returns the message of
+/// the finding; none if the timeout came before the ranks had got so far.
 fn asleep(timeout: &str) -> Option<String> {
     let mut training = Training::new(None);
     let script = file("tests/engines/exec/scripts/broken.py");

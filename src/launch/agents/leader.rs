@@ -44,12 +44,12 @@ pub enum Request {
         /// Port of the ranks' TCPStore on the leader's machine; none where the ranks join.
         port: Option<u16>,
     },
-    /// Everything is over; all exit with this code.
+    /// The job is over; all agents exit with this code.
     Over {
         /// The code.
         exit: u8,
     },
-    /// Everything is over before a run.
+    /// The leader has ended the job before a run.
     Refused {
         /// Reason for it.
         why: String,
@@ -182,8 +182,8 @@ impl Leader {
         let _ = self.link.say(&message);
     }
 
-    /// The line of a rank without what the leader has heard from this agent already; none if it has not. Only
-    /// long lines can hold such a thing.
+    /// The line of a rank without contents that this agent has told the leader already; none if all of the line is new.
+    /// Only long lines hold such contents.
     fn shorten(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if line.len() < LONG {
             return None;
@@ -289,11 +289,5 @@ impl Leader {
     /// Address of the leader's machine, in words.
     pub(in crate::launch) fn machine(&self) -> String {
         self.link.address().map_or_else(|_| "the machine of rank 0".to_owned(), |it| it.to_string())
-    }
-
-    /// True if a rank is known before the run to be one of another agent.
-    pub(in crate::launch) fn is_foreign(&self, rank: usize) -> bool {
-        let own = &self.part.agent.ranks;
-        !own.is_empty() && !own.contains(&rank)
     }
 }

@@ -14,7 +14,7 @@ pub struct Agent {
     /// Number of the agent: 0 for the leader, and [`UNNUMBERED`](crate::job::UNNUMBERED) for another one until the leader has given it a
     /// number.
     pub index: usize,
-    /// Its ranks, if they are known before the run; none of a command whose processes join.
+    /// The ranks that the agent starts; empty where the agent starts a command, whose processes join later.
     pub ranks: Range<usize>,
     /// Name of its machine.
     pub machine: String,

@@ -6,7 +6,8 @@
 //! (`meeting.rs`). After that one connection for each agent carries everything (`link.rs`, `message.rs`): the
 //! leader says when a run begins and ends, and an agent passes on every line of its ranks, and what
 //! becomes of their processes (`leader.rs`). So the leader checks, watches and records all ranks alike, wherever they
-//! are. Bytes on a connection, and memory of the leader, grow with the number of ranks alone.
+//! are. Bytes on a connection grow with the number of ranks alone, and so does the memory of the leader, letters
+//! between ranks excepted: the leader holds one copy for each agent until the copy is sent.
 //!
 //! An agent records its own ranks too, until the run is over: if the leader is lost, it reports what it
 //! knows.

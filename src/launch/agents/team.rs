@@ -27,7 +27,7 @@ use crate::trace::{AgentLoss, Event};
 pub struct Team {
     part: Part,
     members: Vec<Member>,
-    /// Address at which the others reach this machine; none if they use several.
+    /// Address at which all other agents reach this machine; none if they use several addresses.
     address: Option<IpAddr>,
     interface: String,
     /// Letters that came from ranks of other agents, and are not delivered here yet.
@@ -51,9 +51,9 @@ struct Member {
 enum Progress {
     /// Processes of the agent are left.
     Busy,
-    /// Its processes have ended.
+    /// All processes of the agent have ended.
     Idle,
-    /// Nothing of it is missing.
+    /// The agent has told everything.
     Done,
     /// Connection or process of the agent is gone.
     Lost,
@@ -67,7 +67,7 @@ pub(in crate::launch) enum Heard<'a> {
     Starved(Vec<(usize, Duration)>),
     /// The user has interrupted the agent.
     Interrupted,
-    /// Its ranks could not be started.
+    /// The agent could not start its ranks or its command.
     Failed { machine: &'a str, message: String },
     /// The run is over for it; processes that did not die.
     Done(Vec<u32>),

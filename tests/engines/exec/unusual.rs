@@ -9,7 +9,7 @@ type Modes = [&'static [&'static str]; 2];
 
 const MODES: Modes = [&[], &["--observe"]];
 
-/// The same of two steps.
+/// Options of both modes for a script of two steps.
 const TWO_STEPS: Modes = [&[], &["--observe=2"]];
 
 /// The modes in which kind number `at` of a list is tried: both, or every day one of them in turn.
