@@ -10,7 +10,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::engines;
+use crate::engines::{self, Python};
 use crate::launch::{Hosting, RankProgram};
 use crate::run_dir;
 use crate::spec::{Device, Engine};
@@ -26,6 +26,7 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/device.py", include_str!("zprobe_rank/device.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
     ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
+    ("zprobe_rank/eyes.py", include_str!("zprobe_rank/eyes.py")),
     ("zprobe_rank/forward.py", include_str!("zprobe_rank/forward.py")),
     ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
     ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
@@ -45,19 +46,31 @@ const SHARED: &[(&str, &str)] = &[
 /// All files of the rank program. The adapter of each engine is a package in `zprobe_rank/engines`,
 /// made of files of the engine's room.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
-    let adapters = engines::real().flat_map(|(engine, python)| {
+    let adapters = of_engines(|python| python.adapter);
+    SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(adapters).chain(eyes())
+}
+
+/// The eyes of all engines, by path: files that import nothing but each other and `zprobe_rank/eyes.py`.
+pub fn eyes() -> impl Iterator<Item = (String, &'static str)> {
+    of_engines(|python| python.eyes)
+}
+
+/// Some files of each engine's package, by path.
+fn of_engines(
+    some: fn(&Python) -> &'static [(&'static str, &'static str)],
+) -> impl Iterator<Item = (String, &'static str)> {
+    engines::real().flat_map(move |(engine, python)| {
         let path = move |name: &str| format!("zprobe_rank/engines/{engine}/{name}");
-        python.adapter.iter().map(move |(name, text)| (path(name), *text))
-    });
-    SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(adapters)
+        some(python).iter().map(move |(name, text)| (path(name), *text))
+    })
 }
 
 /// These files of the package that all rank programs share, by path.
-pub fn shared(names: &[&str]) -> impl Iterator<Item = (String, String)> {
+pub fn shared(names: &[&str]) -> impl Iterator<Item = (String, &'static str)> {
     let is_one =
         |path: &str| path.strip_prefix("zprobe_rank/").is_some_and(|name| names.contains(&name));
     let files = SHARED.iter().filter(move |(path, _)| is_one(path));
-    files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+    files.map(|(path, text)| ((*path).to_owned(), *text))
 }
 
 /// Directory of the rank program inside a run directory.
@@ -162,7 +175,9 @@ mod tests {
             let mut lying = python_files(&src.join("engines").join(engine.name()));
             // These belong to the doctor and to bug reports, and are not part of an adapter.
             lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
-            let embedded: Vec<&str> = python.adapter.iter().map(|(name, _)| *name).collect();
+            let files = python.adapter.iter().chain(python.eyes);
+            let mut embedded: Vec<&str> = files.map(|(name, _)| *name).collect();
+            embedded.sort_unstable();
             assert_eq!(lying, embedded, "{engine}");
         }
     }

@@ -43,7 +43,16 @@ pub fn first_divergence(
     if findings.is_empty() {
         return None;
     }
-    let departed = stations.iter().position(|station| !station.departed.is_empty());
+    // A script may do its own part of the sum behind a buffer: that counts where it ends wrong.
+    let is_script = case.observed.spec.script().is_some();
+    let ends_wrong = |step: usize| {
+        let inputs = stations.iter().filter(|it| it.point == Point::OptimizerInput);
+        inputs.filter(|it| it.step == step).any(|it| !it.departed.is_empty())
+    };
+    let is_departure = |station: &Station| {
+        !station.departed.is_empty() && (!is_script || ends_wrong(station.step))
+    };
+    let departed = stations.iter().position(is_departure);
     let cause = findings
         .iter()
         .filter(|finding| matches!(finding.code.family(), Family::Hooks | Family::Buckets))
@@ -74,7 +83,7 @@ pub fn first_divergence(
     let station = &stations[departed];
     let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
-    let function = (engines::of(spec.engine()).function)(spec, class, station.point);
+    let function = (engines::of(case.observed.engine()).function)(spec, class, station.point);
     Some(Divergence {
         step: station.step,
         microbatch: station.microbatch,

@@ -80,9 +80,14 @@ impl Placement {
         self.samples.get(&(rank, layout)).map_or(1.0, |samples| samples.share)
     }
 
-    /// The smallest share of any rank's buffers that was recorded; none if all were recorded whole.
+    /// The smallest share of what any rank's optimizer holds that was recorded, or else of any rank's model; none if all
+    /// was recorded whole.
     pub fn smallest_share(&self) -> Option<f64> {
-        self.samples.values().map(|samples| samples.share).min_by(f64::total_cmp)
+        let smallest = |layout: LayoutName| {
+            let of_layout = self.samples.iter().filter(move |((_, name), _)| *name == layout);
+            of_layout.map(|(_, samples)| samples.share).min_by(f64::total_cmp)
+        };
+        smallest(LayoutName::Partition).or_else(|| smallest(LayoutName::Full))
     }
 
     /// Fragments that a rank's optimizer holds; none if the rank never described them.

@@ -114,8 +114,7 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     for (at, backward) in &observed.backwards {
         present.entry((at.step, at.microbatch)).or_default().insert(at.rank);
         let of_it = having.entry((at.step, at.microbatch)).or_default();
-        let fired = backward.fired.into_iter().flatten().enumerate();
-        for (param, _) in fired.filter(|(_, count)| **count > 0) {
+        for param in backward.delivered() {
             of_it.entry(param).or_default().insert(at.rank);
         }
     }

@@ -75,6 +75,9 @@ pub struct Python {
     /// Files of the engine's adapter, a Python package, by name. `adapter.py` has the class
     /// `Engine`.
     pub adapter: &'static [(&'static str, &'static str)],
+    /// Files of the same package that need no adapter: what can be seen of the engine, whoever drives it. `eyes.py` has
+    /// the class `Eyes`.
+    pub eyes: &'static [(&'static str, &'static str)],
 }
 
 /// A Python package that has an engine.

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/agreement.py", include_str!("attach/zprobe_exec/agreement.py")),
     ("zprobe_exec/arithmetic.py", include_str!("attach/zprobe_exec/arithmetic.py")),
     ("zprobe_exec/asides.py", include_str!("attach/zprobe_exec/asides.py")),
+    ("zprobe_exec/between.py", include_str!("attach/zprobe_exec/between.py")),
     ("zprobe_exec/channel.py", include_str!("attach/zprobe_exec/channel.py")),
     ("zprobe_exec/clipping.py", include_str!("attach/zprobe_exec/clipping.py")),
     ("zprobe_exec/coded.py", include_str!("attach/zprobe_exec/coded.py")),
@@ -57,11 +58,13 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// Files of the rank program that the watch uses.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 10] = [
     "__init__.py",
     "channel.py",
     "codes.py",
     "device.py",
+    "engines/__init__.py",
+    "eyes.py",
     "graph.py",
     "placement.py",
     "records.py",
@@ -99,10 +102,10 @@ pub fn write(
         "patience": PATIENCE_S,
         "unit": UNIT,
     });
-    let shared = adapters::shared(&SHARED);
-    let settings = (SETTINGS.to_owned(), settings.to_string());
-    let own = FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-    for (name, text) in own.chain(shared).chain([settings]) {
+    let own = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text));
+    let shared = adapters::shared(&SHARED).chain(adapters::eyes());
+    let files = own.chain(shared).map(|(name, text)| (name, text.to_owned()));
+    for (name, text) in files.chain([(SETTINGS.to_owned(), settings.to_string())]) {
         let path = bootstrap.join(name);
         let parent = path.parent().unwrap_or(&bootstrap);
         if !run_dir::is_dir(parent) {
@@ -151,16 +154,25 @@ mod tests {
     /// training script imports torch.
     #[test]
     fn a_shared_file_imports_shared_files_only() {
-        for (path, text) in adapters::shared(&SHARED) {
-            let imports = text.lines().map(str::trim);
-            for line in imports {
-                let Some(names) = line.strip_prefix("from zprobe_rank import ") else {
-                    assert!(!line.starts_with("from zprobe_rank."), "{path}: {line}");
+        let shared = || adapters::shared(&SHARED).chain(adapters::eyes());
+        let written: Vec<String> = shared().map(|(path, _)| path).collect();
+        for (path, text) in shared() {
+            for line in text.lines().map(str::trim) {
+                let Some((package, names)) =
+                    line.strip_prefix("from ").and_then(|line| line.split_once(" import "))
+                else {
                     continue;
                 };
-                for name in names.split(", ") {
-                    let file = format!("{name}.py");
-                    assert!(SHARED.contains(&file.as_str()), "{path} imports {file}");
+                let package = package.replace('.', "/");
+                let modules: Vec<String> = match package.as_str() {
+                    "zprobe_rank" => {
+                        names.split(", ").map(|name| format!("{package}/{name}.py")).collect()
+                    }
+                    module if module.starts_with("zprobe_rank/") => vec![format!("{module}.py")],
+                    _ => Vec::new(),
+                };
+                for module in modules {
+                    assert!(written.contains(&module), "{path} imports {module}");
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::{
     Block, ClippedInVain, GradientsClipped, IssuedCollectives, Left, LossWeighed, OptimizerStepped,
     Payload, Remarks, UpdatesRounded, Waiting,
 };
-use crate::spec::{Backend, Device, Dtype, Point, RunSpec, named_enum, plan::Segment};
+use crate::spec::{Backend, Device, Dtype, Engine, Point, RunSpec, named_enum, plan::Segment};
 
 /// Name in [`Event::NotObserved`] of memory that could not be poisoned.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
@@ -180,6 +180,9 @@ pub enum Event {
     },
     /// Facts that the engine states about itself: settings that it chose, classes, log entries.
     EngineDescribed {
+        /// The engine that was recognised in a user's script; none where the run's specification names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        engine: Option<Engine>,
         /// Facts by name, in the engine's own words.
         facts: BTreeMap<String, String>,
     },

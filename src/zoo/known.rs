@@ -13,9 +13,14 @@ use serde_json::Value;
 use super::judge::words;
 use super::{Expectation, Row, registry};
 use crate::report::{Finding, KnownBug, Report, RuleCode, Verdict};
+use crate::spec::Dtype;
 
 /// Name of the fact that has the trainers and engines of a user's script, one after the other.
 pub const TRAINERS: &str = "trainers";
+
+/// Fields of the specification that DeepSpeed tells of itself in a user's script, each with the name of the fact.
+const TOLD: [(&str, &str); 2] =
+    [("stage", "zero_optimization_stage"), ("grad_accum_dtype", "grad_acc_dtype")];
 
 /// Text in [`Known::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
@@ -58,7 +63,7 @@ pub fn name_known_bugs(report: &mut Report) {
     if report.findings.is_empty() {
         return;
     }
-    let Ok(spec) = serde_json::to_value(&report.run.spec) else { return };
+    let Some(spec) = specification(report) else { return };
     let named: Vec<Vec<&Row>> = report
         .findings
         .iter()
@@ -76,6 +81,30 @@ pub fn name_known_bugs(report: &mut Report) {
     }
 }
 
+/// The specification of a run as JSON, with what the engine of a user's script tells of itself.
+fn specification(report: &Report) -> Option<Value> {
+    let mut spec = serde_json::to_value(&report.run.spec).ok()?;
+    if report.run.spec.script().is_some() {
+        for (field, fact) in TOLD {
+            let told = report.run.engine_facts.get(fact);
+            spec[field] = told.map_or(Value::Null, |text| told_value(text));
+        }
+    }
+    Some(spec)
+}
+
+/// A value in the words of an engine: `1`, `torch.float32`.
+fn told_value(text: &str) -> Value {
+    let dtype = match text {
+        "torch.bfloat16" => Some(Dtype::Bf16),
+        "torch.float16" => Some(Dtype::Fp16),
+        "torch.float32" => Some(Dtype::Fp32),
+        _ => None,
+    };
+    let dtype = dtype.map(|dtype| Value::from(dtype.name()));
+    dtype.or_else(|| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}
+
 impl Row {
     /// Returns true if a finding is this bug.
     fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
@@ -86,7 +115,12 @@ impl Row {
             self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
-        let is_engine = self.engine == report.run.spec.engine();
+        // The engine of a script shows in the class that wraps the optimizer, and it tells a part of its settings.
+        let is_told = |field: &String| field == "dtype" || TOLD.iter().any(|(it, _)| it == field);
+        let is_of_script = report.run.spec.script().is_some()
+            && known.optimizer_class.is_some()
+            && known.when.keys().all(is_told);
+        let is_engine = self.engine == report.run.spec.engine() || is_of_script;
         let is_said = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
         is_engine && is_said && (shows(finding) || is_in_wake())
     }

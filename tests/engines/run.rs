@@ -126,7 +126,7 @@ impl Run {
         self.trace
             .events()
             .filter_map(|(rank, event)| match event {
-                Event::EngineDescribed { facts } if rank == Some(0) => Some(facts),
+                Event::EngineDescribed { facts, .. } if rank == Some(0) => Some(facts),
                 _ => None,
             })
             .last()

@@ -129,8 +129,8 @@ class Observer:
         self.spec, self.channel, self.engine, self.probe, self.tap = spec, channel, engine, probe, tap
         self.sampler = sampler
         self.at = {}
-        if tap is not None:
-            engine.on_reduced = lambda gradient: self._record("reduced", "full", gradient, **self.at)
+        if tap is not None and engine.eyes is not None:
+            engine.eyes.on_reduced = lambda: self._record("reduced", "full", engine.summed(), **self.at)
         self.held, self.forward = None, None
         if tap is not None and engine.gathers_for_forward():
             self._watch_forward()

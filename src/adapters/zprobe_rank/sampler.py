@@ -47,8 +47,10 @@ class Picked:
 class Sampler:
     """Chooses elements and picks them: samples if `active`, else all."""
 
-    def __init__(self, active, code_length, seed):
+    def __init__(self, active, code_length, seed, inner_windows=INNER_WINDOWS):
+        """`inner_windows` is the number of samples of a piece, besides the first and the last."""
         self.active, self.code_length, self.seed = active, code_length, seed
+        self.inner_windows = inner_windows
         self.chosen = {}
         self.split = {}
 
@@ -78,11 +80,11 @@ class Sampler:
     def _windows(self, segment):
         """Disjoint runs of elements of one piece, in order."""
         size, length = self.code_length, segment["len"]
-        if length <= (INNER_WINDOWS + 2) * size:
+        if length <= (self.inner_windows + 2) * size:
             return [(0, length)]
         # Seeded by the piece itself, so that every rank that holds it makes the same choice.
         place = random.Random("%d %d %d %d" % (self.seed, segment["param"], segment["offset"], length))
-        starts = [0, length - size] + [place.randrange(length - size) for _ in range(INNER_WINDOWS)]
+        starts = [0, length - size] + [place.randrange(length - size) for _ in range(self.inner_windows)]
         runs = []
         for start in sorted(starts):
             if runs and start <= runs[-1][1]:

@@ -277,6 +277,9 @@ impl<'a> Decoder<'a> {
         values: &[f64],
     ) -> Option<Scale> {
         let replicas = self.scene.observed.replicas();
+        if buffer.point == Point::Accumulator {
+            return Some(Scale::own(self.spec, values));
+        }
         let is_long = |piece: &Fragment| piece.flat.len() >= self.code.length();
         if pieces.iter().any(is_long) {
             return Scale::read(self.spec, replicas, self.plan, &self.code, step, pieces, values);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use nalgebra::DVector;
 
-use crate::spec::{Dtype, RunSpec, Usage};
+use crate::spec::{Dtype, Point, RunSpec, Usage};
 use crate::trace::Outcome;
 
 use super::super::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
@@ -349,6 +349,9 @@ impl Fit {
 /// to an average.
 fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> f64 {
     let spec = scene.observed.spec;
+    if buffer.point == Point::Accumulator {
+        return Factor::own(spec).value;
+    }
     let (world, ga) = (scene.observed.replicas() as f64, spec.gradient_accumulation_steps);
     let average = 1.0 / world;
     // Weights of each microbatch of each fit, by rank.

@@ -50,6 +50,11 @@ impl Factor {
         Self { value, slack: 0.0, is_assumed: false }
     }
 
+    /// The factor with which a rank's own gradients have the weight that the plan gives them before a reduction.
+    fn own(spec: &RunSpec) -> Self {
+        Self::exact(1.0 / spec.world_size as f64)
+    }
+
     /// The average over some ranks, where weights do not tell the factor.
     fn assumed(replicas: usize) -> Self {
         Self { is_assumed: true, ..Self::exact(1.0 / replicas as f64) }

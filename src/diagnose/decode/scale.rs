@@ -55,6 +55,11 @@ impl Scale {
         Some(Self::new(spec, common_factor(replicas, &weights)?, values))
     }
 
+    /// The factor of a rank's own gradients before a reduction: they are what autograd delivered.
+    pub fn own(spec: &RunSpec, values: &[f64]) -> Self {
+        Self::new(spec, Factor::own(spec), values)
+    }
+
     /// The common factor of elements that are too few to be decoded, of which the plan expects such sums
     /// of codes: the one with which all of them are as planned, else that of an average over so many
     /// replicas. None where the elements are also too few to show that they are as planned.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::report::Ending;
 use crate::spec::plan::{Param, Segment};
-use crate::spec::{Plan, RunSpec};
+use crate::spec::{Engine, Plan, RunSpec};
 use crate::trace::{
     AgentLoss, Aside, Differing, Event, LayoutName, Meetings, Outcome, ParamInfo, Phase, Point,
     Remarks, Trace, Transform, UNSET_MEMORY, Waiting, combined_digest,
@@ -57,6 +57,8 @@ pub struct Observed<'a> {
     pub samples: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// Class of the optimizer, and the inner optimizer.
     pub optimizer: Option<(&'a str, &'a str)>,
+    /// The engine that was recognised in a user's script.
+    recognised: Option<Engine>,
     /// Facts that each rank's engine states about itself, by rank.
     pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
     /// Remarks of each rank of a user's script, by rank.
@@ -112,6 +114,7 @@ impl<'a> Observed<'a> {
             layouts: BTreeMap::new(),
             samples: BTreeMap::new(),
             optimizer: None,
+            recognised: None,
             facts: BTreeMap::new(),
             remarks: BTreeMap::new(),
             not_observed: BTreeSet::new(),
@@ -197,6 +200,11 @@ impl<'a> Observed<'a> {
         self.spec.poison_memory && !self.not_observed.iter().any(|(what, _)| *what == UNSET_MEMORY)
     }
 
+    /// The engine of the run: that of its specification, or the one that was recognised in a user's script.
+    pub fn engine(&self) -> Engine {
+        self.recognised.unwrap_or(self.spec.engine())
+    }
+
     /// True if a rank failed in this step before its optimizer was done.
     pub fn failed_in(&self, step: usize, rank: usize) -> bool {
         let process = &self.processes[rank];
@@ -264,10 +272,8 @@ impl<'a> Observed<'a> {
             let microbatch = (at.step, at.rank, at.microbatch);
             all.insert(microbatch);
             let is_due = !self.set_aside.contains_key(&microbatch);
-            for (param, count) in backward.fired.into_iter().flatten().enumerate() {
-                if *count > 0 && is_due {
-                    used[param].insert(microbatch);
-                }
+            for param in backward.delivered().filter(|_| is_due) {
+                used[param].insert(microbatch);
             }
         }
         plan.of_microbatches(used, &all)
@@ -480,8 +486,9 @@ impl<'a> Observed<'a> {
                 let (sequence, op, numel) = (*sequence, *op, *numel);
                 process.collectives.push(Collective { sequence, op, dtype, numel });
             }
-            Event::EngineDescribed { facts } => {
+            Event::EngineDescribed { engine, facts } => {
                 self.facts.insert(rank, facts);
+                self.recognised = self.recognised.or(*engine);
             }
             Event::NotObserved { what, why } => {
                 self.not_observed.insert((what, why));

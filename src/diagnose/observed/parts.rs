@@ -76,6 +76,12 @@ impl Backward<'_> {
         self.reached.iter().copied().filter(is_repeated).collect()
     }
 
+    /// Parameters to which autograd delivered a gradient; of hooks alone it is known where they fired.
+    pub fn delivered(&self) -> impl Iterator<Item = usize> {
+        let counts = self.arrived.or(self.fired).unwrap_or_default().iter().enumerate();
+        counts.filter(|(_, count)| **count > 0).map(|(param, _)| param)
+    }
+
     /// Number of times that the hook of a parameter fired.
     pub fn firings(&self, param: usize) -> u32 {
         count(self.fired, param)

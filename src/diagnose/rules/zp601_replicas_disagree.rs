@@ -71,9 +71,10 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 
 /// The first disagreement of a step.
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
-    // A script's gradients may be reduced after its last backward.
+    // A script's gradients may be reduced after its last backward, or after what its engine does.
     let is_script = case.observed.spec.script().is_some();
-    let points = MUST_AGREE.iter().filter(|point| !is_script || **point != Point::BeforeStep);
+    let may_differ = |point: &Point| matches!(point, Point::Reduced | Point::BeforeStep);
+    let points = MUST_AGREE.iter().filter(|point| !is_script || !may_differ(point));
     let mut disagreements = points.filter_map(|&point| disagreement(case, point, step));
     let (first, other) = disagreements.next()?;
     let mut finding = rule.finding(format!(

@@ -11,7 +11,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from zprobe_rank.engines.base import LoopEngine, gradients_of
+from zprobe_rank.engines.base import LoopEngine
+from zprobe_rank.engines.ddp.eyes import Eyes
 
 COMM_HOOKS = {
     "fp16-compress": default_hooks.fp16_compress_hook,
@@ -25,30 +26,6 @@ COMM_HOOKS = {
 NEVER_COMPRESSED = 1 << 40
 
 MIB = 1024 * 1024
-
-# Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
-# timings, or differs by machine and rank.
-CONSTRUCTION = (
-    "backend_name",
-    "bucket_cap_bytes",
-    "bucket_sizes",
-    "comm_hook",
-    "dtypes",
-    "find_unused_parameters",
-    "gradient_as_bucket_view",
-    "num_parameter_tensors",
-    "static_graph",
-    "total_parameter_size_bytes",
-)
-RUNTIME = (
-    "can_set_static_graph",
-    "has_rebuilt_buckets",
-    "num_buckets_reduced",
-    "prev_iteration_grad_ready_order_indices",
-    "rebuilt_bucket_sizes",
-    "rebuilt_per_bucket_param_indices",
-    "unused_parameter_size",
-)
 
 
 class Engine(LoopEngine):
@@ -69,14 +46,9 @@ class Engine(LoopEngine):
         # Kernels and graphs are made in the first forward.
         self.compiled = self.ddp if backend == "none" else torch.compile(self.ddp, backend=backend.replace("-", "_"))
         self.optimizer = self.make_optimizer(self.trainable())
+        self.eyes = Eyes([self.ddp], self.index())
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True
-
-    def describe(self):
-        return type(self.ddp).__name__, self._logged(CONSTRUCTION)
-
-    def describe_afterwards(self):
-        return self._logged(CONSTRUCTION + RUNTIME)
 
     def accumulation(self, final):
         self.final = final
@@ -101,15 +73,11 @@ class Engine(LoopEngine):
     def accumulated(self, microbatch):
         """numel elements in the run's dtype: the parameters' own gradients."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else gradients_of(self.model.parameters())
+        return None if boundary else self.summed()
 
     def before_step(self):
         """numel elements in the run's dtype: the parameters' own gradients."""
-        return gradients_of(self.model.parameters())
-
-    def _logged(self, names):
-        logged = self.ddp._get_ddp_logging_data()
-        return {name: str(logged[name]) for name in names if name in logged}
+        return self.summed()
 
 
 def delayed(model):

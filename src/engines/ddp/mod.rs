@@ -16,6 +16,7 @@ pub(super) static ROOM: Room = Room {
         limit: None,
         features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
+        eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
     axes: axes::axes,

@@ -14,11 +14,9 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from zprobe_rank.engines.base import BaseEngine, or_zeros
-from zprobe_rank.engines.deepspeed.buckets import watch_buckets
+from zprobe_rank.engines.base import BaseEngine
 from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
-from zprobe_rank.engines.deepspeed.hooks import watch_hooks
-from zprobe_rank.sampler import Pieces
+from zprobe_rank.engines.deepspeed.eyes import Eyes
 
 # Releases import these while they initialize, some for seconds; here all ranks share them.
 for module in (
@@ -61,26 +59,9 @@ class Engine(BaseEngine):
         if override is not None:
             self.wrapper.override_loss_scale(override)
         self.coalesces, self.coalescing = "coalesced-reduction" in self.spec["shapes"], contextlib.ExitStack()
-        self.hooks, self.buckets, self.scale = None, None, None
+        self.scale = None
         self.several_backwards = self.workload.goes_backward_again()
-        self.index = {id(parameter): i for i, parameter in enumerate(self.model.parameters())}
-
-    def describe(self):
-        facts = {}
-        for name in ("zero_optimization_stage", "communication_data_type", "gradient_clipping"):
-            value = getattr(self.engine, name, None)
-            if value is not None:
-                facts[name] = str(value() if callable(value) else value)
-        for name in ("overlap_comm", "contiguous_gradients", "reduce_scatter", "cpu_offload", "grad_acc_dtype"):
-            if hasattr(self.wrapper, name):
-                facts[name] = str(getattr(self.wrapper, name))
-        return type(self.wrapper).__name__, facts
-
-    def observe(self):
-        self.hooks = watch_hooks(self.wrapper, list(self.model.parameters()), self._not_observed)
-        self.buckets = watch_buckets(self.wrapper, self.index, self.channel, self._not_observed)
-        if hasattr(self.wrapper, "fp32_groups_gradients"):
-            self._watch_reduction()
+        self.eyes = Eyes([self.engine], self.index())
 
     def gathers_for_forward(self):
         return self.spec["stage"] == 3
@@ -90,8 +71,7 @@ class Engine(BaseEngine):
             self.skipped = self.engine.skipped_steps
             if self.coalesces:
                 self.coalescing.enter_context(self.engine.coalesce_grad_reduction())
-        if self.buckets is not None:
-            self.buckets.begin(step, microbatch)
+        super().begin(step, microbatch)
 
     def accumulation(self, final):
         if self.several_backwards:
@@ -138,7 +118,7 @@ class Engine(BaseEngine):
         for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
             if partition is fragment:
                 parameters = wrapper.fp16_groups[group]
-                held = [self.index[id(parameter)] for parameter in parameters]
+                held = [self.eyes.index[id(parameter)] for parameter in parameters]
                 return held[0], dist.get_rank() * parameters[0].ds_tensor.ds_numel, held[1:]
         for group, partition in enumerate(getattr(wrapper, "fp32_groups_flat_partition", [])):
             if partition is fragment:
@@ -147,25 +127,32 @@ class Engine(BaseEngine):
         partitions = getattr(wrapper, "single_partition_of_fp32_groups", [])
         for group, partition in enumerate(partitions):
             if partition is fragment and hasattr(wrapper, "first_offset"):
-                held = [self.index[id(parameter)] for parameter in wrapper.params_in_partition[group]]
+                held = [self.eyes.index[id(parameter)] for parameter in wrapper.params_in_partition[group]]
                 # A whole number, but before 0.19.7 its type is float.
                 return (held[0], int(wrapper.first_offset[group]), held[1:]) if held else None
         return super().hint(fragment)
 
-    def fired(self):
-        return None if self.hooks is None else self.hooks.take()
-
     def accumulated(self, microbatch):
         """numel elements: those of BF16_Optimizer's accumulator, or of the parameters' own gradients in stages 0
-        and 1; their dtype is that of `_gradient_buffer`."""
+        and 1; their dtype is that of `summed`."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else self._gradient_buffer(self.sequence_parallel)
+        return None if boundary else self.summed(self.sequence_parallel)
 
     def before_step(self):
         """numel elements, as in `accumulated`. Where stages partition gradients, a rank holds its own part only;
         the optimizer's input shows that."""
         whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
-        return self._gradient_buffer() if whole else None
+        return self.summed() if whole else None
+
+    def summed(self, factor=1):
+        """fp32 where gradients are accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's
+        dtype. `factor` is a power of two."""
+        if hasattr(self.wrapper, "fp32_groups_gradients"):
+            return self._pieces(torch.float32, lambda flat: flat * factor)
+        wide = getattr(self.wrapper, "use_grad_accum_attribute", False) or self.scale is not None
+        # Scales are powers of two, so that this is exact.
+        scale = self.scale or 1.0
+        return self._pieces(None, lambda flat: (flat.float() / scale if wide else flat) * factor)
 
     def scaling(self):
         # Without a scale, too, an optimizer may find an overflow and skip the step.
@@ -180,51 +167,12 @@ class Engine(BaseEngine):
 
     def _at(self, parameters, place):
         """The parameter at a place of some that lie one behind the other, the offset in it, and those behind it."""
-        indices = [self.index[id(parameter)] for parameter in parameters]
+        indices = [self.eyes.index[id(parameter)] for parameter in parameters]
         for number, parameter in enumerate(parameters):
             if place < parameter.numel():
                 return indices[number], place, indices[number + 1 :]
             place -= parameter.numel()
         return None
-
-    def _watch_reduction(self):
-        """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
-        reduce = self.engine.allreduce_gradients
-
-        def reducing(*args, **kwargs):
-            result = reduce(*args, **kwargs)
-            if self.engine.is_gradient_accumulation_boundary() and self.on_reduced is not None:
-                self.on_reduced(self._gradient_buffer())
-            return result
-
-        self.engine.allreduce_gradients = reducing
-
-    def _not_observed(self, what, why):
-        self.channel.emit("not-observed", what=what, why=why)
-
-    def _gradient_buffer(self, factor=1):
-        """The rank's gradients in the model's order, times a power of two, or None where they are not whole. fp32
-        where they are accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's dtype."""
-        wrapper = self.wrapper
-        parameters = list(self.model.parameters())
-        if hasattr(wrapper, "fp32_groups_gradients"):
-            held = {}
-            for group, gradients in zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients):
-                held.update((id(p), gradient) for p, gradient in zip(group, gradients))
-            gradients = [or_zeros(held.get(id(p)), p, torch.float32) for p in parameters]
-            return Pieces(gradients, lambda flat: flat * factor)
-        if self.spec["stage"] == 3 or getattr(wrapper, "partition_gradients", False):
-            return None
-        if getattr(wrapper, "use_grad_accum_attribute", False):
-            gradients = [p.grad_accum if getattr(p, "grad_accum", None) is not None else p.grad for p in parameters]
-            wide = True
-        else:
-            gradients = [p.grad for p in parameters]
-            wide = self.scale is not None
-        gradients = [or_zeros(gradient, p) for gradient, p in zip(gradients, parameters)]
-        # Scales are powers of two, so that this is exact.
-        scale = self.scale or 1.0
-        return Pieces(gradients, lambda flat: (flat.float() / scale if wide else flat) * factor)
 
 
 def sequence_groups(spec, ranks):

@@ -29,10 +29,9 @@ pub(super) static ROOM: Room = Room {
         features: Some(Features { fact: "deepspeed_features", needed: features }),
         adapter: &[
             ("adapter.py", include_str!("adapter.py")),
-            ("buckets.py", include_str!("buckets.py")),
             ("experts.py", include_str!("experts.py")),
-            ("hooks.py", include_str!("hooks.py")),
         ],
+        eyes: &[("buckets.py", include_str!("buckets.py")), ("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("not every collective of this engine is watched"),
     axes: axes::axes,

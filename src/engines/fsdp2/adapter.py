@@ -21,6 +21,7 @@ except ImportError:
 
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.base import LoopEngine, whole
+from zprobe_rank.engines.fsdp2.eyes import Eyes
 from zprobe_rank.optimizer_tap import flat
 from zprobe_rank.sampler import Pieces
 
@@ -65,7 +66,6 @@ class Engine(LoopEngine):
         # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
         self.optimizer = self.make_optimizer(self.trainable())
         self.owned = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.shards = None
 
     def describe(self):
         facts = dict(
@@ -76,10 +76,13 @@ class Engine(LoopEngine):
         return fully_shard.__name__, facts
 
     def observe(self):
+        modules = (module for module in self.model.modules() if hasattr(module, "_get_fsdp_state"))
         try:
-            self.shards = self._shards()
+            self.eyes = Eyes([module._get_fsdp_state() for module in modules], self.index())
         except AttributeError as error:
             self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
+            return
+        super().observe()
 
     def gathers_for_forward(self):
         return True
@@ -104,8 +107,9 @@ class Engine(LoopEngine):
 
     def graph_index(self):
         # Autograd accumulates into unsharded copies, which come into being with the first forward.
-        copies = [getattr(shard, "_unsharded_param", None) for shard in self.shards or []]
-        return {id(copy): index for index, copy in enumerate(copies) if copy is not None}
+        shards = self.eyes.shards if self.eyes else {}
+        copies = {index: getattr(shard, "_unsharded_param", None) for index, shard in shards.items()}
+        return {id(copy): index for index, copy in copies.items() if copy is not None}
 
     def hint(self, fragment):
         """`fully_shard` cuts dimension 0 as `torch.chunk` does: all chunks but the last ones are equal."""
@@ -121,10 +125,10 @@ class Engine(LoopEngine):
         """numel elements, the unsharded gradients that wait for the boundary: in the dtype that is reduced in,
         or in the run's where nothing has been added up yet. None wait where every microbatch is reduced."""
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        if self.shards is None or boundary or self.every_microbatch:
+        if self.eyes is None or boundary or self.every_microbatch:
             return None
         # A custom divisor makes the local gradients larger or smaller by a power of two.
-        return Pieces([flat(waiting(shard)) for shard in self.shards], lambda flat: flat / self.over_average)
+        return self._pieces(None, lambda flat: flat / self.over_average)
 
     def before_step(self):
         """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""
@@ -175,16 +179,6 @@ class Engine(LoopEngine):
                 if self.settings["force_sum_reduction"]:
                     module.set_force_sum_reduction_for_comms(True)
 
-    def _shards(self):
-        """FSDP2's own record of each parameter, in the model's order."""
-        by_parameter = {}
-        for module in self.model.modules():
-            if not hasattr(module, "_get_fsdp_state"):
-                continue
-            for group in groups(module._get_fsdp_state()):
-                by_parameter.update((id(shard.sharded_param), shard) for shard in group.fsdp_params)
-        return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
-
 
 def cut(module, mesh):
     """Makes a `DTensor` of every parameter, of which this rank has a part: consecutive rows of the whole."""
@@ -192,23 +186,6 @@ def cut(module, mesh):
         for name, parameter in child.named_parameters(recurse=False):
             part = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)
             child.register_parameter(name, torch.nn.Parameter(part, requires_grad=parameter.requires_grad))
-
-
-def groups(state):
-    """A module's groups of parameters: several from torch 2.12 on, one or none before."""
-    if hasattr(state, "_fsdp_param_groups"):
-        return state._fsdp_param_groups
-    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-
-
-def waiting(shard):
-    """The unsharded gradient that one parameter has gathered so far; zeros if it has none."""
-    if shard.unsharded_accumulated_grad is not None:
-        return shard.unsharded_accumulated_grad
-    copy = getattr(shard, "_unsharded_param", None)
-    if copy is not None and copy.grad is not None:
-        return copy.grad
-    return torch.zeros(shard._orig_size, device=shard.sharded_param.device)
 
 
 def gradient(parameter):

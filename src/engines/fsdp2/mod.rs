@@ -16,6 +16,7 @@ pub(super) static ROOM: Room = Room {
         limit: None,
         features: Some(Features { fact: "fsdp2_methods", needed: methods }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
+        eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("not every collective of this engine is watched"),
     axes: axes::axes,

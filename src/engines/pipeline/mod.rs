@@ -15,6 +15,7 @@ pub(super) static ROOM: Room = Room {
         limit: None,
         features: Some(Features { fact: "pipelining", needed }),
         adapter: &[("adapter.py", include_str!("adapter.py"))],
+        eyes: &[],
     }),
     unwatched: Some("not every collective of this engine is watched"),
     axes: axes::axes,

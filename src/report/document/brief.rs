@@ -1,6 +1,6 @@
 //! A finding in brief: the lines that a reader needs first, in the order in which they are needed.
 
-use super::{Block, Document, Fact, Matrix, Span, Topic, ranks};
+use super::{Block, Document, Fact, Matrix, Span, Topic, journey, ranks};
 use crate::report::words::one_line;
 use crate::report::{Finding, Report, Severity, pointless};
 
@@ -101,8 +101,7 @@ impl<'a> Document<'a> {
         let mut behind = Vec::new();
         behind.extend(known.map(|bug| Fact::new("whom", one_line(&bug.summary))));
         behind.extend(effect(main, around).map(|effect| Fact::new("effect", effect)));
-        let function = report.first_divergence.as_ref().and_then(|it| it.function.clone());
-        let cause = known.map(|bug| one_line(&bug.cause)).or(function);
+        let cause = known.map(|bug| one_line(&bug.cause)).or_else(|| journey::place(report));
         behind.extend(cause.map(|cause| Fact::new("where", cause)));
         let others = self.findings[1..].iter();
         behind.extend(others.map(|finding| {

@@ -1,8 +1,8 @@
 //! The journey of the gradient: what was right, up to where it departs from the plan.
 
 use super::{Block, Fact, Section, Span, Table, Topic};
-use crate::report::Report;
 use crate::report::words::{abridged, amount, counted};
+use crate::report::{Report, Station};
 
 /// Most stations that are shown before the one that departs.
 const SHOWN: usize = 6;
@@ -43,6 +43,27 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     }
     let title = "The journey of the gradient, to where it departs from the plan";
     Some(Section::new(Topic::Journey, title, blocks))
+}
+
+/// The place at which the journey departs from the plan, in a line: the function of the engine that makes the first wrong
+/// buffer. In a user's script the script itself may have changed it, so both ends of the stretch are named.
+pub(super) fn place(report: &Report) -> Option<String> {
+    let divergence = report.first_divergence.as_ref()?;
+    let function = divergence.function.clone();
+    let Some(point) = divergence.point.filter(|_| report.run.spec.script().is_some()) else {
+        return function;
+    };
+    let of = |microbatch: Option<usize>| microbatch.map(|it| format!(" of microbatch {it}"));
+    let at = format!("the {}{}", point.describe(), of(divergence.microbatch).unwrap_or_default());
+    let before = divergence.right_before.checked_sub(1).and_then(|it| report.journey.get(it));
+    let by = function.map_or_else(|| "the script".to_owned(), |it| format!("{it}, or the script"));
+    Some(match before.filter(|it| it.step == divergence.step) {
+        Some(Station { microbatch, point, .. }) => {
+            let right = format!("the {}{}", point.describe(), of(*microbatch).unwrap_or_default());
+            format!("between {right}, which is right, and {at}: {by}")
+        }
+        None => format!("at {at} or before it: {by}"),
+    })
 }
 
 fn row(step: usize, microbatch: Option<usize>, at: String, what: String) -> [String; 4] {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use fastrand::Rng;
-use zprobe::report::Verdict;
+use zprobe::report::{Station, Verdict};
 use zprobe::trace::Point;
 
 use super::{Run, full, python, scripts, train};
@@ -159,6 +159,12 @@ impl Training<'_> {
         };
         if report.findings.iter().any(|it| it.known.is_empty()) {
             return Told::Alarm(format!("{}, {}{}", report.verdict, run.findings(), run.stderr));
+        }
+        // What lies before the optimizer's input is no finding, and says where one is.
+        let is_seen = |it: &&Station| matches!(it.point, Point::Accumulator | Point::Reduced);
+        let departs = |it: &&Station| is_seen(it) && !it.departed.is_empty();
+        if let Some(station) = report.journey.iter().find(departs) {
+            return Told::Alarm(format!("the {} departs", station.point));
         }
         let consumed = report.contributions.iter().filter(|it| it.point == Point::OptimizerInput);
         let weights: Vec<_> = consumed.flat_map(|it| it.weights.iter().flatten()).collect();

@@ -7,6 +7,7 @@
 mod blind;
 mod broken;
 mod commands;
+mod eyes;
 mod matrix;
 mod meshes;
 mod mistakes;

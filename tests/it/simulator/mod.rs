@@ -195,7 +195,10 @@ impl Simulation {
                 sampled: false,
             },
             Event::OptimizerChosen { class: "Paper".to_owned(), inner: "SGD".to_owned() },
-            Event::EngineDescribed { facts: texts([("cut", &format!("{:?}", self.cut))]) },
+            Event::EngineDescribed {
+                engine: None,
+                facts: texts([("cut", &format!("{:?}", self.cut))]),
+            },
             Event::NotObserved {
                 what: "the accumulator".to_owned(),
                 why: "as this engine is on paper".to_owned(),

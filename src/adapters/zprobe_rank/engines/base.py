@@ -35,9 +35,8 @@ class BaseEngine:
         self.spec, self.workload, self.model = spec, workload, model
         self.make_optimizer, self.channel = make_optimizer, channel
         self.optimizer = None
-        #: Called right after the boundary's reduction with the value of `before_step` at that time, where it
-        #: can be seen.
-        self.on_reduced = None
+        #: What can be seen between backward and the optimizer: `BaseEyes`, or None.
+        self.eyes = None
 
     def set_up(self):
         """Hands the model to the engine, and makes the inner optimizer: `self.optimizer`."""
@@ -46,15 +45,17 @@ class BaseEngine:
     def describe(self):
         """Class that wraps the inner optimizer, and facts in the engine's own words: a text, and a dict
         of texts."""
-        raise NotImplementedError
+        return self.eyes.describe()
 
     def describe_afterwards(self):
         """Facts that the engine can tell only after steps were taken, a dict of texts; they take the place
         of the first."""
-        return {}
+        return self.eyes.describe_afterwards() if self.eyes else {}
 
     def observe(self):
-        """Attaches the observers of the engine; not called when only the outcome is recorded."""
+        """Opens the eyes; not called when only the outcome is recorded."""
+        if self.eyes:
+            self.eyes.open(self.channel.emit)
 
     def gathers_for_forward(self):
         """True if the parameters that forward uses are gathered for it, so that they may differ from those that
@@ -63,6 +64,8 @@ class BaseEngine:
 
     def begin(self, step, microbatch):
         """Called at the beginning of a microbatch."""
+        if self.eyes:
+            self.eyes.begin(step, microbatch)
 
     def accumulation(self, final):
         """A context for forward and backward; `final` for the last backward of the step."""
@@ -112,7 +115,11 @@ class BaseEngine:
     def fired(self):
         """Numbers of times that each parameter's gradient hook fired since the last call, and of gradients
         that autograd delivered to it: two lists in the model's order. None where hooks are not observed."""
-        return None
+        counts = self.eyes.fired() if self.eyes else None
+        if counts is None:
+            return None
+        pairs = [counts.get(number, (0, 0)) for number, _ in enumerate(self.model.parameters())]
+        return [fired for fired, _ in pairs], [arrived for _, arrived in pairs]
 
     def accumulated(self, microbatch):
         """The rank's own sum of gradients so far, not divided by the ranks: `Pieces` of numel elements in the
@@ -123,6 +130,10 @@ class BaseEngine:
         """The gradient as the optimizer step finds it: `Pieces`, of numel elements in the model's order, or
         of this rank's fragments in the optimizer's, in the engine's dtype. None where it cannot be seen."""
         return None
+
+    def summed(self):
+        """The sum of gradients as the eyes see it, which may be reduced: as in `accumulated`."""
+        return self._pieces()
 
     def scaling(self):
         """Loss scale of the last step, a float, and whether it overflowed; None without a scale."""
@@ -140,6 +151,19 @@ class BaseEngine:
     def trainable(self):
         """The parameters that require a gradient."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def index(self):
+        """Numbers of the model's parameters by their identities."""
+        return {id(parameter): number for number, parameter in enumerate(self.model.parameters())}
+
+    def _pieces(self, dtype=None, finish=lambda tensor: tensor):
+        """The gradients that the eyes see as `Pieces` in the model's order, with zeros in `dtype` or the parameter's
+        dtype where there is none; None where the rank has no whole gradients."""
+        held = self.eyes.gradients()
+        if held is None:
+            return None
+        parameters = enumerate(self.model.parameters())
+        return Pieces([or_zeros(held.get(number), it, dtype) for number, it in parameters], finish)
 
 
 class LoopEngine(BaseEngine):

@@ -54,7 +54,8 @@ def agree(training):
         ],
     )
     training.emit_walks()
-    training.channel.emit("optimizer-chosen", **{"class": training.optimizer, "inner": training.optimizer})
+    wrapper = training.softly("the engine", training.between.open) or training.optimizer
+    training.channel.emit("optimizer-chosen", **{"class": wrapper, "inner": training.optimizer})
     training.held.name_by_index(training.indices)
     training.channel.emit("layout", layout="partition", segments=training.held.segments())
     return params, microbatches

@@ -17,6 +17,10 @@ from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 # Microbatches of the first step that have a code each.
 RESERVED = 16
 
+# Windows of a parameter, besides the first and the last, that are recorded of what lies between backward and optimizer:
+# there is a buffer for each microbatch.
+FEW_WINDOWS = 2
+
 # Addresses of a fragment from which on they show what is left of the first step; the largest difference of its weight
 # from the one that it must have, as a share; and the number of standard errors beyond which it is there.
 LEAST, LEFT, CERTAIN = 32, 0.2, 8
@@ -124,11 +128,12 @@ class Coded:
             self.left[piece["param"]] = max((exact, largest), self.left.get(piece["param"], (0.0, 0.0)))
         return (part.double() - exact * first).to(part.dtype)
 
-    def after_backward(self, alone):
-        """A backward is over; `alone` if optimizers do not take turns."""
-        training = self.training
-        is_first = training.step > 0 and alone and training.microbatch == 1 < self.columns
-        if is_first and training.world_size > 1:
+    def after_backward(self):
+        """A backward is over."""
+
+    def see_gradients(self):
+        """Looks at what a backward has left, where optimizers do not take turns."""
+        if self.training.microbatch == 1 < self.columns and self.training.world_size > 1:
             self._see_reduction()
 
     def _see_reduction(self):
@@ -196,6 +201,8 @@ class Coded:
         code = Code(2 * training.world_size * self.columns, self.seed)
         self.source = self.source.followed_by(code, starts_of(params.values()))
         samples = Sampler(True, code.length, self.seed)
+        if training.between.eyes is not None:
+            training.between.choose(params, Sampler(True, code.length, self.seed, FEW_WINDOWS).choose)
         for fragment in training.held.all:
             fragment.choose(samples.choose)
             # Another turn's backwards may have added to what was consumed.

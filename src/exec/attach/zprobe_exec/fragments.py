@@ -28,7 +28,7 @@ class Fragment:
         """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
         the place of its first element."""
         chosen = pick(self.segments)
-        self.chosen = _index(chosen)
+        self.chosen = index(chosen)
         self.pieces = [piece for _, piece in chosen]
 
     def pick(self):
@@ -111,15 +111,21 @@ class Fragments:
 
     def _joined(self, parts):
         """The parts of all fragments in one tensor; zeros where there is none."""
-        parts = list(parts)
-        for number, fragment in enumerate(self.all):
-            if parts[number] is None:
-                parts[number] = torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
-        parts = [part.to("cpu") for part in parts]
-        dtypes = {part.dtype for part in parts}
-        if len(dtypes) > 1 or not dtypes <= {torch.bfloat16, torch.float16, torch.float32}:
-            parts = [part.to(torch.float32) for part in parts]
-        return torch.cat(parts)
+        pairs = zip(parts, self.all)
+        return joined([_zeros(it) if part is None else part for part, it in pairs])
+
+
+def joined(parts):
+    """Parts of tensors in one on the host, in their dtype if they have one in common that can be recorded."""
+    parts = [part.to("cpu") for part in parts]
+    dtypes = {part.dtype for part in parts}
+    if len(dtypes) > 1 or not dtypes <= {torch.bfloat16, torch.float16, torch.float32}:
+        parts = [part.to(torch.float32) for part in parts]
+    return torch.cat(parts)
+
+
+def _zeros(fragment):
+    return torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
 
 
 def flat(tensor):
@@ -175,6 +181,7 @@ def whole_or_shard(tensor, named):
     return (name, offset[0] * row if offset else 0)
 
 
-def _index(chosen):
+def index(chosen):
+    """Places of the elements of some pieces, each of which comes with the place of its first element."""
     runs = [torch.arange(start, start + piece["len"]) for start, piece in chosen]
     return torch.cat(runs) if runs else torch.zeros(0, dtype=torch.int64)

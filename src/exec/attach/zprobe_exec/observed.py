@@ -61,8 +61,11 @@ class Observed:
         """The recorded elements of what an optimizer consumes, as they were before clipping."""
         return clipping.take_out(fragment.tensor, fragment.pick())
 
-    def after_backward(self, alone):
-        """A backward is over; `alone` if optimizers do not take turns."""
+    def see_gradients(self):
+        """Nothing: gradients are as the backward delivered them."""
+
+    def after_backward(self):
+        """A backward is over."""
         code, samples = self.training.code, self.samples
         if self.training.has_code():
             known = self.of_step.setdefault(code, {})
@@ -113,12 +116,7 @@ class Observed:
             self._runs_of(name, param.numel)
         for fragment in self.training.held.all:
             fragment.choose(self._choose)
-        pieces = [
-            dict(param=index, offset=first, len=end - first)
-            for index, name in enumerate(self.order)
-            for first, end in self.runs[name]
-        ]
-        self.training.channel.emit("layout", layout="full", segments=pieces, sampled=True)
+        self.training.between.choose(params, self._choose)
         self.record(0)
 
     def _runs_of(self, name, size):

@@ -18,6 +18,7 @@ import torch
 from zprobe_exec import (
     agreement,
     asides,
+    between,
     clipping,
     coded,
     fragments,
@@ -72,6 +73,7 @@ class Training:
         self.leaves = leaves.Leaves(self._name, self._gradient)
         self.held = fragments.Fragments()
         self.asides, self.overflow = asides.Asides(self.held), None
+        self.between = between.Between(self)
         self.clipping, self.update = clipping.Clipping(self), update.Update(self)
         self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
         self.unseen = set()  # What zprobe has failed to see.
@@ -169,7 +171,7 @@ class Training:
         # Of a nested backward a checkpoint's activations are the inputs.
         self.reaches_input = self.before_nested(tensors, see_node)
         self.softly("the loss", self.loss.watch, tensors)
-        if self.step > 0 and self.microbatch and self._is_alone() and self.asides.are_cleared():
+        if self.step > 0 and self.microbatch and self.is_alone() and self.asides.are_cleared():
             self._set_aside()
         elif self.step == 0 and self.microbatch and not self.stepped:
             if self.softly("overflows", self.overflow.gives_up):
@@ -179,6 +181,7 @@ class Training:
         key = tuple(id(root) for root in roots)
         # The nodes are kept, so that no others get their identities.
         self.code, _ = self.roots.setdefault(key, (len(self.roots), roots))
+        self.between.begin()
         if self.has_code():
             self.channel.emit("phase-entered", phase="backward", step=self.step, microbatch=self.code)
             self.softly("forward", self._see_forward, {id(it) for it in stale if it is not None})
@@ -221,8 +224,9 @@ class Training:
         self.microbatch, self.roots, self.terms, self.walks = 0, {}, {}, []
         self.mode.forget()
         self.asides.begin()
+        self.between.forget()
 
-    def _is_alone(self):
+    def is_alone(self):
         """True unless optimizers take turns."""
         return len(self.turns.owned) < 2
 
@@ -234,7 +238,7 @@ class Training:
         self.softly("modules", self.modules.see_backward)
         weighed = self.softly("the loss", self.loss.take, self.samples)
         again = self.softly("the loss", self.loss.again, self.terms, self.code) or []
-        alone = self._is_alone()
+        alone = self.is_alone()
         if weighed is not None and self.has_code():
             at = dict(step=self.step, microbatch=self.code, turn=self.turns.at, at=self.line)
             of_forward = dict(samples=self.samples, input=self.input)
@@ -259,11 +263,22 @@ class Training:
             if not self.stepped:
                 self.softly("overflows", self.overflow.after_backward)
         if self.step > 0 and alone:
-            self.held.after_backward()
-            self.asides.after_backward(self.code, self.reaches_input)
-        self.mode.after_backward(alone)
+            self.between.when_over(self._see_gradients)
+        self.mode.after_backward()
         # Optimizers may step within a backward, parameter by parameter.
         self._end_after_last_step()
+
+    def _see_gradients(self):
+        """Looks at gradients as a backward has left them."""
+        if self.over:
+            return
+        try:
+            self.held.after_backward()
+            self.asides.after_backward(self.code, self.reaches_input)
+            self.between.after_backward()
+            self.mode.see_gradients()
+        except Exception as error:
+            self.give_up(error)
 
     def emit_walks(self):
         """Emits the graphs of backwards, which wait in the first step for the numbers of parameters."""
@@ -274,7 +289,8 @@ class Training:
             self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=params, **at)
             if self.indices:
                 numbers = [fired.get(name, 0) for name in self.indices]
-                self.channel.emit("hooks-fired", fired=numbers, arrived=None, **at)
+                fired, arrived = self.softly("gradient hooks", self.between.fired, numbers) or (numbers, None)
+                self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
 
     def _transformed(self, how):
         """An engine has transformed gradients, after the present microbatch at the earliest."""
@@ -454,6 +470,7 @@ class Training:
         self.microbatch, self.stepped, self.roots, self.terms = 0, False, {}, {}
         self.turns.at = 0
         self.asides.begin()
+        self.between.forget()
 
     def see_reduction(self, tensor):
         """The script is about to reduce a tensor over the ranks by itself."""
@@ -467,6 +484,7 @@ class Training:
     def release(self):
         """Takes away all that watches this process."""
         self.leaves.release()
+        self.softly("the engine", self.between.close)
         self.arithmetic.release()
         self.modules.release()
         self.release_outputs()
@@ -490,6 +508,7 @@ class Training:
         return {name: param.digest() for name, param in self.params.items()}
 
     def _record(self):
+        self.softly("accumulators", self.between.record, self.channel, self.step)
         self.held.record(self.channel, self.step, self._last_microbatch())
 
     def _last_microbatch(self):
@@ -549,6 +568,7 @@ class Training:
 
     def _finish(self):
         self.softly("the script's end", self._remark)
+        self.softly("the engine", self.between.describe_afterwards)
         self.softly("transforms", self.transforms.release)
         self._end_silence()
         self.channel.emit("finished")
