@@ -220,7 +220,8 @@ impl Pool {
         let failure = match process.outcome() {
             Some(Outcome::Code(code)) => PoolFailure::Exited(code),
             Some(Outcome::Signal(signal)) => PoolFailure::Killed(signal),
-            Some(Outcome::Reaped | Outcome::Unseen | Outcome::Lost) | None => failure,
+            Some(Outcome::Reaped | Outcome::Unseen | Outcome::WithLauncher(_) | Outcome::Lost)
+            | None => failure,
         };
         let stderr = host.and_then(log_tail).or_else(|| log_tail(&self.stderr));
         LaunchError::Pool { program: self.program.clone(), failure, stderr }

@@ -425,6 +425,7 @@ impl Rank {
             Some(Outcome::Signal(signal)) => format!("signal {signal}"),
             Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
             Some(Outcome::Lost) => "lost with its machine".to_owned(),
+            Some(Outcome::WithLauncher(signal)) => format!("signal {signal} to its launcher"),
             Some(Outcome::Unseen) | None => "no known end".to_owned(),
         }
     }

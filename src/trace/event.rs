@@ -483,17 +483,23 @@ pub enum Outcome {
     Reaped,
     /// The process ended and zprobe, which did not start it, does not know how.
     Unseen,
+    /// The process ended together with the launcher that had started it, which this signal ended.
+    WithLauncher(i32),
     /// Its agent was lost, so that nothing more is known of it.
     Lost,
 }
 
 impl Outcome {
-    /// The end of a process by a signal, in words; none for other ends.
+    /// The end of a process, or of its launcher, by a signal, in words; none for other ends.
     pub(crate) fn death(self) -> Option<String> {
-        let Self::Signal(number) = self else { return None };
+        let (number, before) = match self {
+            Self::Signal(number) => (number, ""),
+            Self::WithLauncher(number) => (number, "ended together with the launcher, which was "),
+            _ => return None,
+        };
         Some(match Signal::try_from(number) {
-            Ok(signal) => format!("killed by {signal}"),
-            Err(_) => format!("killed by signal {number}"),
+            Ok(signal) => format!("{before}killed by {signal}"),
+            Err(_) => format!("{before}killed by signal {number}"),
         })
     }
 

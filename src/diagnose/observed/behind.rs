@@ -59,7 +59,7 @@ impl Observed<'_> {
 impl Process<'_> {
     /// True for a rank that had no chance to step: a signal ended it, or its zprobe was lost, so that nobody knows.
     pub fn was_cut_off(&self) -> bool {
-        matches!(self.outcome, Some(Outcome::Signal(_) | Outcome::Lost))
+        matches!(self.outcome, Some(Outcome::Signal(_) | Outcome::WithLauncher(_) | Outcome::Lost))
     }
 
     /// True if the failure that it gave an account of is that another rank was not there.

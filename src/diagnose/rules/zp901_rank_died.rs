@@ -163,7 +163,7 @@ fn ending(process: &Process<'_>) -> Option<String> {
             }
             None => "lost with its machine".to_owned(),
         }),
-        Outcome::Signal(_) => outcome.death(),
+        Outcome::Signal(_) | Outcome::WithLauncher(_) => outcome.death(),
         Outcome::Code(0) => Some("exited before the work was done".to_owned()),
         Outcome::Code(code) => Some(format!("failed with exit code {code}")),
         Outcome::Unseen => Some("ended before the work was done".to_owned()),

@@ -61,6 +61,11 @@ impl Command {
         false
     }
 
+    /// Id of the process.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.as_raw().cast_unsigned()
+    }
+
     /// Waits until the command has ended.
     pub(super) fn wait(&mut self) {
         while self.outcome.is_none() {

@@ -149,13 +149,33 @@ impl<'a> Joined<'a> {
     }
 
     /// Outcome of a rank of which nobody has told how it ended.
-    fn presumed(&self, rank: usize, has_finished: bool, why: Why) -> Outcome {
+    fn presumed(
+        &self,
+        rank: usize,
+        has_finished: bool,
+        why: Why,
+        processes: &Processes,
+    ) -> Outcome {
         match why {
             _ if has_finished => Outcome::Code(0),
+            Why::Over => self.ended_with_command(rank, processes).unwrap_or(Outcome::Unseen),
             Why::Silent | Why::Interrupted => Outcome::Reaped,
             Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
-            Why::Over | Why::Crashed | Why::Lingers => Outcome::Unseen,
+            Why::Crashed | Why::Lingers => Outcome::Unseen,
         }
+    }
+
+    /// Outcome of a rank that is the command, or of one that a signal to the command has ended, too.
+    fn ended_with_command(&self, rank: usize, processes: &Processes) -> Option<Outcome> {
+        let command = self.command.pid();
+        if self.pids.get(&rank) == Some(&command) {
+            return self.command.outcome;
+        }
+        let signal = match self.command.outcome? {
+            Outcome::Signal(signal) => Some(signal),
+            _ => processes.signal_of_launcher(command),
+        };
+        signal.map(Outcome::WithLauncher)
     }
 
     fn processes(&self) -> Result<Processes, LaunchError> {
@@ -282,7 +302,8 @@ impl Ranks for Joined<'_> {
         for rank in of_ranks.keys().chain(self.pids.keys()) {
             let told = of_ranks.get(rank).and_then(|process| processes.outcome(process));
             let outcome = told.filter(|_| !has_finished(*rank));
-            let outcome = outcome.unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why));
+            let outcome = outcome
+                .unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why, &processes));
             sink(News::Ended { rank: *rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())
@@ -294,10 +315,11 @@ impl Ranks for Joined<'_> {
         ranks: &[Standing],
         sink: &mut Sink<'_>,
     ) -> Result<(), LaunchError> {
-        let world_size = self.processes()?.world_size().unwrap_or(0).min(MOST_RANKS);
+        let processes = self.processes()?;
+        let world_size = processes.world_size().unwrap_or(0).min(MOST_RANKS);
         for rank in 0..world_size.max(ranks.len()) {
             let has_finished = ranks.get(rank).is_some_and(|it| it.has_finished);
-            let outcome = self.presumed(rank, has_finished, why);
+            let outcome = self.presumed(rank, has_finished, why, &processes);
             sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())

@@ -202,6 +202,14 @@ impl Process {
     }
 }
 
+/// Text with which torchrun begins its account of the first failure (`ChildFailedError` in
+/// torch/distributed/elastic/multiprocessing/errors).
+const ROOT_CAUSE: &str = "Root Cause";
+
+/// Text before the number of the signal that has ended torchrun (`SignalException` in
+/// torch/distributed/elastic/multiprocessing/api.py).
+const GOT_SIGNAL: &str = " got signal: ";
+
 /// All processes that have said who they are, in the order in which they began.
 #[derive(Debug, Default)]
 pub struct Processes(Vec<Process>);
@@ -259,6 +267,13 @@ impl Processes {
         })
     }
 
+    /// The signal that ended a launcher, as torchrun tells it in an exception; none where it tells of none.
+    pub fn signal_of_launcher(&self, pid: u32) -> Option<i32> {
+        let launcher = self.0.iter().rfind(|process| process.pid() == pid)?;
+        let (_, number) = launcher.failure()?.rsplit_once(GOT_SIGNAL)?;
+        number.trim().parse().ok()
+    }
+
     /// Number of ranks, as the processes say.
     pub fn world_size(&self) -> Option<usize> {
         self.0.iter().filter_map(|process| process.about.world_size).max()
@@ -295,14 +310,17 @@ pub fn take_stacks(directory: &Path, run: &str) -> io::Result<()> {
 }
 
 /// The ends of processes that torchrun tells of in an exception of its own, by process: lines such as
-/// `exitcode  : -9 (pid: 4711)`. It sends SIGTERM to all that are left itself.
+/// `exitcode  : -9 (pid: 4711)`. It sends SIGTERM itself to all that are left after the first failure, which it calls
+/// the root cause.
 fn exits(message: &str) -> impl Iterator<Item = (u32, Outcome)> {
-    message.lines().filter_map(|line| {
+    let mut is_root = false;
+    message.lines().filter_map(move |line| {
+        is_root |= line.starts_with(ROOT_CAUSE);
         let (code, pid) = line.trim().strip_prefix("exitcode")?.split_once("(pid:")?;
         let code: i32 = code.trim_matches([' ', ':']).parse().ok()?;
         let pid = pid.trim_end_matches(')').trim().parse().ok()?;
         let end = if code < 0 { Outcome::Signal(-code) } else { Outcome::Code(code) };
-        (end != Outcome::Signal(Signal::SIGTERM as i32)).then_some((pid, end))
+        (is_root || end != Outcome::Signal(Signal::SIGTERM as i32)).then_some((pid, end))
     })
 }
 
@@ -366,8 +384,10 @@ mod tests {
     #[test]
     fn torchrun_tells_how_ranks_ended_but_for_those_that_it_ended_itself() {
         let told = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n\
-                    exitcode  : -15 (pid: 4712)\n  exitcode  : 3 (pid: 4713)\n";
-        let expected = [(4711, Outcome::Signal(9)), (4713, Outcome::Code(3))];
+                    exitcode  : -15 (pid: 4712)\n  exitcode  : 3 (pid: 4713)\n\
+                    Root Cause (first observed failure):\n  exitcode  : -15 (pid: 4714)\n";
+        let first = (4714, Outcome::Signal(15));
+        let expected = [(4711, Outcome::Signal(9)), (4713, Outcome::Code(3)), first];
         assert_eq!(exits(told).collect::<Vec<_>>(), expected);
     }
 
