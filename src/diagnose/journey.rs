@@ -76,6 +76,7 @@ pub fn first_divergence(
             params: finding.param.clone().map(|param| vec![param]),
             bucket: finding.bucket,
             function: None,
+            by_script: false,
             right_before: before,
         });
     }
@@ -83,6 +84,7 @@ pub fn first_divergence(
     let station = &stations[departed];
     let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
+    let by_script = is_changed_by_script(case, station);
     let function = (engines::of(case.observed.engine()).function)(spec, class, station.point);
     Some(Divergence {
         step: station.step,
@@ -91,9 +93,23 @@ pub fn first_divergence(
         ranks: station.departed.clone(),
         params: params(case, station),
         bucket: None,
-        function: function.map(str::to_owned),
+        function: function.filter(|_| !by_script).map(str::to_owned),
+        by_script,
         right_before: departed,
     })
+}
+
+/// True if the gradients that are wrong at a station were changed by the script after the backward before.
+fn is_changed_by_script(case: &Case<'_>, station: &Station) -> bool {
+    let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
+    let changed = &case.observed.script.changed;
+    let wrong = params(case, station).unwrap_or_default();
+    let is_wrong =
+        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.param_name(*param));
+    let mut of_ranks =
+        station.departed.iter().map(|rank| changed.get(&(station.step, before, *rank)));
+    // Behind a reduction a gradient is wrong on all ranks if one has changed it.
+    of_ranks.any(|params| params.is_some_and(|params| params.iter().any(is_wrong)))
 }
 
 /// Parameters that are not as planned at a station; none for all that no other entry names.

@@ -330,6 +330,7 @@ fn tells_in_words(event: &Event) -> bool {
         | Event::StepEnded { .. }
         | Event::MicrobatchSetAside { .. }
         | Event::GradientsTransformed { .. }
+        | Event::GradientsChanged { .. }
         | Event::WindowGivenUp { .. }
         | Event::HooksFired { .. }
         | Event::BucketFlushed { .. }

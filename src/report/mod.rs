@@ -251,8 +251,12 @@ pub struct Divergence {
     pub params: Option<Vec<String>>,
     /// Flush, where it is a bucket.
     pub bucket: Option<usize>,
-    /// Function of the engine that makes this buffer, where known.
+    /// Function of the engine that makes this buffer, where known; none where the buffer was changed outside of the
+    /// engine.
     pub function: Option<String>,
+    /// True if a user's script itself changed the gradients, between two backwards.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_script: bool,
     /// Number of stations of [`Report::journey`] before it, all as planned.
     pub right_before: usize,
 }

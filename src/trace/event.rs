@@ -335,6 +335,15 @@ pub enum Event {
         /// Kind of the transformation.
         how: Transform,
     },
+    /// Gradients that a rank of a user's script had accumulated changed between two backwards, outside of both.
+    GradientsChanged {
+        /// Optimizer step.
+        step: usize,
+        /// Microbatch of the first of the two backwards.
+        microbatch: usize,
+        /// Parameters (indices) whose gradients changed.
+        params: Vec<usize>,
+    },
     /// Facts about a user's script that gradients do not show.
     ScriptRemarked(Remarks),
     /// The autograd graph of a microbatch's loss, before backward.

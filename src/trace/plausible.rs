@@ -76,6 +76,7 @@ impl Event {
             | Event::Loss { step, microbatch, .. }
             | Event::MicrobatchSetAside { step, microbatch, .. }
             | Event::GradientsTransformed { step, microbatch, .. }
+            | Event::GradientsChanged { step, microbatch, .. }
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::ForwardUsed { step, microbatch, .. }

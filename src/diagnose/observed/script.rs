@@ -35,6 +35,9 @@ pub struct Script<'a> {
     pub unreached: BTreeMap<(usize, usize), &'a [Block]>,
     /// Gradients of the first step that were consumed again, by (step, rank).
     pub left: BTreeMap<(usize, usize), &'a [Left]>,
+    /// Parameters whose accumulated gradients changed between the backward of a microbatch and the next one, outside of
+    /// both, by (step, microbatch, rank).
+    pub changed: BTreeMap<(usize, usize, usize), &'a [usize]>,
     /// Numbers of microbatches of the steps that are over, by (step, rank).
     pub ended: BTreeMap<(usize, usize), usize>,
 }
@@ -66,6 +69,9 @@ impl<'a> Script<'a> {
             }
             Event::GradientsLeft { step, params } => {
                 self.left.insert((*step, rank), params);
+            }
+            Event::GradientsChanged { step, microbatch, params } => {
+                self.changed.insert((*step, *microbatch, rank), params);
             }
             Event::StepEnded { step, microbatches } => {
                 self.ended.insert((*step, rank), *microbatches);

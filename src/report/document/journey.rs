@@ -56,6 +56,13 @@ pub(super) fn place(report: &Report) -> Option<String> {
     let of = |microbatch: Option<usize>| microbatch.map(|it| format!(" of microbatch {it}"));
     let at = format!("the {}{}", point.describe(), of(divergence.microbatch).unwrap_or_default());
     let before = divergence.right_before.checked_sub(1).and_then(|it| report.journey.get(it));
+    if let (true, Some(microbatch)) = (divergence.by_script, divergence.microbatch) {
+        return Some(format!(
+            "in the script, between the backwards of microbatches {} and {microbatch}: it changed gradients that were \
+             accumulated",
+            microbatch - 1,
+        ));
+    }
     let by = function.map_or_else(|| "the script".to_owned(), |it| format!("{it}, or the script"));
     Some(match before.filter(|it| it.step == divergence.step) {
         Some(Station { microbatch, point, .. }) => {

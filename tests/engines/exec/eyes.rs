@@ -76,6 +76,11 @@ fn the_first_wrong_buffer_of_a_script_s_engine_is_named() {
                        [it.grad.mul_(2) for it in model.parameters()]\n";
     let run = train_with("ddp.py", "--accumulate 3", old, &format!("{new}{old}"));
     assert_eq!(run.report().verdict, Verdict::Findings);
+    assert_eq!(first(&run), (Some(BeforeStep), Some(2), ""));
+    assert!(run.report().first_divergence.as_ref().is_some_and(|it| it.by_script));
+
+    // No microbatch is reduced.
+    let run = train_with("ddp.py", "--accumulate 3", "quiet = not last and ", "quiet = ");
     let (point, microbatch, function) = first(&run);
     assert_eq!((point, microbatch), (Some(BeforeStep), Some(2)));
     assert!(function.starts_with("Reducer::finalize_bucket_dense"), "{function}");

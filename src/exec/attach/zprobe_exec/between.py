@@ -18,6 +18,7 @@ class Between:
         self.training, self.eyes = training, None
         self.chosen = {}  # Places of the recorded elements of each parameter, by its number.
         self.seen = []  # Buffers of the present step: point, microbatch and parts.
+        self.before = {}  # Parts of accumulators as the next backward finds them, by the microbatch that left them.
         self.is_reduced = False  # True once gradients were reduced in the present step.
 
     def open(self):
@@ -58,9 +59,10 @@ class Between:
         self.training.channel.emit("layout", layout="full", segments=pieces, sampled=True)
 
     def begin(self):
-        """A microbatch begins."""
+        """A backward begins."""
         if self.eyes is not None:
             self.eyes.begin(self.training.step, self.training.code)
+            self.training.softly("accumulators", self._look_again)
 
     def when_over(self, look):
         """Calls `look` once the engine, too, is done with the backward that autograd has just ended."""
@@ -85,12 +87,18 @@ class Between:
 
     def forget(self):
         """The step begins, or is begun again."""
-        self.seen, self.is_reduced = [], False
+        self.seen, self.before, self.is_reduced = [], {}, False
 
     def record(self, channel, step):
         """Emits what was seen in a step."""
         for point, microbatch, parts in self.seen:
             channel.buffer(point, "full", fragments.joined(parts), step=step, microbatch=microbatch)
+            after = self.before.get(microbatch) if point == "accumulator" else None
+            if after is not None:
+                pairs = zip(self.chosen, parts, after)
+                changed = [number for number, left, found in pairs if not torch.equal(left.double(), found.double())]
+                if changed:
+                    channel.emit("gradients-changed", step=step, microbatch=microbatch, params=changed)
         self.forget()
 
     def describe_afterwards(self):
@@ -112,11 +120,23 @@ class Between:
 
     def _look(self, point):
         """Copies the recorded elements of the gradients."""
+        parts = self._parts()
+        if parts is not None:
+            self.seen.append((point, self.training.code, parts))
+
+    def _look_again(self):
+        """Copies them once more before the next microbatch's backward: nobody should have changed them."""
+        point, microbatch, _ = self.seen[-1] if self.seen else (None, None, None)
+        if point == "accumulator" and microbatch != self.training.code:
+            self.before[microbatch] = self._parts()
+
+    def _parts(self):
+        """Copies of the recorded elements of the gradients, one for each parameter; None where they are not seen."""
         is_read = self.chosen and self.training.is_alone() and not self.training.is_aside()
         gradients = self.eyes.gradients() if is_read else None
-        if gradients is not None:
-            parts = [self._pick(number, gradients.get(number)) for number in self.chosen]
-            self.seen.append((point, self.training.code, parts))
+        if gradients is None:
+            return None
+        return [self._pick(number, gradients.get(number)) for number in self.chosen]
 
     def _pick(self, number, gradient):
         chosen = self.chosen[number]
