@@ -40,6 +40,7 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
     ("zprobe_rank/selection.py", include_str!("zprobe_rank/selection.py")),
     ("zprobe_rank/step.py", include_str!("zprobe_rank/step.py")),
+    ("zprobe_rank/tensors.py", include_str!("zprobe_rank/tensors.py")),
     ("zprobe_rank/workload.py", include_str!("zprobe_rank/workload.py")),
 ];
 

@@ -58,7 +58,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// Files of the rank program that the watch uses.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 11] = [
     "__init__.py",
     "channel.py",
     "codes.py",
@@ -69,6 +69,7 @@ const SHARED: [&str; 10] = [
     "placement.py",
     "records.py",
     "sampler.py",
+    "tensors.py",
 ];
 
 /// Seconds that a rank waits for the letters of the others.

@@ -2,7 +2,7 @@
 
 import torch
 
-from zprobe_rank.optimizer_tap import flat
+from zprobe_rank.tensors import flat
 
 
 class ForwardWatch:

@@ -1,6 +1,7 @@
 """The input of the inner optimizer's step, which can be observed alike under all engines."""
 
 from zprobe_rank import sampler
+from zprobe_rank.tensors import flat
 
 
 class OptimizerTap:
@@ -86,11 +87,3 @@ class OptimizerTap:
             self.channel.emit("layout", layout="partition", segments=self.segments)
             self.sampler.announce(self.channel, "partition", self.segments)
             sampler.emit(self.channel, "master-weights", "partition", self.held)
-
-
-def flat(tensor):
-    """A tensor's content on this rank, flat."""
-    tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
-    return tensor.reshape(-1)

@@ -1,6 +1,7 @@
 """What can be seen of PyTorch's DistributedDataParallel."""
 
 from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import flat
 
 # Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
 # timings, or differs by machine and rank.
@@ -45,7 +46,7 @@ class Eyes(BaseEyes):
 
     def gradients(self):
         parameters = (it for ddp in self.objects for it in ddp.module.parameters() if it.grad is not None)
-        return {self.index[id(it)]: it.grad.detach().reshape(-1) for it in parameters if id(it) in self.index}
+        return {self.index[id(it)]: flat(it.grad) for it in parameters if id(it) in self.index}
 
     def _logged(self, names):
         logged = self.objects[0]._get_ddp_logging_data()

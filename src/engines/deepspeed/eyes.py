@@ -6,6 +6,7 @@ import torch
 
 from zprobe_rank.engines.deepspeed.buckets import FLUSHES, FULL, Buckets
 from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import flat
 
 # Methods that gradient hooks call, by class of the optimizer: the first that a release has counts.
 CALLED_BY_HOOKS = {
@@ -75,7 +76,7 @@ class Eyes(BaseEyes):
             accumulated = lambda it: getattr(it, "grad_accum", None) if accumulates else None
             held = [(it, it.grad if accumulated(it) is None else accumulated(it)) for it in self.parameters]
         known = [(it, gradient) for it, gradient in held if gradient is not None and id(it) in self.index]
-        return {self.index[id(it)]: gradient.detach().reshape(-1) for it, gradient in known}
+        return {self.index[id(it)]: flat(gradient) for it, gradient in known}
 
     def fired(self):
         counts = self.counts
@@ -144,8 +145,9 @@ class Eyes(BaseEyes):
             elements, params = buckets.content(dtype)
             # Behind this function, and the one that `wrap` puts in place.
             is_full = sys._getframe(2).f_code.co_name == FULL
-            numbers = [self.index[id(it)] for it in params if id(it) in self.index]
-            self.flushed(buckets.reason(elements, is_full), elements, buckets.capacity(), numbers)
+            numbers = [self.index.get(id(it)) for it in params]
+            if None not in numbers:
+                self.flushed(buckets.reason(elements, is_full), elements, buckets.capacity(), numbers)
             return flush(*args, **kwargs)
 
         self.wrap(self.wrapper, name, flushing)

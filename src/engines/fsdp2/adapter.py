@@ -22,8 +22,8 @@ except ImportError:
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.base import LoopEngine, whole
 from zprobe_rank.engines.fsdp2.eyes import Eyes
-from zprobe_rank.optimizer_tap import flat
 from zprobe_rank.sampler import Pieces
+from zprobe_rank.tensors import flat
 
 
 class Engine(LoopEngine):

@@ -3,6 +3,7 @@
 import torch
 
 from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import flat
 
 
 class Eyes(BaseEyes):
@@ -49,5 +50,4 @@ def waiting(shard):
         held = copy.grad
     if held is None:
         held = torch.zeros(shard._orig_size, device=shard.sharded_param.device)
-    held = held.detach()
-    return (held.to_local() if hasattr(held, "to_local") else held).reshape(-1)
+    return flat(held)

@@ -8,8 +8,8 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
 
 from zprobe_rank.engines.base import LoopEngine, gradients_of, whole
-from zprobe_rank.optimizer_tap import flat
 from zprobe_rank.sampler import Pieces
+from zprobe_rank.tensors import flat
 
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",

@@ -8,6 +8,7 @@ gradient of the input, and a window whose gradient is a spike is given up. What 
 import torch
 
 from zprobe_exec import fragments
+from zprobe_rank.tensors import flat
 
 # Elements of each of the optimizers' tensors that tell whether it was changed.
 SEEN = 64
@@ -66,7 +67,7 @@ class Asides:
 
 def _some(tensor):
     """Some elements of a tensor, from everywhere in it."""
-    content = fragments.flat(tensor)
+    content = flat(tensor)
     if fragments.is_freed(content):
         return content.new_zeros(0)
     return content[:: max(1, len(content) // SEEN)].clone()

@@ -13,6 +13,7 @@ import torch
 from zprobe_exec import fragments, gaps, meshes, stamps
 from zprobe_rank.codes import Code
 from zprobe_rank.sampler import INNER_WINDOWS, Sampler
+from zprobe_rank.tensors import flat
 
 # Microbatches of the first step that have a code each.
 RESERVED = 16
@@ -167,7 +168,7 @@ class Coded:
         """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
         from what the tensor is."""
         training = self.training
-        named, size = training.params.get(training.names.get(id(tensor))), fragments.flat(tensor).numel()
+        named, size = training.params.get(training.names.get(id(tensor))), flat(tensor).numel()
         if size == 0:
             return []
         if id(tensor) in training.gathered:

@@ -2,6 +2,8 @@
 
 import torch
 
+from zprobe_rank.tensors import flat
+
 
 class Fragment:
     """A tensor that an optimizer updates, and the places of its elements in the model's parameters."""
@@ -128,14 +130,6 @@ def _zeros(fragment):
     return torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
 
 
-def flat(tensor):
-    """A tensor's content on this rank, flat."""
-    tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
-    return tensor.reshape(-1)
-
-
 def is_freed(content):
     """True if an engine has freed the storage of a tensor, as FSDP2 does with whole parameters."""
     return content.untyped_storage().nbytes() < content.numel() * content.element_size()
@@ -150,11 +144,11 @@ def gradient(tensor):
     return flat(held)
 
 
-def is_finite(flat):
+def is_finite(content):
     """True if all elements of a tensor are finite. Their sum, which is read ten times as fast, tells it, unless it is
     too large itself."""
-    dtype = torch.float32 if flat.dtype in (torch.float16, torch.bfloat16) else None
-    return bool(flat.sum(dtype=dtype).isfinite()) or bool(flat.isfinite().all())
+    dtype = torch.float32 if content.dtype in (torch.float16, torch.bfloat16) else None
+    return bool(content.sum(dtype=dtype).isfinite()) or bool(content.isfinite().all())
 
 
 def whole_or_shard(tensor, named):

@@ -12,6 +12,7 @@ import torch
 
 from zprobe_exec import fragments, meshes
 from zprobe_rank.placement import UNMISTAKABLE, Placement
+from zprobe_rank.tensors import flat
 
 # Elements that lie next to each other in a sample.
 RUN = 16
@@ -47,7 +48,7 @@ class Observed:
     def gradient(self, name, gradient, count):
         """Copies samples of a leaf's gradient, which stays as it is."""
         meshes.refuse_partial(name, gradient)
-        gradient = fragments.flat(gradient)
+        gradient = flat(gradient)
         key = (name, gradient.device)
         if key not in self.places:
             runs = self._runs_of(name, gradient.numel())
@@ -81,7 +82,7 @@ class Observed:
 
     def segments(self, reader, tensor):
         """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
-        training, size = self.training, fragments.flat(tensor).numel()
+        training, size = self.training, flat(tensor).numel()
         name = training.names.get(id(tensor))
         if size and id(tensor) in training.gathered:
             return [dict(param=None, offset=0, len=size)]
@@ -179,7 +180,7 @@ class Contents:
         for name, leaf in leaves.items():
             # Of a parameter that ZeRO-3 has cut, this rank has a shard, and the leaf is empty.
             shard = getattr(leaf, "ds_tensor", None)
-            content = fragments.flat(leaf if shard is None else shard)
+            content = flat(leaf if shard is None else shard)
             if fragments.is_freed(content):
                 # FSDP2 has freed it.
                 continue
@@ -196,7 +197,7 @@ class Contents:
 
     def locate(self, tensor):
         """Segments of an optimizer's tensor: master weights, which round to the parameters."""
-        content = fragments.flat(tensor)
+        content = flat(tensor)
         if self.placement is None:
             return [dict(param=None, offset=0, len=content.numel())]
         segments = self.placement.locate(content.to(self.dtype))

@@ -3,6 +3,7 @@
 import torch
 
 from zprobe_exec import fragments
+from zprobe_rank.tensors import flat
 
 # Elements of each tensor that are compared.
 SEEN = 64
@@ -39,7 +40,7 @@ class Rounding:
             state = optimizer.state.get(tensor, {})
             if not isinstance(state, dict) or self._is_exact(tensor, state):
                 continue
-            share = float((fragments.flat(tensor)[at] == old).double().mean())
+            share = float((flat(tensor)[at] == old).double().mean())
             compared.add(HALF[tensor.dtype])
             seen += len(at)
             stayed += share * tensor.numel()
@@ -73,11 +74,11 @@ def _with_gradient(tensor):
     """Elements of a tensor that have a gradient, as (tensor, indices, values); None if there are none, or if it is
     not in half precision."""
     gradient = fragments.gradient(tensor)
-    if tensor.dtype not in HALF or gradient is None or fragments.is_freed(fragments.flat(tensor)):
+    if tensor.dtype not in HALF or gradient is None or fragments.is_freed(flat(tensor)):
         return None
     at = gradient.nonzero()[:, 0]
     at = at[:: max(1, len(at) // SEEN)]
-    return (tensor, at, fragments.flat(tensor)[at].clone()) if len(at) > 0 else None
+    return (tensor, at, flat(tensor)[at].clone()) if len(at) > 0 else None
 
 
 def _is_remedy(name):
@@ -88,6 +89,6 @@ def _is_master(held, tensor):
     """True if a tensor of a state is the parameter in full precision."""
     if not isinstance(held, torch.Tensor) or held.dtype != torch.float32 or held.numel() != tensor.numel():
         return False
-    used = fragments.flat(tensor)
-    master, eps = fragments.flat(held), torch.finfo(used.dtype).eps
+    used = flat(tensor)
+    master, eps = flat(held), torch.finfo(used.dtype).eps
     return bool(((master - used.float()).abs() <= ROUNDING * eps * master.abs()).all()) and bool(master.any())

@@ -42,6 +42,7 @@ from zprobe_exec.observed import Observed
 from zprobe_exec.remarks import Remarks
 from zprobe_exec.silence import Silence
 from zprobe_exec.stepping import Stepping
+from zprobe_rank.tensors import flat
 
 # Turns of the first step, after which an optimizer that never stepped is no longer waited for.
 MOST_TURNS = 8
@@ -342,7 +343,7 @@ class Training:
         param = self.params.get(name)
         if param is None or gradient is None or gradient.layout != torch.strided or gradient.is_complex():
             return False
-        return fragments.flat(gradient).numel() == param.numel and self.mode.knows(name)
+        return flat(gradient).numel() == param.numel and self.mode.knows(name)
 
     # Steps.
 

@@ -4,6 +4,7 @@ optimizer has left."""
 import torch
 
 from zprobe_exec import fragments
+from zprobe_rank.tensors import flat
 
 # Elements of each tensor that are compared.
 SEEN = 64
@@ -23,7 +24,7 @@ class Undone:
     def before_step(self, optimizer):
         """An optimizer is about to step."""
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        read = [(it, _some(it)) for it in tensors if it.grad is not None and not fragments.is_freed(fragments.flat(it))]
+        read = [(it, _some(it)) for it in tensors if it.grad is not None and not fragments.is_freed(flat(it))]
         self.before[id(optimizer)] = [(it, at, _values(it, at)) for it, at in read]
 
     def after_step(self, optimizer):
@@ -52,8 +53,8 @@ def _is_part(part, tensor, update, left, old):
 
 
 def _some(tensor):
-    return slice(None, None, max(1, fragments.flat(tensor).numel() // SEEN))
+    return slice(None, None, max(1, flat(tensor).numel() // SEEN))
 
 
 def _values(tensor, at):
-    return fragments.flat(tensor)[at].double().clone()
+    return flat(tensor)[at].double().clone()

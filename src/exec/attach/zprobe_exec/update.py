@@ -8,6 +8,7 @@ import torch
 from zprobe_exec import fragments, objects
 from zprobe_exec.rounding import Rounding
 from zprobe_exec.undone import Undone
+from zprobe_rank.tensors import flat
 
 # Settings of an optimizer's groups that are told.
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "momentum")
@@ -125,7 +126,7 @@ class Update:
         differing = []
         leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
         for fragment in held_by:
-            held, start = fragments.flat(fragment.tensor), 0
+            held, start = flat(fragment.tensor), 0
             for segment in fragment.segments:
                 leaf = leaves.get(name_of(segment["param"]))
                 if leaf is not None and leaf is not fragment.tensor:
@@ -140,7 +141,7 @@ class Update:
 def _first_difference(leaf, held, start, segment, size):
     """The first element of a segment that is not what forward has used; None if there is none, or if the parameter
     cannot be read."""
-    used = fragments.flat(leaf)
+    used = flat(leaf)
     if used.numel() != size or fragments.is_freed(used) or fragments.is_freed(held) or not held.is_floating_point():
         return None
     stride = max(1, segment["len"] // SEEN)
@@ -202,5 +203,5 @@ def _state(optimizer):
     states = list(optimizer.state.values())[:MOST_STATES]
     counters = [float(state["step"]) for state in states if isinstance(state, dict) and "step" in state]
     averages = [it for state in states if isinstance(state, dict) for it in [state.get("exp_avg")] if it is not None]
-    fresh = not any(bool(fragments.flat(it).any()) for it in averages)
+    fresh = not any(bool(flat(it).any()) for it in averages)
     return [min(counters), max(counters)] if counters else None, fresh
