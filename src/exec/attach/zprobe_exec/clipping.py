@@ -191,7 +191,7 @@ def _some(tensor):
     held = fragments.gradient(tensor)
     if held is None or not len(held):
         return None
-    return held[:: max(1, len(held) // SEEN)].to(torch.float64, copy=True)
+    return held[:: fragments.stride(len(held), SEEN)].to(torch.float64, copy=True)
 
 
 def _square(tensors):

@@ -130,6 +130,12 @@ def _zeros(fragment):
     return torch.zeros(len(fragment.chosen), dtype=fragment.tensor.dtype)
 
 
+def stride(length, count):
+    """The distance at which about so many elements lie in a tensor. It is odd: codes repeat after a power of two, and
+    their sum may be 0 in the same place of each repetition."""
+    return max(1, length // count) | 1
+
+
 def is_freed(content):
     """True if an engine has freed the storage of a tensor, as FSDP2 does with whole parameters."""
     return content.untyped_storage().nbytes() < content.numel() * content.element_size()

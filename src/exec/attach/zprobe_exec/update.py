@@ -144,7 +144,7 @@ def _first_difference(leaf, held, start, segment, size):
     used = flat(leaf)
     if used.numel() != size or fragments.is_freed(used) or fragments.is_freed(held) or not held.is_floating_point():
         return None
-    stride = max(1, segment["len"] // SEEN)
+    stride = fragments.stride(segment["len"], SEEN)
     of_optimizer = held[start : start + segment["len"] : stride]
     of_forward = used[segment["offset"] : segment["offset"] + segment["len"] : stride]
     wanted = of_optimizer.to(of_forward.device, of_forward.dtype).double()
