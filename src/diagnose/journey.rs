@@ -45,13 +45,17 @@ pub fn first_divergence(
     }
     // A script may do its own part of the sum behind a buffer: that counts where it ends wrong.
     let is_script = case.observed.spec.script().is_some();
-    let ends_wrong = |step: usize| {
-        let inputs = stations.iter().filter(|it| it.point == Point::OptimizerInput);
-        inputs.filter(|it| it.step == step).any(|it| !it.departed.is_empty())
+    let ends_wrong = |station: &Station| {
+        let mut inputs = stations.iter().filter(|it| {
+            (it.point, it.step) == (Point::OptimizerInput, station.step) && !it.departed.is_empty()
+        });
+        inputs.any(|input| match (params(case, station), params(case, input)) {
+            (Some(here), Some(there)) => here.iter().any(|param| there.contains(param)),
+            _ => true,
+        })
     };
-    let is_departure = |station: &Station| {
-        !station.departed.is_empty() && (!is_script || ends_wrong(station.step))
-    };
+    let is_departure =
+        |station: &Station| !station.departed.is_empty() && (!is_script || ends_wrong(station));
     let departed = stations.iter().position(is_departure);
     let cause = findings
         .iter()
@@ -76,7 +80,7 @@ pub fn first_divergence(
             params: finding.param.clone().map(|param| vec![param]),
             bucket: finding.bucket,
             function: None,
-            by_script: false,
+            outside_backward: false,
             right_before: before,
         });
     }
@@ -84,8 +88,15 @@ pub fn first_divergence(
     let station = &stations[departed];
     let spec = case.observed.spec;
     let class = case.observed.optimizer.map(|(class, _)| class);
-    let by_script = is_changed_by_script(case, station);
-    let function = (engines::of(case.observed.engine()).function)(spec, class, station.point);
+    let outside_backward = is_changed_outside(case, station);
+    let made_by = |point| (engines::of(case.observed.engine()).function)(spec, class, point);
+    let function = made_by(station.point);
+    // In a script it may be anything unless what came before was right. What has made the gradient before the step,
+    // which was right, has not made it wrong.
+    let before = departed.checked_sub(1).map(|before| &stations[before]);
+    let may_be = before.filter(|it| it.step == station.step).is_some_and(|before| {
+        before.point != Point::BeforeStep || made_by(Point::BeforeStep) != function
+    });
     Some(Divergence {
         step: station.step,
         microbatch: station.microbatch,
@@ -93,14 +104,14 @@ pub fn first_divergence(
         ranks: station.departed.clone(),
         params: params(case, station),
         bucket: None,
-        function: function.filter(|_| !by_script).map(str::to_owned),
-        by_script,
+        function: function.filter(|_| !is_script || may_be && !outside_backward).map(str::to_owned),
+        outside_backward,
         right_before: departed,
     })
 }
 
-/// True if the gradients that are wrong at a station were changed by the script after the backward before.
-fn is_changed_by_script(case: &Case<'_>, station: &Station) -> bool {
+/// True if the gradients that are wrong at a station of a script changed after the backward before, and outside of it.
+fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
     let changed = &case.observed.script.changed;
     let wrong = params(case, station).unwrap_or_default();

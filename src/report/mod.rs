@@ -254,9 +254,9 @@ pub struct Divergence {
     /// Function of the engine that makes this buffer, where known; none where the buffer was changed outside of the
     /// engine.
     pub function: Option<String>,
-    /// True if a user's script itself changed the gradients, between two backwards.
+    /// True if the gradients of a user's script changed between two backwards, outside of both.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_script: bool,
+    pub outside_backward: bool,
     /// Number of stations of [`Report::journey`] before it, all as planned.
     pub right_before: usize,
 }

@@ -22,6 +22,9 @@ pub const TRAINERS: &str = "trainers";
 const TOLD: [(&str, &str); 2] =
     [("stage", "zero_optimization_stage"), ("grad_accum_dtype", "grad_acc_dtype")];
 
+/// Value of a field that the engine of a script has not told.
+const NOT_TOLD: &str = "not told";
+
 /// Text in [`Known::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
@@ -87,7 +90,7 @@ fn specification(report: &Report) -> Option<Value> {
     if report.run.spec.script().is_some() {
         for (field, fact) in TOLD {
             let told = report.run.engine_facts.get(fact);
-            spec[field] = told.map_or(Value::Null, |text| told_value(text));
+            spec[field] = told.map_or_else(|| Value::from(NOT_TOLD), |text| told_value(text));
         }
     }
     Some(spec)
@@ -102,7 +105,7 @@ fn told_value(text: &str) -> Value {
         _ => None,
     };
     let dtype = dtype.map(|dtype| Value::from(dtype.name()));
-    dtype.or_else(|| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+    dtype.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
 }
 
 impl Row {

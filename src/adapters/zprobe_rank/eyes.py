@@ -1,10 +1,17 @@
 """What can be seen of an engine between a backward and the optimizer, whoever drives the engine."""
 
+import functools
 import math
+import traceback
+
+import torch
+
+from zprobe_rank.tensors import flat
 
 
 class BaseEyes:
-    """The eyes of an engine. They look at its objects and wrap their methods, and never change what it computes.
+    """The eyes of an engine. They look at its objects and wrap their methods, and never change what it computes: an
+    error in them is told, and ends there.
 
     Parameters are known by numbers. Gradients are flat tensors of whole parameters, in the dtype in which the engine adds
     them up, neither divided by the ranks nor freed from a loss scale.
@@ -19,24 +26,34 @@ class BaseEyes:
     #: Largest number of such objects in a process that the eyes can look at together.
     most = math.inf
 
-    def __init__(self, objects, index):
-        """`objects` are those of the class `kind` in this process, at least one, and `index` has the numbers of
-        parameters by the identities of all tensors that stand for them."""
-        self.objects, self.index = objects, index
+    def __init__(self, objects):
+        """`objects` are those of the class `kind` that train in this process, at least one."""
+        self.objects = objects
         #: Called right after the reduction at a gradient accumulation boundary, where that can be seen.
-        self.on_reduced = None
+        self.on_reduced = lambda: None
+        self.index = {}  # Numbers of parameters by the identities of all tensors that stand for them.
         self.step, self.microbatch, self.flushes = None, None, 0
         self.emit = None
         self.undo = []
+        self.failed = set()  # Names of the functions that have failed to see.
 
-    def open(self, emit):
-        """Begins to watch what passes by. Events go to `emit`, a function of a type and fields."""
-        self.emit = emit
+    @staticmethod
+    def leaves(it):
+        """Tensors of one of the engine's objects that autograd accumulates gradients into."""
+        raise NotImplementedError
+
+    def arm(self):
+        """Begins to follow when the engine is at work, before parameters have numbers."""
+
+    def open(self, index, emit):
+        """Begins to watch what passes by. `index` has the numbers of parameters by the identities of all tensors that
+        stand for them, and events go to `emit`, a function of a type and fields."""
+        self.index, self.emit = index, emit
 
     def close(self):
-        """Takes away all that `open` has put into the engine."""
+        """Takes away all that was put into the engine."""
         while self.undo:
-            self.undo.pop()()
+            self.guarded(self.undo.pop())
 
     def begin(self, step, microbatch):
         """A microbatch begins."""
@@ -45,8 +62,7 @@ class BaseEyes:
         self.step, self.microbatch = step, microbatch
 
     def when_over(self, look):
-        """Calls `look` once the engine is done with the backward that autograd has just ended; not at all if that cannot
-        be seen."""
+        """Calls `look` once the engine is done with the backward that autograd has just ended."""
         look()
 
     def describe(self):
@@ -63,8 +79,8 @@ class BaseEyes:
         return None
 
     def gradients(self):
-        """The sum of this rank's gradients so far, by the numbers of parameters; parameters without a gradient may be
-        left out. None where the rank has no whole gradients."""
+        """The sum of this rank's gradients so far, by the numbers of the parameters that have one. None where the rank
+        has no whole gradients."""
         return None
 
     def fired(self):
@@ -75,7 +91,18 @@ class BaseEyes:
 
     def not_observed(self, what, why):
         """Says that something cannot be seen in this release of the engine."""
-        self.emit("not-observed", what=what, why=why)
+        if self.emit is not None:
+            self.emit("not-observed", what=what, why=why)
+
+    def guarded(self, see, *args, **kwargs):
+        """Calls `see`; what goes wrong in it is told, and must not become the engine's."""
+        try:
+            see(*args, **kwargs)
+        except Exception as error:
+            name = traceback.extract_tb(error.__traceback__)[-1].name
+            if name not in self.failed:
+                self.failed.add(name)
+                self.not_observed("%s: %s" % (self.engine, name), "%s: %s" % (type(error).__name__, error))
 
     def flushed(self, reason, elements, capacity, params):
         """Says that a bucket is about to be reduced, with the numbers of its parameters."""
@@ -83,12 +110,31 @@ class BaseEyes:
         self.flushes += 1
         self.emit("bucket-flushed", reason=reason, elements=elements, capacity=capacity, params=params, **at)
 
-    def wrap(self, holder, name, around):
-        """Puts `around` in the place of a method of an object; it is given the method and its arguments."""
+    def wrap(self, holder, name, before=None, after=None):
+        """Has `before` and `after` called around a method of an object, with its arguments."""
         method, is_own = getattr(holder, name), name in vars(holder)
 
+        @functools.wraps(method)
         def wrapped(*args, **kwargs):
-            return around(method, *args, **kwargs)
+            if before is not None:
+                self.guarded(before, *args, **kwargs)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                if after is not None:
+                    self.guarded(after, *args, **kwargs)
+
+        def unwrap():
+            # Somebody else may have put something around it.
+            if vars(holder).get(name) is wrapped:
+                setattr(holder, name, method) if is_own else delattr(holder, name)
 
         setattr(holder, name, wrapped)
-        self.undo.append(lambda: setattr(holder, name, method) if is_own else delattr(holder, name))
+        self.undo.append(unwrap)
+
+
+def dense(gradient):
+    """A gradient, flat; None where there is none, or one that is no dense row of real numbers."""
+    if gradient is None or gradient.layout != torch.strided or gradient.is_complex():
+        return None
+    return flat(gradient)

@@ -46,7 +46,7 @@ class Engine(LoopEngine):
         # Kernels and graphs are made in the first forward.
         self.compiled = self.ddp if backend == "none" else torch.compile(self.ddp, backend=backend.replace("-", "_"))
         self.optimizer = self.make_optimizer(self.trainable())
-        self.eyes = Eyes([self.ddp], self.index())
+        self.eyes = Eyes([self.ddp])
         self.late = "late-no-sync" in self.spec["shapes"]
         self.final = True
 

@@ -1,7 +1,8 @@
 """What can be seen of PyTorch's DistributedDataParallel."""
 
-from zprobe_rank.eyes import BaseEyes
-from zprobe_rank.tensors import flat
+import torch
+
+from zprobe_rank.eyes import BaseEyes, dense
 
 # Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
 # timings, or differs by machine and rank.
@@ -34,6 +35,20 @@ class Eyes(BaseEyes):
     engine = "ddp"
     kind = "DistributedDataParallel"
 
+    def __init__(self, objects):
+        super().__init__(objects)
+        # Each one's last forward under gradients, which says whether its backward reduces.
+        self.synchronised = {id(ddp): ddp.require_forward_param_sync for ddp in objects}
+
+    @staticmethod
+    def leaves(it):
+        return it.module.parameters()
+
+    def arm(self):
+        for ddp in (it for it in self.objects if hasattr(it, "_post_forward")):
+            # Called at the end of each forward; one without gradients says nothing of the backward to come.
+            self.wrap(ddp, "_post_forward", after=lambda *_, ddp=ddp: self._see_forward(ddp))
+
     def describe(self):
         return type(self.objects[0]).__name__, self._logged(CONSTRUCTION)
 
@@ -41,12 +56,16 @@ class Eyes(BaseEyes):
         return self._logged(CONSTRUCTION + RUNTIME)
 
     def has_reduced(self):
-        # Set at the end of a forward under gradients, unless that forward was under `no_sync`.
-        return any(ddp.require_forward_param_sync for ddp in self.objects)
+        return any(self.synchronised.values())
 
     def gradients(self):
-        parameters = (it for ddp in self.objects for it in ddp.module.parameters() if it.grad is not None)
-        return {self.index[id(it)]: flat(it.grad) for it in parameters if id(it) in self.index}
+        parameters = (it for ddp in self.objects for it in ddp.module.parameters() if id(it) in self.index)
+        held = ((self.index[id(it)], dense(it.grad)) for it in parameters)
+        return {number: gradient for number, gradient in held if gradient is not None}
+
+    def _see_forward(self, ddp):
+        if torch.is_grad_enabled():
+            self.synchronised[id(ddp)] = ddp.require_backward_grad_sync
 
     def _logged(self, names):
         logged = self.objects[0]._get_ddp_logging_data()

@@ -61,7 +61,7 @@ class Engine(BaseEngine):
         self.coalesces, self.coalescing = "coalesced-reduction" in self.spec["shapes"], contextlib.ExitStack()
         self.scale = None
         self.several_backwards = self.workload.goes_backward_again()
-        self.eyes = Eyes([self.engine], self.index())
+        self.eyes = Eyes([self.engine])
 
     def gathers_for_forward(self):
         return self.spec["stage"] == 3

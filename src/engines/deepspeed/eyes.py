@@ -5,8 +5,7 @@ import sys
 import torch
 
 from zprobe_rank.engines.deepspeed.buckets import FLUSHES, FULL, Buckets
-from zprobe_rank.eyes import BaseEyes
-from zprobe_rank.tensors import flat
+from zprobe_rank.eyes import BaseEyes, dense
 
 # Methods that gradient hooks call, by class of the optimizer: the first that a release has counts.
 CALLED_BY_HOOKS = {
@@ -27,30 +26,32 @@ class Eyes(BaseEyes):
     kind = "DeepSpeedEngine"
     most = 1
 
-    def __init__(self, objects, index):
-        super().__init__(objects, index)
+    def __init__(self, objects):
+        super().__init__(objects)
         self.ds_engine, self.wrapper = objects[0], objects[0].optimizer
-        self.parameters = [it for it in self.ds_engine.module.parameters() if id(it) in index]
         self.counts = None  # Firings of hooks and arrivals of gradients, as pairs by number of the parameter.
         self.is_in_backward, self.waiting = False, []
-        self.is_late = False  # True if they were opened within a backward, whose end they cannot see.
 
-    def open(self, emit):
-        super().open(emit)
-        self.is_late = is_within(self.ds_engine, "backward")
-        self.wrap(self.ds_engine, "backward", self._going_backward)
+    @staticmethod
+    def leaves(it):
+        return it.module.parameters()
+
+    def arm(self):
+        self.wrap(self.ds_engine, "backward", self._enter_backward, self._leave_backward)
+
+    def open(self, index, emit):
+        super().open(index, emit)
         self._watch_hooks()
         self._watch_buckets()
         if hasattr(self.wrapper, "fp32_groups_gradients"):
-            self.wrap(self.ds_engine, "allreduce_gradients", self._reducing)
+            self.wrap(self.ds_engine, "allreduce_gradients", after=self._see_reduction)
 
     def when_over(self, look):
         if self.is_in_backward:
             # Behind autograd's backward the engine may accumulate, and at a boundary it reduces.
             self.waiting.append(look)
-        elif not self.is_late:
+        else:
             look()
-        self.is_late = False
 
     def describe(self):
         facts = {}
@@ -59,6 +60,8 @@ class Eyes(BaseEyes):
             if value is not None:
                 facts[name] = str(value() if callable(value) else value)
         facts.update((name, str(getattr(self.wrapper, name))) for name in OF_WRAPPER if hasattr(self.wrapper, name))
+        if "grad_acc_dtype" not in facts and hasattr(self.ds_engine, "get_data_types"):
+            facts["grad_acc_dtype"] = str(self.ds_engine.get_data_types()[1])
         return type(self.wrapper).__name__, facts
 
     def has_reduced(self):
@@ -74,9 +77,10 @@ class Eyes(BaseEyes):
         else:
             accumulates = getattr(wrapper, "use_grad_accum_attribute", False)
             accumulated = lambda it: getattr(it, "grad_accum", None) if accumulates else None
-            held = [(it, it.grad if accumulated(it) is None else accumulated(it)) for it in self.parameters]
-        known = [(it, gradient) for it, gradient in held if gradient is not None and id(it) in self.index]
-        return {self.index[id(it)]: flat(gradient) for it, gradient in known}
+            parameters = self.ds_engine.module.parameters()
+            held = [(it, it.grad if accumulated(it) is None else accumulated(it)) for it in parameters]
+        held = ((self.index[id(it)], dense(gradient)) for it, gradient in held if id(it) in self.index)
+        return {number: gradient for number, gradient in held if gradient is not None}
 
     def fired(self):
         counts = self.counts
@@ -84,21 +88,18 @@ class Eyes(BaseEyes):
             self.counts = {number: [0, 0] for number in counts}
         return counts
 
-    def _going_backward(self, backward, *args, **kwargs):
+    def _enter_backward(self, *_args, **_kwargs):
         self.is_in_backward = True
-        try:
-            return backward(*args, **kwargs)
-        finally:
-            self.is_in_backward = False
-            while self.waiting:
-                self.waiting.pop(0)()
 
-    def _reducing(self, reduce, *args, **kwargs):
+    def _leave_backward(self, *_args, **_kwargs):
+        self.is_in_backward = False
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def _see_reduction(self, *_args, **_kwargs):
         """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
-        result = reduce(*args, **kwargs)
-        if self.ds_engine.is_gradient_accumulation_boundary() and self.on_reduced is not None:
+        if self.ds_engine.is_gradient_accumulation_boundary():
             self.on_reduced()
-        return result
 
     def _watch_hooks(self):
         """Counts the firings of gradient hooks. They are closures that call a method of the optimizer."""
@@ -110,23 +111,25 @@ class Eyes(BaseEyes):
             why = "%s has none of %s" % (type(self.wrapper).__name__, ", ".join(names))
             self.not_observed("gradient hooks", why)
             return
-        trained = {self.index[id(it)]: it for it in self.parameters if it.requires_grad}
+        parameters = (it for it in self.ds_engine.module.parameters() if it.requires_grad and id(it) in self.index)
+        trained = {self.index[id(it)]: it for it in parameters}
         self.counts = {number: [0, 0] for number in trained}
         for number, parameter in trained.items():
             # A hook of the tensor: one of its AccumulateGrad node would keep the node alive.
             self.undo.append(parameter.register_hook(self._arrival(number)).remove)
-        self.wrap(self.wrapper, name, self._firing)
+        self.wrap(self.wrapper, name, self._see_firing)
 
-    def _firing(self, call, parameter, *args, **kwargs):
+    def _see_firing(self, parameter, *_args, **_kwargs):
         number = self.index.get(id(parameter))
         # A call comes from a hook while autograd runs a graph.
         if torch._C._current_graph_task_id() != -1 and number in self.counts:
             self.counts[number][0] += 1
-        return call(parameter, *args, **kwargs)
 
     def _arrival(self, number):
         def arrive(_gradient):
-            self.counts[number][1] += 1
+            counts = self.counts.get(number)
+            if counts is not None:
+                counts[1] += 1
 
         return arrive
 
@@ -140,27 +143,22 @@ class Eyes(BaseEyes):
             return
         buckets = Buckets(self.wrapper)
 
-        def flushing(flush, *args, **kwargs):
-            dtype = args[0] if args else kwargs.get("comm_dtype")
-            elements, params = buckets.content(dtype)
-            # Behind this function, and the one that `wrap` puts in place.
-            is_full = sys._getframe(2).f_code.co_name == FULL
+        def see_flush(*args, **kwargs):
+            elements, params = buckets.content(args[0] if args else kwargs.get("comm_dtype"))
             numbers = [self.index.get(id(it)) for it in params]
             if None not in numbers:
-                self.flushed(buckets.reason(elements, is_full), elements, buckets.capacity(), numbers)
-            return flush(*args, **kwargs)
+                reason = buckets.reason(elements, is_called_by(FULL))
+                self.flushed(reason, elements, buckets.capacity(), numbers)
 
-        self.wrap(self.wrapper, name, flushing)
+        self.wrap(self.wrapper, name, see_flush)
 
 
-def is_within(holder, name):
-    """True if a method of this name of an object is being called."""
+def is_called_by(name):
+    """True if a function of this name has called the method that `BaseEyes.wrap` has wrapped."""
     frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == name and frame.f_locals.get("self") is holder:
-            return True
+    while frame is not None and frame.f_code.co_name != "wrapped":
         frame = frame.f_back
-    return False
+    return frame is not None and frame.f_back is not None and frame.f_back.f_code.co_name == name
 
 
 def has_hooks(wrapper):

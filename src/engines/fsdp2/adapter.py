@@ -78,11 +78,11 @@ class Engine(LoopEngine):
     def observe(self):
         modules = (module for module in self.model.modules() if hasattr(module, "_get_fsdp_state"))
         try:
-            self.eyes = Eyes([module._get_fsdp_state() for module in modules], self.index())
+            self.eyes = Eyes([module._get_fsdp_state() for module in modules])
+            super().observe()
         except AttributeError as error:
+            self.eyes = None
             self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
-            return
-        super().observe()
 
     def gathers_for_forward(self):
         return True
@@ -127,8 +127,11 @@ class Engine(LoopEngine):
         boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
         if self.eyes is None or boundary or self.every_microbatch:
             return None
+        held, shards = self.eyes.gradients(), self.eyes.shards
+        zeros = lambda shard: torch.zeros(shard._orig_size, device=shard.sharded_param.device)
+        pieces = [held[number] if number in held else zeros(shards[number]) for number in sorted(shards)]
         # A custom divisor makes the local gradients larger or smaller by a power of two.
-        return self._pieces(None, lambda flat: flat / self.over_average)
+        return Pieces(pieces, lambda flat: flat / self.over_average)
 
     def before_step(self):
         """Gradients of this rank's shards that are not empty, fp32, in the optimizer's order."""

@@ -1,9 +1,6 @@
 """What can be seen of PyTorch's `fully_shard` (FSDP2)."""
 
-import torch
-
-from zprobe_rank.eyes import BaseEyes
-from zprobe_rank.tensors import flat
+from zprobe_rank.eyes import BaseEyes, dense
 
 
 class Eyes(BaseEyes):
@@ -12,16 +9,21 @@ class Eyes(BaseEyes):
     engine = "fsdp2"
     kind = "FSDPState"
 
-    def __init__(self, objects, index):
-        super().__init__(objects, index)
+    def __init__(self, objects):
+        super().__init__(objects)
         self.groups = [group for state in objects for group in groups(state)]
         #: FSDP2's own record of each parameter, by number.
-        self.shards = {
-            index[id(shard.sharded_param)]: shard
-            for group in self.groups
-            for shard in group.fsdp_params
-            if id(shard.sharded_param) in index
-        }
+        self.shards = {}
+
+    @staticmethod
+    def leaves(it):
+        shards = (shard for group in groups(it) for shard in group.fsdp_params)
+        return [tensor for tensor in (getattr(shard, "_unsharded_param", None) for shard in shards) if tensor is not None]
+
+    def open(self, index, emit):
+        super().open(index, emit)
+        shards = [shard for group in self.groups for shard in group.fsdp_params]
+        self.shards = {index[id(it.sharded_param)]: it for it in shards if id(it.sharded_param) in index}
 
     def describe(self):
         policies = {str(group.mp_policy) for group in self.groups}
@@ -32,7 +34,8 @@ class Eyes(BaseEyes):
 
     def gradients(self):
         """In the dtype that is reduced in, or in that of the computation where nothing has been added up yet."""
-        return {number: waiting(shard) for number, shard in self.shards.items()}
+        held = ((number, dense(waiting(shard))) for number, shard in self.shards.items())
+        return {number: gradient for number, gradient in held if gradient is not None}
 
 
 def groups(state):
@@ -43,11 +46,7 @@ def groups(state):
 
 
 def waiting(shard):
-    """The unsharded gradient that one parameter has gathered so far, flat; zeros if it has none."""
-    held = shard.unsharded_accumulated_grad
+    """The unsharded gradient that one parameter has gathered so far; None if it has none."""
     copy = getattr(shard, "_unsharded_param", None)
-    if held is None and copy is not None:
-        held = copy.grad
-    if held is None:
-        held = torch.zeros(shard._orig_size, device=shard.sharded_param.device)
-    return flat(held)
+    held = shard.unsharded_accumulated_grad
+    return copy.grad if held is None and copy is not None else held

@@ -53,24 +53,23 @@ pub(super) fn place(report: &Report) -> Option<String> {
     let Some(point) = divergence.point.filter(|_| report.run.spec.script().is_some()) else {
         return function;
     };
-    let of = |microbatch: Option<usize>| microbatch.map(|it| format!(" of microbatch {it}"));
-    let at = format!("the {}{}", point.describe(), of(divergence.microbatch).unwrap_or_default());
-    let before = divergence.right_before.checked_sub(1).and_then(|it| report.journey.get(it));
-    if let (true, Some(microbatch)) = (divergence.by_script, divergence.microbatch) {
+    if let (true, Some(microbatch)) = (divergence.outside_backward, divergence.microbatch) {
         return Some(format!(
-            "in the script, between the backwards of microbatches {} and {microbatch}: it changed gradients that were \
-             accumulated",
+            "between the backwards of microbatches {} and {microbatch}, outside of both: the script changed gradients \
+             that were accumulated, or a call of the engine did",
             microbatch - 1,
         ));
     }
+    let of = |microbatch: Option<usize>| microbatch.map(|it| format!(" of microbatch {it}"));
+    let at = format!("the {}{}", point.describe(), of(divergence.microbatch).unwrap_or_default());
+    let before = divergence.right_before.checked_sub(1).and_then(|it| report.journey.get(it));
+    let Some(Station { microbatch, point, .. }) = before.filter(|it| it.step == divergence.step)
+    else {
+        return Some(format!("at {at} or before it"));
+    };
+    let right = format!("the {}{}", point.describe(), of(*microbatch).unwrap_or_default());
     let by = function.map_or_else(|| "the script".to_owned(), |it| format!("{it}, or the script"));
-    Some(match before.filter(|it| it.step == divergence.step) {
-        Some(Station { microbatch, point, .. }) => {
-            let right = format!("the {}{}", point.describe(), of(*microbatch).unwrap_or_default());
-            format!("between {right}, which is right, and {at}: {by}")
-        }
-        None => format!("at {at} or before it: {by}"),
-    })
+    Some(format!("between {right}, which is right, and {at}: {by}"))
 }
 
 fn row(step: usize, microbatch: Option<usize>, at: String, what: String) -> [String; 4] {

@@ -77,7 +77,7 @@ fn the_first_wrong_buffer_of_a_script_s_engine_is_named() {
     let run = train_with("ddp.py", "--accumulate 3", old, &format!("{new}{old}"));
     assert_eq!(run.report().verdict, Verdict::Findings);
     assert_eq!(first(&run), (Some(BeforeStep), Some(2), ""));
-    assert!(run.report().first_divergence.as_ref().is_some_and(|it| it.by_script));
+    assert!(run.report().first_divergence.as_ref().is_some_and(|it| it.outside_backward));
 
     // No microbatch is reduced.
     let run = train_with("ddp.py", "--accumulate 3", "quiet = not last and ", "quiet = ");

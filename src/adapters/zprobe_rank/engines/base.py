@@ -55,7 +55,8 @@ class BaseEngine:
     def observe(self):
         """Opens the eyes; not called when only the outcome is recorded."""
         if self.eyes:
-            self.eyes.open(self.channel.emit)
+            self.eyes.arm()
+            self.eyes.open(self.index(), self.channel.emit)
 
     def gathers_for_forward(self):
         """True if the parameters that forward uses are gathered for it, so that they may differ from those that

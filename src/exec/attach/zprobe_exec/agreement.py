@@ -54,7 +54,7 @@ def agree(training):
         ],
     )
     training.emit_walks()
-    wrapper = training.softly("the engine", training.between.open) or training.optimizer
+    wrapper = training.between.open() or training.optimizer
     training.channel.emit("optimizer-chosen", **{"class": wrapper, "inner": training.optimizer})
     training.held.name_by_index(training.indices)
     training.channel.emit("layout", layout="partition", segments=training.held.segments())

@@ -6,47 +6,45 @@ from zprobe_exec import fragments, objects
 from zprobe_rank.engines.ddp import eyes as ddp
 from zprobe_rank.engines.deepspeed import eyes as deepspeed
 from zprobe_rank.engines.fsdp2 import eyes as fsdp2
+from zprobe_rank.eyes import dense
 
 # The eyes of an engine that uses another one come first.
 KINDS = (deepspeed.Eyes, fsdp2.Eyes, ddp.Eyes)
 
 
 class Between:
-    """The buffers of an engine between a backward and the optimizer, and what it says of its buckets and hooks."""
+    """The buffers of an engine between a backward and the optimizer, and what it says of its buckets and hooks.
+
+    They say where something is wrong, and not whether: what cannot be seen of them changes no verdict.
+    """
 
     def __init__(self, training):
         self.training, self.eyes = training, None
+        self.is_armed = False
         self.chosen = {}  # Places of the recorded elements of each parameter, by its number.
+        self.places = {}  # The same on a device, by number and device.
         self.seen = []  # Buffers of the present step: point, microbatch and parts.
-        self.before = {}  # Parts of accumulators as the next backward finds them, by the microbatch that left them.
+        self.found = {}  # Parts of accumulators as the next backward finds them, by the microbatch that left them.
         self.is_reduced = False  # True once gradients were reduced in the present step.
+
+    def arm(self):
+        """Finds the engine that trains; to be called when an optimizer steps for the first time."""
+        if not self.is_armed:
+            self.is_armed = True
+            self._softly(self._find)
 
     def open(self):
         """Opens the eyes of the engine; to be called when parameters have numbers. Returns the class that wraps the
         optimizer, or None."""
-        training = self.training
-        index = {it: training.indices[name] for it, name in training.names.items() if name in training.indices}
-        found = [(kind, objects.named(kind.kind)) for kind in KINDS]
-        kind, of_kind = next(((kind, them) for kind, them in found if them), (None, []))
-        if kind is None or len(of_kind) > kind.most:
-            return None
-        eyes = kind(of_kind, index)
-        wrapper, facts = eyes.describe()
-        eyes.on_reduced = lambda: training.softly("reductions", self._look, "reduced")
-        try:
-            eyes.open(self._emit)
-        except BaseException:
-            eyes.close()
-            raise
-        training.channel.emit("engine-described", engine=eyes.engine, facts=facts)
-        self.eyes = eyes
-        return wrapper
+        return self._softly(self._open) if self.eyes is not None else None
 
     def close(self):
-        """Closes the eyes."""
-        if self.eyes is not None:
-            self.eyes.close()
-            self.eyes = None
+        """Closes the eyes, and lets go of what was seen."""
+        eyes, self.eyes = self.eyes, None
+        self.chosen, self.places = {}, {}
+        self.forget()
+        if eyes is not None:
+            eyes.close()
 
     def choose(self, params, pick):
         """Fixes, and emits, which elements are recorded of each of the parameters: `pick` has the chosen pieces of some
@@ -62,7 +60,7 @@ class Between:
         """A backward begins."""
         if self.eyes is not None:
             self.eyes.begin(self.training.step, self.training.code)
-            self.training.softly("accumulators", self._look_again)
+            self._softly(self._look_again)
 
     def when_over(self, look):
         """Calls `look` once the engine, too, is done with the backward that autograd has just ended."""
@@ -74,12 +72,12 @@ class Between:
     def after_backward(self):
         """A backward is over."""
         if self.eyes is not None and self.training.has_code():
-            self.training.softly("accumulators", self._accumulated)
+            self._softly(self._accumulated)
 
     def fired(self, arrived):
         """Lists of firings of gradient hooks and of gradients that arrived, by number. `arrived` has the gradients that
         leaves have got; where the engine's hooks are not seen, they count as firings, and the second list is None."""
-        counts = self.eyes.fired() if self.eyes is not None and self.training.is_alone() else None
+        counts = self._softly(self.eyes.fired) if self.eyes is not None and self.training.is_alone() else None
         if counts is None:
             return arrived, None
         pairs = [counts.get(number, (count, count)) for number, count in enumerate(arrived)]
@@ -87,36 +85,72 @@ class Between:
 
     def forget(self):
         """The step begins, or is begun again."""
-        self.seen, self.before, self.is_reduced = [], {}, False
+        self.seen, self.found, self.is_reduced = [], {}, False
 
-    def record(self, channel, step):
+    def record(self, step):
         """Emits what was seen in a step."""
-        for point, microbatch, parts in self.seen:
-            channel.buffer(point, "full", fragments.joined(parts), step=step, microbatch=microbatch)
-            after = self.before.get(microbatch) if point == "accumulator" else None
-            if after is not None:
-                pairs = zip(self.chosen, parts, after)
-                changed = [number for number, left, found in pairs if not torch.equal(left.double(), found.double())]
-                if changed:
-                    channel.emit("gradients-changed", step=step, microbatch=microbatch, params=changed)
+        self._softly(self._record, step)
         self.forget()
 
     def describe_afterwards(self):
         """Emits what the engine can tell of itself only after its steps."""
-        facts = {} if self.eyes is None else self.eyes.describe_afterwards()
+        facts = self._softly(self.eyes.describe_afterwards) if self.eyes is not None else None
         if facts:
             self.training.channel.emit("engine-described", engine=self.eyes.engine, facts=facts)
 
+    def _softly(self, see, *args):
+        """The result of `see`; None if it fails, which closes the eyes."""
+        try:
+            return see(*args)
+        except Exception as error:
+            self.training.channel.emit(
+                "not-observed",
+                what="what the engine holds between backward and optimizer",
+                why="%s: %s" % (type(error).__name__, error),
+            )
+            self.close()
+            return None
+
+    def _find(self):
+        trained = self.training.leaves.hooked
+        for kind in KINDS:
+            found = [it for it in objects.named(kind.kind) if any(id(leaf) in trained for leaf in kind.leaves(it))]
+            if found:
+                if len(found) <= kind.most:
+                    self.eyes = kind(found)
+                    self.eyes.arm()
+                return
+
+    def _open(self):
+        training, eyes = self.training, self.eyes
+        index = {it: training.indices[name] for it, name in training.names.items() if name in training.indices}
+        wrapper, facts = eyes.describe()
+        eyes.on_reduced = lambda: self._softly(self._look, "reduced")
+        eyes.open(index, self._emit)
+        training.channel.emit("engine-described", engine=eyes.engine, facts=facts)
+        return wrapper
+
+    def _record(self, step):
+        emit, channel = self.training.channel.emit, self.training.channel
+        for point, microbatch, parts in self.seen:
+            channel.buffer(point, "full", fragments.joined(parts), step=step, microbatch=microbatch)
+            found = self.found.get(microbatch) if point == "accumulator" else None
+            if found is not None:
+                pairs = zip(self.chosen, parts, found)
+                changed = [number for number, left, now in pairs if not _is_same(left, now)]
+                if changed:
+                    emit("gradients-changed", step=step, microbatch=microbatch, params=changed)
+
     def _emit(self, type, **fields):
-        if self.training.has_code() and not self.training.is_aside():
+        is_recorded = self.training.has_code() and not self.training.is_aside()
+        if type == "not-observed" or is_recorded:
             self.training.channel.emit(type, **fields)
 
     def _accumulated(self):
         """Looks at the rank's own sums, unless they hold the gradients of other ranks."""
-        if self.eyes is not None:
-            self.is_reduced = self.is_reduced or bool(self.eyes.has_reduced())
-            if not self.is_reduced:
-                self._look("accumulator")
+        self.is_reduced = self.is_reduced or bool(self.eyes.has_reduced())
+        if not self.is_reduced:
+            self._look("accumulator")
 
     def _look(self, point):
         """Copies the recorded elements of the gradients."""
@@ -128,7 +162,7 @@ class Between:
         """Copies them once more before the next microbatch's backward: nobody should have changed them."""
         point, microbatch, _ = self.seen[-1] if self.seen else (None, None, None)
         if point == "accumulator" and microbatch != self.training.code:
-            self.before[microbatch] = self._parts()
+            self.found[microbatch] = self._parts()
 
     def _parts(self):
         """Copies of the recorded elements of the gradients, one for each parameter; None where they are not seen."""
@@ -136,8 +170,25 @@ class Between:
         gradients = self.eyes.gradients() if is_read else None
         if gradients is None:
             return None
-        return [self._pick(number, gradients.get(number)) for number in self.chosen]
+        held = zip(self.chosen, self.training.indices)
+        return [self._pick(number, gradients[number] if number in gradients else self._own(name)) for number, name in held]
+
+    def _own(self, name):
+        """The gradient of a parameter that is not the engine's; None where there is none."""
+        param = self.training.params.get(name)
+        gradient = dense(param.tensor.grad) if param is not None and param.tensor is not None else None
+        return gradient if gradient is not None and gradient.numel() == param.numel else None
 
     def _pick(self, number, gradient):
-        chosen = self.chosen[number]
-        return torch.zeros(len(chosen)) if gradient is None else gradient[chosen.to(gradient.device)]
+        if gradient is None:
+            return torch.zeros(len(self.chosen[number]))
+        key = (number, gradient.device)
+        if key not in self.places:
+            self.places[key] = self.chosen[number].to(gradient.device)
+        return gradient[self.places[key]]
+
+
+def _is_same(one, other):
+    """True if two parts hold the same numbers."""
+    one, other = one.double(), other.double()
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

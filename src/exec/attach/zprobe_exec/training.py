@@ -290,7 +290,7 @@ class Training:
             self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=params, **at)
             if self.indices:
                 numbers = [fired.get(name, 0) for name in self.indices]
-                fired, arrived = self.softly("gradient hooks", self.between.fired, numbers) or (numbers, None)
+                fired, arrived = self.between.fired(numbers)
                 self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
 
     def _transformed(self, how):
@@ -362,6 +362,7 @@ class Training:
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
         self.softly("clipping", self.clipping.before_step, optimizer, tensors)
         if self.step == 0:
+            self.between.arm()
             self.gathered = meshes.gathered_params()
         reader, found, factors = self.step == 0 and self.mode.reader(), {}, []
         for tensor in tensors:
@@ -485,7 +486,7 @@ class Training:
     def release(self):
         """Takes away all that watches this process."""
         self.leaves.release()
-        self.softly("the engine", self.between.close)
+        self.between.close()
         self.arithmetic.release()
         self.modules.release()
         self.release_outputs()
@@ -509,7 +510,7 @@ class Training:
         return {name: param.digest() for name, param in self.params.items()}
 
     def _record(self):
-        self.softly("accumulators", self.between.record, self.channel, self.step)
+        self.between.record(self.step)
         self.held.record(self.channel, self.step, self._last_microbatch())
 
     def _last_microbatch(self):
@@ -569,7 +570,7 @@ class Training:
 
     def _finish(self):
         self.softly("the script's end", self._remark)
-        self.softly("the engine", self.between.describe_afterwards)
+        self.between.describe_afterwards()
         self.softly("transforms", self.transforms.release)
         self._end_silence()
         self.channel.emit("finished")
