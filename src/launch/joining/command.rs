@@ -25,6 +25,8 @@ pub(super) struct Command {
     pid: Pid,
     /// Outcome of the process, once it has ended by itself or was asked to.
     pub(super) outcome: Option<Outcome>,
+    /// True if zprobe has asked the process to end.
+    pub(super) was_asked: bool,
 }
 
 impl Command {
@@ -49,7 +51,7 @@ impl Command {
         let child = command
             .spawn()
             .map_err(|cause| LaunchError::Command { program: program.into(), cause })?;
-        Ok(Self { pid: Pid::from_raw(child.id().cast_signed()), outcome: None })
+        Ok(Self { pid: Pid::from_raw(child.id().cast_signed()), outcome: None, was_asked: false })
     }
 
     /// Takes note of the end of the process, and returns true the first time.
@@ -78,6 +80,7 @@ impl Command {
     pub(super) fn ask_to_end(&mut self) {
         self.reap();
         if self.outcome.is_none() {
+            self.was_asked = true;
             // A terminal has sent SIGINT to it already; a second request does no harm.
             let _ = kill(self.pid, Signal::SIGTERM);
         }

@@ -165,8 +165,12 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Outcome of a rank that is the command, or of one that a signal to the command has ended, too.
+    /// Outcome of a rank that is the command, or of one that a signal to the command has ended, too; none where zprobe has
+    /// asked the command to end, because another agent said so.
     fn ended_with_command(&self, rank: usize, processes: &Processes) -> Option<Outcome> {
+        if self.command.was_asked {
+            return None;
+        }
         let command = self.command.pid();
         if self.pids.get(&rank) == Some(&command) {
             return self.command.outcome;

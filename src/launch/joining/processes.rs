@@ -392,6 +392,18 @@ mod tests {
     }
 
     #[test]
+    fn torchrun_tells_the_signal_that_has_ended_it() {
+        let ended_by = |message: &str| {
+            let failed =
+                format!("{{\"type\":\"failed\",\"message\":\"{message}\",\"frames\":[]}}\n");
+            let process = Process::parse(&format!("{ABOUT}{failed}")).expect("a process");
+            Processes(vec![process]).signal_of_launcher(7)
+        };
+        assert_eq!(ended_by("SignalException: Process 7 got signal: 15"), Some(15));
+        assert_eq!(ended_by("ChildFailedError: train.py FAILED"), None);
+    }
+
+    #[test]
     fn what_a_rank_has_started_is_not_the_rank() {
         let worker = ABOUT.replace("\"pid\":7,\"parent\":1", "\"pid\":8,\"parent\":7");
         let processes = [ABOUT, &worker].map(|text| Process::parse(text).expect("a process"));
