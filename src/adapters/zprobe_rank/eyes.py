@@ -4,10 +4,6 @@ import functools
 import math
 import traceback
 
-import torch
-
-from zprobe_rank.tensors import flat
-
 
 class BaseEyes:
     """The eyes of an engine. They look at its objects and wrap their methods, and never change what it computes: an
@@ -131,10 +127,3 @@ class BaseEyes:
 
         setattr(holder, name, wrapped)
         self.undo.append(unwrap)
-
-
-def dense(gradient):
-    """A gradient, flat; None where there is none, or one that is no dense row of real numbers."""
-    if gradient is None or gradient.layout != torch.strided or gradient.is_complex():
-        return None
-    return flat(gradient)

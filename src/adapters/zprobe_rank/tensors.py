@@ -1,5 +1,7 @@
 """Tensors as a rank holds them."""
 
+import torch
+
 
 def flat(tensor):
     """A tensor's content on this rank, flat."""
@@ -7,3 +9,10 @@ def flat(tensor):
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     return tensor.reshape(-1)
+
+
+def dense(gradient):
+    """A gradient, flat; None where there is none, or one that is no dense row of real numbers."""
+    if gradient is None or gradient.layout != torch.strided or gradient.is_complex():
+        return None
+    return flat(gradient)

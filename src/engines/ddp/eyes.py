@@ -2,7 +2,8 @@
 
 import torch
 
-from zprobe_rank.eyes import BaseEyes, dense
+from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import dense
 
 # Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
 # timings, or differs by machine and rank.

@@ -28,7 +28,8 @@ class Buckets:
         return int(self.wrapper.reduce_bucket_size)
 
     def reason(self, elements, is_full):
-        """Reason of a flush of so many elements; `is_full` if the next gradient does not fit."""
+        """The reason why a bucket with this number of elements is flushed. `is_full` is true if the next gradient does
+        not fit into the bucket."""
         return "oversized" if elements > self.capacity() else "full" if is_full else "boundary"
 
     def _of(self, dtype):

@@ -5,7 +5,8 @@ import sys
 import torch
 
 from zprobe_rank.engines.deepspeed.buckets import FLUSHES, FULL, Buckets
-from zprobe_rank.eyes import BaseEyes, dense
+from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import dense
 
 # Methods that gradient hooks call, by class of the optimizer: the first that a release has counts.
 CALLED_BY_HOOKS = {

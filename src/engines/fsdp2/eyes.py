@@ -1,6 +1,7 @@
 """What can be seen of PyTorch's `fully_shard` (FSDP2)."""
 
-from zprobe_rank.eyes import BaseEyes, dense
+from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.tensors import dense
 
 
 class Eyes(BaseEyes):
@@ -46,7 +47,7 @@ def groups(state):
 
 
 def waiting(shard):
-    """The unsharded gradient that one parameter has gathered so far; None if it has none."""
+    """The unsharded gradient of a parameter that has not been reduced yet. None if there is no such gradient."""
     copy = getattr(shard, "_unsharded_param", None)
     held = shard.unsharded_accumulated_grad
     return copy.grad if held is None and copy is not None else held

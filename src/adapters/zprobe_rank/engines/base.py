@@ -101,7 +101,7 @@ class BaseEngine:
 
     def graph_index(self):
         """Indices of parameters by identity of the tensors that autograd accumulates into."""
-        return {id(parameter): index for index, parameter in enumerate(self.model.parameters())}
+        return self.index()
 
     def hint(self, fragment):
         """The parameter and the offset in it at which a fragment of the optimizer's should begin, and a list of

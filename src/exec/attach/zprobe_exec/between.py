@@ -6,7 +6,7 @@ from zprobe_exec import fragments, objects
 from zprobe_rank.engines.ddp import eyes as ddp
 from zprobe_rank.engines.deepspeed import eyes as deepspeed
 from zprobe_rank.engines.fsdp2 import eyes as fsdp2
-from zprobe_rank.eyes import dense
+from zprobe_rank.tensors import dense
 
 # The eyes of an engine that uses another one come first.
 KINDS = (deepspeed.Eyes, fsdp2.Eyes, ddp.Eyes)
@@ -131,15 +131,15 @@ class Between:
         return wrapper
 
     def _record(self, step):
-        emit, channel = self.training.channel.emit, self.training.channel
+        channel = self.training.channel
         for point, microbatch, parts in self.seen:
-            channel.buffer(point, "full", fragments.joined(parts), step=step, microbatch=microbatch)
+            left = fragments.joined(parts)
+            channel.buffer(point, "full", left, step=step, microbatch=microbatch)
             found = self.found.get(microbatch) if point == "accumulator" else None
-            if found is not None:
+            if found is not None and not _is_same(left, fragments.joined(found)):
                 pairs = zip(self.chosen, parts, found)
-                changed = [number for number, left, now in pairs if not _is_same(left, now)]
-                if changed:
-                    emit("gradients-changed", step=step, microbatch=microbatch, params=changed)
+                changed = [number for number, before, now in pairs if not _is_same(before, now)]
+                channel.emit("gradients-changed", step=step, microbatch=microbatch, params=changed)
 
     def _emit(self, type, **fields):
         is_recorded = self.training.has_code() and not self.training.is_aside()

@@ -2,7 +2,7 @@
 
 import torch
 
-from zprobe_rank.tensors import flat
+from zprobe_rank.tensors import dense, flat
 
 
 class Fragment:
@@ -131,8 +131,8 @@ def _zeros(fragment):
 
 
 def stride(length, count):
-    """The distance at which about so many elements lie in a tensor. It is odd: codes repeat after a power of two, and
-    their sum may be 0 in the same place of each repetition."""
+    """The distance between samples of which about `count` lie in a tensor of `length` elements. The distance is odd,
+    because codes repeat after a power of two, and a sum of codes may be 0 in the same place of each repetition."""
     return max(1, length // count) | 1
 
 
@@ -144,10 +144,7 @@ def is_freed(content):
 def gradient(tensor):
     """A tensor's gradient on this rank, flat; None where there is none, or one that is no dense row of
     real numbers."""
-    held = tensor.grad
-    if held is None or held.layout != torch.strided or held.is_complex():
-        return None
-    return flat(held)
+    return dense(tensor.grad)
 
 
 def is_finite(content):
