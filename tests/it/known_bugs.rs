@@ -17,6 +17,12 @@ fn settings_of(engine: Engine) -> EngineSettings {
     request.resolve().unwrap().settings
 }
 
+/// The settings of a user's script.
+fn a_script() -> EngineSettings {
+    let options = serde_json::json!({"command": ["train.py"], "dry": false});
+    EngineSettings::Script(serde_json::from_value(options).unwrap())
+}
+
 /// The report on a run of DeepSpeed that leaks its boundary microbatch.
 fn leak(deepspeed: &str, optimizer_class: &str) -> Report {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -40,6 +46,26 @@ fn a_bug_is_named_in_the_releases_that_have_it() {
     for other in ["0.18.4", "0.19.0", "0.19.8", "not a version"] {
         assert!(names(&leak(other, "BF16_Optimizer")).is_empty(), "{other}");
     }
+}
+
+#[test]
+fn a_bug_of_an_engine_is_named_in_a_script_by_the_class_and_what_the_engine_tells() {
+    let mut report = leak("0.18.4", "FP16_UnfusedOptimizer");
+    report.run.spec.settings = a_script();
+    report.run.spec.dtype = Dtype::Bf16;
+    report.findings[0].code = RuleCode::new("ZP106");
+    name_known_bugs(&mut report);
+    assert!(names(&report).is_empty(), "the stage is not known");
+    let facts = &mut report.run.engine_facts;
+    facts.insert("zero_optimization_stage".to_owned(), "0".to_owned());
+    name_known_bugs(&mut report);
+    assert_eq!(names(&report), ["bf16-never-cleared"]);
+    // A condition that no engine tells is met by no script.
+    let mut report = leak("0.18.9", "BF16_Optimizer");
+    report.run.spec.settings = a_script();
+    report.findings[0].code = RuleCode::new("ZP103");
+    name_known_bugs(&mut report);
+    assert!(names(&report).is_empty());
 }
 
 #[test]
