@@ -80,8 +80,8 @@ impl Placement {
         self.samples.get(&(rank, layout)).map_or(1.0, |samples| samples.share)
     }
 
-    /// The smallest share of what any rank's optimizer holds that was recorded, or else of any rank's model; none if all
-    /// was recorded whole.
+    /// The smallest share of elements that a rank recorded: of what its optimizer holds, or, where samples are only known of
+    /// whole parameters, of its model. None if all ranks recorded all elements.
     pub fn smallest_share(&self) -> Option<f64> {
         let smallest = |layout: LayoutName| {
             let of_layout = self.samples.iter().filter(move |((_, name), _)| *name == layout);

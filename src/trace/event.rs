@@ -103,7 +103,7 @@ pub enum Event {
     Interrupted,
     /// A command of the user's own, whose processes joined the run as its ranks, is over.
     CommandEnded {
-        /// Outcome of the command; none if zprobe had to kill the command.
+        /// Outcome of the command. None if zprobe had to kill the command.
         outcome: Option<Outcome>,
     },
     /// The last lines that a rank wrote to its standard error, recorded if it did not end well.

@@ -144,7 +144,7 @@ fn a_rank_of_another_machine_that_sleeps_is_named_with_its_place() {
 }
 
 /// Watches a script on two machines, where the rank of the second one sleeps in its second step. Returns the message of
-/// the finding; none if the timeout came before the ranks had got so far.
+/// the finding. None if zprobe's timeout ended the run before the second step began.
 fn asleep(timeout: &str) -> Option<String> {
     let mut training = Training::new(None);
     let script = file("tests/engines/exec/scripts/broken.py");

@@ -182,8 +182,8 @@ impl Leader {
         let _ = self.link.say(&message);
     }
 
-    /// The line of a rank without contents that this agent has told the leader already; none if all of the line is new.
-    /// Only long lines hold such contents.
+    /// The line of a rank, stripped of contents that this agent has sent to the leader before. None if the line repeats no
+    /// contents. Only long lines hold such contents.
     fn shorten(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if line.len() < LONG {
             return None;

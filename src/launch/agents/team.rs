@@ -27,7 +27,7 @@ use crate::trace::{AgentLoss, Event};
 pub struct Team {
     part: Part,
     members: Vec<Member>,
-    /// Address at which all other agents reach this machine; none if they use several addresses.
+    /// Address at which all other agents reach this machine. None if other agents reach it at different addresses.
     address: Option<IpAddr>,
     interface: String,
     /// Letters that came from ranks of other agents, and are not delivered here yet.
