@@ -116,11 +116,7 @@ class Placement:
     def _padding(self, words, at):
         """Number of elements from `at` on that are padding, since no parameter has them: zeros, or the
         value that memory is poisoned with."""
-        blank = words.isnan() if self.has_zeros else words.isnan() | (words == 0)
-        if not blank[at]:
-            return 0
-        other = (~blank[at:]).nonzero()
-        return int(other[0]) if len(other) else len(words) - at
+        return _run(words, at, lambda part: part.isnan() if self.has_zeros else part.isnan() | (part == 0))
 
     def _candidates(self, window):
         """Places (param, offset) at which a parameter holds `window`."""
@@ -248,8 +244,13 @@ def _shards(tensor, rank, world_size):
 
 def _equal(words, at):
     """Number of elements from `at` on that are equal, as many as a norm's weight has."""
+    return _run(words, at, lambda part: part == words[at])
+
+
+def _run(words, at, holds):
+    """Number of elements from `at` on for each of which `holds`, a function of a part of them, is true."""
     for first in range(at, len(words), CHUNK):
-        other = (words[first : first + CHUNK] != words[at]).nonzero()
+        other = (~holds(words[first : first + CHUNK])).nonzero()
         if len(other):
             return first + int(other[0]) - at
     return len(words) - at
