@@ -5,7 +5,7 @@ import unittest
 import torch
 
 from zprobe_rank.codes import Code
-from zprobe_rank.placement import Placement
+from zprobe_rank.placement import CHUNK, Placement
 
 SIZES = [66, 268, 99, 64, 130, 5, 7]
 
@@ -54,6 +54,11 @@ class PlacementTest(unittest.TestCase):
     def test_the_flat_order_is_found_with_its_padding(self):
         parts = [(index, 0, size) for index, size in enumerate(SIZES)] + [(None, 0, 3)]
         self.assertEqual(self.locate(*parts), parts)
+
+    def test_padding_ends_where_a_parameter_begins_however_long_it_is(self):
+        for size in (CHUNK - 66, CHUNK, 2 * CHUNK + 3):
+            parts = [(0, 0, 66), (None, 0, size), (1, 0, 268)]
+            self.assertEqual(self.locate(*parts), parts)
 
     def test_another_order_is_found_too(self):
         parts = [(index, 0, SIZES[index]) for index in (4, 6, 0, 5, 2)]
