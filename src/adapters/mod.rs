@@ -1,11 +1,11 @@
-//! Adapters that run real engines (DeepSpeed, DDP and FSDP2) under the same probe.
+//! The Python ranks of real engines (DeepSpeed, DDP, FSDP2 and torch's pipelines).
 //!
 //! Their ranks are Python, started with the user's interpreter from the files beside this one,
 //! which need nothing but the standard library, torch and the engine. One process imports the
 //! engine and forks the ranks ([`Hosting::Forked`]), so that all of them cost one import. They
 //! emit the same [`Event`](crate::trace::Event)s as native ranks.
 //!
-//! An adapter observes by wrapping and by hooks; it never changes what the engine computes.
+//! They observe by wrapping and by hooks, and never change what the engine computes.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -25,30 +25,30 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
     ("zprobe_rank/device.py", include_str!("zprobe_rank/device.py")),
     ("zprobe_rank/engines/__init__.py", include_str!("zprobe_rank/engines/__init__.py")),
-    ("zprobe_rank/engines/base.py", include_str!("zprobe_rank/engines/base.py")),
     ("zprobe_rank/eyes.py", include_str!("zprobe_rank/eyes.py")),
     ("zprobe_rank/forward.py", include_str!("zprobe_rank/forward.py")),
     ("zprobe_rank/graph.py", include_str!("zprobe_rank/graph.py")),
     ("zprobe_rank/host.py", include_str!("zprobe_rank/host.py")),
     ("zprobe_rank/model.py", include_str!("zprobe_rank/model.py")),
+    ("zprobe_rank/observer.py", include_str!("zprobe_rank/observer.py")),
     ("zprobe_rank/optimizer_tap.py", include_str!("zprobe_rank/optimizer_tap.py")),
     ("zprobe_rank/placement.py", include_str!("zprobe_rank/placement.py")),
     ("zprobe_rank/pool.py", include_str!("zprobe_rank/pool.py")),
     ("zprobe_rank/rank.py", include_str!("zprobe_rank/rank.py")),
     ("zprobe_rank/records.py", include_str!("zprobe_rank/records.py")),
     ("zprobe_rank/rendezvous.py", include_str!("zprobe_rank/rendezvous.py")),
+    ("zprobe_rank/run.py", include_str!("zprobe_rank/run.py")),
     ("zprobe_rank/sampler.py", include_str!("zprobe_rank/sampler.py")),
     ("zprobe_rank/selection.py", include_str!("zprobe_rank/selection.py")),
-    ("zprobe_rank/step.py", include_str!("zprobe_rank/step.py")),
     ("zprobe_rank/tensors.py", include_str!("zprobe_rank/tensors.py")),
     ("zprobe_rank/workload.py", include_str!("zprobe_rank/workload.py")),
 ];
 
-/// All files of the rank program. The adapter of each engine is a package in `zprobe_rank/engines`,
-/// made of files of the engine's room.
+/// All files of the rank program. Each engine has a package in `zprobe_rank/engines`, made of files of
+/// its room.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
-    let adapters = of_engines(|python| python.adapter);
-    SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(adapters).chain(eyes())
+    let scripts = of_engines(|python| python.script);
+    SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(scripts).chain(eyes())
 }
 
 /// The eyes of all engines, by path: files that import nothing but each other and `zprobe_rank/eyes.py`.
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(python_files(&src.join("adapters")), shared);
         for (engine, python) in engines::real() {
             let mut lying = python_files(&src.join("engines").join(engine.name()));
-            // These belong to the doctor and to bug reports, and are not part of an adapter.
+            // These belong to the doctor and to bug reports, and are no part of a rank.
             lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
-            let files = python.adapter.iter().chain(python.eyes);
+            let files = python.script.iter().chain(python.eyes);
             let mut embedded: Vec<&str> = files.map(|(name, _)| *name).collect();
             embedded.sort_unstable();
             assert_eq!(lying, embedded, "{engine}");

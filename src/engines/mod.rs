@@ -3,9 +3,9 @@
 //! A [`Room`] is a row of data, and [`of`] is the only place that branches on the engine: code that
 //! deals with an engine asks its room. The facts on which a specification depends (defaults,
 //! dtypes, the place of the division, shapes that the engine cannot have) are in
-//! [`crate::spec::Traits`], which does not depend on this module. Python of an adapter lies beside
-//! the Rust of its room; [`crate::adapters`] has the parts that all adapters share, and starts
-//! them.
+//! [`crate::spec::Traits`], which does not depend on this module. The engine's script and its eyes, in
+//! Python, lie beside the Rust of its room; [`crate::adapters`] has the parts that all scripts share,
+//! and starts them.
 
 mod axes;
 mod ddp;
@@ -72,11 +72,11 @@ pub struct Python {
     pub limit: Option<Limit>,
     /// Features that only some releases of the engine have; none where all are in every release.
     pub features: Option<Features>,
-    /// Files of the engine's adapter, a Python package, by name. `adapter.py` has the class
-    /// `Engine`.
-    pub adapter: &'static [(&'static str, &'static str)],
-    /// Files of the same package that need no adapter: what can be seen of the engine, whoever drives it. `eyes.py` has
-    /// the class `Eyes`.
+    /// Files of the engine's Python package by name: `script.py` has the function `train`, which hands
+    /// the model of a `Run` to the engine and trains it as a user would.
+    pub script: &'static [(&'static str, &'static str)],
+    /// Files of the same package that need no script: what can be seen of the engine, whoever drives it. `eyes.py` has
+    /// the class `Eyes`; an engine without it is seen with those of any engine.
     pub eyes: &'static [(&'static str, &'static str)],
 }
 

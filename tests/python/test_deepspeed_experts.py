@@ -16,7 +16,7 @@ DATA = [torch.tensor([1.0, 2.0, -3.0, 4.0]), torch.tensor([5.0, 0.0, 7.0, -2.0])
 
 def expert(rank, store, results):
     """Puts into `results` the answer and the gradient of this rank's expert."""
-    from zprobe_rank.engines.deepspeed.adapter import avoid_compiling, deepspeed
+    from zprobe_rank.engines.deepspeed.script import avoid_compiling, deepspeed
     from zprobe_rank.engines.deepspeed.experts import place_experts
 
     avoid_compiling()
@@ -56,7 +56,7 @@ class ExpertsTest(unittest.TestCase):
             self.assertEqual(of_weight, gradient)
 
     def test_the_optimizer_has_experts_in_a_group_of_their_own(self):
-        from zprobe_rank.engines.deepspeed.adapter import groups_for_optimizer
+        from zprobe_rank.engines.deepspeed.script import groups_for_optimizer
         from zprobe_rank.engines.deepspeed.experts import Experts
 
         weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))

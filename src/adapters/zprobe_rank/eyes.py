@@ -4,10 +4,15 @@ import functools
 import math
 import traceback
 
+from zprobe_rank.tensors import dense, own_part, shard_start
+
 
 class BaseEyes:
     """The eyes of an engine. They look at its objects and wrap their methods, and never change what it computes: an
     error in them is told, and ends there.
+
+    These see what is alike in all engines that leave gradients where autograd accumulates them. Those of an engine
+    derive from them, and say what is otherwise.
 
     Parameters are known by numbers. Gradients are flat tensors of whole parameters, in the dtype in which the engine adds
     them up, neither divided by the ranks nor freed from a loss scale.
@@ -36,7 +41,7 @@ class BaseEyes:
     @staticmethod
     def leaves(it):
         """Tensors of one of the engine's objects that autograd accumulates gradients into."""
-        raise NotImplementedError
+        return it.parameters()
 
     def arm(self):
         """Begins to follow when the engine is at work, before parameters have numbers."""
@@ -63,12 +68,33 @@ class BaseEyes:
 
     def describe(self):
         """Class that wraps the inner optimizer, and facts in the engine's own words: a text, and a dict of texts."""
-        raise NotImplementedError
+        return type(self.objects[0]).__name__, {}
 
     def describe_afterwards(self):
         """Facts that the engine can tell only after steps were taken, a dict of texts; they take the place of the
         first."""
         return {}
+
+    def graph_index(self):
+        """Numbers of parameters by the identities of the tensors that autograd accumulates into."""
+        return self.index
+
+    def hint(self, parameters, fragment):
+        """The place in the model of a tensor of the optimizer's, with those behind it, for `Placement.locate`; None
+        where it is not known. `parameters` are the model's by number."""
+        for number, parameter in parameters.items():
+            if parameter is fragment:
+                return (number, shard_start(fragment), []) if hasattr(fragment, "to_local") else (number, 0, None)
+        return None
+
+    def parameters(self, model):
+        """The content of every parameter of a model, in its order: tensors of the whole shape."""
+        return [own_part(parameter.detach()) for parameter in model.parameters()]
+
+    def gathers_for_forward(self):
+        """True if the parameters that forward uses are gathered for it, so that they may differ from those that
+        `parameters` gives."""
+        return False
 
     def has_reduced(self):
         """True if the last backward has reduced gradients over the ranks; None where that is not seen."""
@@ -77,6 +103,22 @@ class BaseEyes:
     def gradients(self):
         """The sum of this rank's gradients so far, by the numbers of the parameters that have one. None where the rank
         has no whole gradients."""
+        leaves = [it for holder in self.objects for it in self.leaves(holder) if id(it) in self.index]
+        if any(hasattr(leaf, "to_local") for leaf in leaves):
+            return None
+        held = ((self.index[id(it)], dense(it.grad)) for it in leaves)
+        return {number: gradient for number, gradient in held if gradient is not None}
+
+    def sums(self):
+        """The same, without a loss scale."""
+        return self.gradients()
+
+    def reduced(self):
+        """The same as a step of the optimizer finds them. None where a rank has its own part of them alone."""
+        return self.sums()
+
+    def scaling(self):
+        """Loss scale of the last step, a float, and whether it overflowed; None without a scale."""
         return None
 
     def fired(self):

@@ -83,10 +83,10 @@ def load(engine, kind, importing=lambda what: None):
         importing("torch")
     import torch
 
-    adapter = "zprobe_rank.engines.%s.adapter" % engine
-    if adapter not in sys.modules:
+    script = "zprobe_rank.engines.%s.script" % engine
+    if script not in sys.modules:
         importing(engine)
-    module = importlib.import_module(adapter)
+    module = importlib.import_module(script)
 
     # The first optimizer imports torch's compiler, which takes longer than a run.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

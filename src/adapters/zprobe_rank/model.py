@@ -142,11 +142,12 @@ class CodedProbe:
             parts.append(CodedPart(forward, beside, loss.managed))
         return parts
 
-    def loss(self, engine, part):
+    def loss(self, forward, part):
         """Runs the engine's forward; returns the loss."""
-        terms = [(engine.parameter_beside(name).float() * x).sum() * self.model.scale for name, x in part.beside]
+        # A parameter as a user finds it outside of the engine's forward: of its whole shape.
+        terms = [(self.model.get_parameter(name).float() * x).sum() * self.model.scale for name, x in part.beside]
         if part.forward is not None:
-            output = engine.forward(*part.forward)
+            output = forward(*part.forward)
             if part.managed:
                 terms.insert(0, self.model.loss(output))
             else:
@@ -205,11 +206,11 @@ class DenseProbe:
         width = self.model[0].in_features
         return [torch.randn(width, generator=generator) for _ in range(2)]
 
-    def loss(self, engine, data):
+    def loss(self, forward, data):
         """Runs the engine's forward; returns the loss."""
         dtype = DTYPES[self.spec["dtype"]]
         inputs, targets = (x.to(dtype) for x in data)
-        return mean_square(engine.forward(inputs), targets)
+        return mean_square(forward(inputs), targets)
 
     def local_gradient(self, values, data):
         """Gradient of a microbatch for parameters with these `values`, computed without any engine."""

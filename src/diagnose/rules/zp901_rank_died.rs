@@ -83,7 +83,7 @@ fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
 /// and where the ranks were.
 fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let Alike { ending, failure, ranks } = alike;
-    // A rank that fails before the adapter runs leaves no account but standard error.
+    // A rank that fails before its script runs leaves no account but standard error.
     let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
     let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
     let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));

@@ -3,7 +3,6 @@
 import torch
 
 from zprobe_rank.eyes import BaseEyes
-from zprobe_rank.tensors import dense
 
 # Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
 # timings, or differs by machine and rank.
@@ -41,10 +40,6 @@ class Eyes(BaseEyes):
         # Each one's last forward under gradients, which says whether its backward reduces.
         self.synchronised = {id(ddp): ddp.require_forward_param_sync for ddp in objects}
 
-    @staticmethod
-    def leaves(it):
-        return it.module.parameters()
-
     def arm(self):
         for ddp in (it for it in self.objects if hasattr(it, "_post_forward")):
             # Called at the end of each forward; one without gradients says nothing of the backward to come.
@@ -58,11 +53,6 @@ class Eyes(BaseEyes):
 
     def has_reduced(self):
         return any(self.synchronised.values())
-
-    def gradients(self):
-        parameters = (it for ddp in self.objects for it in ddp.module.parameters() if id(it) in self.index)
-        held = ((self.index[id(it)], dense(it.grad)) for it in parameters)
-        return {number: gradient for number, gradient in held if gradient is not None}
 
     def _see_forward(self, ddp):
         if torch.is_grad_enabled():

@@ -15,7 +15,7 @@ pub(super) static ROOM: Room = Room {
         advice: "install another torch, or name another interpreter with --python",
         limit: None,
         features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),
-        adapter: &[("adapter.py", include_str!("adapter.py"))],
+        script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("DDP reduces gradients in C++, where it is not watched"),

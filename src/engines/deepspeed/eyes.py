@@ -3,6 +3,7 @@
 import sys
 
 import torch
+import torch.distributed as dist
 
 from zprobe_rank.engines.deepspeed.buckets import FLUSHES, FULL, Buckets
 from zprobe_rank.eyes import BaseEyes
@@ -32,10 +33,7 @@ class Eyes(BaseEyes):
         self.ds_engine, self.wrapper = objects[0], objects[0].optimizer
         self.counts = None  # Firings of hooks and arrivals of gradients, as pairs by number of the parameter.
         self.is_in_backward, self.waiting = False, []
-
-    @staticmethod
-    def leaves(it):
-        return it.module.parameters()
+        self.scale, self.skipped = None, 0  # The loss scale, and the steps skipped before the present one.
 
     def arm(self):
         self.wrap(self.ds_engine, "backward", self._enter_backward, self._leave_backward)
@@ -46,6 +44,12 @@ class Eyes(BaseEyes):
         self._watch_buckets()
         if hasattr(self.wrapper, "fp32_groups_gradients"):
             self.wrap(self.ds_engine, "allreduce_gradients", after=self._see_reduction)
+
+    def begin(self, step, microbatch):
+        if step != self.step:
+            self.skipped = self.ds_engine.skipped_steps
+        self.scale = loss_scale(self.wrapper)
+        super().begin(step, microbatch)
 
     def when_over(self, look):
         if self.is_in_backward:
@@ -65,6 +69,39 @@ class Eyes(BaseEyes):
             facts["grad_acc_dtype"] = str(self.ds_engine.get_data_types()[1])
         return type(self.wrapper).__name__, facts
 
+    def hint(self, parameters, fragment):
+        """`DeepSpeedZeroOptimizer` knows the parameters of each partition, and where the first is cut. Those of
+        `BF16_Optimizer` are equal parts of its parameters, one behind the other, and those of
+        `DeepSpeedZeroOptimizer_Stage3` the rank's shards of a sub-group's parameters."""
+        wrapper = self.wrapper
+        for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
+            if partition is fragment:
+                held = wrapper.fp16_groups[group]
+                return self._at(held, 0, dist.get_rank() * held[0].ds_tensor.ds_numel)
+        for group, partition in enumerate(getattr(wrapper, "fp32_groups_flat_partition", [])):
+            if partition is fragment:
+                rank = dist.get_rank(wrapper.real_dp_process_group[group])
+                return self._behind(wrapper.bf16_groups[group], rank * partition.numel())
+        for group, partition in enumerate(getattr(wrapper, "single_partition_of_fp32_groups", [])):
+            if partition is fragment and hasattr(wrapper, "first_offset"):
+                held = wrapper.params_in_partition[group]
+                # A whole number, but before 0.19.7 its type is float.
+                return self._at(held, 0, int(wrapper.first_offset[group])) if held else None
+        return super().hint(parameters, fragment)
+
+    def parameters(self, model):
+        """In the run's dtype; stage 3 gathers them for that."""
+        if not self.gathers_for_forward():
+            return super().parameters(model)
+        import deepspeed
+
+        parameters = list(model.parameters())
+        with deepspeed.zero.GatheredParameters(parameters):
+            return [parameter.detach().clone() for parameter in parameters]
+
+    def gathers_for_forward(self):
+        return self.ds_engine.zero_optimization_stage() == 3
+
     def has_reduced(self):
         return self.ds_engine.is_gradient_accumulation_boundary()
 
@@ -73,7 +110,7 @@ class Eyes(BaseEyes):
         if hasattr(wrapper, "fp32_groups_gradients"):
             pairs = zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients)
             held = [pair for group, gradients in pairs for pair in zip(group, gradients)]
-        elif self.ds_engine.zero_optimization_stage() == 3 or getattr(wrapper, "partition_gradients", False):
+        elif self.gathers_for_forward() or getattr(wrapper, "partition_gradients", False):
             return None
         else:
             accumulates = getattr(wrapper, "use_grad_accum_attribute", False)
@@ -83,11 +120,45 @@ class Eyes(BaseEyes):
         held = ((self.index[id(it)], dense(gradient)) for it, gradient in held if id(it) in self.index)
         return {number: gradient for number, gradient in held if gradient is not None}
 
+    def sums(self):
+        """fp32 where gradients are accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's
+        dtype."""
+        held, scale = self.gradients(), self.scale or 1.0
+        is_wide = getattr(self.wrapper, "use_grad_accum_attribute", False) or self.scale is not None
+        if held is None or not is_wide or hasattr(self.wrapper, "fp32_groups_gradients"):
+            return held
+        # Scales are powers of two, so that this is exact.
+        return {number: gradient.float() / scale for number, gradient in held.items()}
+
+    def reduced(self):
+        """None where stages partition gradients: a rank holds its own part only, which the optimizer's input shows."""
+        is_whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
+        return self.sums() if is_whole else None
+
+    def scaling(self):
+        # Without a scale, too, an optimizer may find an overflow and skip the step.
+        if getattr(self.wrapper, "overflow", None) is None and self.scale is None:
+            return None
+        return self.scale or 1.0, self.ds_engine.skipped_steps > self.skipped
+
     def fired(self):
         counts = self.counts
         if counts is not None:
             self.counts = {number: [0, 0] for number in counts}
         return counts
+
+    def _at(self, parameters, number, place):
+        """The place at which some parameters that lie one behind the other are cut, as a hint."""
+        indices = [self.index[id(it)] for it in parameters[number:]]
+        return indices[0], place, indices[1:]
+
+    def _behind(self, parameters, place):
+        """The place that many elements behind the first of some parameters, as a hint."""
+        for number, parameter in enumerate(parameters):
+            if place < parameter.numel():
+                return self._at(parameters, number, place)
+            place -= parameter.numel()
+        return None
 
     def _enter_backward(self, *_args, **_kwargs):
         self.is_in_backward = True
@@ -167,3 +238,9 @@ def has_hooks(wrapper):
     if type(wrapper).__name__ == "BF16_Optimizer":
         return bool(getattr(wrapper, "immediate_grad_update", False))
     return bool(getattr(wrapper, "_grad_acc_hooks", True))
+
+
+def loss_scale(wrapper):
+    """The current loss scale of an fp16 optimizer; None for the others."""
+    scale = getattr(wrapper, "cur_scale", getattr(wrapper, "loss_scale", None))
+    return float(scale) if isinstance(scale, (int, float)) else None

@@ -27,8 +27,8 @@ pub(super) static ROOM: Room = Room {
             other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
         }),
         features: Some(Features { fact: "deepspeed_features", needed: features }),
-        adapter: &[
-            ("adapter.py", include_str!("adapter.py")),
+        script: &[
+            ("script.py", include_str!("script.py")),
             ("experts.py", include_str!("experts.py")),
         ],
         eyes: &[("buckets.py", include_str!("buckets.py")), ("eyes.py", include_str!("eyes.py"))],

@@ -30,6 +30,14 @@ class Eyes(BaseEyes):
         policies = {str(group.mp_policy) for group in self.groups}
         return "fully_shard", dict(policy=", ".join(sorted(policies)))
 
+    def graph_index(self):
+        # Autograd accumulates into unsharded copies, which come into being with the first forward.
+        copies = {number: getattr(shard, "_unsharded_param", None) for number, shard in self.shards.items()}
+        return {id(copy): number for number, copy in copies.items() if copy is not None}
+
+    def gathers_for_forward(self):
+        return True
+
     def has_reduced(self):
         return any(group.reduce_grads for group in self.groups)
 

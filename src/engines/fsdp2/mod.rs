@@ -15,7 +15,7 @@ pub(super) static ROOM: Room = Room {
         advice: "upgrade torch: fully_shard on the CPU works with 2.11, and not with 2.6 or older",
         limit: None,
         features: Some(Features { fact: "fsdp2_methods", needed: methods }),
-        adapter: &[("adapter.py", include_str!("adapter.py"))],
+        script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("not every collective of this engine is watched"),

@@ -14,7 +14,7 @@ pub(super) static ROOM: Room = Room {
         advice: "upgrade torch: its pipelining schedules work with 2.11",
         limit: None,
         features: Some(Features { fact: "pipelining", needed }),
-        adapter: &[("adapter.py", include_str!("adapter.py"))],
+        script: &[("script.py", include_str!("script.py"))],
         eyes: &[],
     }),
     unwatched: Some("not every collective of this engine is watched"),

@@ -11,7 +11,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from zprobe_rank.engines.base import LoopEngine
 from zprobe_rank.engines.ddp.eyes import Eyes
 
 COMM_HOOKS = {
@@ -28,56 +27,43 @@ NEVER_COMPRESSED = 1 << 40
 MIB = 1024 * 1024
 
 
-class Engine(LoopEngine):
-    """DDP with gradient accumulation under `no_sync`, as its documentation has it."""
+def train(run):
+    """Trains with gradient accumulation under `no_sync`, as the documentation of DDP has it."""
+    arguments = dict(run.spec["ddp"])
+    comm_hook, backend = arguments.pop("comm_hook"), arguments.pop("compile")
+    delayed_parameters = arguments.pop("delayed_parameters")
+    bucket_cap_mb = arguments["bucket_cap_mb"]
+    model = run.build()
+    if delayed_parameters != "none":
+        arguments.update(delayed(model), bucket_cap_mb=int(bucket_cap_mb))
+    with first_bucket_like_the_others(bucket_cap_mb):
+        ddp = DistributedDataParallel(model, **arguments)
+    if comm_hook != "none":
+        ddp.register_comm_hook(hook_state(comm_hook, run.spec), COMM_HOOKS[comm_hook])
+    # Kernels and graphs are made in the first forward.
+    compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
+    optimizer = run.optimizer(run.trainable())
+    run.watch(Eyes, [ddp], optimizer)
 
-    def set_up(self):
-        arguments = dict(self.spec["ddp"])
-        comm_hook = arguments.pop("comm_hook")
-        delayed_parameters = arguments.pop("delayed_parameters")
-        backend = arguments.pop("compile")
-        self.awaits = delayed_parameters == "awaited"
-        if delayed_parameters != "none":
-            arguments.update(delayed(self.model), bucket_cap_mb=int(arguments["bucket_cap_mb"]))
-        with first_bucket_like_the_others(arguments["bucket_cap_mb"]):
-            self.ddp = DistributedDataParallel(self.model, **arguments)
-        if comm_hook != "none":
-            self.ddp.register_comm_hook(hook_state(comm_hook, self.spec), COMM_HOOKS[comm_hook])
-        # Kernels and graphs are made in the first forward.
-        self.compiled = self.ddp if backend == "none" else torch.compile(self.ddp, backend=backend.replace("-", "_"))
-        self.optimizer = self.make_optimizer(self.trainable())
-        self.eyes = Eyes([self.ddp])
-        self.late = "late-no-sync" in self.spec["shapes"]
-        self.final = True
-
-    def accumulation(self, final):
-        self.final = final
-        if final or self.late:
-            return contextlib.nullcontext()
-        return self.ddp.no_sync()
-
-    def forward(self, *data):
-        # The compiler splits the graph where buckets end, by the same constant.
-        with first_bucket_like_the_others(self.spec["ddp"]["bucket_cap_mb"]):
-            return self.compiled(*data)
-
-    def backward(self, loss):
-        if self.late:
-            # Too late: this microbatch's forward has already read the flag that `no_sync` sets.
-            self.ddp.require_backward_grad_sync = self.final
-        super().backward(loss)
-        if self.awaits:
-            # Gloo's barrier ends behind all that was begun before it.
-            dist.barrier()
-
-    def accumulated(self, microbatch):
-        """numel elements in the run's dtype: the parameters' own gradients."""
-        boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        return None if boundary else self.summed()
-
-    def before_step(self):
-        """numel elements in the run's dtype: the parameters' own gradients."""
-        return self.summed()
+    is_late = "late-no-sync" in run.spec["shapes"]
+    for _ in run.steps():
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
+                    # The compiler splits the graph where buckets end, by the same constant.
+                    with first_bucket_like_the_others(bucket_cap_mb):
+                        loss = part.loss(compiled)
+                    if is_late:
+                        # Too late: this microbatch's forward has already read the flag that `no_sync` sets.
+                        ddp.require_backward_grad_sync = part.is_last
+                    (loss / run.accumulation_steps).backward()
+                    if delayed_parameters == "awaited":
+                        # Gloo's barrier ends behind all that was begun before it.
+                        dist.barrier()
+        with run.update() as update:
+            update.clip(run.trainable())
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def delayed(model):

@@ -1,0 +1,175 @@
+"""What is seen of an engine while its script trains, as events."""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from zprobe_rank import graph, model
+from zprobe_rank.channel import finite
+from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.forward import ForwardWatch, differences
+from zprobe_rank.optimizer_tap import OptimizerTap
+from zprobe_rank.sampler import Pieces, ends
+from zprobe_rank.tensors import flat
+
+
+class Observer:
+    """Emits events about everything that can be observed of an engine, or about the outcome alone: the parameters."""
+
+    def __init__(self, run, sampler, optimizer, loss_factor, accumulates):
+        self.channel, self.probe, self.model, self.spec = run.channel, run.probe, run.model, run.spec
+        self.run, self.sampler, self.optimizer = run, sampler, optimizer
+        self.loss_factor, self.accumulates = loss_factor, accumulates
+        held = zip(self.probe.held, self.model.parameters())
+        self.parameters_held = dict(held)
+        self.index = {id(parameter): number for number, parameter in self.parameters_held.items()}
+        self.sizes = {segment["param"]: segment["len"] for segment in run.segments()}
+        self.eyes = self.tap = self.forward = self.values = None
+        self.at = {}
+
+    def open(self, kind, objects, wrapper, facts):
+        """Opens the eyes of class `kind`, and says what the engine is."""
+        self.eyes = self._eyes(kind, objects)
+        described, told = self.eyes.describe()
+        inner = type(self.optimizer).__name__
+        self.channel.emit("optimizer-chosen", **{"class": wrapper or described, "inner": inner})
+        self.channel.emit("engine-described", facts=dict(told, **facts))
+        if self.run.is_full:
+            self.eyes.on_reduced = self._reduced
+            hint = functools.partial(self.eyes.hint, self.parameters_held)
+            self.tap = OptimizerTap(self.optimizer, self.run.placement, hint, self.sampler, self.channel)
+            self.tap.activate()
+            if self.eyes.gathers_for_forward():
+                self._watch_forward()
+
+    def gathered_ends(self):
+        """The places at which the parts of parameters held by the optimizers of all ranks begin and end."""
+        partitions = [None] * self.spec["world_size"]
+        dist.all_gather_object(partitions, self.tap.segments, group=self.run.group)
+        return ends(partitions)
+
+    def begin(self, step, microbatch):
+        """A microbatch begins."""
+        if self.tap is not None:
+            self.eyes.begin(step, microbatch)
+
+    def before_backward(self, step, microbatch, loss, data):
+        """Records the loss, its graph, and for dense data the local gradient."""
+        if self.tap is None:
+            return
+        at = self.at = dict(step=step, microbatch=microbatch)
+        self.tap.microbatch = microbatch
+        self.channel.later(lambda: self.channel.emit("loss", value=finite(loss.item()), **at), loss)
+        if self.forward is not None:
+            self.channel.later(functools.partial(self._forward_used, self.forward.take(), at), loss)
+        nodes, reached = graph.walk(loss, self.eyes.graph_index())
+        self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
+        if isinstance(self.probe, model.DenseProbe):
+            self._record("local-gradient", "full", self.probe.local_gradient(self.values, data), **at)
+
+    def after_backward(self, step, microbatch, ends_microbatch):
+        """Records hooks and accumulators; also when backward failed."""
+        if self.tap is None:
+            return
+        at, counts = dict(step=step, microbatch=microbatch), self.eyes.fired()
+        if counts is not None:
+            pairs = [counts.get(number, (0, 0)) for number in self.parameters_held]
+            fired, arrived = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
+        is_boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
+        # What is reduced too early is wrong there, and is not left out.
+        if ends_microbatch and not is_boundary and self.accumulates:
+            # A factor of the loss is a power of two.
+            gradients, finish = self.eyes.sums(), lambda flat: flat / self.loss_factor
+            self._record_gradients("accumulator", gradients, finish, **at)
+
+    def before_step(self, step, microbatch):
+        """Records gradient buffers as the step finds them."""
+        if self.tap is None:
+            return
+        self.tap.microbatch = microbatch
+        at = dict(step=step, microbatch=microbatch)
+        if any(hasattr(parameter, "to_local") for parameter in self.parameters_held.values()):
+            # Like its optimizer, a rank has the gradients of its shards.
+            pieces = [gradient_of(fragment) for fragment in self.tap.fragments]
+            self._record("before-step", "partition", Pieces(pieces), **at)
+        else:
+            self._record_gradients("before-step", self.eyes.reduced(), **at)
+
+    def failed_step(self, step):
+        """Records the gradients that the optimizer consumed before the engine's step failed, if any."""
+        if self.tap is not None:
+            self.tap.record(step)
+
+    def after_step(self, step, update):
+        """Records the gradients that the optimizer consumed, scale and norm, and the parameters."""
+        if self.tap is not None:
+            self.tap.record(step)
+            scaling = self.eyes.scaling()
+            if scaling is not None:
+                scale, overflow = scaling
+                self.channel.emit("loss-scaled", step=step, scale=scale, overflow=overflow)
+            if update.norm is not None:
+                norm, limit = finite(float(update.norm)), float(update.limit)
+                self.channel.emit("gradient-norm", step=step, norm=norm, limit=limit)
+        self.parameters(step)
+
+    def parameters(self, step):
+        """Records the model's parameters on this rank."""
+        parameters = self.eyes.parameters(self.model)
+        if isinstance(self.probe, model.DenseProbe) or self.forward is not None:
+            self.values = [parameter.clone() for parameter in parameters]
+        if self.forward is not None:
+            self.forward.left = self.values
+        self._record("parameters", "full", Pieces(parameters), step=step)
+
+    def describe_afterwards(self):
+        """Says what the engine can tell only after steps were taken."""
+        facts = self.eyes.describe_afterwards()
+        if facts:
+            self.channel.emit("engine-described", facts=facts)
+
+    def _eyes(self, kind, objects):
+        """The eyes of an engine, or those of any engine where this release is not as its own eyes expect it."""
+        try:
+            eyes = kind(objects)
+            if self.run.is_full:
+                eyes.arm()
+                eyes.open(self.index, self.channel.emit)
+        except AttributeError as error:
+            self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
+            eyes = BaseEyes([self.model])
+            eyes.open(self.index, self.channel.emit)
+        return eyes
+
+    def _watch_forward(self):
+        if self.sampler.active:
+            self.channel.emit("not-observed", what="parameters that forward uses", why="the model is large")
+        else:
+            self.forward = ForwardWatch(self.model)
+
+    def _forward_used(self, compared, at):
+        differing = [dict(it, param=self.probe.held[it["param"]]) for it in differences(compared)]
+        self.channel.emit("forward-used", differing=differing, **at)
+
+    def _reduced(self):
+        self._record_gradients("reduced", self.eyes.sums(), **self.at)
+
+    def _record_gradients(self, point, gradients, finish=lambda flat: flat, **at):
+        """Records whole gradients, given by number, with zeros where there is none; nothing if the rank has none."""
+        if gradients is not None:
+            pieces = [gradients[number] if number in gradients else self._zeros(number) for number in self.sizes]
+            self._record(point, "full", Pieces(pieces, finish), **at)
+
+    def _zeros(self, number):
+        parameter = self.parameters_held[number]
+        return torch.zeros(1, dtype=parameter.dtype, device=parameter.device).expand(self.sizes[number])
+
+    def _record(self, point, layout, pieces, **at):
+        self.sampler.record(self.channel, point, layout, pieces, **at)
+
+
+def gradient_of(parameter):
+    """The gradient of a parameter's shard, flat; zeros if it has none."""
+    return flat(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))

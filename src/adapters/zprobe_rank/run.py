@@ -1,0 +1,264 @@
+"""The run that the script of an engine takes: the model, its data, and the moments at which the rank is looked at."""
+
+import contextlib
+import functools
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from zprobe_rank import collectives, model
+from zprobe_rank.channel import DTYPES
+from zprobe_rank.observer import Observer
+from zprobe_rank.placement import Placement
+from zprobe_rank.sampler import Sampler
+from zprobe_rank.selection import Selection
+from zprobe_rank.tensors import whole
+from zprobe_rank.workload import Workload
+
+
+class Run:
+    """The argument of `train`, the function of an engine's script.
+
+    The script hands the model to its engine, says what is to be watched, and trains as a user would::
+
+        def train(run):
+            engine = Engine(run.build())
+            optimizer = run.optimizer(run.trainable())
+            run.watch(Eyes, [engine], optimizer)
+            for _ in run.steps():
+                for microbatch in run.microbatches():
+                    for part in microbatch:
+                        (part.loss(engine) / run.accumulation_steps).backward()
+                with run.update():
+                    optimizer.step()
+                    optimizer.zero_grad()
+    """
+
+    def __init__(self, spec, rank, device, channel, group):
+        """`spec` is the run's specification as JSON has it; `group` is a process group of the probe's own, over Gloo."""
+        self.spec, self.rank, self.device, self.channel, self.group = spec, rank, device, channel, group
+        channel.selection = Selection(spec, rank)
+        self.accumulation_steps = spec["gradient_accumulation_steps"]
+        self.params = json.loads(os.environ["ZPROBE_PARAMS"])
+        self.workload = Workload(json.loads(os.environ["ZPROBE_WORKLOAD"]))
+        self.is_full = spec["observe"] == "full"
+        self.optimizer_settings = dict(spec["optimizer"])
+        name = self.optimizer_settings.pop("type")
+        self.optimizer_class = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[name]
+        self.probe = self.model = self.observer = None
+        self.step, self.microbatch = 0, 0
+        self.open_backward = None  # True for the last backward of a microbatch, None while none is going on.
+        self.clock = Stopwatch()
+        # Taken before the engine's collectives are watched: the probe's own are not among them.
+        self.all_gather = functools.partial(dist.all_gather, group=group)
+        if self.is_full:
+            collectives.watch(channel)
+
+    def build(self, dtype=None):
+        """The synthetic model on the rank's device, in `dtype` or the run's dtype."""
+        dtype = dtype or DTYPES[self.spec["dtype"]]
+        self.probe = model.build(self.spec, self.params, self.workload, self.rank, dtype, self.device)
+        self.model = self.probe.model
+        self.channel.emit("model", params=[described(param) for param in self.params])
+        held = zip(self.probe.held, self.model.parameters())
+        trainable = {number: it for number, it in held if it.requires_grad}
+        self.channel.emit("layout", layout="full", segments=self.segments())
+        self.placement = Placement(trainable, self.rank, self.spec["world_size"])
+        if self.workload.starts_differently and self.rank > 0:
+            for parameter in self.model.parameters():
+                parameter.data.zero_()
+        return self.model
+
+    def trainable(self):
+        """The parameters of the model that require a gradient."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def leaves_unused(self):
+        """True if the forward of some microbatch leaves parameters out, of which DDP has to be told."""
+        return any(shape.startswith("unused") for shape in self.spec["shapes"])
+
+    def segments(self):
+        """The parameters that this rank holds, one after the other, as segments."""
+        numbers = self.probe.held
+        return [dict(param=number, offset=0, len=len(model.elements(self.params[number]))) for number in numbers]
+
+    def optimizer(self, parameters):
+        """torch's own optimizer with the settings of the run, for some parameters or groups of them."""
+        return self.optimizer_class(self.groups(parameters), **self.optimizer_settings)
+
+    def groups(self, parameters):
+        """Parameters as the run asks for them: in one group, or in two: those that are usually decayed, and those of
+        one dimension."""
+        if self.spec["parameter_groups"] != 2:
+            return parameters
+        parameters = list(parameters)
+        decayed = [parameter for parameter in parameters if parameter.dim() > 1]
+        others = [parameter for parameter in parameters if parameter.dim() <= 1]
+        return [dict(params=params) for params in (decayed, others) if params]
+
+    def watch(self, eyes, objects, optimizer, loss_factor=1, accumulates=True, wrapper=None, **facts):
+        """Begins to watch the engine, once the model and the optimizer are in its hands.
+
+        `eyes` is the class of its eyes, `objects` are what they look at, and `optimizer` is the inner one. The script
+        multiplies its loss by `loss_factor`, a power of two; it `accumulates` unless it has every microbatch reduced.
+        `wrapper` and `facts` are the class around the optimizer and texts about the engine that the eyes do not tell.
+        """
+        recording = self.spec["recording"]
+        sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
+        self.observer = Observer(self, sampler, optimizer, loss_factor, accumulates)
+        self.observer.open(eyes, objects, wrapper, facts)
+        # Samples of the whole are cut at the places at which the optimizers divide the model.
+        cuts = self.observer.gathered_ends() if sampler.active and self.is_full else None
+        sampler.announce(self.channel, "full", self.segments(), cuts)
+        self.observer.parameters(None)
+
+    def steps(self):
+        """The numbers of the steps, one after the other."""
+        last = self.spec["steps"] - 1
+        for self.step in range(last + 1):
+            self.clock = Stopwatch()
+            yield self.step
+            at = dict(step=self.step, microbatch=self.accumulation_steps - 1)
+            self.channel.emit("phase-entered", phase="digests", **at)
+            # Where only the outcome is observed, nobody waits for a device between the steps.
+            if self.is_full or self.device.type == "cpu" or self.step == last:
+                self.channel.settle()
+                self._exchange_digests()
+
+    def microbatches(self):
+        """The microbatches of the present step, as `Microbatch`es."""
+        for self.microbatch in range(self.accumulation_steps):
+            self.observer.begin(self.step, self.microbatch)
+            yield Microbatch(self, self._parts())
+
+    def batch(self):
+        """The data of all microbatches of the present step, for an engine that takes them in one call: a list by
+        microbatch of what a forward is given."""
+        if self.step == 0 and self.is_full:
+            why = "one call of the engine takes them all forward and backward"
+            self.channel.emit("not-observed", what="each microbatch by itself: accumulators, graphs, hooks", why=why)
+        data = []
+        for self.microbatch in range(self.accumulation_steps):
+            data += [part.forward for part in self._parts()]
+        self.enter("backward")
+        return data
+
+    @contextlib.contextmanager
+    def update(self):
+        """The context of the optimizer's step at the gradient accumulation boundary, or of what an engine does in its
+        place after the other microbatches. It is given an `Update`."""
+        is_boundary, update = self.microbatch + 1 == self.accumulation_steps, Update(self.spec["gradient_clipping"])
+        if is_boundary:
+            self.observer.before_step(self.step, self.microbatch)
+            self.enter("optimizer-step")
+        try:
+            yield update
+        except BaseException:
+            self.observer.failed_step(self.step)
+            raise
+        if is_boundary:
+            engine_ns = self.clock.elapsed_ns()
+            self.observer.after_step(self.step, update)
+            total_ns = self.clock.elapsed_ns()
+            self.channel.emit("step-timed", step=self.step, engine_ns=engine_ns, total_ns=total_ns)
+
+    def enter(self, phase):
+        """Says that a phase of the present microbatch begins."""
+        self.channel.emit("phase-entered", step=self.step, microbatch=self.microbatch, phase=phase)
+
+    def begin_backward(self, loss, data, is_last):
+        """A loss is about to go backward: the last one of its microbatch, or one before it."""
+        self.observer.before_backward(self.step, self.microbatch, loss, data)
+        self.enter("backward")
+        self.open_backward = is_last
+
+    def end_backward(self):
+        """The backward that began last is over; it may have failed."""
+        is_last, self.open_backward = self.open_backward, None
+        if is_last is not None:
+            self.observer.after_backward(self.step, self.microbatch, is_last)
+
+    def _parts(self):
+        with self.clock.stopped():
+            # Done here as by a data loader.
+            return self.probe.parts(self.step, self.microbatch)
+
+    def _exchange_digests(self):
+        """All-gathers the digests of everything recorded since the last exchange."""
+        own = torch.tensor([self.channel.take_digest()], dtype=torch.int64)
+        gathered = [torch.zeros_like(own) for _ in range(self.spec["world_size"])]
+        self.all_gather(gathered, own)
+        digests = ["%016x" % (digest.item() & (1 << 64) - 1) for digest in gathered]
+        self.channel.emit("digests-gathered", step=self.step, digests=digests)
+
+
+class Microbatch:
+    """A microbatch, whose parts go forward and backward one after the other: nearly always a single one."""
+
+    def __init__(self, run, parts):
+        self.run, self.parts = run, parts
+        #: True at the gradient accumulation boundary.
+        self.is_last = run.microbatch + 1 == run.accumulation_steps
+
+    def __iter__(self):
+        for number, data in enumerate(self.parts):
+            self.run.enter("forward")
+            yield Part(self.run, data, number + 1 == len(self.parts), self.is_last)
+            self.run.end_backward()
+
+
+class Part:
+    """A forward and a backward of a microbatch."""
+
+    def __init__(self, run, data, ends_microbatch, is_boundary):
+        self.run, self.data, self.ends_microbatch = run, data, ends_microbatch
+        #: True for the last backward of the step.
+        self.is_last = ends_microbatch and is_boundary
+
+    def loss(self, forward):
+        """The loss, a scalar that is not divided by the accumulation steps; `forward` is the engine's. The coded model
+        is given a tensor for each of its uses of a parameter, fp32 and of the parameter's whole shape, or None; it
+        returns fp32."""
+        loss = self.run.probe.loss(forward, self.data)
+        self.run.begin_backward(loss, self.data, self.ends_microbatch)
+        return loss
+
+
+class Update:
+    """What the script tells of an optimizer's step."""
+
+    def __init__(self, limit):
+        #: Global norm of the gradient, or None without one, and the norm to which it is clipped.
+        self.norm, self.limit = None, limit
+
+    def clip(self, parameters):
+        """Clips the gradients of some parameters as a training loop does, if the run clips."""
+        if self.limit > 0:
+            # A number on the device, which is read only where it is recorded.
+            self.norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.limit))
+
+
+class Stopwatch:
+    """Measures the time since it was made, without the time during which it was stopped."""
+
+    def __init__(self):
+        self.started = time.perf_counter_ns()
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Does not count the time spent inside the context."""
+        before = time.perf_counter_ns()
+        yield
+        self.started += time.perf_counter_ns() - before
+
+    def elapsed_ns(self):
+        """Measured time in nanoseconds."""
+        return time.perf_counter_ns() - self.started
+
+
+def described(param):
+    """A parameter of the plan, as the trace describes the model's."""
+    return {key: param[key] for key in ("name", "shape", "trainable", "ranks") if key in param}

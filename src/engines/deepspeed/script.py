@@ -1,0 +1,110 @@
+"""DeepSpeed, stages 0 to 3."""
+
+import contextlib
+import importlib
+import os
+import sys
+
+from zprobe_rank import device
+
+# Set before the import, during which DeepSpeed chooses its accelerator.
+os.environ.setdefault("DS_ACCELERATOR", device.kind)
+
+import deepspeed
+
+from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
+from zprobe_rank.engines.deepspeed.eyes import Eyes
+
+# Releases import these while they initialize, some for seconds; here all ranks share them.
+for module in (
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.original_muon",
+):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)
+
+
+def train(run):
+    """Trains with the engine that `deepspeed.initialize` returns."""
+    spec, model = run.spec, run.build()
+    prepare(run)
+    parameters = run.trainable()
+    if run.workload.expert is not None:
+        name, _ = list(model.named_parameters())[run.workload.expert]
+        place_experts(model, name, spec["world_size"])
+        parameters = groups_for_optimizer(parameters)
+    optimizer = run.optimizer(parameters)
+    # Traces of older releases, whose runs are made again, have none.
+    sequence_parallel = spec.get("sequence_parallel", 1)
+    engine, wrapper, _, _ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        config=spec["deepspeed_config"],
+        **sequence_groups(spec, sequence_parallel),
+    )
+    if spec.get("override_loss_scale") is not None:
+        wrapper.override_loss_scale(spec["override_loss_scale"])
+    # DeepSpeed sums over the ranks of a sequence, and averages over the others.
+    loss_factor = 1 / sequence_parallel
+    run.watch(Eyes, [engine], optimizer, loss_factor)
+
+    coalesces = "coalesced-reduction" in spec["shapes"]
+    for _ in run.steps():
+        coalescing = contextlib.ExitStack()
+        if coalesces:
+            coalescing.enter_context(engine.coalesce_grad_reduction())
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                if run.workload.goes_backward_again():
+                    # With several backwards before a step, DeepSpeed has to be told which one is the last.
+                    engine.set_gradient_accumulation_boundary(part.is_last)
+                backward(engine, part.loss(engine) * loss_factor, "loss-backward" in spec["shapes"])
+            with run.update() as update:
+                if coalesces:
+                    # One such context for each optimizer step, and within it no call of `step`.
+                    if not microbatch.is_last:
+                        continue
+                    coalescing.close()
+                    engine.set_gradient_accumulation_boundary(True)
+                engine.step()
+                update.norm, update.limit = engine.get_global_grad_norm(), engine.gradient_clipping()
+
+
+def backward(engine, loss, is_plain):
+    """Runs the engine's backward, or that of torch."""
+    if is_plain:
+        # A loss without a scale may go backward as it is, also where a release has no such method.
+        scaled = engine.scale(loss) if hasattr(engine, "scale") else loss
+        scaled.backward()
+    else:
+        engine.backward(loss)
+
+
+def prepare(run):
+    """Does for DeepSpeed what its launcher does, and joins the ranks."""
+    avoid_compiling()
+    os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
+    if run.device.index is not None:
+        # DeepSpeed takes the device of this number; ranks that share one have the same.
+        os.environ["LOCAL_RANK"] = str(run.device.index)
+    deepspeed.init_distributed(dist_backend=run.spec["backend"], auto_mpi_discovery=False, verbose=False)
+
+
+def sequence_groups(spec, ranks):
+    """The argument with which DeepSpeed is told of groups of so many ranks that have parts of the same sequences."""
+    if ranks == 1:
+        return {}
+    if spec["sequence_groups"] == "mesh":
+        return dict(mesh_param=(spec["world_size"] // ranks, ranks))
+    groups = importlib.import_module("deepspeed.runtime.sequence_parallel.parallel_state_sp")
+    groups.initialize_sequence_parallel(sequence_parallel_size=ranks)
+    return dict(mpu=groups)
+
+
+def avoid_compiling():
+    """Keeps DeepSpeed from compiling a shared-memory collective for CPU ranks, which takes minutes;
+    without it they use torch's own Gloo."""
+    module = sys.modules.get("deepspeed.comm.torch")
+    if module is not None and hasattr(module, "build_shm_op"):
+        module.build_shm_op = lambda: None

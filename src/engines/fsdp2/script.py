@@ -1,0 +1,120 @@
+"""PyTorch's `fully_shard` (FSDP2)."""
+
+import torch
+import torch.distributed as dist
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+except ImportError:
+    try:
+        # Its module in older releases.
+        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
+from torch.distributed.device_mesh import init_device_mesh
+
+try:
+    from torch.distributed.tensor import DTensor, Shard
+except ImportError:
+    # Its module in older releases.
+    from torch.distributed._tensor import DTensor, Shard
+
+from zprobe_rank.channel import DTYPES
+from zprobe_rank.engines.fsdp2.eyes import Eyes
+
+
+def train(run):
+    """Trains with parameters in fp32, sharded on dimension 0, and computes in the run's dtype."""
+    spec, settings = run.spec, run.spec["fsdp2"]
+    model = run.build(torch.float32)
+    mesh = mesh_of(run)
+    if settings["tensor_parallel"] > 1:
+        cut(model, mesh["tp"])
+    options = dict(
+        mesh=mesh[sharded_dimensions(settings)] if mesh.ndim > 1 else mesh,
+        mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
+        reshard_after_forward=settings["reshard_after_forward"],
+    )
+    # One group of parameters for each block, and one for the rest.
+    blocks = [block for block in getattr(model, "layers", model).children() if any(True for _ in block.parameters())]
+    modules = [*blocks, model]
+    for module in modules:
+        fully_shard(module, **options)
+    loss_factor = choose_divisor(run, modules)
+    if settings["all_reduce_hook"]:
+        average_in_hooks(modules, mesh.get_group("replicate"))
+    if settings["assign_state_dict"]:
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+    # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
+    optimizer = run.optimizer(run.trainable())
+    facts = dict(implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__), root=type(model).__name__)
+    states, every_microbatch = [module._get_fsdp_state() for module in modules], settings["reduce_every_microbatch"]
+    run.watch(Eyes, states, optimizer, loss_factor, accumulates=not every_microbatch, **facts)
+
+    for _ in run.steps():
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                model.set_requires_gradient_sync(part.is_last or every_microbatch)
+                if settings["all_reduce_at_boundary"]:
+                    model.set_requires_all_reduce(part.is_last)
+                if not settings["reshard_after_backward"]:
+                    model.set_reshard_after_backward(part.is_last)
+                loss = part.loss(model) * loss_factor
+                (loss / run.accumulation_steps).backward()
+        with run.update() as update:
+            update.clip(run.trainable())
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def mesh_of(run):
+    """The ranks one after the other, or in rows that each hold the whole model, each cut for tensor
+    parallelism."""
+    settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
+    replicas, parts = settings["replicas"], settings["tensor_parallel"]
+    sides = dict(replicate=replicas, shard=ranks // replicas // parts, tp=parts)
+    sides = {name: side for name, side in sides.items() if side > 1 or name == "shard"}
+    if len(sides) == 1:
+        return init_device_mesh(run.device.type, (ranks,))
+    return init_device_mesh(run.device.type, tuple(sides.values()), mesh_dim_names=tuple(sides))
+
+
+def sharded_dimensions(settings):
+    """The dimensions of the mesh that `fully_shard` is given. Replicas that a hook averages over are none to
+    it."""
+    has_replicas = settings["replicas"] > 1 and not settings["all_reduce_hook"]
+    return ("replicate", "shard") if has_replicas else ("shard",)
+
+
+def average_in_hooks(modules, replicas):
+    """Averages over the replicas what `fully_shard` has reduced within each."""
+
+    def average(reduced):
+        dist.all_reduce(reduced, group=replicas)
+        reduced.div_(replicas.size())
+
+    for module in modules:
+        module.set_all_reduce_hook(average)
+
+
+def choose_divisor(run, modules):
+    """Sets the divisor of the sum over the ranks. Returns the factor by which a loss makes up for one that is not
+    their number."""
+    settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
+    factor = settings["gradient_divide_factor"]
+    for module in modules:
+        if factor is not None:
+            module.set_gradient_divide_factor(factor)
+        if settings["force_sum_reduction"]:
+            module.set_force_sum_reduction_for_comms(True)
+    # The ranks that hold different parts of a parameter do not average its gradients.
+    return (ranks // settings["tensor_parallel"] if factor is None else factor) / ranks
+
+
+def cut(module, mesh):
+    """Makes a `DTensor` of every parameter, of which this rank has a part: consecutive rows of the whole."""
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            part = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)
+            child.register_parameter(name, torch.nn.Parameter(part, requires_grad=parameter.requires_grad))

@@ -1,0 +1,104 @@
+"""PyTorch's pipelining schedules, alone or with DDP or FSDP2 over several pipelines."""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.nn.parallel import DistributedDataParallel
+
+from zprobe_rank.eyes import BaseEyes
+
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "looped-bfs": "ScheduleLoopedBFS",
+    "interleaved-1f1b": "ScheduleInterleaved1F1B",
+    "interleaved-zero-bubble": "ScheduleInterleavedZeroBubble",
+    "zbv-zero-bubble": "ScheduleZBVZeroBubble",
+    "dual-pipe-v": "ScheduleDualPipeV",
+}
+
+
+class Stage(nn.Module):
+    """A stage of the coded model: its blocks add the inner products of their parameters, one after the other, to what
+    the stage before it sends."""
+
+    def __init__(self, node):
+        super().__init__()
+        self.node = node
+        #: Data of the stage's parameters by microbatch, and behind them those of its second use of one.
+        self.data = []
+
+    def forward(self, sent, microbatch):
+        """`sent` has one element, fp32; `microbatch` is the number of the microbatch, as a tensor."""
+        data, at = self.data[microbatch.item()], 0
+        blocks = list(self.node.children())
+        if len(data) > len(list(self.node.parameters())):
+            # The first block has the parameter that is used again at the end.
+            blocks.append(blocks[0])
+        for block in blocks:
+            count = len(list(block.parameters()))
+            part, at = data[at : at + count], at + count
+            if any(x is not None for x in part):
+                sent = sent + block(*part).sum()
+        return sent
+
+
+def train(run):
+    """Trains in pipelines: ranks that follow one another have the stages of one."""
+    spec, settings, model = run.spec, run.spec["pipeline"], run.build()
+    ranks = spec["world_size"] // settings["pipelines"]
+    mesh = init_device_mesh("cpu", (settings["pipelines"], ranks), mesh_dim_names=("dp", "pp"))
+    kind = getattr(schedules, SCHEDULES[settings["schedule"]])
+    is_single = issubclass(kind, schedules.PipelineScheduleSingle)
+    nodes = {int(name): node for name, node in model.stages.named_children()}
+    count = ranks * len(nodes)
+    modules = {number: Stage(node) for number, node in nodes.items()}
+    stages = [
+        PipelineStage(averaged(module, run, mesh["dp"]), number, count, torch.device("cpu"), group=mesh.get_group("pp"))
+        for number, module in modules.items()
+    ]
+
+    def loss(output, _target):
+        # Ranks of one pipeline do not average, which the loss makes up for.
+        loss = output.sum() * model.scale / ranks
+        return loss if settings["scale_grads"] else loss / run.accumulation_steps
+
+    options = dict(loss_fn=loss, scale_grads=settings["scale_grads"])
+    schedule = kind(stages[0] if is_single else stages, run.accumulation_steps, **options)
+    optimizer = run.optimizer(run.trainable())
+    facts = dict(stages=", ".join(str(number) for number in modules))
+    run.watch(BaseEyes, [model], optimizer, wrapper=type(schedule).__name__, **facts)
+
+    # The coded loss needs no target, but a schedule asks for it.
+    zeros = torch.zeros(run.accumulation_steps, 1)
+    start, target = [zeros] if 0 in nodes else [], zeros if count - 1 in nodes else None
+    for _ in run.steps():
+        hand_out(run.batch(), modules.values())
+        schedule.step(*start, target=target, microbatch=torch.arange(run.accumulation_steps))
+        with run.update():
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def hand_out(data, modules):
+    """Gives each stage its data of all microbatches; `data` are those of the held parameters, by microbatch."""
+    at, again = 0, sum(len(list(module.node.parameters())) for module in modules)
+    for number, module in enumerate(modules):
+        count = len(list(module.node.parameters()))
+        module.data = [[*of_all[at : at + count], *of_all[again + number : again + number + 1]] for of_all in data]
+        at += count
+
+
+def averaged(module, run, over_pipelines):
+    """A stage, averaged over the pipelines if there are several."""
+    settings = run.spec["pipeline"]
+    if settings["pipelines"] == 1:
+        return module
+    if settings["data_parallel"] == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(module, mesh=over_pipelines)
+        return module
+    group = over_pipelines.get_group()
+    return DistributedDataParallel(module, process_group=group, find_unused_parameters=run.leaves_unused())
