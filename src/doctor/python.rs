@@ -124,7 +124,7 @@ impl Python {
     /// # Errors
     /// As [`Python::ask`].
     pub fn ask_about(facts: &[&str], python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
-        let trials: Vec<&str> = engines::real().map(|(_, python)| python.trial).collect();
+        let trials: Vec<&str> = engines::real().filter_map(|(_, python)| python.trial).collect();
         answer(python, &SCRIPT.replace(TRIALS, &trials.join("\n\n")), facts, limit)
     }
 

@@ -55,6 +55,28 @@ pub(super) fn shapes_without(others: &[Shape]) -> Vec<Choice> {
     shapes.map(|shape| Choice::shape(*shape)).collect()
 }
 
+/// The axes of an engine without settings of its own: those that every engine has.
+pub(super) fn plain() -> Axes {
+    let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
+    let bases: Vec<_> = dtypes.iter().map(|dtype| choices(&[*dtype])).collect();
+    let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
+    let groups = ("2 parameter groups", "--parameter-groups 2");
+    Axes {
+        factor_bases: bases.clone(),
+        pair_bases: bases[..1].to_vec(),
+        bases,
+        factors: vec![choices(&counts), choices(&[groups]), clipping()],
+        partners: choices(&[counts[0], counts[1], counts[2], groups]),
+        shapes: shapes_without(&[
+            Shape::LateNoSync,
+            Shape::Experts,
+            Shape::LossBackward,
+            Shape::CoalescedReduction,
+        ]),
+        grid: vec![choices(&counts)],
+    }
+}
+
 /// Two clipping norms: one that no gradient of the coded model exceeds, and one that each exceeds.
 pub(super) fn clipping() -> Vec<Choice> {
     choices(&[

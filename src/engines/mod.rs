@@ -64,8 +64,8 @@ pub struct Python {
     /// The package that has the engine; none where it is part of torch.
     pub package: Option<Package>,
     /// Source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`,
-    /// with a fact that has the engine's name.
-    pub trial: &'static str,
+    /// with a fact that has the engine's name. None where every torch has the engine.
+    pub trial: Option<&'static str>,
     /// Advice where torch is there and the trial fails.
     pub advice: &'static str,
     /// A dtype in which the engine does not run on every machine.
@@ -165,6 +165,42 @@ impl Project {
     }
 }
 
+/// The room of an engine that every torch has and that has no settings of its own: with its title and its
+/// script it is complete.
+const OF_TORCH: Room = Room {
+    title: "",
+    project: Project::PyTorch,
+    python: Some(PYTHON_OF_TORCH),
+    unwatched: Some("not every collective of this engine is watched"),
+    axes: axes::plain,
+    function: |_, _, _| None,
+    parameters_in: |spec| spec.dtype,
+    repro: |_| {
+        Err("there is none for this engine; send the run directory's rank-program with the report"
+            .to_owned())
+    },
+};
+
+/// The Python of such an engine, without its script.
+const PYTHON_OF_TORCH: Python = Python {
+    package: None,
+    trial: None,
+    advice: "install another torch, or name another interpreter with --python",
+    limit: None,
+    features: None,
+    script: &[],
+    eyes: &[],
+};
+
+static ZERO_REDUNDANCY: Room = Room {
+    title: "ZeroRedundancyOptimizer",
+    python: Some(Python {
+        script: &[("script.py", include_str!("zero-redundancy/script.py"))],
+        ..PYTHON_OF_TORCH
+    }),
+    ..OF_TORCH
+};
+
 /// The room of an engine.
 pub fn of(engine: Engine) -> &'static Room {
     match engine {
@@ -173,6 +209,7 @@ pub fn of(engine: Engine) -> &'static Room {
         Engine::Ddp => &ddp::ROOM,
         Engine::Fsdp2 => &fsdp2::ROOM,
         Engine::Pipeline => &pipeline::ROOM,
+        Engine::ZeroRedundancy => &ZERO_REDUNDANCY,
         Engine::Script => &script::ROOM,
     }
 }

@@ -28,6 +28,8 @@ named_enum! {
         Fsdp2 = "fsdp2",
         /// PyTorch's pipelining schedules.
         Pipeline = "pipeline",
+        /// PyTorch's `ZeroRedundancyOptimizer`, over `DistributedDataParallel`.
+        ZeroRedundancy = "zero-redundancy",
         /// Whatever trains in the user's own script, under `zprobe exec`.
         #[value(skip)]
         #[serde(skip_deserializing)]
@@ -58,6 +60,8 @@ pub enum EngineSettings {
     Pipeline(PipelineOptions),
     /// The user's own script.
     Script(ScriptOptions),
+    /// An engine without settings of its own.
+    Plain(Engine),
 }
 
 impl EngineSettings {
@@ -70,6 +74,7 @@ impl EngineSettings {
             Self::Fsdp2(_) => Engine::Fsdp2,
             Self::Pipeline(_) => Engine::Pipeline,
             Self::Script(_) => Engine::Script,
+            Self::Plain(engine) => *engine,
         }
     }
 }
@@ -155,8 +160,14 @@ pub(super) struct Sums {
 impl Engine {
     /// The engines that a run can be asked for. The user's script is none of them: it is watched and
     /// not chosen.
-    pub const CHOICES: &'static [Engine] =
-        &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2, Engine::Pipeline];
+    pub const CHOICES: &'static [Engine] = &[
+        Engine::Native,
+        Engine::DeepSpeed,
+        Engine::Ddp,
+        Engine::Fsdp2,
+        Engine::Pipeline,
+        Engine::ZeroRedundancy,
+    ];
 
     /// The facts about this engine that a specification follows from.
     pub fn traits(self) -> &'static Traits {
@@ -166,6 +177,7 @@ impl Engine {
             Engine::Ddp => &DDP,
             Engine::Fsdp2 => &FSDP2,
             Engine::Pipeline => &PIPELINE,
+            Engine::ZeroRedundancy => &ZERO_REDUNDANCY,
             Engine::Script => &SCRIPT,
         }
     }
@@ -311,7 +323,7 @@ static DEEPSPEED: Traits = Traits {
     },
 };
 
-static DDP: Traits = Traits {
+const DDP: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(0),
     timeout_s: TIMEOUT_OF_REAL_ENGINES,
@@ -396,6 +408,14 @@ static PIPELINE: Traits = Traits {
     settings: |request, _, _, _| EngineSettings::Pipeline(PipelineOptions::new(request)),
     divides_last: |_| false,
     leaves_no_room: pipeline::leaves_no_room,
+};
+
+/// DDP reduces the gradients. Each rank then steps with some parameters, as in ZeRO's stage 1.
+static ZERO_REDUNDANCY: Traits = Traits {
+    staging: Staging::Always(1),
+    communicates_in: |_, sums, _| Some(sums.dtype),
+    settings: |_, _, _, _| EngineSettings::Plain(Engine::ZeroRedundancy),
+    ..DDP
 };
 
 /// Facts of the user's script, which no request leads to: its ranks find out the others.

@@ -385,6 +385,7 @@ impl From<EngineSettings> for Written {
             EngineSettings::Fsdp2(fsdp2) => Self { fsdp2: Some(fsdp2), ..none },
             EngineSettings::Pipeline(pipeline) => Self { pipeline: Some(pipeline), ..none },
             EngineSettings::Script(script) => Self { script: Some(script), ..none },
+            EngineSettings::Plain(_) => none,
         }
     }
 }
@@ -428,6 +429,7 @@ impl TryFrom<Written> for EngineSettings {
             Engine::Fsdp2 => Self::Fsdp2(written.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
             Engine::Pipeline => Self::Pipeline(written.pipeline.ok_or_else(|| lacks("pipeline"))?),
             Engine::Script => Self::Script(written.script.ok_or_else(|| lacks("script"))?),
+            plain => Self::Plain(plain),
         })
     }
 }

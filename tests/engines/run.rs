@@ -140,6 +140,7 @@ fn a_healthy_step_is_clean_and_every_weight_is_exactly_one() {
     let mut cases = vec![
         "--engine ddp --nproc-per-node 3 --ga 3 --dtype bf16".to_owned(),
         "--engine fsdp2 --nproc-per-node 3 --ga 3 --dtype fp16".to_owned(),
+        "--engine zero-redundancy --nproc-per-node 3 --ga 3 --dtype fp32".to_owned(),
     ];
     if full() {
         for engine in ["ddp", "fsdp2"] {
@@ -179,6 +180,7 @@ fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
             "--engine fsdp2 --shape unused-always,unused-alternating,dict-output --steps 3",
             "--engine fsdp2 --shape several-backwards --comm-dtype bf16",
             "--engine fsdp2 --dtype fp16 --comm-dtype fp16",
+            "--engine zero-redundancy --shape unused-last,tied,frozen,several-backwards --parameter-groups 2",
         ]);
     }
     for args in cases {

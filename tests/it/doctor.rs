@@ -88,8 +88,8 @@ fn one_engine_is_enough() {
     assert_eq!(output.status.code(), Some(0), "{stdout}");
     let output = zprobe(&["list", "engines", "--python", python]);
     let listed = String::from_utf8(output.stdout).unwrap();
-    assert!(listed.contains("ok       ddp        torch 2.6.0"), "{listed}");
-    assert!(listed.contains("broken   deepspeed  ImportError: no"), "{listed}");
+    assert!(listed.contains("ok       ddp              torch 2.6.0"), "{listed}");
+    assert!(listed.contains("broken   deepspeed        ImportError: no"), "{listed}");
     assert!(stdout.contains(&listed), "{stdout}");
 }
 

@@ -11,7 +11,7 @@ pub(super) static ROOM: Room = Room {
     project: Project::PyTorch,
     python: Some(Python {
         package: None,
-        trial: include_str!("trial.py"),
+        trial: Some(include_str!("trial.py")),
         advice: "install another torch, or name another interpreter with --python",
         limit: None,
         features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),

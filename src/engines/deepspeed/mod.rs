@@ -14,7 +14,7 @@ pub(super) static ROOM: Room = Room {
     project: Project::DeepSpeed,
     python: Some(Python {
         package: Some(Package { module: "deepspeed", title: "DeepSpeed" }),
-        trial: include_str!("trial.py"),
+        trial: Some(include_str!("trial.py")),
         advice: "`DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`, or name another \
                  interpreter with --python",
         limit: Some(Limit {

@@ -11,7 +11,7 @@ pub(super) static ROOM: Room = Room {
     project: Project::PyTorch,
     python: Some(Python {
         package: None,
-        trial: include_str!("trial.py"),
+        trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: fully_shard on the CPU works with 2.11, and not with 2.6 or older",
         limit: None,
         features: Some(Features { fact: "fsdp2_methods", needed: methods }),

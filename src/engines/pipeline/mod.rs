@@ -10,7 +10,7 @@ pub(super) static ROOM: Room = Room {
     project: Project::PyTorch,
     python: Some(Python {
         package: None,
-        trial: include_str!("trial.py"),
+        trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: its pipelining schedules work with 2.11",
         limit: None,
         features: Some(Features { fact: "pipelining", needed }),

@@ -141,7 +141,7 @@ impl fmt::Display for Table {
             let Line { engine, stage, class, versions, way } = line;
             let stage = match engine {
                 Engine::Native | Engine::DeepSpeed => stage.to_string(),
-                Engine::Ddp | Engine::Fsdp2 | Engine::Pipeline | Engine::Script => "–".to_owned(),
+                _ => "–".to_owned(),
             };
             let how = match engine {
                 Engine::Native => (*way).to_owned(),

@@ -161,6 +161,7 @@ probes! {
     "stage3-three-blocks",
     "stage3-three-ranks",
     "stage3-two-groups",
+    "zero-redundancy",
 }
 
 /// All probes of the standard suite.
