@@ -79,9 +79,19 @@ class BaseEyes:
         """Numbers of parameters by the identities of the tensors that autograd accumulates into."""
         return self.index
 
+    def pieces(self, fragment):
+        """The pieces of parameters that make up a tensor of the optimizer's, as the engine has laid them out: tuples of
+        the parameter, the first element, the number of elements, and the room that they take with their padding. None
+        where the engine does not say."""
+        return None
+
     def hint(self, parameters, fragment):
-        """The place in the model of a tensor of the optimizer's, with those behind it, for `Placement.locate`; None
-        where it is not known. `parameters` are the model's by number."""
+        """The place in the model of a tensor of the optimizer's, with the parameters behind it, for `Placement.locate`;
+        None where it is not known. `parameters` are the model's by number."""
+        pieces = self.pieces(fragment)
+        if pieces:
+            numbers = [self.index[id(parameter)] for parameter, *_ in pieces]
+            return numbers[0], pieces[0][1], numbers[1:]
         for number, parameter in parameters.items():
             if parameter is fragment:
                 return (number, shard_start(fragment), []) if hasattr(fragment, "to_local") else (number, 0, None)

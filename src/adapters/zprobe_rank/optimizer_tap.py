@@ -14,7 +14,7 @@ class OptimizerTap:
     def __init__(self, optimizer, placement, hint, samples, channel):
         self.optimizer, self.placement, self.channel = optimizer, placement, channel
         self.sampler = samples
-        self.hint = hint  # The engine's hint at the place of a fragment: `BaseEngine.hint`.
+        self.hint = hint  # The engine's hint at the place of a fragment: `BaseEyes.hint`.
         self.fragments, self.segments = [], []
         self.held = []  # The recorded elements of each fragment, as of the last time, or when first seen.
         self.chosen = []  # Places of these elements in each fragment.

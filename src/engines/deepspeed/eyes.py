@@ -69,25 +69,24 @@ class Eyes(BaseEyes):
             facts["grad_acc_dtype"] = str(self.ds_engine.get_data_types()[1])
         return type(self.wrapper).__name__, facts
 
-    def hint(self, parameters, fragment):
-        """`DeepSpeedZeroOptimizer` knows the parameters of each partition, and where the first is cut. Those of
-        `BF16_Optimizer` are equal parts of its parameters, one behind the other, and those of
-        `DeepSpeedZeroOptimizer_Stage3` the rank's shards of a sub-group's parameters."""
+    def pieces(self, fragment):
+        """Those of `DeepSpeedZeroOptimizer_Stage3` are the rank's shards of a sub-group's parameters, each padded. The
+        other optimizers have partitions of parameters that lie one behind the other: `DeepSpeedZeroOptimizer` knows
+        which, and where the first is cut, and those of `BF16_Optimizer` are equal parts of all."""
         wrapper = self.wrapper
         for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
             if partition is fragment:
-                held = wrapper.fp16_groups[group]
-                return self._at(held, 0, dist.get_rank() * held[0].ds_tensor.ds_numel)
+                return [own_shard(parameter) for parameter in wrapper.fp16_groups[group]]
         for group, partition in enumerate(getattr(wrapper, "fp32_groups_flat_partition", [])):
             if partition is fragment:
                 rank = dist.get_rank(wrapper.real_dp_process_group[group])
-                return self._behind(wrapper.bf16_groups[group], rank * partition.numel())
+                return consecutive(wrapper.bf16_groups[group], rank * partition.numel(), partition.numel())
         for group, partition in enumerate(getattr(wrapper, "single_partition_of_fp32_groups", [])):
             if partition is fragment and hasattr(wrapper, "first_offset"):
-                held = wrapper.params_in_partition[group]
                 # A whole number, but before 0.19.7 its type is float.
-                return self._at(held, 0, int(wrapper.first_offset[group])) if held else None
-        return super().hint(parameters, fragment)
+                first = int(wrapper.first_offset[group])
+                return consecutive(wrapper.params_in_partition[group], first, partition.numel())
+        return None
 
     def parameters(self, model):
         """In the run's dtype; stage 3 gathers them for that."""
@@ -146,19 +145,6 @@ class Eyes(BaseEyes):
         if counts is not None:
             self.counts = {number: [0, 0] for number in counts}
         return counts
-
-    def _at(self, parameters, number, place):
-        """The place at which some parameters that lie one behind the other are cut, as a hint."""
-        indices = [self.index[id(it)] for it in parameters[number:]]
-        return indices[0], place, indices[1:]
-
-    def _behind(self, parameters, place):
-        """The place that many elements behind the first of some parameters, as a hint."""
-        for number, parameter in enumerate(parameters):
-            if place < parameter.numel():
-                return self._at(parameters, number, place)
-            place -= parameter.numel()
-        return None
 
     def _enter_backward(self, *_args, **_kwargs):
         self.is_in_backward = True
@@ -238,6 +224,25 @@ def has_hooks(wrapper):
     if type(wrapper).__name__ == "BF16_Optimizer":
         return bool(getattr(wrapper, "immediate_grad_update", False))
     return bool(getattr(wrapper, "_grad_acc_hooks", True))
+
+
+def own_shard(parameter):
+    """This rank's shard of a parameter of stage 3, as a piece."""
+    room, size = parameter.ds_tensor.ds_numel, parameter.ds_numel
+    first = min(dist.get_rank() * room, size)
+    return parameter, first, min(room, size - first), room
+
+
+def consecutive(parameters, start, size):
+    """The pieces of `size` elements, from `start` on, of parameters that lie one behind the other."""
+    pieces = []
+    for parameter in parameters:
+        length = min(parameter.numel() - start, size)
+        if length > 0:
+            pieces.append((parameter, start, length, length))
+            size -= length
+        start = max(start - parameter.numel(), 0)
+    return pieces
 
 
 def loss_scale(wrapper):

@@ -38,6 +38,10 @@ class Between:
         optimizer, or None."""
         return self._softly(self._open) if self.eyes is not None else None
 
+    def pieces(self, tensor):
+        """The pieces of parameters in a tensor of the optimizer's, as the engine says; None where it does not."""
+        return self.eyes.pieces(tensor) if self.eyes is not None else None
+
     def close(self):
         """Closes the eyes, and lets go of what was seen."""
         eyes, self.eyes = self.eyes, None

@@ -2,7 +2,8 @@
 
 Of each parameter some elements are copied: of the gradient that autograd delivers in each backward, and of
 what the optimizer consumes. Which part of a parameter an optimizer holds is known where its tensor is
-the parameter or a DTensor shard of it; else the tensor's content is compared with the parameters'.
+the parameter or a DTensor shard of it, or where the engine says how it has laid out the tensor and the content bears
+it out; else the tensor's content is looked for in the parameters.
 """
 
 import math
@@ -98,12 +99,29 @@ class Observed:
 
     def before_agreement(self):
         """Recognises the tensors of optimizers that are no parameters."""
-        held = self.training.held.all
-        unknown = [it for it in held if any(segment["param"] is None for segment in it.segments)]
-        if unknown:
-            contents = self._contents()
-            for fragment in unknown:
-                fragment.segments = contents.locate(fragment.tensor)
+        held, contents = self.training.held.all, None
+        for fragment in [it for it in held if any(segment["param"] is None for segment in it.segments)]:
+            segments = self.training.softly("layouts of engines", self._laid_out, fragment.tensor)
+            if segments is None:
+                contents = contents or self._contents()
+                segments = contents.locate(fragment.tensor)
+            fragment.segments = segments
+
+    def _laid_out(self, tensor):
+        """The segments of an optimizer's tensor as the engine has laid them out; None where it does not say, or where
+        the tensor holds something else."""
+        pieces, content = self.training.between.pieces(tensor), flat(tensor)
+        if not pieces or sum(room for *_, room in pieces) > content.numel():
+            return None
+        segments, at = [], 0
+        for parameter, offset, length, room in pieces:
+            if not is_alike(content[at : at + length], local(parameter, offset, length)):
+                return None
+            segments.append(dict(param=self.training.names.get(id(parameter)), offset=offset, len=length))
+            segments.append(dict(param=None, offset=0, len=room - length))
+            at += room
+        segments.append(dict(param=None, offset=0, len=content.numel() - at))
+        return [segment for segment in segments if segment["len"]]
 
     def _contents(self):
         leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
@@ -168,6 +186,20 @@ class Observed:
         self.training.release()
         self.training.held = self.training.asides.held = fragments.Fragments()
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
+
+
+def local(parameter, offset, length):
+    """This rank's elements of a parameter from `offset` on: of one that ZeRO-3 has cut, those of its shard."""
+    shard = getattr(parameter, "ds_tensor", None)
+    return flat(parameter)[offset : offset + length] if shard is None else flat(shard)[:length]
+
+
+def is_alike(master, content):
+    """True if master weights round to the content of a parameter, as far as their first and their last elements say."""
+    if len(master) != len(content) or fragments.is_freed(master) or fragments.is_freed(content):
+        return False
+    ends = ((it[:UNMISTAKABLE], it[-UNMISTAKABLE:]) for it in (master, content))
+    return all(torch.equal(one.to("cpu", other.dtype), other.cpu()) for one, other in zip(*ends))
 
 
 class Contents:
