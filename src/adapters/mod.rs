@@ -1,4 +1,4 @@
-//! The Python ranks of real engines (DeepSpeed, DDP, FSDP2 and torch's pipelines).
+//! The Python ranks of real engines.
 //!
 //! Their ranks are Python, started with the user's interpreter from the files beside this one,
 //! which need nothing but the standard library, torch and the engine. One process imports the
@@ -51,7 +51,7 @@ fn files() -> impl Iterator<Item = (String, &'static str)> {
     SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(scripts).chain(eyes())
 }
 
-/// The eyes of all engines, by path: files that import nothing but each other and `zprobe_rank/eyes.py`.
+/// The eyes of all engines, by path: files that import nothing but each other, `eyes.py` and `tensors.py`.
 pub fn eyes() -> impl Iterator<Item = (String, &'static str)> {
     of_engines(|python| python.eyes)
 }
@@ -61,9 +61,15 @@ fn of_engines(
     some: fn(&Python) -> &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = (String, &'static str)> {
     engines::real().flat_map(move |(engine, python)| {
-        let path = move |name: &str| format!("zprobe_rank/engines/{engine}/{name}");
+        let package = package(engine);
+        let path = move |name: &str| format!("zprobe_rank/engines/{package}/{name}");
         some(python).iter().map(move |(name, text)| (path(name), *text))
     })
+}
+
+/// The Python package of an engine, and the directory of its room in `src/engines`.
+fn package(engine: Engine) -> String {
+    engine.name().replace('-', "_")
 }
 
 /// These files of the package that all rank programs share, by path.
@@ -173,7 +179,7 @@ mod tests {
         let shared: Vec<&str> = SHARED.iter().map(|(name, _)| *name).collect();
         assert_eq!(python_files(&src.join("adapters")), shared);
         for (engine, python) in engines::real() {
-            let mut lying = python_files(&src.join("engines").join(engine.name()));
+            let mut lying = python_files(&src.join("engines").join(package(engine)));
             // These belong to the doctor and to bug reports, and are no part of a rank.
             lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
             let files = python.script.iter().chain(python.eyes);

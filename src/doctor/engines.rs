@@ -24,10 +24,7 @@ fn check(engine: Engine, machine: &Machine, python: &Result<Python, NoAnswer>) -
         Some(version) => format!("{name} {version}, torch {torch}"),
         None => format!("torch {torch}"),
     };
-    if needs.trial.is_none() {
-        return Check::ok(name, format!("torch {torch}"));
-    }
-    Check::tried(name, &python.fact(name), detail, needs.advice)
+    Check::tried(name, &python.fact(needs.tried_as(engine)), detail, needs.advice)
 }
 
 /// The line that says whether the native engine, the default, can run.

@@ -64,7 +64,7 @@ pub struct Python {
     /// The package that has the engine; none where it is part of torch.
     pub package: Option<Package>,
     /// Source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`,
-    /// with a fact that has the engine's name. None where every torch has the engine.
+    /// with a fact that has the engine's name. None where the trial of DDP will do.
     pub trial: Option<&'static str>,
     /// Advice where torch is there and the trial fails.
     pub advice: &'static str,
@@ -181,7 +181,7 @@ const OF_TORCH: Room = Room {
     },
 };
 
-/// The Python of such an engine, without its script.
+/// The Python of an engine that every torch has, without its script.
 const PYTHON_OF_TORCH: Python = Python {
     package: None,
     trial: None,
@@ -195,7 +195,7 @@ const PYTHON_OF_TORCH: Python = Python {
 static ZERO_REDUNDANCY: Room = Room {
     title: "ZeroRedundancyOptimizer",
     python: Some(Python {
-        script: &[("script.py", include_str!("zero-redundancy/script.py"))],
+        script: &[("script.py", include_str!("zero_redundancy/script.py"))],
         ..PYTHON_OF_TORCH
     }),
     ..OF_TORCH
@@ -227,6 +227,13 @@ pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
 /// The packages that engines need, each once, torch first.
 pub fn packages() -> impl Iterator<Item = Package> {
     std::iter::once(TORCH).chain(real().filter_map(|(_, python)| python.package))
+}
+
+impl Python {
+    /// Name of the fact that says whether `engine`, whose Python this is, works.
+    pub fn tried_as(&self, engine: Engine) -> &'static str {
+        if self.trial.is_some() { engine.name() } else { Engine::Ddp.name() }
+    }
 }
 
 impl Room {

@@ -470,6 +470,17 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_of_every_engine_are_read_back_from_a_trace() {
+        for &engine in Engine::CHOICES {
+            let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+            let settings = request.resolve().expect("a valid request").settings;
+            let written = serde_json::to_value(&settings).expect("JSON");
+            let read: EngineSettings = serde_json::from_value(written).expect("the settings");
+            assert_eq!(read, settings, "{engine}");
+        }
+    }
+
+    #[test]
     fn only_an_all_reduce_of_everything_divides_last_and_never_in_stage_three() {
         for engine in [Engine::Native, Engine::DeepSpeed] {
             let stages = |reduce_scatter| {

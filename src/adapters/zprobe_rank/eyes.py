@@ -119,13 +119,14 @@ class BaseEyes:
         held = ((self.index[id(it)], dense(it.grad)) for it in leaves)
         return {number: gradient for number, gradient in held if gradient is not None}
 
-    def sums(self):
-        """The same, without a loss scale."""
-        return self.gradients()
+    def unscaled(self, gradient):
+        """A part of a gradient without the loss scale."""
+        return gradient
 
     def reduced(self):
-        """The same as a step of the optimizer finds them. None where a rank has its own part of them alone."""
-        return self.sums()
+        """The gradients that a step of the optimizer finds, as in `gradients`. None where a rank has its own part of
+        them alone."""
+        return self.gradients()
 
     def scaling(self):
         """Loss scale of the last step, a float, and whether it overflowed; None without a scale."""

@@ -83,7 +83,7 @@ def load(engine, kind, importing=lambda what: None):
         importing("torch")
     import torch
 
-    script = "zprobe_rank.engines.%s.script" % engine
+    script = "zprobe_rank.engines.%s.script" % engine.replace("-", "_")
     if script not in sys.modules:
         importing(engine)
     module = importlib.import_module(script)

@@ -7,7 +7,6 @@ import torch.distributed as dist
 
 from zprobe_rank import graph, model
 from zprobe_rank.channel import finite
-from zprobe_rank.eyes import BaseEyes
 from zprobe_rank.forward import ForwardWatch, differences
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.sampler import Pieces, ends
@@ -30,13 +29,15 @@ class Observer:
 
     def open(self, kind, objects, wrapper, facts):
         """Opens the eyes of class `kind`, and says what the engine is."""
-        self.eyes = self._eyes(kind, objects)
+        self.eyes = kind(objects)
         described, told = self.eyes.describe()
         inner = type(self.optimizer).__name__
         self.channel.emit("optimizer-chosen", **{"class": wrapper or described, "inner": inner})
         self.channel.emit("engine-described", facts=dict(told, **facts))
         if self.run.is_full:
             self.eyes.on_reduced = self._reduced
+            self.eyes.arm()
+            self.eyes.open(self.index, self.channel.emit)
             hint = functools.partial(self.eyes.hint, self.parameters_held)
             self.tap = OptimizerTap(self.optimizer, self.run.placement, hint, self.sampler, self.channel)
             self.tap.activate()
@@ -81,8 +82,8 @@ class Observer:
         # What is reduced too early is wrong there, and is not left out.
         if ends_microbatch and not is_boundary and self.accumulates:
             # A factor of the loss is a power of two.
-            gradients, finish = self.eyes.sums(), lambda flat: flat / self.loss_factor
-            self._record_gradients("accumulator", gradients, finish, **at)
+            finish = lambda flat: self.eyes.unscaled(flat) / self.loss_factor
+            self._record_gradients("accumulator", self.eyes.gradients(), finish, **at)
 
     def before_step(self, step, microbatch):
         """Records gradient buffers as the step finds them."""
@@ -95,7 +96,7 @@ class Observer:
             pieces = [gradient_of(fragment) for fragment in self.tap.fragments]
             self._record("before-step", "partition", Pieces(pieces), **at)
         else:
-            self._record_gradients("before-step", self.eyes.reduced(), **at)
+            self._record_gradients("before-step", self.eyes.reduced(), self.eyes.unscaled, **at)
 
     def failed_step(self, step):
         """Records the gradients that the optimizer consumed before the engine's step failed, if any."""
@@ -130,19 +131,6 @@ class Observer:
         if facts:
             self.channel.emit("engine-described", facts=facts)
 
-    def _eyes(self, kind, objects):
-        """The eyes of an engine, or those of any engine where this release is not as its own eyes expect it."""
-        try:
-            eyes = kind(objects)
-            if self.run.is_full:
-                eyes.arm()
-                eyes.open(self.index, self.channel.emit)
-        except AttributeError as error:
-            self.channel.emit("not-observed", what="accumulators and the graph's ends", why=str(error))
-            eyes = BaseEyes([self.model])
-            eyes.open(self.index, self.channel.emit)
-        return eyes
-
     def _watch_forward(self):
         if self.sampler.active:
             self.channel.emit("not-observed", what="parameters that forward uses", why="the model is large")
@@ -154,9 +142,9 @@ class Observer:
         self.channel.emit("forward-used", differing=differing, **at)
 
     def _reduced(self):
-        self._record_gradients("reduced", self.eyes.sums(), **self.at)
+        self._record_gradients("reduced", self.eyes.gradients(), self.eyes.unscaled, **self.at)
 
-    def _record_gradients(self, point, gradients, finish=lambda flat: flat, **at):
+    def _record_gradients(self, point, gradients, finish, **at):
         """Records whole gradients, given by number, with zeros where there is none; nothing if the rank has none."""
         if gradients is not None:
             pieces = [gradients[number] if number in gradients else self._zeros(number) for number in self.sizes]

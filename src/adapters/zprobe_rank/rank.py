@@ -15,6 +15,10 @@ from zprobe_rank.host import load
 from zprobe_rank.run import Run
 
 
+# Errors that are kept until the process ends.
+kept = []
+
+
 def main(spec, records, listener):
     """Runs the rank whose records these are, and returns the exit code of its process."""
     channel = Channel(records.run, records.rank, records.fd, records.seq)
@@ -26,6 +30,8 @@ def main(spec, records, listener):
         # The error goes to the trace as an event, and to the log through standard error.
         channel.emit("failed", message=account(error))
         traceback.print_exc()
+        # Its frames hold the engine's contexts, which might wait for other ranks where they end.
+        kept.append(error)
         return 1
 
 

@@ -103,8 +103,8 @@ class Run:
         """Begins to watch the engine, once the model and the optimizer are in its hands.
 
         `eyes` is the class of its eyes, `objects` are what they look at, and `optimizer` is the inner one. The script
-        multiplies its loss by `loss_factor`, a power of two; it `accumulates` unless it has every microbatch reduced.
-        `wrapper` and `facts` are the class around the optimizer and texts about the engine that the eyes do not tell.
+        multiplies its loss by `loss_factor`, a power of two; the script `accumulates` unless it has every microbatch
+        reduced. `wrapper` and `facts` are the class around the optimizer and texts about the engine that the eyes do not tell.
         """
         recording = self.spec["recording"]
         sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
@@ -148,8 +148,9 @@ class Run:
 
     @contextlib.contextmanager
     def update(self):
-        """The context of the optimizer's step at the gradient accumulation boundary, or of what an engine does in its
-        place after the other microbatches. It is given an `Update`."""
+        """A context for the optimizer's step at the gradient accumulation boundary; it gives an `Update`. An engine that
+        is called after every microbatch may enter it each time."""
+        self.end_backward()
         is_boundary, update = self.microbatch + 1 == self.accumulation_steps, Update(self.spec["gradient_clipping"])
         if is_boundary:
             self.observer.before_step(self.step, self.microbatch)

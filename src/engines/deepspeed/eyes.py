@@ -70,9 +70,12 @@ class Eyes(BaseEyes):
         return type(self.wrapper).__name__, facts
 
     def pieces(self, fragment):
-        """Those of `DeepSpeedZeroOptimizer_Stage3` are the rank's shards of a sub-group's parameters, each padded. The
+        """The pieces of parameters in a tensor of the optimizer's.
+
+        Those of `DeepSpeedZeroOptimizer_Stage3` are the rank's shards of a sub-group's parameters, each padded. The
         other optimizers have partitions of parameters that lie one behind the other: `DeepSpeedZeroOptimizer` knows
-        which, and where the first is cut, and those of `BF16_Optimizer` are equal parts of all."""
+        which, and where the first is cut, and those of `BF16_Optimizer` are equal parts of all.
+        """
         wrapper = self.wrapper
         for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
             if partition is fragment:
@@ -89,7 +92,7 @@ class Eyes(BaseEyes):
         return None
 
     def parameters(self, model):
-        """In the run's dtype; stage 3 gathers them for that."""
+        """The content of every parameter of a model, in the run's dtype; stage 3 gathers them for that."""
         if not self.gathers_for_forward():
             return super().parameters(model)
         import deepspeed
@@ -119,20 +122,19 @@ class Eyes(BaseEyes):
         held = ((self.index[id(it)], dense(gradient)) for it, gradient in held if id(it) in self.index)
         return {number: gradient for number, gradient in held if gradient is not None}
 
-    def sums(self):
-        """fp32 where gradients are accumulated in fp32 or have a loss scale, which is taken out; otherwise the run's
-        dtype."""
-        held, scale = self.gradients(), self.scale or 1.0
+    def unscaled(self, gradient):
+        """A part of a gradient without the loss scale: fp32 where there is one, or where gradients are added up in fp32."""
         is_wide = getattr(self.wrapper, "use_grad_accum_attribute", False) or self.scale is not None
-        if held is None or not is_wide or hasattr(self.wrapper, "fp32_groups_gradients"):
-            return held
+        if not is_wide or hasattr(self.wrapper, "fp32_groups_gradients"):
+            return gradient
         # Scales are powers of two, so that this is exact.
-        return {number: gradient.float() / scale for number, gradient in held.items()}
+        return gradient.float() / (self.scale or 1.0)
 
     def reduced(self):
-        """None where stages partition gradients: a rank holds its own part only, which the optimizer's input shows."""
+        """The gradients that a step of the optimizer finds; None in stages that partition them, where the optimizer's
+        input shows the rank's own part."""
         is_whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
-        return self.sums() if is_whole else None
+        return self.gradients() if is_whole else None
 
     def scaling(self):
         # Without a scale, too, an optimizer may find an overflow and skip the step.
@@ -229,7 +231,9 @@ def has_hooks(wrapper):
 def own_shard(parameter):
     """This rank's shard of a parameter of stage 3, as a piece."""
     room, size = parameter.ds_tensor.ds_numel, parameter.ds_numel
-    first = min(dist.get_rank() * room, size)
+    # Newer releases tell the rank; an expert's parameters are cut for a group of ranks.
+    rank = getattr(parameter, "ds_zero_partition_rank", None)
+    first = min((dist.get_rank(parameter.ds_process_group) if rank is None else rank) * room, size)
     return parameter, first, min(room, size - first), room
 
 

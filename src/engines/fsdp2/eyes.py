@@ -23,11 +23,14 @@ class Eyes(BaseEyes):
 
     def open(self, index, emit):
         super().open(index, emit)
-        shards = [shard for group in self.groups for shard in group.fsdp_params]
-        self.shards = {index[id(it.sharded_param)]: it for it in shards if id(it.sharded_param) in index}
+        try:
+            shards = [shard for group in self.groups for shard in group.fsdp_params]
+            self.shards = {index[id(it.sharded_param)]: it for it in shards if id(it.sharded_param) in index}
+        except AttributeError as error:
+            self.not_observed("accumulators and the graph's ends", str(error))
 
     def describe(self):
-        policies = {str(group.mp_policy) for group in self.groups}
+        policies = {str(getattr(group, "mp_policy", "not known")) for group in self.groups}
         return "fully_shard", dict(policy=", ".join(sorted(policies)))
 
     def graph_index(self):
@@ -43,6 +46,8 @@ class Eyes(BaseEyes):
 
     def gradients(self):
         """In the dtype that is reduced in, or in that of the computation where nothing has been added up yet."""
+        if not self.shards:
+            return None
         held = ((number, dense(waiting(shard))) for number, shard in self.shards.items())
         return {number: gradient for number, gradient in held if gradient is not None}
 
@@ -51,7 +56,8 @@ def groups(state):
     """A module's groups of parameters: several from torch 2.12 on, one or none before."""
     if hasattr(state, "_fsdp_param_groups"):
         return state._fsdp_param_groups
-    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    group = getattr(state, "_fsdp_param_group", None)
+    return [group] if group is not None else []
 
 
 def waiting(shard):

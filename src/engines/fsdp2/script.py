@@ -69,7 +69,7 @@ def train(run):
 
 
 def mesh_of(run):
-    """The ranks one after the other, or in rows that each hold the whole model, each cut for tensor
+    """The device mesh: the ranks one after the other, or in rows that each hold the whole model, each cut for tensor
     parallelism."""
     settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
     replicas, parts = settings["replicas"], settings["tensor_parallel"]
@@ -99,8 +99,8 @@ def average_in_hooks(modules, replicas):
 
 
 def choose_divisor(run, modules):
-    """Sets the divisor of the sum over the ranks. Returns the factor by which a loss makes up for one that is not
-    their number."""
+    """Sets the divisor of the sum over the ranks. Returns the factor by which the loss is to be multiplied where the
+    divisor is not the number of ranks."""
     settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
     factor = settings["gradient_divide_factor"]
     for module in modules:

@@ -297,7 +297,7 @@ fn a_rank_that_is_due_nothing_need_not_step() {
 
 #[test]
 fn a_step_that_a_rank_failed_in_was_not_taken_by_its_optimizer() {
-    // Its weights are recorded all the same: the adapter reads them before it passes the exception
+    // Its weights are recorded all the same: the rank reads them before it passes the exception
     // on.
     let mut trace = Simulation::new(request(2, 2, &[]), Cut::Flat).trace();
     let consumed = |event: &Event| {

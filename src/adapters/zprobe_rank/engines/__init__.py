@@ -1,1 +1,1 @@
-"""The engines under test, one module each with a class `Engine` (see `base`)."""
+"""The engines under test, a package each: `script` has the function `train`, and `eyes` the class `Eyes`."""

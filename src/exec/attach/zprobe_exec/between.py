@@ -63,7 +63,7 @@ class Between:
     def begin(self):
         """A backward begins."""
         if self.eyes is not None:
-            self.eyes.begin(self.training.step, self.training.code)
+            self._softly(self.eyes.begin, self.training.step, self.training.code)
             self._softly(self._look_again)
 
     def when_over(self, look):

@@ -115,9 +115,10 @@ class Observed:
             return None
         segments, at = [], 0
         for parameter, offset, length, room in pieces:
-            if not is_alike(content[at : at + length], local(parameter, offset, length)):
+            name = self.training.names.get(id(parameter))
+            if name is None or not is_alike(content[at : at + length], own_elements(parameter, offset, length)):
                 return None
-            segments.append(dict(param=self.training.names.get(id(parameter)), offset=offset, len=length))
+            segments.append(dict(param=name, offset=offset, len=length))
             segments.append(dict(param=None, offset=0, len=room - length))
             at += room
         segments.append(dict(param=None, offset=0, len=content.numel() - at))
@@ -188,8 +189,9 @@ class Observed:
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
 
 
-def local(parameter, offset, length):
-    """This rank's elements of a parameter from `offset` on: of one that ZeRO-3 has cut, those of its shard."""
+def own_elements(parameter, offset, length):
+    """Elements of a parameter from `offset` on; where ZeRO-3 has cut the parameter, the first ones of this rank's
+    shard."""
     shard = getattr(parameter, "ds_tensor", None)
     return flat(parameter)[offset : offset + length] if shard is None else flat(shard)[:length]
 
