@@ -1,11 +1,11 @@
 //! The Python ranks of real engines.
 //!
-//! Their ranks are Python, started with the user's interpreter from the files beside this one,
+//! These ranks are Python, started with the user's interpreter from the files beside this one,
 //! which need nothing but the standard library, torch and the engine. One process imports the
 //! engine and forks the ranks ([`Hosting::Forked`]), so that all of them cost one import. They
 //! emit the same [`Event`](crate::trace::Event)s as native ranks.
 //!
-//! They observe by wrapping and by hooks, and never change what the engine computes.
+//! The ranks observe by wrapping and by hooks, and never change what the engine computes.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

@@ -92,7 +92,8 @@ def prepare(run):
 
 
 def sequence_groups(spec, ranks):
-    """The argument with which DeepSpeed is told of groups of so many ranks that have parts of the same sequences."""
+    """The argument of `deepspeed.initialize` for sequence parallelism over groups of this many ranks; nothing for one
+    rank."""
     if ranks == 1:
         return {}
     if spec["sequence_groups"] == "mesh":

@@ -45,7 +45,8 @@ class Eyes(BaseEyes):
         return any(group.reduce_grads for group in self.groups)
 
     def gradients(self):
-        """In the dtype that is reduced in, or in that of the computation where nothing has been added up yet."""
+        """The unsharded gradients by number, in the dtype of the reduction; in the dtype of the computation where nothing
+        has been added up yet."""
         if not self.shards:
             return None
         held = ((number, dense(waiting(shard))) for number, shard in self.shards.items())
