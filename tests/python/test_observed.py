@@ -50,3 +50,19 @@ class ObservedTest(unittest.TestCase):
                 if segment["param"] is not None:
                     self.assertLessEqual(segment["offset"] + segment["len"], 100)
                     self.assertEqual((segment["offset"], segment["len"]), (13 * rank, length))
+
+    def test_a_layout_that_the_engine_tells_is_followed_where_the_content_bears_it_out(self):
+        norm, weight = torch.nn.Parameter(torch.ones(20)), torch.nn.Parameter(torch.randn(100).bfloat16())
+        # A partition from the sixth element of the norm on, with padding behind it.
+        master = torch.cat([norm.detach()[5:], weight.detach().float(), torch.zeros(9)])
+        told = [(norm, 5, 15, 15), (weight, 0, 100, 100)]
+        found = [("norm", 5, 15), ("weight", 0, 100), (None, 0, 9)]
+        displaced, padded = [told[0], (weight, 1, 99, 99)], [(norm, 5, 15, 16), told[1]]
+        stranger, too_long = [(torch.ones(15), 0, 15, 15), told[1]], [told[0], (weight, 0, 100, 120)]
+        cases = [(told, found), (displaced, None), (padded, None), (stranger, None), (too_long, None), (None, None)]
+        mode = observed(dict(norm=20, weight=100), 2)
+        mode.training.names = {id(norm): "norm", id(weight): "weight"}
+        for pieces, expected in cases:
+            mode.training.between = types.SimpleNamespace(pieces=lambda _, pieces=pieces: pieces)
+            segments = mode._laid_out(master)
+            self.assertEqual(segments and [tuple(it.values()) for it in segments], expected)
