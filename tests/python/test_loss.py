@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import types
 import unittest
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
 
 from zprobe_exec.arithmetic import Arithmetic  # noqa: E402
-from zprobe_exec.loss import Loss  # noqa: E402
+from zprobe_exec.loss import Loss, _handed_on  # noqa: E402
 
 
 def weighed(make, seed=None):
@@ -118,6 +119,16 @@ class Weights(unittest.TestCase):
         found = weighed(lambda logits, labels: F.cross_entropy(logits, labels), torch.tensor(4.0))
         self.assertEqual(found["seed"], 4.0)
         self.assertAlmostEqual(found["terms"][0]["total"], 4.0, places=6)
+
+
+class Engines(unittest.TestCase):
+    def test_an_output_of_an_engine_is_the_tensor_that_came_in_last(self):
+        node = types.SimpleNamespace(next_functions=("parameter", "first", "second"), _input_metadata=(None, None))
+        self.assertEqual(_handed_on(node, 1), "second")
+
+    def test_a_node_that_does_not_tell_its_outputs_hands_on_every_tensor(self):
+        node = types.SimpleNamespace(next_functions=("first", "second"))
+        self.assertEqual(_handed_on(node, 1), "second")
 
 
 class Again(unittest.TestCase):

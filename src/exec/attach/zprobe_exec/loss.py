@@ -118,7 +118,7 @@ class Loss:
         if name in ("MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"):
             return None if several else self._scaled(node, path)
         if any(name.startswith(prefix) for prefix in _ENGINES):
-            edge = edges[len(edges) - len(node._input_metadata) + index]
+            edge = _handed_on(node, index)
             return [(*edge, path)] if edge[0] is not None else None
         return None
 
@@ -219,6 +219,16 @@ def _of(node):
         return "parameters"
     is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
     return "hidden" if is_function and _is_scalar(node) else "elements"
+
+
+def _handed_on(node, index):
+    """The edge to the tensor that an engine's node hands on as its output `index`.
+
+    torch 2.4 does not say how many outputs a node has: there each tensor that comes in counts as handed on.
+    """
+    edges = node.next_functions
+    outputs = getattr(node, "_input_metadata", edges)
+    return edges[len(edges) - len(outputs) + index]
 
 
 def _is_reduced(node):
