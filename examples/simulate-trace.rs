@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use zprobe::console::print;
-use zprobe::launch::record_all;
-use zprobe::spec::{Dtype, Engine, SpecRequest};
+use zprobe_lab::console::print;
+use zprobe_launch::record_all;
+use zprobe_model::spec::{Dtype, Engine, SpecRequest};
 
 use self::simulator::Simulation;
 

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
-use zprobe::console;
-use zprobe::engines;
-use zprobe::environment::Packages;
-use zprobe::lab::bisect::{self, End, Question, Signature, Source, render};
-use zprobe::lab::order::{Order, Ranks};
-use zprobe::lab::recorded::diagnosis;
-use zprobe::lab::secrets;
-use zprobe::report::{Exit, Form, Report};
-use zprobe::spec::{Device, RunSpec, SpecRequest};
+use zprobe_engines as engines;
+use zprobe_lab::bisect::{self, End, Question, Signature, Source, render};
+use zprobe_lab::console;
+use zprobe_lab::order::{Order, Ranks};
+use zprobe_lab::recorded::diagnosis;
+use zprobe_lab::secrets;
+use zprobe_model::spec::{Device, RunSpec, SpecRequest};
+use zprobe_report::{Exit, Form, Report};
+use zprobe_zoo::Packages;
 
 use super::nodes::refuse_launcher;
 use super::provision;

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _, ValueHint};
-use zprobe::console;
-use zprobe::lab::check::accept::{Accepted, Writing};
-use zprobe::lab::check::probe::Probe;
-use zprobe::lab::check::select::{self, Choice};
-use zprobe::lab::check::{Check, refuse_nothing};
-use zprobe::report::{Exit, Form};
-use zprobe::spec::Engine;
-use zprobe::spec::settings::{ALL, About, Timeout};
+use zprobe_lab::check::accept::{Accepted, Writing};
+use zprobe_lab::check::probe::Probe;
+use zprobe_lab::check::select::{self, Choice};
+use zprobe_lab::check::{Check, refuse_nothing};
+use zprobe_lab::console;
+use zprobe_model::spec::Engine;
+use zprobe_model::spec::settings::{ALL, About, Timeout};
+use zprobe_report::{Exit, Form};
 
 use super::interpreter::Python;
 use super::nodes::refuse_launcher;
@@ -189,7 +189,7 @@ fn is_setting(arg: &Arg) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use zprobe::document::Document;
+    use zprobe_model::document::Document;
 
     use super::*;
 

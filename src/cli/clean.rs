@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::ArgGroup;
-use zprobe::console;
-use zprobe::lab::store::{self, RUNS, Recorded};
-use zprobe::report::{Exit, Form};
-use zprobe::spec::settings::size;
-use zprobe::visible;
+use zprobe_lab::console;
+use zprobe_lab::store::{self, RUNS, Recorded};
+use zprobe_model::spec::settings::size;
+use zprobe_model::visible;
+use zprobe_report::{Exit, Form};
 
 /// Arguments of `zprobe clean`.
 #[derive(clap::Args)]

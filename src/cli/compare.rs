@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use zprobe::console;
-use zprobe::lab::compare::render::render;
-use zprobe::lab::compare::{Comparison, Side, made};
-use zprobe::lab::order::Order;
-use zprobe::lab::store;
-use zprobe::report::{Exit, Form};
+use zprobe_lab::compare::render::render;
+use zprobe_lab::compare::{Comparison, Side, made};
+use zprobe_lab::console;
+use zprobe_lab::order::Order;
+use zprobe_lab::store;
+use zprobe_report::{Exit, Form};
 
 use super::nodes::refuse_launcher;
 use super::run;

@@ -11,11 +11,11 @@ use anyhow::{Context as _, Result};
 use clap::{Arg, Command};
 use clap_complete::env::Shells;
 use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, PathCompleter, Shell};
-use zprobe::console;
-use zprobe::lab::check::probe;
-use zprobe::lab::store;
-use zprobe::report::Exit;
-use zprobe::zoo::registry;
+use zprobe_lab::check::probe;
+use zprobe_lab::console;
+use zprobe_lab::store;
+use zprobe_report::Exit;
+use zprobe_zoo::registry;
 
 use super::{explain, own_flags};
 
@@ -127,7 +127,7 @@ fn topics() -> Vec<(String, String)> {
 }
 
 fn rules() -> Vec<(String, String)> {
-    let rules = zprobe::diagnose::rules::RULES.iter();
+    let rules = zprobe_diagnose::rules::RULES.iter();
     rules.map(|rule| (rule.code.to_string(), rule.name.to_owned())).collect()
 }
 

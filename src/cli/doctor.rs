@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use zprobe::console;
-use zprobe::doctor::{Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings};
-use zprobe::job::Job;
-use zprobe::lab::cuda::Found;
-use zprobe::lab::limits::examine;
-use zprobe::report::{Exit, Form};
-use zprobe::visible;
+use zprobe_lab::console;
+use zprobe_lab::cuda::Found;
+use zprobe_lab::doctor::{
+    Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings,
+};
+use zprobe_lab::limits::examine;
+use zprobe_launch::job::Job;
+use zprobe_model::visible;
+use zprobe_report::{Exit, Form};
 
 use super::interpreter;
 

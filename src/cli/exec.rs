@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, ensure};
 use clap::builder::BoolishValueParser;
-use zprobe::console::{say, say_recorded};
-use zprobe::exec::Order;
-use zprobe::lab::agents::{Role, follow_script};
-use zprobe::lab::store::{self, run_id};
-use zprobe::lab::{recorded, run};
-use zprobe::launch::agents::{Part, Team};
-use zprobe::report::Exit;
-use zprobe::spec::{Scale, Weighting};
-use zprobe::trace::{Outcome, TraceError};
+use zprobe_lab::agents::{Role, follow_script};
+use zprobe_lab::console::{say, say_recorded};
+use zprobe_lab::store::{self, run_id};
+use zprobe_lab::{recorded, run};
+use zprobe_launch::agents::{Part, Team};
+use zprobe_launch::exec::Order;
+use zprobe_model::spec::{Scale, Weighting};
+use zprobe_model::trace::{Outcome, TraceError};
+use zprobe_report::Exit;
 
 use super::nodes::{Nodes, play};
 use super::output::{Hints, Output};

@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use zprobe::console;
-use zprobe::diagnose::rules::{RULES, Rule};
-use zprobe::document::nearest;
-use zprobe::report::{Exit, Verdict};
-use zprobe::spec::settings::{ALL, Description};
-use zprobe::spec::{Engine, Fault, Shape};
-use zprobe::zoo::registry;
+use zprobe_diagnose::rules::{RULES, Rule};
+use zprobe_lab::console;
+use zprobe_model::document::nearest;
+use zprobe_model::spec::settings::{ALL, Description};
+use zprobe_model::spec::{Engine, Fault, Shape};
+use zprobe_report::{Exit, Verdict};
+use zprobe_zoo::registry;
 
 use super::help::EXIT_CODES;
 

@@ -8,7 +8,7 @@ use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, ValueHint};
 use toml::Value;
-use zprobe::document::{Complaint, Document, Flags, no_such};
+use zprobe_model::document::{Complaint, Document, Flags, no_such};
 
 /// A flag with the values that a table gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
-use zprobe::doctor::{NoAnswer, absent, found};
-use zprobe::engines::{self, Package};
-use zprobe::python;
-use zprobe::spec::Engine;
+use zprobe_engines::{self as engines, Package};
+use zprobe_lab::doctor::{NoAnswer, absent, found};
+use zprobe_lab::python;
+use zprobe_model::spec::Engine;
 
 /// Time that an interpreter may take to say which packages it has; it imports none of them, and
 /// needs seconds on a busy machine.

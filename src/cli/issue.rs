@@ -8,21 +8,21 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use bytesize::ByteSize;
 use pep440_rs::Version;
-use zprobe::attachment::{
+use zprobe_engines::{self as engines, Tracker};
+use zprobe_lab::attachment::{
     Attachment, Bisection, Environment, History, MOST_ATTACHMENT, Project, SCRIPT_FILE, Source,
     archive, kinds,
 };
-use zprobe::console::{plain, print, say};
-use zprobe::doctor::Python;
-use zprobe::engines::{self, Tracker};
-use zprobe::lab::limits::{examine, machine};
-use zprobe::lab::recorded::diagnosis;
-use zprobe::lab::store::newest;
-use zprobe::redact::Private;
-use zprobe::report::{Exit, Report, pointless};
-use zprobe::spec::Device;
-use zprobe::spec::settings::size;
-use zprobe::trace::trace_dirs;
+use zprobe_lab::console::{plain, print, say};
+use zprobe_lab::doctor::Python;
+use zprobe_lab::limits::{examine, machine};
+use zprobe_lab::recorded::diagnosis;
+use zprobe_lab::store::newest;
+use zprobe_model::spec::Device;
+use zprobe_model::spec::settings::size;
+use zprobe_model::trace::trace_dirs;
+use zprobe_redact::Private;
+use zprobe_report::{Exit, Report, pointless};
 
 use super::interpreter::inside;
 use super::output::page;

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use zprobe::console;
-use zprobe::diagnose::rules::{RULES, Rule};
-use zprobe::lab::check::probe;
-use zprobe::lab::limits::examine;
-use zprobe::lab::table::in_columns;
-use zprobe::report::document::first_sentence;
-use zprobe::report::{Exit, Form};
-use zprobe::spec::{Engine, Fault, Shape};
-use zprobe::visible;
-use zprobe::zoo::registry;
+use zprobe_diagnose::rules::{RULES, Rule};
+use zprobe_lab::check::probe;
+use zprobe_lab::console;
+use zprobe_lab::limits::examine;
+use zprobe_lab::table::in_columns;
+use zprobe_model::spec::{Engine, Fault, Shape};
+use zprobe_model::visible;
+use zprobe_report::document::first_sentence;
+use zprobe_report::{Exit, Form};
+use zprobe_zoo::registry;
 
 use super::doctor::{engine_checks, lines};
 use super::interpreter::inside;

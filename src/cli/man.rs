@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::{Command, ValueHint};
 use clap_mangen::Man;
-use zprobe::console;
-use zprobe::report::Exit;
+use zprobe_lab::console;
+use zprobe_report::Exit;
 
 /// Arguments of `zprobe man`.
 #[derive(clap::Args)]

@@ -1,6 +1,6 @@
 //! `zprobe run --minimise`: the smallest configuration that still shows a finding.
 
-use zprobe::diagnose::rules;
+use zprobe_diagnose::rules;
 
 /// Flags of the search.
 #[derive(clap::Args)]

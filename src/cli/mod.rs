@@ -35,9 +35,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use zprobe::console::{self, Verbosity};
-use zprobe::launch::put_signals_right;
-use zprobe::report::Exit;
+use zprobe_lab::console::{self, Verbosity};
+use zprobe_launch::put_signals_right;
+use zprobe_report::Exit;
 
 /// Did every (rank, microbatch) gradient reach the optimizer exactly once, with the right weight,
 /// in the right place, on every rank?
@@ -80,7 +80,7 @@ enum Command {
     /// Run one engine over a lattice of configurations
     Sweep(sweep::Args),
     /// Make the runs that standard input names, one after the other
-    #[command(name = zprobe::lab::worker::COMMAND, hide = true)]
+    #[command(name = zprobe_lab::worker::COMMAND, hide = true)]
     Worker(worker::Args),
     /// Find the first bad release, or the first good one
     Bisect(Box<bisect::Args>),

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use zprobe::console::say;
-use zprobe::job::{Endpoint, Job, Launcher, Meeting};
-use zprobe::lab::agents::{Followed, Role};
-use zprobe::launch::agents::{Leader, Part, Team};
-use zprobe::report::Exit;
-use zprobe::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
+use zprobe_lab::agents::{Followed, Role};
+use zprobe_lab::console::say;
+use zprobe_launch::agents::{Leader, Part, Team};
+use zprobe_launch::job::{Endpoint, Job, Launcher, Meeting};
+use zprobe_model::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
+use zprobe_report::Exit;
 
 /// Flags about the processes of a run on several machines.
 #[derive(clap::Args, Clone, Debug)]

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::builder::BoolishValueParser;
-use zprobe::console::{self, Verbosity, columns};
-use zprobe::diagnose::rules;
-use zprobe::lab::secrets;
-use zprobe::report::document::Surroundings;
-use zprobe::report::render::{html, render_suite, render_suite_within, render_within};
-use zprobe::report::suite::Suite;
-use zprobe::report::{Exit, Form, Report};
-use zprobe::trace::Trace;
+use zprobe_diagnose::rules;
+use zprobe_lab::console::{self, Verbosity, columns};
+use zprobe_lab::secrets;
+use zprobe_model::trace::Trace;
+use zprobe_report::document::Surroundings;
+use zprobe_report::render::{html, render_suite, render_suite_within, render_within};
+use zprobe_report::suite::Suite;
+use zprobe_report::{Exit, Form, Report};
 
 use super::config;
 

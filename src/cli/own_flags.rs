@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error, ValueEnum as _};
-use zprobe::document::nearest;
-use zprobe::spec::Engine;
-use zprobe::spec::settings::{ALL, Description};
+use zprobe_model::document::nearest;
+use zprobe_model::spec::Engine;
+use zprobe_model::spec::settings::{ALL, Description};
 
 /// The command whose flags depend on the engine.
 const RUN: &str = "run";

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use zprobe::console;
-use zprobe::native;
-use zprobe::report::render::machines;
-use zprobe::report::{Exit, Report};
-use zprobe::spec::settings::Placing;
-use zprobe::spec::{BackendChoice, DeviceChoice, SpecRequest};
-use zprobe::trace::Trace;
+use zprobe_lab::console;
+use zprobe_lab::native;
+use zprobe_model::spec::settings::Placing;
+use zprobe_model::spec::{BackendChoice, DeviceChoice, SpecRequest};
+use zprobe_model::trace::Trace;
+use zprobe_report::render::machines;
+use zprobe_report::{Exit, Report};
 
 use super::interpreter::Python;
 use super::nodes::Nodes;

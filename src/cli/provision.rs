@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use zprobe::console::{self, Line};
-use zprobe::environment::{Cache, Installer, Packages};
-use zprobe::report::Exit;
+use zprobe_lab::console::{self, Line};
+use zprobe_lab::environment::{Cache, Installer};
+use zprobe_report::Exit;
+use zprobe_zoo::Packages;
 
 /// Arguments of `zprobe provision`.
 #[derive(clap::Args)]

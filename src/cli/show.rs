@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use zprobe::lab::recorded::diagnosis;
-use zprobe::lab::store::newest;
-use zprobe::report::Exit;
+use zprobe_lab::recorded::diagnosis;
+use zprobe_lab::store::newest;
+use zprobe_report::Exit;
 
 use super::output::{Hints, Output};
 

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use zprobe::console;
-use zprobe::lab::sweep::plan::{Choice, Design, Plan};
-use zprobe::lab::sweep::{self, Runs, matrix, table};
-use zprobe::lattice::Part;
-use zprobe::lattice::outcome::{Ending, Sweep};
-use zprobe::report::{Exit, Form};
-use zprobe::spec::settings::Timeout;
-use zprobe::spec::{DeviceChoice, Engine};
+use zprobe_lab::console;
+use zprobe_lab::lattice::Part;
+use zprobe_lab::lattice::outcome::{Ending, Sweep};
+use zprobe_lab::sweep::plan::{Choice, Design, Plan};
+use zprobe_lab::sweep::{self, Runs, matrix, table};
+use zprobe_model::spec::settings::Timeout;
+use zprobe_model::spec::{DeviceChoice, Engine};
+use zprobe_report::{Exit, Form};
 
 use super::interpreter::{Chosen, Python};
 use super::nodes::refuse_launcher;
@@ -206,7 +206,7 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use zprobe::lattice::Lattice;
+    use zprobe_lab::lattice::Lattice;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use zprobe::lab::worker::serve;
-use zprobe::report::Exit;
+use zprobe_lab::worker::serve;
+use zprobe_report::Exit;
 
 /// Arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use zprobe::console;
-use zprobe::lab::zoo::{self, Runs, rows, table};
-use zprobe::report::{Exit, Form};
-use zprobe::spec::DeviceChoice;
+use zprobe_lab::console;
+use zprobe_lab::zoo::{self, Runs, rows, table};
+use zprobe_model::spec::DeviceChoice;
+use zprobe_report::{Exit, Form};
 
 use super::nodes::refuse_launcher;
 use super::run;

@@ -14,10 +14,10 @@ mod page;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::Report;
-use zprobe::report::render::html;
-use zprobe::trace::{Event, Trace};
+use zprobe_diagnose::{diagnose, rules};
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::Report;
+use zprobe_report::render::html;
 
 use page::{Browser, Page, Scheme};
 

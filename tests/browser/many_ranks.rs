@@ -1,7 +1,7 @@
 //! A run of many ranks, made from the recorded leak of two ranks.
 
-use zprobe::report::{Contribution, Report};
-use zprobe::trace::{Event, Outcome, Record, Trace};
+use zprobe_model::trace::{Event, Outcome, Record, Trace};
+use zprobe_report::{Contribution, Report};
 
 /// The report and the trace of a leak of the boundary microbatch on this many ranks.
 pub fn leak(world_size: usize, ga: usize) -> (Report, Trace) {

@@ -16,11 +16,11 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 use tempfile::TempDir;
-use zprobe::report::Report;
-use zprobe::report::suite::{Status, Suite};
-use zprobe::spec::Point;
-use zprobe::spec::code::Code;
-use zprobe::trace::{Event, Trace};
+use zprobe_model::spec::Point;
+use zprobe_model::spec::code::Code;
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::Report;
+use zprobe_report::suite::{Status, Suite};
 
 use super::interpreter::{full, python};
 
@@ -399,7 +399,8 @@ fn repro(Run { dir, .. }: &Run) -> (i32, String) {
 fn the_rank_programs_own_tests_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = TempDir::new().expect("a temporary directory");
-    zprobe::adapters::rank_program(&python(), dir.path()).expect("the rank program is written");
+    zprobe_launch::adapters::rank_program(&python(), dir.path())
+        .expect("the rank program is written");
     let expected = tempfile::NamedTempFile::new().expect("a temporary file");
     serde_json::to_writer(&expected, &codes()).expect("the codes are written");
     let output = Command::new(python())

@@ -11,9 +11,9 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use zprobe::diagnose::diagnose;
-use zprobe::report::{Report, Verdict};
-use zprobe::trace::Trace;
+use zprobe_diagnose::diagnose;
+use zprobe_model::trace::Trace;
+use zprobe_report::{Report, Verdict};
 
 /// GitHub's limit for the text of an issue.
 const MOST_BODY: usize = 65_536;
@@ -295,9 +295,9 @@ fn a_trace_is_cut_in_whole_lines_and_the_attachment_says_so() {
     fs::write(unpacked.path().join("trace.jsonl"), cut).unwrap();
     let trace = Trace::read(unpacked.path()).unwrap();
     for rank in 0..3 {
-        let finished = trace
-            .events()
-            .any(|(from, event)| from == Some(rank) && *event == zprobe::trace::Event::Finished);
+        let finished = trace.events().any(|(from, event)| {
+            from == Some(rank) && *event == zprobe_model::trace::Event::Finished
+        });
         assert!(finished, "what is small stays, to the end of rank {rank}");
     }
 }

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use zprobe::diagnose::rules;
-use zprobe::lab::check::probe::registry;
-use zprobe::report::suite::{NoticeKind, Status, Suite};
-use zprobe::spec::Engine;
-use zprobe::zoo::Expectation;
+use zprobe_diagnose::rules;
+use zprobe_lab::check::probe::registry;
+use zprobe_model::spec::Engine;
+use zprobe_report::suite::{NoticeKind, Status, Suite};
+use zprobe_zoo::Expectation;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -134,7 +134,7 @@ fn every_file_of_the_standard_suite_is_registered() {
         .collect();
     let registered: BTreeSet<String> =
         registry::FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
-    assert_eq!(files, registered, "src/lab/check/probe/registry.rs has another list");
+    assert_eq!(files, registered, "crates/lab/src/check/probe/registry.rs has another list");
 }
 
 #[test]

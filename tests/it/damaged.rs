@@ -9,10 +9,10 @@ use std::path::Path;
 
 use fastrand::Rng;
 use serde_json::Value;
-use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::render::{html, render};
-use zprobe::report::{Form, Verdict};
-use zprobe::trace::{TRACE_FILE, Trace};
+use zprobe_diagnose::{diagnose, rules};
+use zprobe_model::trace::{TRACE_FILE, Trace};
+use zprobe_report::render::{html, render};
+use zprobe_report::{Form, Verdict};
 
 /// Traces that are damaged, and of which pieces are mixed.
 const FIXTURES: &[&str] = &[

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use zprobe::doctor::{NoAnswer, Python};
+use zprobe_lab::doctor::{NoAnswer, Python};
 
 /// An interpreter that runs this script, whatever its arguments are.
 fn interpreter(script: &str) -> (TempDir, PathBuf) {

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use zprobe::diagnose::{rules, rules::RULES};
-use zprobe::report::{Exit, Verdict};
-use zprobe::spec::settings::{self, Description};
-use zprobe::spec::{Engine, Fault};
-use zprobe::zoo::{Expectation, registry};
+use zprobe_diagnose::{rules, rules::RULES};
+use zprobe_model::spec::settings::{self, Description};
+use zprobe_model::spec::{Engine, Fault};
+use zprobe_report::{Exit, Verdict};
+use zprobe_zoo::{Expectation, registry};
 
 /// Sections of a rule's page, in order.
 const SECTIONS: [&str; 4] =
@@ -94,14 +94,14 @@ fn every_page_belongs_to_a_rule() {
 #[test]
 fn every_rule_is_a_file_of_its_own_or_of_its_family_and_every_file_a_rule() {
     const FAMILIES: [&str; 1] = ["zp1xx_weights.rs"];
-    let mut files = names("src/diagnose/rules");
+    let mut files = names("crates/diagnose/src/rules");
     assert!(files.remove("mod.rs"));
     for rule in RULES {
         let family = format!("{}xx_", rule.code[..3].to_lowercase());
         let start = format!("{}_", rule.code.to_lowercase());
         let has_own = files.iter().any(|file| file.starts_with(&start));
         if !has_own && let Some(file) = FAMILIES.iter().find(|file| file.starts_with(&family)) {
-            let text = read(PathBuf::from("src/diagnose/rules").join(file));
+            let text = read(PathBuf::from("crates/diagnose/src/rules").join(file));
             assert!(text.contains(&format!("\"{}\"", rule.code)), "{} is not in {file}", rule.code);
             continue;
         }
@@ -110,7 +110,7 @@ fn every_rule_is_a_file_of_its_own_or_of_its_family_and_every_file_a_rule() {
         let expected = format!("{start}{}.rs", rule.name.replace('-', "_"));
         assert_eq!(own, [expected], "the file of {} {}", rule.code, rule.name);
         files.remove(&own[0]);
-        let text = read(PathBuf::from("src/diagnose/rules").join(&own[0]));
+        let text = read(PathBuf::from("crates/diagnose/src/rules").join(&own[0]));
         assert!(
             text.starts_with(&format!("//! {}: ", rule.code)),
             "{} does not start by saying which rule it is",

@@ -13,7 +13,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use tempfile::TempDir;
-use zprobe::environment::{Cache, Installer, Packages, ProvisionError};
+use zprobe_lab::environment::{Cache, Installer, ProvisionError};
+use zprobe_zoo::Packages;
 
 /// A cache, and a uv that notes what it is asked for.
 struct Fixture {

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use quick_junit::TestCaseStatus;
 use serde_json::Value;
-use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::document::{Block, Document, Surroundings};
-use zprobe::report::render::markdown::escaped;
-use zprobe::report::render::{render as rendered, render_within as rendered_within};
-use zprobe::report::render::{render_suite as render, render_suite_within as render_within};
-use zprobe::report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
-use zprobe::report::{Form, Report, Verdict};
-use zprobe::spec::Engine;
-use zprobe::trace::Trace;
-use zprobe::visible::Visible;
+use zprobe_diagnose::{diagnose, rules};
+use zprobe_model::spec::Engine;
+use zprobe_model::trace::Trace;
+use zprobe_model::visible::Visible;
+use zprobe_report::document::{Block, Document, Surroundings};
+use zprobe_report::render::markdown::escaped;
+use zprobe_report::render::{render as rendered, render_within as rendered_within};
+use zprobe_report::render::{render_suite as render, render_suite_within as render_within};
+use zprobe_report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
+use zprobe_report::{Form, Report, Verdict};
 
 fn report(trace: &str) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(trace);
@@ -35,7 +35,7 @@ fn case(trace: &str, engine: Engine, probe: &str) -> Case {
         file: None,
         command: format!("zprobe run --engine {engine}"),
         expected: "clean".to_owned(),
-        got: zprobe::zoo::got(&report),
+        got: zprobe_zoo::got(&report),
         status: Status::of(report.verdict),
         reason: None,
         findings: findings(&report),

@@ -11,14 +11,14 @@ use std::sync::LazyLock;
 use pulldown_cmark::{Event as Markdown, Options, Parser, Tag, TagEnd};
 use regex::Regex;
 use serde_json::{Value, json};
-use zprobe::diagnose::{diagnose, rules};
-use zprobe::lab::compare::render::render as compared;
-use zprobe::lab::compare::{Comparison, Side};
-use zprobe::report::render::{html, render, render_suite};
-use zprobe::report::suite::Suite;
-use zprobe::report::{Form, KnownBug, Minimised, Report, RuleCode};
-use zprobe::trace::{Event, Record, Trace};
-use zprobe::visible;
+use zprobe_diagnose::{diagnose, rules};
+use zprobe_lab::compare::render::render as compared;
+use zprobe_lab::compare::{Comparison, Side};
+use zprobe_model::trace::{Event, Record, Trace};
+use zprobe_model::visible;
+use zprobe_report::render::{html, render, render_suite};
+use zprobe_report::suite::Suite;
+use zprobe_report::{Form, KnownBug, Minimised, Report, RuleCode};
 
 /// Compiles a pattern once.
 macro_rules! pattern {
@@ -156,7 +156,7 @@ fn planted(value: &Value, place: &str, text: &str) -> Value {
 }
 
 /// Returns true if a line is a record of a run, whatever the text at a place is.
-fn accepts(line: &Value, place: &str, spec: &zprobe::spec::RunSpec) -> bool {
+fn accepts(line: &Value, place: &str, spec: &zprobe_model::spec::RunSpec) -> bool {
     if place.contains("/payload/") || place == ">run" || place.ends_with("/event>type") {
         return false;
     }

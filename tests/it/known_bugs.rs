@@ -4,12 +4,12 @@
 
 use std::path::Path;
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::render::render;
-use zprobe::report::{Finding, Form, Report, RuleCode};
-use zprobe::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
-use zprobe::trace::Trace;
-use zprobe::zoo::{Expectation, Row, name_known_bugs, registry};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
+use zprobe_model::trace::Trace;
+use zprobe_report::render::render;
+use zprobe_report::{Finding, Form, Report, RuleCode};
+use zprobe_zoo::{Expectation, Row, name_known_bugs, registry};
 
 /// The settings of an engine that is asked for nothing.
 fn settings_of(engine: Engine) -> EngineSettings {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
-use zprobe::trace::Trace;
+use zprobe_model::trace::Trace;
 
 /// Text of a file of the user's, which must go nowhere else.
 const PRIVATE: &str = "root:x:0:0:root";

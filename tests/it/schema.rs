@@ -5,14 +5,14 @@
 use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
-use zprobe::diagnose::diagnose;
-use zprobe::lab::bisect::{Answer, Commit, CommitTrial, Commits};
-use zprobe::lab::check::baseline::BaselineFile;
-use zprobe::lab::check::probe::{ProbeFile, registry};
-use zprobe::lab::compare::{Comparison, Side};
-use zprobe::report::suite::Suite;
-use zprobe::report::{Report, Schema};
-use zprobe::trace::{Record, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_lab::bisect::{Answer, Commit, CommitTrial, Commits};
+use zprobe_lab::check::baseline::BaselineFile;
+use zprobe_lab::check::probe::{ProbeFile, registry};
+use zprobe_lab::compare::{Comparison, Side};
+use zprobe_model::trace::{Record, Trace};
+use zprobe_report::suite::Suite;
+use zprobe_report::{Report, Schema};
 
 fn schema_of<T: JsonSchema>(file: &str) -> serde_json::Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema").join(file);

@@ -15,10 +15,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use zprobe::diagnose::{diagnose, rules};
-use zprobe::report::RuleCode;
-use zprobe::trace::Trace;
-use zprobe::zoo::{Expectation, Release, registry};
+use zprobe_diagnose::{diagnose, rules};
+use zprobe_model::trace::Trace;
+use zprobe_report::RuleCode;
+use zprobe_zoo::{Expectation, Release, registry};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -83,7 +83,7 @@ fn every_file_of_the_zoo_is_registered() {
         .collect();
     let registered: BTreeSet<String> =
         registry::FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
-    assert_eq!(files, registered, "src/zoo/registry.rs has another list");
+    assert_eq!(files, registered, "crates/zoo/src/registry.rs has another list");
 }
 
 #[test]

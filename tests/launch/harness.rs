@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use zprobe::launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
-use zprobe::spec::{RunSpec, SpecRequest};
-use zprobe::trace::{Event, Meeting, Outcome, Record, Trace, Violation};
+use zprobe_launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
+use zprobe_model::spec::{RunSpec, SpecRequest};
+use zprobe_model::trace::{Event, Meeting, Outcome, Record, Trace, Violation};
 
 /// A run that is over: its trace, and the directory that it lies in.
 pub struct Run {

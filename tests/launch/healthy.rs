@@ -1,8 +1,8 @@
 //! Ranks that behave: what they are given, and how their records are kept.
 
 use crate::harness::{fixture, ranks, run, run_program, spec};
-use zprobe::launch::{Hosting, RankProgram};
-use zprobe::trace::{Event, Outcome};
+use zprobe_launch::{Hosting, RankProgram};
+use zprobe_model::trace::{Event, Outcome};
 
 #[test]
 fn the_smallest_rank_will_do() {

@@ -1,7 +1,7 @@
 //! Ranks that hang, and ranks that wait for them: the first are named, and the others are not.
 
-use zprobe::diagnose::diagnose;
-use zprobe::trace::{CollectiveOp, Meeting, Outcome};
+use zprobe_diagnose::diagnose;
+use zprobe_model::trace::{CollectiveOp, Meeting, Outcome};
 
 use crate::harness::{Run, ranks, run_program, spec};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use zprobe::trace::{Event, Outcome, Trace};
+use zprobe_model::trace::{Event, Outcome, Trace};
 
 use crate::harness::{fixture, processes_of};
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use zprobe::trace::{Event, Outcome, TRACE_FILE, Trace};
+use zprobe_model::trace::{Event, Outcome, TRACE_FILE, Trace};
 
 use crate::harness::{fixture, processes_of};
 

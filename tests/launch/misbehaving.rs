@@ -1,7 +1,7 @@
 //! Ranks that do everything wrong. Whatever they do, the run ends, the trace says what happened,
 //! and no process is left (which `harness::run_program` checks).
 
-use zprobe::trace::{Event, Outcome, Violation};
+use zprobe_model::trace::{Event, Outcome, Violation};
 
 use crate::harness::{self, Run, for_each, ranks, run, run_program};
 

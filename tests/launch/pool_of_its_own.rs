@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use zprobe::launch::{Launch, Source, Stop};
-use zprobe::trace::{Event, Trace};
+use zprobe_launch::{Launch, Source, Stop};
+use zprobe_model::trace::{Event, Trace};
 
 use crate::harness::{mark_of, processes_of, run_over, spec};
 use crate::pooled::pool;

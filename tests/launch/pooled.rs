@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use zprobe::launch::{Hosting, Launch, LaunchError, Pool, PoolFailure, RankProgram, Source};
-use zprobe::trace::{Event, Outcome, Violation};
+use zprobe_launch::{Hosting, Launch, LaunchError, Pool, PoolFailure, RankProgram, Source};
+use zprobe_model::trace::{Event, Outcome, Violation};
 
 use crate::harness::{
     Run, fixture, processes_of, ranks, run_into_timeout, run_over, run_program, spec,

@@ -1,8 +1,8 @@
 //! `docs/protocol.md` against the types that it describes.
 
 use schemars::schema_for;
-use zprobe::trace::contract;
-use zprobe::trace::{Event, Record, Violation};
+use zprobe_model::trace::contract;
+use zprobe_model::trace::{Event, Record, Violation};
 
 const PROTOCOL: &str = include_str!("../../docs/protocol.md");
 

@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use zprobe::launch::{Hosting, Launch, LaunchError, RankProgram, Source};
-use zprobe::trace::Event;
+use zprobe_launch::{Hosting, Launch, LaunchError, RankProgram, Source};
+use zprobe_model::trace::Event;
 
 use crate::harness::{fixture, processes_of, ranks, spec};
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytesize::ByteSize;
-use zprobe::diagnose::diagnose;
-use zprobe::launch::{Launch, Source};
-use zprobe::report::Verdict;
-use zprobe::spec::{Dataflow, Point, RunSpec, SpecRequest};
-use zprobe::trace::{TRACE_FILE, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_launch::{Launch, Source};
+use zprobe_model::spec::{Dataflow, Point, RunSpec, SpecRequest};
+use zprobe_model::trace::{TRACE_FILE, Trace};
+use zprobe_report::Verdict;
 
 use crate::faults::{cell, expected};
 use crate::pool::pool;

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use zprobe::report::suite::{Status, Suite};
+use zprobe_report::suite::{Status, Suite};
 
 /// Runs `zprobe check` in this directory, and returns its exit code and report.
 fn check(dir: &TempDir, args: &[&str]) -> (i32, Suite) {

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use zprobe::report::Verdict;
-use zprobe::trace::{Event, Phase, Point};
+use zprobe_model::trace::{Event, Phase, Point};
+use zprobe_report::Verdict;
 
 use crate::support::{Live, Run, full, zprobe};
 
@@ -125,7 +125,7 @@ fn dense_data_is_clean_in_every_dtype_and_dataflow() {
 
 #[test]
 fn dense_data_shows_in_which_dtype_each_sum_ran() {
-    use zprobe::spec::Dtype::{Bf16, Fp32};
+    use zprobe_model::spec::Dtype::{Bf16, Fp32};
     let run = zprobe("--model mlp --ga 4 --nproc-per-node 3 --comm-dtype bf16");
     assert_eq!(run.code, 0, "{run}");
     let seen = |run: &Run| -> Vec<_> {

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use zprobe::native::driver_is_there;
-use zprobe::report::Verdict;
-use zprobe::spec::{Backend, Device, Gpus};
+use zprobe_lab::native::driver_is_there;
+use zprobe_model::spec::{Backend, Device, Gpus};
+use zprobe_report::Verdict;
 
-use crate::support::zprobe;
+use crate::support::{rank_program, zprobe};
 
 /// Runs `zprobe run` with this value of `LIBTORCH`, in an empty directory.
 fn run(dir: &TempDir, libtorch: Option<&Path>, args: &str) -> Output {
@@ -34,7 +34,7 @@ fn refusal(libtorch: Option<&Path>, args: &str) -> String {
 
 /// GPUs that the rank program finds by itself.
 fn found() -> Gpus {
-    let output = Command::new(env!("CARGO_BIN_EXE_zprobe-rank")).arg("gpus").output().unwrap();
+    let output = Command::new(rank_program()).arg("gpus").output().unwrap();
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|err| panic!("{err}: {}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use zprobe::diagnose::diagnose;
-use zprobe::launch::{Pool, Source};
-use zprobe::report::Finding;
-use zprobe::spec::fault::{Expected, Place};
-use zprobe::spec::{Dataflow, Dtype, Fault, Offload, Point, RunSpec, Shape, SpecRequest};
-use zprobe::trace::{Event, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_launch::{Pool, Source};
+use zprobe_model::spec::fault::{Expected, Place};
+use zprobe_model::spec::{Dataflow, Dtype, Fault, Offload, Point, RunSpec, Shape, SpecRequest};
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::Finding;
 
 use crate::pool::{pool, run};
 use crate::repeat::RACES;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
-use zprobe::diagnose::diagnose;
-use zprobe::launch::Source;
-use zprobe::report::Verdict;
-use zprobe::spec::{Dataflow, Dtype, Offload, Point, RunSpec, Shape, SpecRequest};
+use zprobe_diagnose::diagnose;
+use zprobe_launch::Source;
+use zprobe_model::spec::{Dataflow, Dtype, Offload, Point, RunSpec, Shape, SpecRequest};
+use zprobe_report::Verdict;
 
 use crate::pool::{pool, run};
 use crate::support::full;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use zprobe::diagnose::diagnose;
-use zprobe::launch::Source;
-use zprobe::report::Verdict;
-use zprobe::spec::{Dataflow, Dtype, Fault, Model, Observation, Plan, Point, SpecRequest};
-use zprobe::trace::{Event, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_launch::Source;
+use zprobe_model::spec::{Dataflow, Dtype, Fault, Model, Observation, Plan, Point, SpecRequest};
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::Verdict;
 
 use crate::faults::{cell, expected};
 use crate::pool::{pool, run};

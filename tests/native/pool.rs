@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
-use zprobe::diagnose::diagnose;
-use zprobe::launch::{Hosting, Launch, Pool, RankProgram, Source};
-use zprobe::spec::RunSpec;
-use zprobe::trace::Trace;
+use zprobe_diagnose::diagnose;
+use zprobe_launch::{Hosting, Launch, Pool, RankProgram, Source};
+use zprobe_model::spec::RunSpec;
+use zprobe_model::trace::Trace;
+
+use super::support::rank_program;
 
 /// The native ranks.
 pub fn program() -> RankProgram {
     RankProgram {
-        program: env!("CARGO_BIN_EXE_zprobe-rank").into(),
+        program: rank_program(),
         args: vec![],
         hosting: Hosting::Forked,
         library_path: vec![],

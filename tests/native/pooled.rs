@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use zprobe::launch::Source;
-use zprobe::spec::{Dataflow, Fault, Model, SpecRequest};
-use zprobe::trace::{Event, Trace};
+use zprobe_launch::Source;
+use zprobe_model::spec::{Dataflow, Fault, Model, SpecRequest};
+use zprobe_model::trace::{Event, Trace};
 
 use crate::pool::{codes, pool, program, run};
 

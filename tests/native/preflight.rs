@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use zprobe::native::driver_is_there;
+use zprobe_lab::native::driver_is_there;
 
 /// Runs `zprobe preflight` in a directory, with nothing of zprobe's in its environment.
 fn preflight(dir: &TempDir, args: &[&str]) -> Output {

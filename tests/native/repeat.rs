@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use zprobe::report::Verdict;
-use zprobe::spec::Fault;
+use zprobe_model::spec::Fault;
+use zprobe_report::Verdict;
 
 use crate::support::zprobe;
 

@@ -1,12 +1,18 @@
 //! Helpers that run the real `zprobe` in a directory of its own.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// The program of the native ranks, which `cargo xtask build` puts next to zprobe.
+pub fn rank_program() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_zprobe")).with_file_name("zprobe-rank")
+}
+
 use tempfile::TempDir;
-use zprobe::report::Report;
-use zprobe::trace::{Event, Trace};
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::Report;
 
 /// Returns true if everything is tried, and not only a part that stands for it.
 pub fn full() -> bool {

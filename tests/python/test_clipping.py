@@ -7,7 +7,7 @@ import unittest
 
 import torch
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec import in_vain  # noqa: E402
 from zprobe_exec.clipping import Clipping  # noqa: E402

@@ -4,7 +4,7 @@ import pathlib
 import sys
 import unittest
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec import fragments  # noqa: E402
 

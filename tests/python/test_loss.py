@@ -8,7 +8,7 @@ import unittest
 import torch
 import torch.nn.functional as F
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec.arithmetic import Arithmetic  # noqa: E402
 from zprobe_exec.loss import Loss, _handed_on  # noqa: E402

@@ -6,7 +6,7 @@ import unittest
 
 import torch
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec.names import Named  # noqa: E402
 

@@ -7,7 +7,7 @@ import unittest
 import torch
 from torch.nn import functional
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec import padding  # noqa: E402
 

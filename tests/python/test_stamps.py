@@ -9,7 +9,7 @@ import torch
 
 from zprobe_rank.codes import Code
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "src/exec/attach"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
 from zprobe_exec import coded, gaps, stamps  # noqa: E402
 from zprobe_exec.names import Named  # noqa: E402

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use zprobe::console::say;
-use zprobe::diagnose::rules;
-use zprobe::lab::bisect::{Seen, Signature};
-use zprobe::lab::order::{Order, Ranks};
-use zprobe::lab::recorded::diagnosis;
-use zprobe::lab::run::record;
-use zprobe::lab::store::{self, run_id};
-use zprobe::report::Exit;
-use zprobe::spec::SpecRequest;
-use zprobe::zoo::got;
+use zprobe_diagnose::rules;
+use zprobe_lab::bisect::{Seen, Signature};
+use zprobe_lab::console::say;
+use zprobe_lab::order::{Order, Ranks};
+use zprobe_lab::recorded::diagnosis;
+use zprobe_lab::run::record;
+use zprobe_lab::store::{self, run_id};
+use zprobe_model::spec::SpecRequest;
+use zprobe_report::Exit;
+use zprobe_zoo::got;
 
 use crate::cli::interpreter::{Python, elsewhere};
 use crate::cli::nodes::refuse_launcher;

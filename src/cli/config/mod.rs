@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
-use zprobe::document::{Complaint, Document, Flags};
+use zprobe_model::document::{Complaint, Document, Flags};
 
 use super::flags;
 

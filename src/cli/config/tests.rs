@@ -31,11 +31,11 @@ fn command() -> Command {
 }
 
 /// Specification of `zprobe run` with these words above the configuration file of `dir`.
-fn spec(dir: &TempDir, words: &[&str]) -> Result<zprobe::spec::RunSpec> {
+fn spec(dir: &TempDir, words: &[&str]) -> Result<zprobe_model::spec::RunSpec> {
     spec_of(command(), dir, words)
 }
 
-fn spec_of(command: Command, dir: &TempDir, words: &[&str]) -> Result<zprobe::spec::RunSpec> {
+fn spec_of(command: Command, dir: &TempDir, words: &[&str]) -> Result<zprobe_model::spec::RunSpec> {
     let config = find(dir, "")?.expect("a configuration");
     let matches =
         config.layer(command)?.try_get_matches_from([&["zprobe", "run"], words].concat())?;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use zprobe::environment::{Packages, Plan, Stage};
-use zprobe::spec::Engine;
+use zprobe_lab::environment::{Plan, Stage};
+use zprobe_model::spec::Engine;
+use zprobe_zoo::Packages;
 
 use crate::cli::config;
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pep440_rs::Version;
-use zprobe::console::{self, say};
-use zprobe::doctor::{Check, Python, State, engines};
-use zprobe::engines::TORCH;
-use zprobe::environment::Packages;
-use zprobe::lab::limits::{Limits, examine};
-use zprobe::report::Exit;
-use zprobe::report::words::amount;
-use zprobe::spec::{DeepSpeedFile, Engine};
+use zprobe_engines::TORCH;
+use zprobe_lab::console::{self, say};
+use zprobe_lab::doctor::{Check, Python, State, engines};
+use zprobe_lab::limits::{Limits, examine};
+use zprobe_model::spec::{DeepSpeedFile, Engine};
+use zprobe_report::Exit;
+use zprobe_report::words::amount;
+use zprobe_zoo::Packages;
 
 use super::{config, interpreter, run};
 use files::{Gate, Own};
@@ -70,9 +70,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         .iter()
         .copied()
         .zip(&checks)
-        .filter(|(engine, check)| {
-            check.state == State::Ok && zprobe::engines::of(*engine).is_real()
-        })
+        .filter(|(engine, check)| check.state == State::Ok && zprobe_engines::of(*engine).is_real())
         .collect();
     let Ok(python) = python else { bail!("{}", reason(&checks)) };
     ensure!(!there.is_empty(), "no engine can run with Python {chosen}: {}", reason(&checks));
@@ -130,7 +128,7 @@ fn refuse_place() -> Result<()> {
 /// Reason why no engine can run, which is the first that a real one gives.
 fn reason(checks: &[Check]) -> String {
     let real = Engine::CHOICES.iter().zip(checks);
-    let check = real.filter(|(engine, _)| zprobe::engines::of(**engine).is_real()).map(|it| it.1);
+    let check = real.filter(|(engine, _)| zprobe_engines::of(**engine).is_real()).map(|it| it.1);
     check
         .map(|check| format!("{}; {}", check.detail, check.advice.unwrap_or_default()))
         .next()
@@ -141,7 +139,7 @@ fn reason(checks: &[Check]) -> String {
 /// nothing, or else all that torch brings and that stand for themselves.
 fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
     let package = |engine: &Engine| {
-        zprobe::engines::of(*engine).python.as_ref().is_some_and(|it| it.package.is_some())
+        zprobe_engines::of(*engine).python.as_ref().is_some_and(|it| it.package.is_some())
     };
     let engines = || there.iter().map(|(engine, _)| *engine);
     let own: Vec<Engine> = engines().filter(package).collect();
@@ -150,7 +148,7 @@ fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
 
 /// The installed packages that engines need, by release: what a build calls itself beside that is cut off.
 fn packages(python: &Python) -> Result<Packages> {
-    let installed = zprobe::engines::packages().filter_map(|package| {
+    let installed = zprobe_engines::packages().filter_map(|package| {
         let version = python.version(&package).value()?.clone();
         (!version.is_empty() || package == TORCH).then_some((package.module.to_owned(), version))
     });

@@ -4,9 +4,9 @@ use std::fs;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use zprobe::lattice::Lattice;
-use zprobe::spec::{CommHook, Dataflow, Dtype, Engine, LossScale, Offload, Optimizer, Shape};
-use zprobe::zoo::registry;
+use zprobe_lab::lattice::Lattice;
+use zprobe_model::spec::{CommHook, Dataflow, Dtype, Engine, LossScale, Offload, Optimizer, Shape};
+use zprobe_zoo::registry;
 
 use super::*;
 

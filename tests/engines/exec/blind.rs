@@ -8,7 +8,7 @@
 use std::fs;
 
 use serde::Deserialize;
-use zprobe::report::{Report, Verdict};
+use zprobe_report::{Report, Verdict};
 
 use super::mistakes::{Mistake, planted_in};
 use super::{copy_of, file, full, train};

@@ -1,7 +1,7 @@
 //! Scripts that crash or hang: what is said of them, and where.
 
-use zprobe::report::{Finding, Verdict};
-use zprobe::trace::Frame;
+use zprobe_model::trace::Frame;
+use zprobe_report::{Finding, Verdict};
 
 use super::{Run, exec, file, full, python, scripts, text, train};
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use zprobe::report::Verdict;
-use zprobe::trace::Point;
-use zprobe::trace::Point::{Accumulator, BeforeStep, OptimizerInput, Reduced};
+use zprobe_model::trace::Point;
+use zprobe_model::trace::Point::{Accumulator, BeforeStep, OptimizerInput, Reduced};
+use zprobe_report::Verdict;
 
 use super::{Run, full, scripts, train};
 

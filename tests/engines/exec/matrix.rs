@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use fastrand::Rng;
-use zprobe::report::{Station, Verdict};
-use zprobe::trace::Point;
+use zprobe_model::trace::Point;
+use zprobe_report::{Station, Verdict};
 
 use super::{Run, full, python, scripts, train};
 

@@ -1,6 +1,6 @@
 //! Models that tensor parallelism has cut into DTensors.
 
-use zprobe::report::Verdict;
+use zprobe_report::Verdict;
 
 use super::{Run, file, full, scripts, text, train};
 

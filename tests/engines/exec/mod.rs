@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use zprobe::report::Report;
+use zprobe_report::Report;
 
 use super::interpreter::{full, python};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use zprobe::report::Verdict;
+use zprobe_report::Verdict;
 
 use super::mistakes::{mistakes, planted};
 use super::{file, full, python, scripts, train};

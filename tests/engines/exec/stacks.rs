@@ -1,7 +1,7 @@
 //! Scripts that are right.
 
-use zprobe::report::Verdict;
-use zprobe::trace::Point;
+use zprobe_model::trace::Point;
+use zprobe_report::Verdict;
 
 use super::{Run, exec, full, python, scripts, text, train};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use zprobe::trace::{Event, Trace};
+use zprobe_model::trace::{Event, Trace};
 
 use super::observe::files;
 use super::{file, python, scripts, text, zprobe};

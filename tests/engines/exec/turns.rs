@@ -1,6 +1,6 @@
 //! Scripts with several optimizers.
 
-use zprobe::report::Verdict;
+use zprobe_report::Verdict;
 
 use super::{Run, exec, file, python, text};
 

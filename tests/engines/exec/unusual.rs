@@ -1,6 +1,6 @@
 //! Scripts that are right, and unlike most.
 
-use zprobe::report::{Report, Verdict};
+use zprobe_report::{Report, Verdict};
 
 use super::{Run, exec, file, full, python, text};
 

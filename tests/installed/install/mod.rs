@@ -12,7 +12,7 @@ mod interpreter;
 mod place;
 
 use place::{Environment, Place, dist, file, output};
-use zprobe::report::Report;
+use zprobe_report::Report;
 
 /// The run in which DeepSpeed 0.18.9 leaks the boundary microbatch.
 const LEAK: [&str; 7] = ["run", "--engine", "deepspeed", "--stage", "1", "--ga", "4"];

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-use zprobe::trace::{Event, Record};
+use zprobe_model::trace::{Event, Record};
 
 /// All processes of a job, by node.
 pub struct Job {

@@ -95,7 +95,7 @@ fn an_interrupt_of_any_process_ends_the_run() {
 /// Process id of a rank.
 fn ranks_of(job: &Job, wanted: usize) -> Pid {
     let pid = job.records(0).iter().find_map(|record| match record.event {
-        zprobe::trace::Event::RankSpawned { rank, pid, .. } if rank == wanted => Some(pid),
+        zprobe_model::trace::Event::RankSpawned { rank, pid, .. } if rank == wanted => Some(pid),
         _ => None,
     });
     Pid::from_raw(pid.unwrap().cast_signed())

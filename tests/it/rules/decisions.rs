@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use zprobe::diagnose::diagnose;
-use zprobe::report::{Report, Verdict};
-use zprobe::spec::plan::{Param, Segment};
-use zprobe::spec::{Dtype, Shape, SpecRequest};
-use zprobe::trace::{
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::plan::{Param, Segment};
+use zprobe_model::spec::{Dtype, Shape, SpecRequest};
+use zprobe_model::trace::{
     Differing, Event, FlushReason, LayoutName, Outcome, Payload, Phase, Point, Record, TermOf,
     Trace,
 };
+use zprobe_report::{Report, Verdict};
 
 use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
 use crate::simulator::{Cut, LOSS_SCALE, Simulation};

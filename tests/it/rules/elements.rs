@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use zprobe::report::{Contribution, Report};
-use zprobe::spec::plan::Param;
-use zprobe::spec::{Engine, SpecRequest};
-use zprobe::trace::Point;
+use zprobe_model::spec::plan::Param;
+use zprobe_model::spec::{Engine, SpecRequest};
+use zprobe_model::trace::Point;
+use zprobe_report::{Contribution, Report};
 
 use crate::simulator::{Cut, Place, Simulation};
 

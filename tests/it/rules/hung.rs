@@ -1,8 +1,8 @@
 //! The ranks that ZP902 names: those that hang, and those that wait for them.
 
-use zprobe::diagnose::diagnose;
-use zprobe::spec::{Engine, Observation, SpecRequest};
-use zprobe::trace::{CollectiveOp, Event, Frame, Meeting, Record, Trace, Waiting};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::{Engine, Observation, SpecRequest};
+use zprobe_model::trace::{CollectiveOp, Event, Frame, Meeting, Record, Trace, Waiting};
 
 use super::scenarios::request;
 use crate::simulator::{Cut, Simulation};

@@ -1,9 +1,9 @@
 //! Two bugs in one run: each is named, with its own consequences and none of the other's.
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::{Finding, Report, Verdict};
-use zprobe::spec::SpecRequest;
-use zprobe::trace::{Event, Payload, Point, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::SpecRequest;
+use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_report::{Finding, Report, Verdict};
 
 use super::scenarios::{edit, request};
 use crate::simulator::{Cut, Place, Simulation};

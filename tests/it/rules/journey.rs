@@ -1,11 +1,11 @@
 //! The place where the journey departs from the plan, and the places before it that were right.
 
-use zprobe::report::{Report, Verdict};
-use zprobe::trace::Point;
+use zprobe_model::trace::Point;
+use zprobe_report::{Report, Verdict};
 
 use super::{named, reports};
 
-fn divergence(name: &str) -> (Report, zprobe::report::Divergence) {
+fn divergence(name: &str) -> (Report, zprobe_report::Divergence) {
     let report = named(name);
     let divergence = report.first_divergence.clone();
     (report, divergence.unwrap_or_else(|| panic!("{name} departs nowhere")))
@@ -27,7 +27,7 @@ fn a_leak_first_shows_where_the_reduction_lacks_the_boundary_microbatch() {
     assert_eq!((divergence.step, divergence.microbatch), (0, Some(1)));
     assert_eq!(divergence.point, Some(Point::Reduced));
     assert_eq!(divergence.ranks, [0, 1]);
-    assert_eq!(divergence.function.as_deref(), Some("src/bin/zprobe-rank/engine/reduction.rs"));
+    assert_eq!(divergence.function.as_deref(), Some("crates/rank/src/engine/reduction.rs"));
     let before = &report.journey[..divergence.right_before];
     assert_eq!(before.len(), 1);
     assert_eq!(before[0].point, Point::Accumulator);

@@ -1,8 +1,8 @@
 //! The line of each machine.
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::render::machines;
-use zprobe::trace::{AgentLoss, Event, Outcome, Record, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_model::trace::{AgentLoss, Event, Outcome, Record, Trace};
+use zprobe_report::render::machines;
 
 use super::scenarios::request;
 use crate::simulator::{Cut, Simulation};

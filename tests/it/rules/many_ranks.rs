@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::render::render;
-use zprobe::report::{Form, Report, Verdict};
-use zprobe::spec::{Dtype, Engine, Plan, SpecRequest};
-use zprobe::trace::{Event, Payload, Point, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::{Dtype, Engine, Plan, SpecRequest};
+use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_report::render::render;
+use zprobe_report::{Form, Report, Verdict};
 
 use crate::simulator::Simulation;
 
@@ -114,7 +114,7 @@ fn a_leak_on_every_one_of_many_ranks_is_one_finding_and_few_entries() {
     let leaks: Vec<_> = report.findings.iter().filter(|it| it.code == "ZP101").collect();
     assert_eq!(leaks.len(), 1, "{:#?}", report.findings);
     assert_eq!((leaks[0].step, leaks[0].microbatch), (Some(0), Some(3)));
-    let leaked = |it: &&zprobe::report::Contribution| {
+    let leaked = |it: &&zprobe_report::Contribution| {
         it.point == Point::OptimizerInput && it.step == 0 && !it.as_planned
     };
     let entries: Vec<_> = report.contributions.iter().filter(leaked).collect();

@@ -18,12 +18,12 @@ mod simulated;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use zprobe::diagnose::{diagnose, rules, rules::RULES};
-use zprobe::report::document::Surroundings;
-use zprobe::report::render::{render, render_within};
-use zprobe::report::{Form, Report, RuleCode, Verdict};
-use zprobe::trace::Trace;
-use zprobe::zoo::{Row, registry};
+use zprobe_diagnose::{diagnose, rules, rules::RULES};
+use zprobe_model::trace::Trace;
+use zprobe_report::document::Surroundings;
+use zprobe_report::render::{render, render_within};
+use zprobe_report::{Form, Report, RuleCode, Verdict};
+use zprobe_zoo::{Row, registry};
 
 fn traces() -> Vec<(String, PathBuf)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
@@ -264,7 +264,7 @@ fn no_line_of_a_terminal_report_is_wider_than_the_terminal() {
 fn edited(
     name: &str,
     edit: impl Fn(&mut serde_json::Value) -> bool,
-) -> Result<Report, zprobe::trace::TraceError> {
+) -> Result<Report, zprobe_model::trace::TraceError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(name);
     let text = std::fs::read_to_string(path.join("trace.jsonl")).unwrap();
     let mut kept = String::new();
@@ -328,11 +328,11 @@ fn a_gradient_that_is_no_number_is_found_wherever_it_is() {
         let report = edited("clean-accumulator", |record| {
             let event = &mut record["event"];
             if event["point"] == "optimizer-input" && event["step"] == 0 {
-                let mut payload: zprobe::trace::Payload =
+                let mut payload: zprobe_model::trace::Payload =
                     serde_json::from_value(event["payload"].clone()).unwrap();
                 let mut bytes = payload.bytes().unwrap();
                 bytes[4 * element..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
-                payload = zprobe::trace::Payload::new(payload.dtype, &bytes, f64::NAN);
+                payload = zprobe_model::trace::Payload::new(payload.dtype, &bytes, f64::NAN);
                 event["payload"] = serde_json::to_value(payload).unwrap();
             }
             true

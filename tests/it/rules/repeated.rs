@@ -1,9 +1,9 @@
 //! Repeats of a run: the differences between them, and their findings.
 
-use zprobe::diagnose::repeats::Repeats;
-use zprobe::report::{Report, Severity, Verdict};
-use zprobe::spec::{Model, SpecRequest};
-use zprobe::trace::{Event, Payload, Point, Trace};
+use zprobe_diagnose::repeats::Repeats;
+use zprobe_model::spec::{Model, SpecRequest};
+use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_report::{Report, Severity, Verdict};
 
 use super::scenarios::{crash, edit, request};
 use crate::simulator::{Cut, Simulation};

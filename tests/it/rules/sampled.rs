@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::{Report, Verdict};
-use zprobe::spec::plan::Segment;
-use zprobe::spec::{Dtype, Engine, Plan, SpecRequest};
-use zprobe::trace::{Event, LayoutName, Payload, Point, Trace};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::plan::Segment;
+use zprobe_model::spec::{Dtype, Engine, Plan, SpecRequest};
+use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
+use zprobe_report::{Report, Verdict};
 
 use crate::simulator::{Cut, Simulation};
 
@@ -104,7 +104,8 @@ fn sampled(simulation: &Simulation) -> Trace {
             }
             _ => {}
         }
-        let follower = announced.map(|event| zprobe::trace::Record { event, ..record.clone() });
+        let follower =
+            announced.map(|event| zprobe_model::trace::Record { event, ..record.clone() });
         records.push(record);
         records.extend(follower);
     }

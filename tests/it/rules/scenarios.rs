@@ -1,7 +1,7 @@
 //! Simulated traces for rules that no fault of the native engine triggers.
 
-use zprobe::spec::{Dtype, Engine, Shape, SpecRequest};
-use zprobe::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
+use zprobe_model::spec::{Dtype, Engine, Shape, SpecRequest};
+use zprobe_model::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
 
 use crate::simulator::{Cut, Simulation};
 
@@ -137,7 +137,7 @@ fn hooks_never_fired() -> Trace {
                        stage_1_and_2.py:1027, in reduce_independent_p_g_buckets_and_remove_grads)";
         let in_step = |event: &Event| {
             matches!(event, Event::PhaseEntered { phase, .. }
-            if *phase == zprobe::trace::Phase::OptimizerStep)
+            if *phase == zprobe_model::trace::Phase::OptimizerStep)
         };
         crash(&mut trace, rank, in_step, message);
     }

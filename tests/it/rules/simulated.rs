@@ -2,11 +2,11 @@
 //! whatever the shapes; a single slip is found where it is.
 
 use proptest::prelude::*;
-use zprobe::diagnose::diagnose;
-use zprobe::report::{Report, Verdict};
-use zprobe::spec::plan::Param;
-use zprobe::spec::{Engine, Observation, Shape, SpecRequest};
-use zprobe::trace::{Event, LayoutName, Payload, Point};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::plan::Param;
+use zprobe_model::spec::{Engine, Observation, Shape, SpecRequest};
+use zprobe_model::trace::{Event, LayoutName, Payload, Point};
+use zprobe_report::{Report, Verdict};
 
 use super::scenarios::crash;
 use crate::simulator::{Cut, Place, Simulation};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use zprobe::redact::{Kind, Known, Private, Redactor};
-use zprobe::trace::Trace;
+use zprobe_model::trace::Trace;
+use zprobe_redact::{Kind, Known, Private, Redactor};
 
 /// Texts that look a little like something private.
 const HARMLESS: &[&str] = &[

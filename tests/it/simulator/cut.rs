@@ -1,7 +1,7 @@
 //! Ways in which optimizers share a model.
 
-use zprobe::spec::Plan;
-use zprobe::spec::plan::Segment;
+use zprobe_model::spec::Plan;
+use zprobe_model::spec::plan::Segment;
 
 /// The way in which the optimizers share the model.
 #[derive(Clone, Debug)]

@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use zprobe::report::Report;
-use zprobe::spec::code::Code;
-use zprobe::spec::plan::{Param, Segment};
-use zprobe::spec::{Dtype, Plan, RunSpec, Shape, SpecRequest};
-use zprobe::trace::{
+use zprobe_model::spec::code::Code;
+use zprobe_model::spec::plan::{Param, Segment};
+use zprobe_model::spec::{Dtype, Plan, RunSpec, Shape, SpecRequest};
+use zprobe_model::trace::{
     CollectiveOp, Event, LayoutName, Outcome, PROTOCOL_VERSION, ParamInfo, Payload, Phase, Point,
     Record, Trace, combined_digest,
 };
+use zprobe_report::Report;
 
 pub use self::cut::Cut;
 
@@ -117,7 +117,7 @@ impl Simulation {
 
     /// The report on the trace of this run.
     pub fn report(&self) -> Report {
-        zprobe::diagnose::diagnose(&self.trace())
+        zprobe_diagnose::diagnose(&self.trace())
     }
 
     /// The trace that this run leaves.

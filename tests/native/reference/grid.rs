@@ -1,6 +1,8 @@
 //! The runs that are compared with the reference.
 
-use zprobe::spec::{Dataflow, Dtype, Engine, Model, Offload, Optimizer, RunSpec, SpecRequest};
+use zprobe_model::spec::{
+    Dataflow, Dtype, Engine, Model, Offload, Optimizer, RunSpec, SpecRequest,
+};
 
 /// About the number of native runs that are compared every day.
 pub const EVERYDAY: usize = 32;

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use zprobe::launch::{Pool, Source};
-use zprobe::spec::{Device, Dtype, Engine, Fault, Model, Plan, SpecRequest};
-use zprobe::trace::Trace;
+use zprobe_launch::{Pool, Source};
+use zprobe_model::spec::{Device, Dtype, Engine, Fault, Model, Plan, SpecRequest};
+use zprobe_model::trace::Trace;
 
 use self::interval::Interval;
 use self::plain::{Plain, averaged};
@@ -129,7 +129,8 @@ fn every_engine_ends_where_a_single_process_does() {
     for engine in [Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2] {
         let dir = tempfile::tempdir().unwrap();
         let program =
-            zprobe::adapters::pool_program(&python, dir.path(), engine, Device::Cpu).unwrap();
+            zprobe_launch::adapters::pool_program(&python, dir.path(), engine, Device::Cpu)
+                .unwrap();
         let pool = Pool::start(&program, dir.path(), Duration::from_secs(600)).unwrap();
         for spec in grid::real(engine, full()) {
             table.add(&run(Source::Warm(&pool), &spec));

@@ -1,7 +1,7 @@
 //! The run without an engine: one process, one sum, one step. It shares no code with the native
 //! engine, which sums in the dtypes of its buffers, by parts, on several ranks.
 
-use zprobe::spec::{Dtype, Model, Optimizer, Plan, RunSpec};
+use zprobe_model::spec::{Dtype, Model, Optimizer, Plan, RunSpec};
 
 use super::interval::Interval;
 use super::recorded::Recorded;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use zprobe::spec::plan::Segment;
-use zprobe::spec::{Dtype, Plan, Point};
-use zprobe::trace::{Event, LayoutName, Payload, Trace};
+use zprobe_model::spec::plan::Segment;
+use zprobe_model::spec::{Dtype, Plan, Point};
+use zprobe_model::trace::{Event, LayoutName, Payload, Trace};
 
 /// Weights after a step: of all parameters, or of a rank's partition.
 pub struct Weights {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use zprobe::diagnose::diagnose;
-use zprobe::report::Verdict;
-use zprobe::spec::{Dataflow, Dtype, Engine, Model, RunSpec};
-use zprobe::trace::{Trace, digest};
+use zprobe_diagnose::diagnose;
+use zprobe_model::spec::{Dataflow, Dtype, Engine, Model, RunSpec};
+use zprobe_model::trace::{Trace, digest};
+use zprobe_report::Verdict;
 
 use super::recorded::Recorded;
 use super::{Agreement, compare};

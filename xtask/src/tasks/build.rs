@@ -6,9 +6,8 @@ use crate::cargo::{self, cargo};
 use crate::host::Host;
 use crate::libtorch::Libtorch;
 
-/// Arguments that select the native engine; in release always, so that nothing is compiled for two
-/// profiles.
-const NATIVE: &str = "--release --package zprobe --features native";
+/// Arguments that select every package; compiled for one profile and one set of features.
+pub const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 
 /// Builds both programs in release.
 pub fn build() -> Result<()> {
@@ -23,9 +22,8 @@ pub fn launcher() -> Result<()> {
 
 /// The release build, against a libtorch that is ready.
 ///
-/// The examples are built, too, because they need the same dependencies as the tests: for programs
-/// alone cargo selects other features of some dependencies, and the tests would compile those and
-/// zprobe once more.
+/// The examples are built, too, because they need the same dependencies as the tests: without examples
+/// cargo selects other features of some dependencies, and the tests would compile those dependencies again.
 pub fn release(libtorch: &Libtorch) -> Result<()> {
-    cargo::run(libtorch.apply(cargo(&format!("build {NATIVE} --bins --examples"))?))
+    cargo::run(libtorch.apply(cargo(&format!("build {EVERYTHING} --bins --examples"))?))
 }

@@ -8,7 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Result, ensure};
 
-use super::build;
+use super::build::{self, EVERYTHING};
 use crate::browser;
 use crate::cargo::{self, cargo};
 use crate::chaos;
@@ -21,9 +21,6 @@ use crate::launchers;
 use crate::libtorch::Libtorch;
 use crate::steps::Steps;
 use crate::{tools, workspace};
-
-/// Arguments that select every package; compiled for one profile and one set of features.
-const EVERYTHING: &str = "--release --workspace --features zprobe/native";
 
 /// Checks and tests everything, the quick steps first. Downloads go on beside the steps before the
 /// one that needs them.

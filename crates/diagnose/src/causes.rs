@@ -1,0 +1,209 @@
+//! Arrangement of findings by root cause: what another finding explains becomes its consequence.
+
+use super::Case;
+use super::deviation::Pattern;
+use super::rules::{self, Rule};
+use super::scope::{Extent, Scope};
+use zprobe_report::words::{abridged, counted};
+use zprobe_report::{Consequence, Family, Finding};
+
+/// A finding of a rule, and the scope where it holds.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// The finding. Places that are left open here are those of the scope.
+    pub finding: Finding,
+    /// Steps, gradients, parameters and ranks for which the finding holds.
+    pub scope: Scope,
+    /// Criterion by which other sightings of the rule are the same slip.
+    pub slip: Slip,
+}
+
+/// Criterion by which two sightings of a rule are one finding.
+#[derive(Clone, Debug)]
+pub enum Slip {
+    /// No other sighting is the same: each is a finding by itself.
+    Own,
+    /// All sightings of the rule with this criterion are the same, and the first one gives the
+    /// message.
+    All,
+    /// Sightings of the same pattern of weights are the same.
+    Weights(Pattern),
+    /// Sightings of gradients that lie at the same distance from their place are the same; so are
+    /// those at several distances, which have none.
+    Distance(Option<i64>),
+}
+
+/// Turns sightings into findings: a sighting that another one explains becomes a consequence of its
+/// root cause, and sightings that are one slip are merged.
+pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
+    let causes: Vec<Option<usize>> =
+        (0..sightings.len()).map(|effect| cause(&sightings, effect)).collect();
+    let mut roots: Vec<(Vec<usize>, Sighting, Vec<Sighting>)> = Vec::new();
+    let mut explained = Vec::new();
+    for (number, sighting) in sightings.into_iter().enumerate() {
+        if causes[number].is_some() {
+            explained.push((root(&causes, number), sighting));
+            continue;
+        }
+        match roots.iter_mut().find(|(_, known, _)| known.is_alike(&sighting)) {
+            Some((numbers, known, _)) => {
+                numbers.push(number);
+                known.take_in(sighting);
+            }
+            None => roots.push((vec![number], sighting, Vec::new())),
+        }
+    }
+    for (root, sighting) in explained {
+        let of_root = roots.iter_mut().find(|(numbers, ..)| numbers.contains(&root));
+        let Some((_, _, consequences)) = of_root else { continue };
+        match consequences.iter_mut().find(|known| known.is_alike(&sighting)) {
+            Some(known) => known.take_in(sighting),
+            None => consequences.push(sighting),
+        }
+    }
+    let told = |(_, root, consequences): (Vec<usize>, Sighting, Vec<Sighting>)| {
+        let mut finding = root.told(case);
+        for Finding { code, message, consequences, .. } in
+            consequences.into_iter().map(|it| it.told(case))
+        {
+            finding.consequences.push(Consequence { code, message });
+            finding.consequences.extend(consequences);
+        }
+        finding
+    };
+    roots.into_iter().map(told).collect()
+}
+
+/// Index of the sighting that explains this one. The first rule in this rule's `explained_by` with
+/// a sighting that may explain it decides; of several such sightings, the latest in time.
+fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
+    let Sighting { finding, scope, .. } = &sightings[effect];
+    let Rule { explained_by, is_handed_on, .. } = rules::find(&finding.code)?;
+    explained_by.iter().find_map(|code| {
+        let may_explain = |(_, other): &(usize, &Sighting)| {
+            other.finding.code == *code && other.scope.may_explain(scope, *is_handed_on)
+        };
+        let causes = sightings.iter().enumerate().filter(may_explain);
+        // Of several in the same step, the first.
+        let latest = causes.rev().max_by_key(|(_, cause)| cause.scope.steps.first());
+        latest.map(|(number, _)| number)
+    })
+}
+
+/// Index of the end of the chain of causes that starts here. Chains end, because explanations have
+/// no cycles (`tests/it/documentation.rs`).
+fn root(causes: &[Option<usize>], number: usize) -> usize {
+    causes[number].map_or(number, |cause| root(causes, cause))
+}
+
+/// Elements in words.
+struct ElementsText {
+    /// For the message: the elements if they are few.
+    short: String,
+    /// All elements, if the message does not name them.
+    fact: Option<String>,
+}
+
+/// The elements of a scope in words; none if it is about whole parameters.
+fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
+    let Extent::Only(runs) = &scope.elements else { return None };
+    let text = |(param, [first, end]): &(usize, [usize; 2])| {
+        let name = case.observed.param_name(*param);
+        match (*first, end - first) {
+            (0, len) if len == case.plan.params()[*param].numel() => name,
+            (first, 1) => format!("{name}[{first}]"),
+            (first, _) => format!("{name}[{first}:{end}]"),
+        }
+    };
+    let mut joined: Vec<(usize, [usize; 2])> = Vec::new();
+    for &(param, [first, end]) in runs {
+        match joined.last_mut() {
+            Some((same, [_, last])) if *same == param && first <= *last => *last = end.max(*last),
+            _ => joined.push((param, [first, end])),
+        }
+    }
+    let all: Vec<String> = joined.iter().map(text).collect();
+    let count: usize = joined.iter().map(|(_, [first, end])| end - first).sum();
+    let noun = if count == 1 { "element" } else { "elements" };
+    Some(match all.as_slice() {
+        [only] => ElementsText { short: format!("{count} {noun}, {only}"), fact: None },
+        _ => ElementsText {
+            short: format!("{count} {noun} in {} places", all.len()),
+            fact: Some(format!("elements: {}", abridged(&all))),
+        },
+    })
+}
+
+impl Sighting {
+    /// A sighting that is the same slip as no other.
+    pub fn new(finding: Finding, scope: Scope) -> Self {
+        Self { finding, scope, slip: Slip::Own }
+    }
+
+    /// A sighting of several that are one slip, of which the first gives the message.
+    pub fn one_of(finding: Finding, scope: Scope) -> Self {
+        Self { finding, scope, slip: Slip::All }
+    }
+
+    /// True if two sightings show the same slip, wherever.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.finding.code == other.finding.code
+            && match (&self.slip, &other.slip) {
+                (Slip::All, Slip::All) => true,
+                (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
+                (Slip::Distance(one), Slip::Distance(other)) => one == other,
+                _ => false,
+            }
+    }
+
+    /// Merges another sighting of the same slip into this one.
+    fn take_in(&mut self, other: Self) {
+        if self.finding.rank != other.finding.rank {
+            self.finding.rank = None;
+        }
+        if self.finding.param != other.finding.param {
+            self.finding.param = None;
+        }
+        self.scope.extend(other.scope);
+    }
+
+    /// The finding with its place, and for weights with the steps, ranks and parameters of its
+    /// scope.
+    fn told(self, case: &Case<'_>) -> Finding {
+        let name = |&param: &usize| case.observed.param_name(param);
+        let Self { mut finding, scope, slip } = self;
+        finding.step = finding.step.or(scope.steps.first().copied());
+        finding.microbatch = finding.microbatch.or(scope.only_microbatch());
+        finding.rank = finding.rank.or(scope.holders.only().copied());
+        finding.param = finding.param.or(scope.params.only().map(name));
+        let all_alike = matches!(slip, Slip::All);
+        let elements = elements_text(case, &scope);
+        let steps: Vec<usize> = scope.steps.members().copied().collect();
+        if matches!(finding.code.family(), Family::Weights | Family::Offload) {
+            let holders: Vec<usize> = scope.holders.members().copied().collect();
+            let mut facts = Vec::new();
+            if !steps.is_empty() || !holders.is_empty() {
+                let on = |holders: &[usize]| format!(" on {}", counted("rank", holders));
+                let on = if holders.is_empty() { String::new() } else { on(&holders) };
+                facts.push(format!("seen in {}{on}", counted("step", &steps)));
+            }
+            let params: Vec<String> = scope.params.members().map(name).collect();
+            if !params.is_empty() {
+                facts.push(format!("parameters: {}", abridged(&params)));
+                if all_alike && finding.code.family() == Family::Weights {
+                    finding.message = rules::nothing_arrived(&params);
+                }
+            }
+            if let Some(elements) = elements {
+                finding.message = format!("{}: {}", finding.message, elements.short);
+                facts.extend(elements.fact);
+            }
+            // After the first two facts: the weights, and where they first depart from the plan.
+            let place = finding.evidence.len().min(2);
+            finding.evidence.splice(place..place, facts);
+        } else if !matches!(slip, Slip::Own) && steps.len() > 1 {
+            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+        }
+        finding
+    }
+}

@@ -1,0 +1,504 @@
+//! Exact weights from coded gradients.
+//!
+//! A buffer is cut where faults begin and end: at parameters, and wherever some rank's partition is
+//! cut. Every piece that is at least half a code long is decoded by itself, window by window, where
+//! the last window overlaps the one before. Where that leaves something unexplained, [`super::cut`] looks
+//! for places at which the weights change. What is shorter is compared, element by element, with known
+//! weights ([`super::short`]).
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use zprobe_model::spec::code::Code;
+use zprobe_model::spec::{Plan, RunSpec, UNIT, Usage};
+use zprobe_model::trace::{LayoutName, Point};
+
+use super::super::bounds;
+use super::super::infinity;
+use super::super::norm::Clip;
+use super::super::observed::Buffer;
+use super::super::placement::Fragment;
+use super::cut::{Cut, cut, differing};
+use super::entries::Entries;
+use super::groups::{Groups, Place, whole};
+use super::hypotheses::{Slip, slips};
+use super::scale::Scale;
+use super::short::{Explanation, Held};
+use super::together;
+use super::weights::{Expectations, Known, Weights};
+use super::windows::{Window, windows};
+use super::{Decoded, Factor, Reading, Scene, is_readable};
+
+/// Most different weights that are looked for inside one piece.
+const MOST_RUNS: usize = 8;
+
+pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
+    let observed = scene.observed;
+    let decoder = Decoder::new(scene);
+    let mut entries = Entries::new(scene);
+    let mut refusals = Vec::new();
+    let mut before = Before::new();
+    let mut read = BTreeMap::new();
+    let mut factors = BTreeMap::new();
+    let mut worst = decoder.tolerance;
+    let mut consumed = Consumed::default();
+    // Moment by moment, so that the values of all ranks are held for one moment at a time.
+    for moment in observed.buffers.chunk_by(Buffer::is_beside) {
+        let mut prepared = Vec::new();
+        for buffer in moment {
+            match decoder.prepare(buffer, &mut before) {
+                Ok(ready) => prepared.extend(ready),
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let earlier = consumed.before(moment[0].step);
+        let together =
+            Together { decoder: &decoder, moment: &prepared, found: OnceCell::new(), earlier };
+        for ready in &prepared {
+            let buffer = ready.buffer;
+            if let (true, Some(step)) =
+                (buffer.point == scene.observed.spec.last_word(), buffer.step)
+            {
+                *read.entry((step, buffer.rank)).or_insert(0) += ready.elements();
+                let told = ready.factor.filter(|factor| !factor.is_assumed);
+                factors.extend(told.map(|factor| ((step, buffer.rank), factor)));
+                worst = worst.max(ready.tolerance);
+            }
+            entries.add(buffer, decoder.read(ready, &together));
+        }
+        let found = together.found.into_inner();
+        consumed.weights.extend(found.into_iter().flatten());
+    }
+    Decoded {
+        contributions: entries.into_contributions(),
+        smallest_weight_deviation: (!read.is_empty()).then_some(worst),
+        condition: Some(1.0),
+        smallest_element_deviation: Some(worst),
+        precision: Vec::new(),
+        factors,
+        refusals,
+        complete: true,
+        read,
+    }
+}
+
+/// Master weights and parameters that ranks recorded last, by rank and point: the step after which
+/// they were recorded, and their values.
+type Before = BTreeMap<(usize, Point), (Option<usize>, Vec<f64>)>;
+
+/// A buffer that is ready to be decoded.
+pub(super) struct Prepared<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer<'a>,
+    /// Fragments of parameters in the buffer.
+    pub pieces: Vec<Fragment>,
+    /// Elements of the buffer; for weights and parameters their update, divided by the learning
+    /// rate. Clipping is undone.
+    pub values: Vec<f64>,
+    /// Bound on the rounding error of an element.
+    pub tolerance: f64,
+    /// The factor that a user's script has multiplied all gradients with, which is undone.
+    factor: Option<Factor>,
+    /// Number of elements that are infinite, as planned.
+    infinite: usize,
+}
+
+impl Prepared<'_> {
+    fn elements(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.flat.len()).sum::<usize>() + self.infinite
+    }
+}
+
+/// Weights that the partitions of a moment hold together, computed on first use.
+pub(super) struct Together<'a> {
+    decoder: &'a Decoder<'a>,
+    moment: &'a [Prepared<'a>],
+    found: OnceCell<Vec<Rc<Weights>>>,
+    /// Weights that the partitions held together at earlier moments of the step.
+    pub earlier: &'a [Rc<Weights>],
+}
+
+/// Weights that the partitions of a step hold together, from moment to moment: an update shows what
+/// was consumed.
+#[derive(Default)]
+struct Consumed {
+    step: Option<usize>,
+    weights: Vec<Rc<Weights>>,
+}
+
+impl Consumed {
+    /// The weights that are known of a step; those of another step are forgotten.
+    fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
+        if self.step != step {
+            *self = Self { step, weights: Vec::new() };
+        }
+        &self.weights
+    }
+}
+
+impl Together<'_> {
+    pub fn candidates(&self) -> &[Rc<Weights>] {
+        let Decoder { spec, plan, code, .. } = self.decoder;
+        self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
+    }
+}
+
+/// The inputs of decoding, and what all buffers share.
+pub(super) struct Decoder<'a> {
+    pub scene: &'a Scene<'a>,
+    pub spec: &'a RunSpec,
+    pub plan: &'a Plan,
+    pub code: Code,
+    pub expectations: Expectations<'a>,
+    pub slips: Vec<Slip>,
+    /// Bound on the rounding error of an element, in units of one contribution.
+    tolerance: f64,
+}
+
+/// The elements of the pieces of a buffer.
+fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
+    pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]).copied()
+}
+
+/// Weights, each with its bound on the error of an element.
+fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
+    let with_slack = |weights: Rc<Weights>| {
+        let slack = groups.slack(&weights);
+        (weights, slack)
+    };
+    weights.into_iter().map(with_slack).collect()
+}
+
+impl<'a> Decoder<'a> {
+    fn new(scene: &'a Scene<'a>) -> Self {
+        let spec = scene.observed.spec;
+        Self {
+            scene,
+            spec,
+            plan: scene.plan,
+            code: Plan::code(spec),
+            expectations: Expectations::new(scene),
+            slips: slips(spec),
+            tolerance: bounds::coded(spec),
+        }
+    }
+
+    /// Makes a buffer ready to be decoded; none where there is nothing to read. `before` has what
+    /// each rank recorded last at each point.
+    fn prepare<'b>(
+        &self,
+        buffer: &'b Buffer<'b>,
+        before: &mut Before,
+    ) -> Result<Option<Prepared<'b>>, String> {
+        let refuse = |why: &str| Err(format!("rank {}, {}: {why}", buffer.rank, buffer.point));
+        if !buffer.payload.has_content() {
+            return Ok(None);
+        }
+        let mut values = match buffer.payload.values() {
+            Ok(values) => values,
+            Err(err) => return refuse(&err),
+        };
+        let spec = self.spec;
+        if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
+            let held = (buffer.step, values.clone());
+            let earlier = before.insert((buffer.rank, buffer.point), held);
+            let (Some((after, earlier)), Some(lr)) = (earlier, spec.optimizer.readable_lr()) else {
+                return Ok(None);
+            };
+            if buffer.step.is_none_or(|step| after != step.checked_sub(1)) {
+                // More than one step lies between.
+                return Ok(None);
+            }
+            for (after, before) in values.iter_mut().zip(earlier) {
+                *after = (before - *after) / lr;
+            }
+            if let Some(refusal) = self.inexact_update(buffer) {
+                return Err(refusal);
+            }
+        }
+        if !is_readable(self.scene.observed, buffer) {
+            return Ok(None);
+        }
+        let planned = infinity::planned(self.scene.observed, self.plan, buffer);
+        let mut pieces = self.pieces(buffer);
+        pieces.retain(|piece| !self.scene.observed.is_transformed(piece.param));
+        let (pieces, infinite) = infinity::without_planned(pieces, &values, planned);
+        if in_pieces(&pieces, &values).any(|value| !value.is_finite()) {
+            return refuse("not finite");
+        }
+        let mut factor = None;
+        let tolerance = match (self.spec.script(), buffer.step) {
+            (Some(_), Some(step)) => {
+                let left = self.scene.observed.script.left.get(&(step, buffer.rank));
+                let largest = left.into_iter().flat_map(|params| params.iter());
+                let largest = largest.map(|it| it.largest).fold(0.0, f64::max);
+                let scale = self.scale(buffer, step, &pieces, &values);
+                let scale = scale.map(|scale| scale.after(self.spec, largest));
+                if scale.is_none() && in_pieces(&pieces, &values).any(|value| value != 0.0) {
+                    return refuse("too few elements to tell a common factor from a slip");
+                }
+                factor = scale.map(|scale| scale.factor);
+                values
+                    .iter_mut()
+                    .for_each(|value| *value /= UNIT * factor.map_or(1.0, |it| it.value));
+                scale.map_or(self.tolerance, |scale| scale.tolerance)
+            }
+            _ => self.undo_clipping(buffer, &mut values),
+        };
+        let elements = in_pieces(&pieces, &values);
+        let tolerance = match factor.and_then(|_| bounds::seen_rounding(elements)) {
+            // The bound is that of the worst case, and grows with the number of gradients.
+            Some(seen) if tolerance > bounds::BETWEEN_WEIGHTS => seen,
+            _ => tolerance,
+        };
+        if tolerance > bounds::BETWEEN_WEIGHTS && factor.is_some() {
+            return refuse(&format!(
+                "sums of so many gradients are rounded by up to {tolerance:.1e} of a contribution in {}",
+                self.spec.dtype,
+            ));
+        }
+        if tolerance > bounds::BETWEEN_WEIGHTS {
+            return refuse(&format!(
+                "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
+                 or no --gradient-clipping"
+            ));
+        }
+        Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
+    }
+
+    /// The common factor of a buffer of a user's script; none where all of it is 0, or where it is too
+    /// short to tell.
+    fn scale(
+        &self,
+        buffer: &Buffer<'_>,
+        step: usize,
+        pieces: &[Fragment],
+        values: &[f64],
+    ) -> Option<Scale> {
+        let replicas = self.scene.observed.replicas();
+        if buffer.point == Point::Accumulator {
+            return Some(Scale::own(self.spec, values));
+        }
+        let is_long = |piece: &Fragment| piece.flat.len() >= self.code.length();
+        if pieces.iter().any(is_long) {
+            return Scale::read(self.spec, replicas, self.plan, &self.code, step, pieces, values);
+        }
+        let mut planned = Vec::new();
+        for piece in pieces {
+            let weights = self.planned(buffer, self.plan.usage(piece.param));
+            let sum = weights.sum(&self.code);
+            planned.extend(piece.flat.clone().map(|element| sum.value(element)));
+        }
+        let values: Vec<f64> = in_pieces(pieces, values).collect();
+        Scale::of_few(self.spec, replicas, &planned, &values)
+    }
+
+    /// Reason why the update of a buffer cannot be read: weights and parameters hold the sum of all
+    /// updates so far, which may be too large to be exact in a narrow dtype.
+    fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
+        let dtype = buffer.payload.dtype;
+        let largest = self.spec.all_contributions() + Code::MOST_INITIAL;
+        (largest > dtype.exact_integers()).then(|| {
+            format!(
+                "the {} after each step: {largest} contributions are not exact in {dtype} \
+                 (at most {})",
+                buffer.point,
+                dtype.exact_integers(),
+            )
+        })
+    }
+
+    /// Divides by the factor that clipping had to multiply with; returns the bound on the rounding
+    /// error of an element.
+    ///
+    /// Clipping moves elements of at most `W·GA` by [`bounds::clipping`]. An update is read back as
+    /// the difference of two weights: once these are no integers any more, each of the two was
+    /// rounded.
+    fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
+        let factor = match self.scene.clip(buffer) {
+            Clip::By(factor) => factor,
+            Clip::No | Clip::Unbounded => 1.0,
+        };
+        for value in values {
+            *value /= factor;
+        }
+        let dtype = buffer.payload.dtype;
+        let mut tolerance = self.tolerance;
+        if factor < 1.0 {
+            tolerance += bounds::clipping(dtype) * self.spec.contributions_per_step() as f64;
+        }
+        let was_clipped = |step| {
+            let clip = Clip::of(self.scene.observed, self.scene.norms, step, buffer.rank);
+            matches!(clip, Clip::By(_))
+        };
+        let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
+        if is_update && (0..=buffer.step.unwrap_or(0)).any(was_clipped) {
+            let weight = (Code::MOST_INITIAL + self.spec.all_contributions()) as f64;
+            tolerance += 2.0 * dtype.unit_roundoff() * weight / factor;
+        }
+        tolerance
+    }
+
+    /// Reads a buffer: parameters of ordinary usage together, each other one by itself.
+    fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
+        let Prepared { buffer, pieces, tolerance, .. } = ready;
+        let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
+        for piece in pieces {
+            let kind = self.kind(piece);
+            kinds.entry(kind).or_insert_with(|| {
+                let usage = self.plan.usage(piece.param);
+                let planned = self.planned(buffer, usage);
+                Groups::new(usage, kind.is_some(), planned, *tolerance)
+            });
+        }
+        let shortest = self.code.shortest();
+        let (long, short): (Vec<_>, Vec<_>) =
+            pieces.iter().partition(|piece| piece.flat.len() >= shortest);
+        let mut decoded = 0;
+        let mut odd: BTreeMap<Option<usize>, Vec<Fragment>> = BTreeMap::new();
+        let mut uncertain = Vec::new();
+        for piece in long {
+            let kind = self.kind(piece);
+            let Some(groups) = kinds.get_mut(&kind) else { continue };
+            match self.read_long(ready, piece, groups) {
+                Some(fragments) => {
+                    decoded += piece.flat.len();
+                    odd.entry(kind).or_default().extend(fragments);
+                }
+                None => uncertain.push(piece),
+            }
+        }
+        for piece in short.into_iter().chain(uncertain) {
+            let kind = self.kind(piece);
+            let whole = std::slice::from_ref(piece);
+            let best = self.explain(&kinds, ready, Held::Whole, whole, together);
+            if let (Some(best), Some(groups)) = (best, kinds.get_mut(&kind)) {
+                odd.entry(kind).or_default().extend(self.read_short(ready, piece, best, groups));
+            }
+        }
+        for (kind, fragments) in odd.iter().filter(|(_, fragments)| !fragments.is_empty()) {
+            let best = self.explain(&kinds, ready, Held::Odd, fragments, together);
+            if let (Some(best), Some(groups)) = (best, kinds.get_mut(kind)) {
+                groups.add(best, fragments.iter().map(|it| self.elements(it)));
+            }
+        }
+        let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
+        let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
+        let covered = covered * self.scene.placement.recorded_share(buffer.rank, buffer.layout);
+        let name = |param| self.scene.observed.param_name(param);
+        kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
+    }
+
+    /// Reads a piece that is long enough to decode by itself; returns the elements that hold something
+    /// else than those around them. None if the weights may be chance, because there are no spare rows.
+    fn read_long(
+        &self,
+        ready: &Prepared<'_>,
+        piece: &Fragment,
+        groups: &mut Groups,
+    ) -> Option<Vec<Fragment>> {
+        let Prepared { values, tolerance, .. } = ready;
+        let planned = Rc::clone(groups.planned());
+        if planned.fit(&self.code, piece, values, 0.0) {
+            groups.add(Explanation::exact(planned), [whole(piece)]);
+            return Some(Vec::new());
+        }
+        let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
+        let windows: Vec<Window> =
+            windows(&self.code, self.spec.contributions(), held, *tolerance).collect();
+        let mut known = vec![planned];
+        for window in windows.iter().filter(|window| window.is_certain(*tolerance)) {
+            let is_new = known.iter().all(|weights| weights.columns != window.weights);
+            if is_new && known.len() < MOST_RUNS {
+                known.push(Weights::new(window.weights.clone()));
+            }
+        }
+        let known = with_slack(known, groups);
+        if let Some(found) = cut(&self.code, piece, values, &known) {
+            return Some(self.add_runs(ready, found, &known[0].0, groups));
+        }
+        if !windows.iter().all(Window::is_checked) {
+            return None;
+        }
+        for Window { weights, residual, .. } in windows {
+            groups.add(Explanation::new(Weights::new(weights), residual), [whole(piece)]);
+        }
+        Some(Vec::new())
+    }
+
+    /// Reads a piece that is too short to decode by itself, with the best explanation of it as a whole;
+    /// returns the elements that hold something else than those around them.
+    fn read_short(
+        &self,
+        ready: &Prepared<'_>,
+        piece: &Fragment,
+        best: Explanation,
+        groups: &mut Groups,
+    ) -> Vec<Fragment> {
+        if !groups.explains(&best) {
+            let mut known = vec![Rc::clone(groups.planned())];
+            known.extend(groups.found().cloned());
+            let known = with_slack(known, groups);
+            let found = cut(&self.code, piece, &ready.values, &known);
+            let found = found.or_else(|| differing(&self.code, piece, &ready.values, &known[0]));
+            if let Some(found) = found {
+                return self.add_runs(ready, found, &known[0].0, groups);
+            }
+        }
+        if !best.possible.is_empty() {
+            groups.add(best, [self.elements(piece)]);
+            return Vec::new();
+        }
+        groups.add(best, [whole(piece)]);
+        Vec::new()
+    }
+
+    /// Adds a piece to the groups, run by run; returns the elements that hold something else than those
+    /// around them.
+    fn add_runs(
+        &self,
+        ready: &Prepared<'_>,
+        Cut { runs, odd }: Cut,
+        planned: &Rc<Weights>,
+        groups: &mut Groups,
+    ) -> Vec<Fragment> {
+        let is_whole = runs.len() == 1;
+        for (weights, run) in runs {
+            let residual = self.deviation(&weights, std::slice::from_ref(&run), &ready.values);
+            let is_plain = is_whole || Rc::ptr_eq(&weights, planned);
+            let place = if is_plain { whole(&run) } else { self.elements(&run) };
+            groups.add(Explanation::new(weights, residual), [place]);
+        }
+        odd
+    }
+
+    /// The place of a fragment inside its parameter.
+    fn elements(&self, fragment: &Fragment) -> Place {
+        let first = self.plan.params()[fragment.param].offset;
+        let Fragment { param, flat, .. } = fragment;
+        (*param, Some([flat.start - first, flat.end - first]))
+    }
+
+    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {
+        let planned = self.expectations.of(Known::Planned, buffer, usage);
+        planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
+    }
+
+    /// The parameter of a piece, if its usage is not the ordinary one.
+    pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
+        let usage = self.plan.usage(piece.param);
+        (!usage.is_like(self.plan.ordinary())).then_some(piece.param)
+    }
+
+    /// Cuts a buffer at parameters and, where it holds them whole, at partitions.
+    fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
+        let pieces = infinity::parts(self.scene.observed, self.plan, buffer);
+        match buffer.layout {
+            LayoutName::Partition => pieces,
+            LayoutName::Full => {
+                pieces.into_iter().flat_map(|piece| self.scene.placement.cut(piece)).collect()
+            }
+        }
+    }
+}

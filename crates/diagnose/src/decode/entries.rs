@@ -1,0 +1,113 @@
+//! Readings of many ranks, merged into one entry where they are alike.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use zprobe_model::spec::Point;
+use zprobe_report::Contribution;
+
+use super::super::observed::Buffer;
+use super::hypotheses::Slip;
+use super::{Reading, Scene, contribution};
+
+/// Largest world size at which each rank has entries of its own.
+const MOST_APART: usize = 64;
+
+/// Entries of a report, in the order in which they came.
+pub struct Entries<'a> {
+    scene: &'a Scene<'a>,
+    entries: Vec<Entry<'a>>,
+    /// Indices of entries by moment: point, step and microbatch.
+    by_moment: HashMap<(Point, Option<usize>, Option<usize>), Vec<usize>>,
+}
+
+struct Entry<'a> {
+    /// Buffer of the first rank.
+    buffer: Buffer<'a>,
+    reading: Reading,
+    /// Other ranks, in runs: first and last.
+    also: Vec<[usize; 2]>,
+}
+
+impl<'a> Entries<'a> {
+    /// Creates a list without entries.
+    pub fn new(scene: &'a Scene<'a>) -> Self {
+        Self { scene, entries: Vec::new(), by_moment: HashMap::new() }
+    }
+
+    /// Adds the readings of one rank's buffer.
+    pub fn add(&mut self, buffer: &Buffer<'a>, readings: Vec<Reading>) {
+        let merges = self.scene.observed.spec.world_size > MOST_APART;
+        // The only reading of a buffer need not name its parameters if it is as planned.
+        let only = readings.len() == 1;
+        let moment = (buffer.point, buffer.step, buffer.microbatch);
+        for mut reading in readings {
+            if merges && only && reading.is_plain {
+                reading.params = None;
+            }
+            let of_moment = self.by_moment.entry(moment).or_default();
+            let entries = &mut self.entries;
+            let same = of_moment.iter().copied().find(|&index| {
+                let known = &entries[index];
+                known.buffer.rank != buffer.rank && is_like(&known.reading, &reading)
+            });
+            match same.filter(|_| merges) {
+                Some(index) => entries[index].take(buffer.rank, &reading),
+                None => {
+                    of_moment.push(entries.len());
+                    entries.push(Entry { buffer: *buffer, reading, also: Vec::new() });
+                }
+            }
+        }
+    }
+
+    /// The report's entries.
+    pub fn into_contributions(self) -> Vec<Contribution> {
+        let scene = self.scene;
+        let trainable = scene.plan.params().iter().filter(|param| param.trainable).count();
+        let entry = |mut entry: Entry<'_>| {
+            let named = entry.reading.params.as_ref().map_or(0, Vec::len);
+            if !entry.also.is_empty() && named == trainable {
+                entry.reading.params = None;
+            }
+            Contribution { also: entry.also, ..contribution(scene, &entry.buffer, entry.reading) }
+        };
+        self.entries.into_iter().map(entry).collect()
+    }
+}
+
+impl Entry<'_> {
+    fn take(&mut self, rank: usize, reading: &Reading) {
+        self.reading.residual = self.reading.residual.max(reading.residual);
+        self.reading.covered = self.reading.covered.min(reading.covered);
+        // A rank names the parameters of which it holds a part, or none for all that it holds.
+        self.reading.params = match (self.reading.params.take(), &reading.params) {
+            (Some(mut params), Some(others)) => {
+                let new: Vec<String> =
+                    others.iter().filter(|it| !params.contains(it)).cloned().collect();
+                params.extend(new);
+                Some(params)
+            }
+            _ => None,
+        };
+        match self.also.last_mut() {
+            Some([_, last]) if *last == rank => {}
+            Some([_, last]) if *last + 1 == rank => *last = rank,
+            _ => self.also.push([rank, rank]),
+        }
+    }
+}
+
+/// True if the readings of two ranks say the same.
+fn is_like(one: &Reading, other: &Reading) -> bool {
+    let explained = |it: &Reading| it.residual <= it.tolerance;
+    // The same slip leaves different weights on each rank where a rank's own gradients have other
+    // factors.
+    let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
+    one.tolerance.to_bits() == other.tolerance.to_bits()
+        && one.usage == other.usage
+        && explained(one) == explained(other)
+        && (Rc::ptr_eq(&one.weights, &other.weights)
+            || slipped(one) && one.slip == other.slip
+            || one.weights.columns == other.weights.columns)
+}

@@ -1,0 +1,149 @@
+//! Hypotheses about a piece that is too short to decode: the slips that have a name.
+
+use zprobe_model::spec::RunSpec;
+use zprobe_model::spec::code::Code;
+
+use super::super::placement::Fragment;
+use super::weights::Weights;
+
+/// Factors that a slip multiplies the plan's weights with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Slip {
+    /// Factors by microbatch: those of the rank that holds the buffer, and those of all other
+    /// ranks.
+    Microbatches {
+        /// Factors of the other ranks' gradients.
+        others: Vec<f64>,
+        /// Factors of the holder's own gradients.
+        own: Vec<f64>,
+    },
+    /// A factor of a single gradient, all others unchanged.
+    One {
+        /// Source rank.
+        rank: usize,
+        /// Microbatch.
+        microbatch: usize,
+        /// Its factor.
+        factor: f64,
+    },
+}
+
+/// Most microbatches of a step with which slips of single microbatches are tried on short pieces.
+const MOST_PLACES: usize = 1 << 10;
+
+/// Step and rank of a buffer, which tell the holder's own gradients from those of other ranks.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    /// Optimizer step.
+    pub step: usize,
+    /// Rank.
+    pub rank: usize,
+}
+
+impl Slip {
+    /// Weights that the slip makes of the plan's on `rank`.
+    pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
+        planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
+    }
+
+    /// True if the slip changes any of the plan's weights on `rank`.
+    pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
+        let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
+        match self {
+            // Only its own place is looked at: a run has as many of these slips as gradients.
+            Slip::One { rank, microbatch, .. } => {
+                (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
+            }
+            Slip::Microbatches { .. } => (0..planned.len()).any(changed),
+        }
+    }
+
+    /// Factor for the weight of a column in a buffer of `owner`.
+    fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
+        let ga = spec.gradient_accumulation_steps;
+        let (source, m) = (column / ga % spec.world_size, column % ga);
+        match self {
+            Slip::Microbatches { own, .. } if source == owner => own[m],
+            Slip::Microbatches { others, .. } => others[m],
+            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
+                *factor
+            }
+            Slip::One { .. } => 1.0,
+        }
+    }
+
+    /// True if the slip explains a piece, up to `tolerance` in each element. No weights are made
+    /// for this: the sums of the plan's weights are known for all ranks together, and single
+    /// gradients are cheap.
+    pub fn fits(
+        &self,
+        spec: &RunSpec,
+        code: &Code,
+        planned: &Weights,
+        owner: Owner,
+        (piece, values): (&Fragment, &[f64]),
+        tolerance: f64,
+    ) -> bool {
+        let gradient = |rank: usize, m: usize, element: usize| {
+            let column = spec.column(owner.step, rank, m);
+            planned.columns[column] * f64::from(code.value(column, element))
+        };
+        let predicted = |element: usize| match self {
+            Slip::One { rank, microbatch, factor } => {
+                planned.sum(code).value(element)
+                    + (factor - 1.0) * gradient(*rank, *microbatch, element)
+            }
+            Slip::Microbatches { others, own } => {
+                let sums = planned.by_microbatch(code, spec.gradient_accumulation_steps);
+                let terms = sums.iter().zip(others.iter().zip(own)).enumerate();
+                terms
+                    .map(|(m, (sum, (others, own)))| {
+                        others * sum.value(element)
+                            + (own - others) * gradient(owner.rank, m, element)
+                    })
+                    .sum()
+            }
+        };
+        let mut elements = piece.flat.clone().zip(&values[piece.start..]);
+        elements.all(|(element, value)| (value - predicted(element)).abs() <= tolerance)
+    }
+}
+
+/// Every named slip of a run.
+pub fn slips(spec: &RunSpec) -> Vec<Slip> {
+    let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
+    let world_size = world as f64;
+    let microbatches = |others: &dyn Fn(usize) -> f64, own: &dyn Fn(usize) -> f64| {
+        let by_microbatch = |factor: &dyn Fn(usize) -> f64| (0..ga).map(factor).collect();
+        Slip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
+    };
+    let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
+    let mut made = Vec::new();
+    // A slip has as many factors as a step has microbatches: with more microbatches than anybody
+    // trains with, slips take too much room.
+    let places = if ga <= MOST_PLACES { ga } else { 0 };
+    // Gradients that were not averaged: from some microbatch on, which may be the first, and of one
+    // alone.
+    for first in 0..places {
+        let not = |is: &dyn Fn(usize) -> bool| {
+            microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {
+                if is(m) { world_size } else { 1.0 }
+            })
+        };
+        made.push(not(&|m| m >= first));
+        made.push(not(&|m| m == first));
+    }
+    // Gradients that were divided by the number of ranks and not summed, and those of the last microbatch alone.
+    made.push(microbatches(&|_| 0.0, &|_| 1.0));
+    made.push(alike(&|m| if m + 1 == ga { 1.0 } else { 0.0 }));
+    for factor in [world, ga, 2].map(|number| number as f64) {
+        made.extend([alike(&|_| factor), alike(&|_| 1.0 / factor)]);
+    }
+    for changed in [0.0, 2.0] {
+        for microbatch in 0..places {
+            made.push(alike(&|m| if m == microbatch { changed } else { 1.0 }));
+            made.extend((0..world).map(|rank| Slip::One { rank, microbatch, factor: changed }));
+        }
+    }
+    made
+}

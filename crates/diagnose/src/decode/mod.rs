@@ -1,0 +1,350 @@
+//! Contribution weights: which gradients a buffer really holds.
+//!
+//! For a buffer `b` this finds `w` with `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`: exactly for coded data
+//! (`coded`), by least squares otherwise (`dense`).
+
+mod coded;
+mod cut;
+mod dense;
+mod entries;
+mod fitted;
+mod groups;
+mod hypotheses;
+mod precision;
+mod scale;
+mod short;
+mod sums;
+mod together;
+mod weights;
+mod windows;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use zprobe_model::spec::{Model, Plan, RunSpec, Usage};
+use zprobe_model::trace::Point;
+use zprobe_report::words::{amount, counted};
+use zprobe_report::{Contribution, Elements, Possible, Precision};
+
+use super::missing::Missing;
+use super::norm::{Clip, Norms};
+use super::observed::{Buffer, Observed};
+use super::placement::Placement;
+use hypotheses::Slip;
+use weights::Weights;
+
+/// A factor that a user's script has multiplied all gradients of a buffer with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factor {
+    /// The value: 1/W for an average.
+    pub value: f64,
+    /// Bound on the relative error of the value.
+    pub slack: f64,
+    /// True if the value was not read: weights are so wrong that they do not tell it.
+    pub is_assumed: bool,
+}
+
+impl Factor {
+    /// A factor that was read from weights without rounding.
+    fn exact(value: f64) -> Self {
+        Self { value, slack: 0.0, is_assumed: false }
+    }
+
+    /// The factor with which a rank's own gradients have the weight that the plan gives them before a reduction.
+    fn own(spec: &RunSpec) -> Self {
+        Self::exact(1.0 / spec.world_size as f64)
+    }
+
+    /// The average over some ranks, where weights do not tell the factor.
+    fn assumed(replicas: usize) -> Self {
+        Self { is_assumed: true, ..Self::exact(1.0 / replicas as f64) }
+    }
+}
+
+/// Contribution weights of all buffers, and the limits of reading them.
+pub struct Decoded {
+    /// Contributions, one entry per buffer, or several where weights differ within a buffer.
+    pub contributions: Vec<Contribution>,
+    /// Smallest change of a weight at the optimizer's input that would have been seen; none if
+    /// nothing could be read there.
+    pub smallest_weight_deviation: Option<f64>,
+    /// Largest condition number of the systems that were solved: 1 for codes; none if none was
+    /// solved.
+    pub condition: Option<f64>,
+    /// Smallest change of one element that would have been seen; none for dense data.
+    pub smallest_element_deviation: Option<f64>,
+    /// Precision with which gradients were added up, point by point; dense data only.
+    pub precision: Vec<Precision>,
+    /// Factors that a user's script has multiplied all gradients with, by step and rank, as far as they were read.
+    pub factors: BTreeMap<(usize, usize), Factor>,
+    /// Reasons why weights could not be read, one sentence each.
+    pub refusals: Vec<String>,
+    /// True if everything that the optimizers were to consume was read.
+    complete: bool,
+    /// Number of elements that were read at the last word ([`zprobe_model::spec::RunSpec::last_word`]), by
+    /// step and rank.
+    read: BTreeMap<(usize, usize), usize>,
+}
+
+impl Decoded {
+    /// Contributions of a run of which no buffer was read yet.
+    fn empty() -> Self {
+        Self {
+            contributions: Vec::new(),
+            smallest_weight_deviation: None,
+            condition: None,
+            smallest_element_deviation: None,
+            precision: Vec::new(),
+            factors: BTreeMap::new(),
+            refusals: Vec::new(),
+            complete: true,
+            read: BTreeMap::new(),
+        }
+    }
+
+    /// Takes back what was read of a run: nothing can be concluded, for this reason.
+    pub fn refuse(&mut self, why: String) {
+        self.complete = false;
+        self.refusals.push(why);
+    }
+
+    /// True if everything that the optimizers were to consume was read, well enough to conclude.
+    pub fn complete(&self) -> bool {
+        self.complete && self.smallest_weight_deviation.is_some()
+    }
+}
+
+/// Leaves out what is wrong in the first recorded step of a script, if later steps have gradients of the step before:
+/// the first step of all has codes of another length, which look like anything.
+fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
+    let Some(first) = spec.recorded_steps().next() else { return };
+    let is_late = |it: &Contribution| {
+        let left = it.leftover.iter().flatten().any(|weight| weight.abs() > it.tolerance);
+        it.step > first && it.residual <= it.tolerance && left
+    };
+    if spec.script().is_some() && contributions.iter().any(is_late) {
+        contributions.retain(|it| it.step != first || it.as_planned);
+    }
+}
+
+/// Inputs of decoding.
+pub struct Scene<'a> {
+    /// The trace, sorted.
+    pub observed: &'a Observed<'a>,
+    /// Plan of where every gradient should have gone.
+    pub plan: &'a Plan,
+    /// Placement of the parameters on the ranks.
+    pub placement: &'a Placement,
+    /// Elements that no rank's optimizer was seen to hold.
+    pub missing: &'a Missing,
+    /// The norms that gradients must have.
+    pub norms: &'a Norms,
+}
+
+impl Scene<'_> {
+    /// Factor with which clipping multiplied a buffer.
+    fn clip(&self, buffer: &Buffer<'_>) -> Clip {
+        match (buffer.point, buffer.step) {
+            (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
+                Clip::of(self.observed, self.norms, step, buffer.rank)
+            }
+            _ => Clip::No,
+        }
+    }
+}
+
+/// Reads the weights in every buffer.
+pub fn decode(scene: &Scene<'_>) -> Decoded {
+    let spec = scene.observed.spec;
+    let mut decoded = match spec.model {
+        Model::Coded => coded::decode(scene),
+        Model::Mlp if spec.script().is_some() => fitted::decode(scene),
+        Model::Mlp => dense::decode(scene),
+    };
+    if spec.model == Model::Coded {
+        without_older_codes(spec, &mut decoded.contributions);
+    }
+    decoded.check_completeness(scene);
+    decoded.refusals.sort();
+    decoded.refusals.dedup();
+    decoded
+}
+
+impl Decoded {
+    /// Checks that everything was read: a clean verdict needs every trainable element that was to
+    /// be recorded, on every rank that holds it, in every step that the engine did not skip.
+    fn check_completeness(&mut self, scene: &Scene<'_>) {
+        let spec = scene.observed.spec;
+        if scene.observed.gives_up_as_a_habit() {
+            self.complete = false;
+            let refusal = "microbatches whose gradients were cleared before an optimizer stepped, \
+                           again and again: they are lost on purpose, or the first step has fewer \
+                           microbatches than the others";
+            self.refusals.push(refusal.to_owned());
+        }
+        for (rank, records) in &scene.observed.lacking {
+            let records = amount(usize::try_from(*records).unwrap_or(usize::MAX), "record");
+            self.refuse(format!("{records} of rank {rank}: the trace lacks them"));
+        }
+        self.complete &= !scene.missing.is_much(spec);
+        let outcome = spec.last_word() == Point::Parameters;
+        if !outcome && !scene.placement.is_complete() {
+            self.complete = false;
+            self.refusals
+                .push("the partition of a rank: what it holds was not recorded".to_owned());
+        }
+        for step in spec.recorded_steps() {
+            let partial: Vec<usize> = (0..spec.world_size)
+                .filter(|&rank| !scene.observed.skipped(step, rank))
+                .filter(|&rank| {
+                    let wanted = if outcome {
+                        scene.placement.wanted_of_model(rank, scene.plan)
+                    } else {
+                        scene.placement.wanted(rank)
+                    };
+                    let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
+                    let ga = spec.gradient_accumulation_steps;
+                    // An optimizer to which no gradient is due may be given nothing.
+                    let idle = read == 0
+                        && !outcome
+                        && !scene.placement.is_due(scene.plan, step, rank, ga);
+                    !idle && wanted.is_none_or(|wanted| read < wanted)
+                })
+                .collect();
+            if !partial.is_empty() {
+                self.refusals.push(format!(
+                    "the {} of step {step} on {}: it was not read as a whole",
+                    spec.last_word().describe(),
+                    counted("rank", &partial)
+                ));
+            }
+            self.complete &= partial.is_empty();
+        }
+    }
+}
+
+/// Weights read from one piece of a buffer.
+struct Reading {
+    /// Weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
+    weights: Rc<Weights>,
+    /// All weights that explain the piece, where it is too short to tell; empty where the weights are
+    /// certain.
+    possible: Vec<Rc<Weights>>,
+    /// The slip by which the weights were found, if any.
+    slip: Option<Slip>,
+    /// True if the weights are the plan's, of all parameters that no shape is about.
+    is_plain: bool,
+    /// Largest part that no gradient explains.
+    residual: f64,
+    /// Bound on the error of a weight.
+    tolerance: f64,
+    /// Fraction of the elements that were decoded by themselves.
+    covered: f64,
+    /// Usage of the parameters.
+    usage: Usage,
+    /// Parameters; none for all that no other reading of the buffer names.
+    params: Option<Vec<String>>,
+    /// Runs of elements, where the reading is about parts of parameters.
+    elements: Vec<Elements>,
+}
+
+/// Weights that the plan expects in a buffer like this after `step`, in parameters that are used
+/// like `usage`.
+fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
+    let spec = scene.observed.spec;
+    let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
+    if is_update && scene.observed.skipped(step, buffer.rank) {
+        return vec![0.0; spec.contributions()];
+    }
+    let microbatch = buffer.microbatch.unwrap_or(spec.gradient_accumulation_steps - 1);
+    scene.plan.expected(usage, buffer.point, step, microbatch, buffer.rank)
+}
+
+/// Turns a reading into a report entry and compares it with the plan.
+fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Contribution {
+    let spec = scene.observed.spec;
+    let step = buffer.step.unwrap_or(0);
+    let ga = spec.gradient_accumulation_steps;
+    let mut expected = expected(scene, buffer, step, reading.usage);
+    let weights = &reading.weights.columns;
+    let nothing = weights.iter().all(|weight| *weight == 0.0);
+    if nothing && scene.clip(buffer) == Clip::Unbounded {
+        expected.fill(0.0);
+    }
+    let as_planned = reading.residual <= reading.tolerance
+        && weights
+            .iter()
+            .zip(&expected)
+            .all(|(weight, expected)| (weight - expected).abs() <= reading.tolerance);
+    let of_step = |weights: &[f64], step: usize, rank: usize| {
+        weights[spec.column(step, rank, 0)..][..ga].to_vec()
+    };
+    let ranks = 0..spec.world_size;
+    let of_ranks = |columns: &[f64]| -> Vec<Vec<f64>> {
+        ranks.clone().map(|rank| of_step(columns, step, rank)).collect()
+    };
+    // A step shares its codes with an older one. If gradients of the steps in between are left
+    // over, the excess over the plan is attributed to the older step. A script's first step has codes
+    // of its own.
+    let is_shared = step >= spec.code_steps() + usize::from(spec.script().is_some());
+    let tables = |weights: &[f64]| {
+        let earlier = |rank| {
+            let steps = spec.steps_seen(step).filter(|earlier| *earlier < step);
+            steps.flat_map(|step| of_step(weights, step, rank)).collect()
+        };
+        let leftover: Vec<Vec<f64>> = ranks.clone().map(earlier).collect();
+        let is_left = leftover.iter().flatten().any(|weight| weight.abs() > reading.tolerance);
+        let own = if is_left && is_shared { &expected[..] } else { weights };
+        Possible { weights: of_ranks(own), leftover }
+    };
+    let possible = reading.possible.iter().map(|weights| tables(&weights.columns)).collect();
+    let Possible { weights, leftover } = tables(weights);
+    Contribution {
+        point: buffer.point,
+        step,
+        microbatch: buffer.microbatch,
+        rank: buffer.rank,
+        weights,
+        expected: of_ranks(&expected),
+        leftover,
+        params: reading.params,
+        elements: reading.elements,
+        possible,
+        residual: reading.residual,
+        tolerance: reading.tolerance,
+        covered: reading.covered,
+        as_planned,
+        also: Vec::new(),
+    }
+}
+
+/// The largest value; infinite if one is NaN.
+pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(
+        0.0,
+        |largest: f64, value| {
+            if value.is_nan() { f64::INFINITY } else { largest.max(value) }
+        },
+    )
+}
+
+/// A weight within `tolerance` of an integer is that integer.
+fn snap(weight: f64, tolerance: f64) -> f64 {
+    let integer = weight.round();
+    // Adding zero turns -0 into 0.
+    if (weight - integer).abs() <= tolerance { integer + 0.0 } else { weight }
+}
+
+/// True if the weights of a step can be read at this point with this optimizer.
+fn is_readable(observed: &Observed<'_>, buffer: &Buffer<'_>) -> bool {
+    match buffer.point {
+        Point::LocalGradient => false,
+        Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput => true,
+        Point::MasterWeights | Point::Parameters => {
+            // A step that failed has not come to its update.
+            let taken = buffer.step.is_some_and(|step| !observed.failed_in(step, buffer.rank));
+            let spec = observed.spec;
+            spec.model == Model::Coded && spec.optimizer.readable_lr().is_some() && taken
+        }
+    }
+}

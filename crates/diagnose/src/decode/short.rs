@@ -1,0 +1,203 @@
+//! Pieces that are too short to decode: they are compared with known weights.
+//!
+//! These are the weights found in the same buffer, the plan's own, what the partitions of all ranks hold
+//! together, and what each named slip would have made of the plan's weights. A few elements may agree with
+//! several of them; then nothing is certain but that the plan's are wrong, and all that agree are kept.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use zprobe_model::spec::Usage;
+use zprobe_model::trace::{LayoutName, Point};
+
+use super::super::bounds::DETERMINED_BITS;
+use super::super::placement::Fragment;
+use super::coded::{Decoder, Prepared, Together};
+use super::groups::Groups;
+use super::hypotheses::{Owner, Slip};
+use super::largest;
+use super::weights::{Known, Weights};
+
+/// Most weights that are kept as possible.
+const MOST_POSSIBLE: usize = 16;
+
+/// Kind of a set of elements that are explained together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// A piece as a whole.
+    Whole,
+    /// Elements that hold something else than those around them.
+    Odd,
+}
+
+/// The weights that explain some elements best.
+pub(super) struct Explanation {
+    /// The weights.
+    pub weights: Rc<Weights>,
+    /// All weights that explain the elements, where these are too few to tell; empty where the weights are
+    /// certain.
+    pub possible: Vec<Rc<Weights>>,
+    /// The slip that turns the plan's weights into these, if they were found by one.
+    pub slip: Option<Slip>,
+    /// Largest part of an element that the weights do not explain.
+    pub residual: f64,
+}
+
+impl Explanation {
+    /// Weights that leave this much unexplained.
+    pub fn new(weights: Rc<Weights>, residual: f64) -> Self {
+        Self { weights, possible: Vec::new(), slip: None, residual }
+    }
+
+    /// Weights that leave nothing unexplained.
+    pub fn exact(weights: Rc<Weights>) -> Self {
+        Self::new(weights, 0.0)
+    }
+}
+
+impl Decoder<'_> {
+    /// The weights that explain elements of one kind of parameter. They are definite if they were found
+    /// elsewhere in the buffer or are the plan's; if they are of a named slip, only where no other slip
+    /// fits and there are enough elements to tell. If nothing fits, those that deviate least.
+    pub fn explain(
+        &self,
+        kinds: &BTreeMap<Option<usize>, Groups>,
+        ready: &Prepared<'_>,
+        held: Held,
+        pieces: &[Fragment],
+        together: &Together<'_>,
+    ) -> Option<Explanation> {
+        let Prepared { buffer, values, tolerance, .. } = ready;
+        let own = kinds.get(&self.kind(pieces.first()?))?;
+        let fits = |weights: &&Rc<Weights>| {
+            pieces.iter().all(|piece| weights.fit(&self.code, piece, values, *tolerance))
+        };
+        let read = |weights: &Rc<Weights>| {
+            let residual = self.deviation(weights, pieces, values);
+            Explanation::new(Rc::clone(weights), residual)
+        };
+        // If all decoded pieces hold the same weights, those come first; otherwise nothing is assumed to
+        // be wrong, and the plan's come first.
+        let mut found = own.found();
+        let mut likely: Vec<Rc<Weights>> = match (found.next(), found.next()) {
+            (Some(only), None) => vec![Rc::clone(only)],
+            _ => Vec::new(),
+        };
+        likely.push(Rc::clone(own.planned()));
+        if held == Held::Whole
+            && let Some(weights) = likely.iter().find(fits)
+        {
+            return Some(read(weights));
+        }
+        // Beside data that no gradient explains, a few elements may agree with something by chance,
+        // which says nothing.
+        let is_foreign = kinds.values().any(Groups::has_unexplained);
+        let usage = own.usage();
+        let mut seen: Vec<Rc<Weights>> = own.found().cloned().collect();
+        for groups in kinds.values().filter(|groups| groups.usage() != usage) {
+            seen.extend(groups.found().map(|weights| self.as_used(weights, usage)));
+        }
+        if !is_foreign {
+            let whole = match buffer.layout {
+                LayoutName::Partition => together.candidates(),
+                LayoutName::Full if buffer.point == Point::Parameters => together.earlier,
+                LayoutName::Full => &[],
+            };
+            seen.extend(whole.iter().map(|weights| self.as_used(weights, usage)));
+        }
+        let mut fitting: Vec<Explanation> = Vec::new();
+        let add = |fitting: &mut Vec<Explanation>, new: Explanation| {
+            let is_new = |known: &Explanation| known.weights.columns != new.weights.columns;
+            if fitting.iter().all(is_new) {
+                fitting.push(new);
+            }
+            fitting.len() < MOST_POSSIBLE
+        };
+        for weights in seen.iter().filter(fits) {
+            add(&mut fitting, read(weights));
+        }
+        // A piece that has the weights of another one in the same buffer has the same slip.
+        let mut certain = held == Held::Whole && fitting.len() == 1;
+        if !certain && !is_foreign {
+            let known = [Known::Nothing, Known::Added, Known::Left];
+            let known = known.map(|known| self.expectations.of(known, buffer, usage));
+            for weights in known.iter().flatten().filter(fits) {
+                add(&mut fitting, read(weights));
+            }
+            let mut slips = self.fitting_slips(own.planned(), ready, held, pieces);
+            while slips.next().is_some_and(|found| add(&mut fitting, found)) {}
+            let elements: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
+            let tried = (seen.len() + known.len() + self.slips.len()) as f64;
+            certain = fitting.len() == 1 && elements as f64 >= tried.log2() + DETERMINED_BITS;
+        }
+        let possible = fitting.iter().map(|it| Rc::clone(&it.weights)).collect();
+        if let Some(first) = fitting.into_iter().next() {
+            let possible = if certain { Vec::new() } else { possible };
+            return Some(Explanation { possible, ..first });
+        }
+        likely.extend(seen);
+        let best = likely
+            .iter()
+            .map(|weights| (self.deviation(weights, pieces, values), weights))
+            .min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Explanation::new(Rc::clone(best.1), best.0))
+    }
+
+    /// The slips that explain elements. That single gradients are lost in single elements is not thought
+    /// of.
+    fn fitting_slips(
+        &self,
+        planned: &Rc<Weights>,
+        ready: &Prepared<'_>,
+        held: Held,
+        pieces: &[Fragment],
+    ) -> impl Iterator<Item = Explanation> {
+        let owner = ready.buffer.step.map(|step| Owner { step, rank: ready.buffer.rank });
+        let columns = &planned.columns;
+        let fits = move |(slip, owner): &(&Slip, Owner)| {
+            let explains = |piece: &Fragment| {
+                let values = &ready.values[..];
+                let (spec, tolerance) = (self.spec, ready.tolerance);
+                slip.fits(spec, &self.code, planned, *owner, (piece, values), tolerance)
+            };
+            (held == Held::Whole || matches!(slip, Slip::Microbatches { .. }))
+                && pieces.iter().all(explains)
+                && slip.changes(self.spec, columns, owner.rank)
+        };
+        let slips = self.slips.iter().filter_map(move |slip| Some((slip, owner?))).filter(fits);
+        slips.map(move |(slip, owner)| {
+            let weights = Weights::new(slip.weights(self.spec, columns, owner.rank));
+            let residual = self.deviation(&weights, pieces, &ready.values);
+            Explanation { slip: Some(slip.clone()), ..Explanation::new(weights, residual) }
+        })
+    }
+
+    /// Largest difference between pieces and what weights predict for them.
+    pub fn deviation(&self, weights: &Weights, pieces: &[Fragment], values: &[f64]) -> f64 {
+        let sum = weights.sum(&self.code);
+        let elements =
+            pieces.iter().flat_map(|piece| piece.flat.clone().zip(&values[piece.start..]));
+        largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
+    }
+
+    /// The weights with 0 for gradients that a parameter with this `usage` does not have.
+    fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
+        if usage.uses_all() {
+            return Rc::clone(weights);
+        }
+        let ga = self.spec.gradient_accumulation_steps;
+        let per_step = self.spec.contributions_per_step();
+        let steps = self.spec.code_steps();
+        let used = |k: usize| {
+            let (step, rank) = (k / per_step, k % per_step / ga);
+            let mut recorded = self.spec.recorded_steps().filter(|it| it % steps == step);
+            recorded.any(|step| self.plan.uses(usage, step, rank, k % ga))
+        };
+        let has_more = |(k, weight): (usize, &f64)| *weight != 0.0 && !used(k);
+        if !weights.columns.iter().enumerate().any(has_more) {
+            return Rc::clone(weights);
+        }
+        let columns = weights.columns.iter().enumerate();
+        Weights::new(columns.map(|(k, &weight)| if used(k) { weight } else { 0.0 }).collect())
+    }
+}

@@ -1,0 +1,130 @@
+//! Weights that many pieces of many buffers share, each with the sums that it predicts, which are
+//! computed once.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use zprobe_model::spec::code::{Code, Sum};
+use zprobe_model::spec::{Point, Usage};
+
+use super::super::observed::Buffer;
+use super::super::placement::Fragment;
+use super::{Scene, expected};
+
+/// A weight for each column of the run (see [`zprobe_model::spec::RunSpec::column`]).
+pub struct Weights {
+    /// Weights by column.
+    pub columns: Vec<f64>,
+    sum: OnceCell<Sum>,
+    by_microbatch: OnceCell<Vec<Sum>>,
+}
+
+impl Weights {
+    /// Creates weights from their columns.
+    pub fn new(columns: Vec<f64>) -> Rc<Self> {
+        Rc::new(Self { columns, sum: OnceCell::new(), by_microbatch: OnceCell::new() })
+    }
+
+    /// The sum of gradients with these weights.
+    pub fn sum(&self, code: &Code) -> &Sum {
+        self.sum.get_or_init(|| code.sum(&self.columns))
+    }
+
+    /// The sums of gradients with these weights, one for each microbatch.
+    pub fn by_microbatch(&self, code: &Code, ga: usize) -> &[Sum] {
+        self.by_microbatch.get_or_init(|| {
+            let of = |m: usize| -> Vec<f64> {
+                let all = self.columns.iter().enumerate();
+                all.map(|(k, weight)| if k % ga == m { *weight } else { 0.0 }).collect()
+            };
+            (0..ga).map(|m| code.sum(&of(m))).collect()
+        })
+    }
+
+    /// True if a piece of a buffer holds these weights, up to `tolerance` in each element.
+    pub fn fit(&self, code: &Code, piece: &Fragment, values: &[f64], tolerance: f64) -> bool {
+        let sum = self.sum(code);
+        let mut elements = piece.flat.clone().zip(&values[piece.start..]);
+        elements.all(|(element, value)| (value - sum.value(element)).abs() <= tolerance)
+    }
+}
+
+/// Weights that a piece may hold independently of other pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Known {
+    /// The plan's weights.
+    Planned,
+    /// Weights that are all 0.
+    Nothing,
+    /// The plan's weights of the step before.
+    Left,
+    /// The sum of the plan's weights of this step and of the step before.
+    Added,
+}
+
+/// Weights that are known beforehand, by what they depend on. From the reduction on they do not
+/// depend on the rank: thousands of ranks share them.
+pub struct Expectations<'a> {
+    scene: &'a Scene<'a>,
+    known: RefCell<HashMap<Key, Rc<Weights>>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    known: Known,
+    usage: Usage,
+    point: Point,
+    step: Option<usize>,
+    microbatch: Option<usize>,
+    /// Rank, where the weights depend on it.
+    rank: Option<usize>,
+    /// True where the rank skipped this step, and the one before.
+    skipped: [bool; 2],
+}
+
+impl<'a> Expectations<'a> {
+    /// Creates an empty collection.
+    pub fn new(scene: &'a Scene<'a>) -> Self {
+        Self { scene, known: RefCell::default() }
+    }
+
+    /// The weights of `known` in a buffer like this, in parameters that are used like `usage`; none
+    /// if they are of a step before the first.
+    pub fn of(&self, known: Known, buffer: &Buffer<'_>, usage: Usage) -> Option<Rc<Weights>> {
+        let step = buffer.step.unwrap_or(0);
+        if matches!(known, Known::Left | Known::Added) && step == 0 {
+            return None;
+        }
+        let observed = self.scene.observed;
+        let own = matches!(buffer.point, Point::LocalGradient | Point::Accumulator);
+        let key = Key {
+            known,
+            usage,
+            point: buffer.point,
+            step: buffer.step,
+            microbatch: buffer.microbatch,
+            rank: own.then_some(buffer.rank),
+            skipped: [Some(step), step.checked_sub(1)]
+                .map(|step| step.is_some_and(|step| observed.skipped(step, buffer.rank))),
+        };
+        let mut shared = self.known.borrow_mut();
+        let weights = shared
+            .entry(key)
+            .or_insert_with(|| Weights::new(self.columns(known, buffer, step, usage)));
+        Some(Rc::clone(weights))
+    }
+
+    fn columns(&self, known: Known, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
+        let planned = |step| expected(self.scene, buffer, step, usage);
+        match known {
+            Known::Planned => planned(step),
+            Known::Nothing => vec![0.0; self.scene.observed.spec.contributions()],
+            Known::Left => planned(step - 1),
+            Known::Added => {
+                let (left, new) = (planned(step - 1), planned(step));
+                left.iter().zip(new).map(|(left, new)| left + new).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! Deviations of the optimizer's input from the plan, and the patterns that they make.
+//!
+//! A pattern is named by what the optimizer consumed, the one truth that all engines share, with
+//! all owners of partitions taken together. The place where it first shows is searched along the
+//! journey.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use zprobe_model::spec::plan::base_name;
+use zprobe_model::spec::{Observation, RunSpec, Shape};
+use zprobe_model::trace::Point;
+use zprobe_report::words::matrix_text;
+use zprobe_report::{Contribution, Elements, Possible};
+
+use super::bounds;
+use super::decode::{Decoded, largest};
+use super::observed::Observed;
+
+/// A pattern of wrong weights in one step.
+#[derive(Clone, Debug)]
+pub struct Deviation {
+    /// The optimizer step.
+    pub step: usize,
+    /// Ranks whose optimizer consumed it.
+    pub owners: Vec<usize>,
+    /// Point at which the weights were read.
+    pub point: Point,
+    /// Parameters concerned; none for all.
+    pub params: Option<Vec<String>>,
+    /// Elements concerned, if not all of the parameters.
+    pub elements: Vec<Elements>,
+    /// Pattern of the weights.
+    pub pattern: Pattern,
+    /// Weights on the first owner, for the evidence.
+    pub example: Contribution,
+    /// First place on the journey where it shows.
+    pub first: Place,
+}
+
+/// Shapes of wrong weights.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// The boundary microbatch is there `W` times on its own rank and nowhere else.
+    BoundaryLeak,
+    /// Every gradient is there `W` times on its own rank and nowhere else.
+    NotAveraged,
+    /// Gradients of some microbatches are there `W` times on their own rank and nowhere else, and
+    /// the others are right.
+    PartlyAveraged(Vec<usize>),
+    /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
+    NotSummed,
+    /// Every gradient is there on the ranks of its own replica, with this weight, and on no other's.
+    WithinReplica(f64),
+    /// Some gradients, as (rank, microbatch), are missing and the others are right.
+    Missing(Vec<(usize, usize)>),
+    /// Some gradients, as (rank, microbatch), are there several times and the others are right.
+    Repeated(Vec<(usize, usize)>),
+    /// Some gradients, as (rank, microbatch), have the world size or the number of microbatches as their weight,
+    /// and the others are right.
+    PartlyScaled(Vec<(usize, usize)>, f64),
+    /// All gradients have the same wrong weight.
+    Scaled(f64),
+    /// A part of every gradient is missing, which goes backward in two places in this shape.
+    PartLost(Part),
+    /// All gradients of a microbatch have the same weight, and microbatches have different ones, by
+    /// microbatch.
+    ByMicrobatch(Vec<f64>),
+    /// All gradients of a rank have the same weight, and ranks have different ones, by rank.
+    ByRank(Vec<f64>),
+    /// Gradients of an earlier step are still there.
+    Leftover,
+    /// Gradients of microbatches that are another optimizer's to consume are there, too.
+    OfOthers(Vec<usize>),
+    /// Some elements are not as planned, and they are too few to tell how: the patterns that explain them.
+    Ambiguous(Vec<Pattern>),
+    /// No weights explain the buffer, or weights of no known pattern.
+    Unexplained,
+}
+
+/// A part of a gradient that goes backward in two places: twice the gradient in the first, and minus the gradient
+/// in the second (see [`zprobe_model::spec::Workload`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The part in the engine's forward.
+    Forward,
+    /// The part beside the engine's forward.
+    Beside,
+    /// The part of the first of two backwards.
+    FirstBackward,
+}
+
+impl Part {
+    /// Weight of a gradient without its first part.
+    const WITHOUT_FIRST: f64 = -1.0;
+    /// Weight of a gradient without its second part.
+    const WITHOUT_SECOND: f64 = 2.0;
+
+    /// The part without which gradients of these parameters have this weight; none where another slip leads to
+    /// the same one.
+    fn lost(
+        observed: &Observed<'_>,
+        params: Option<&[String]>,
+        weight: impl Fn(f64) -> bool,
+    ) -> Option<Self> {
+        let spec = observed.spec;
+        if spec.has_shape(Shape::SeveralBackwards) {
+            return weight(Self::WITHOUT_FIRST).then_some(Self::FirstBackward);
+        }
+        let is_about = |shape: &Shape| {
+            spec.has_shape(*shape)
+                && params.is_some_and(|it| it.iter().all(|it| shape.param() == Some(base_name(it))))
+        };
+        let shape =
+            [Shape::Tied, Shape::Bypass, Shape::PenaltyBackward].into_iter().find(is_about)?;
+        if weight(Self::WITHOUT_FIRST) {
+            Some(Self::Forward)
+        } else {
+            // A gradient that is reduced twice, as a tied one may be, has this weight too.
+            let is_second = shape != Shape::Tied && weight(Self::WITHOUT_SECOND);
+            is_second.then_some(Self::Beside)
+        }
+    }
+}
+
+impl Deviation {
+    /// The evidence of a deviation, a fact a line.
+    pub fn facts(&self) -> impl Iterator<Item = String> {
+        let Contribution { point, step, rank, weights, possible, residual, tolerance, .. } =
+            &self.example;
+        let place = format!("the {} of step {step} on rank {rank}", point.describe());
+        let weights = match &self.pattern {
+            Pattern::Ambiguous(_) => format!("{} sets of weights explain {place}", possible.len()),
+            Pattern::Unexplained if residual > tolerance => format!("no weights explain {place}"),
+            _ => format!("weights in {place}: {}", matrix_text(weights)),
+        };
+        [weights, format!("first departure from the plan: {}", self.first)].into_iter()
+    }
+}
+
+impl Deviation {
+    /// Takes one of the possible patterns for the true one, and its weights as the example.
+    fn settle_on(&mut self, observed: &Observed<'_>, decoded: &Decoded, pattern: Pattern) {
+        let possible = std::mem::take(&mut self.example.possible);
+        let has_pattern = |example: &Contribution| {
+            certain_patterns(observed, decoded, example).iter().any(|it| it.is_like(&pattern))
+        };
+        let settled = possible
+            .into_iter()
+            .map(|Possible { weights, leftover }| Contribution {
+                weights,
+                leftover,
+                ..self.example.clone()
+            })
+            .find(has_pattern);
+        self.example = settled.unwrap_or_else(|| self.example.clone());
+        self.pattern = pattern;
+    }
+}
+
+impl Pattern {
+    /// Number of bits by which one element tells this pattern from others: those of single gradients agree in
+    /// every other element, those of groups of gradients in every fourth.
+    fn bits(&self) -> f64 {
+        let (Pattern::Missing(sources)
+        | Pattern::Repeated(sources)
+        | Pattern::PartlyScaled(sources, _)) = self
+        else {
+            return 2.0;
+        };
+        if sources.len() == 1 { 1.0 } else { 2.0 }
+    }
+
+    /// True if both patterns are the same slip: a scale is rounded a little differently in every
+    /// sum.
+    pub fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
+            (Pattern::ByMicrobatch(a), Pattern::ByMicrobatch(b))
+            | (Pattern::ByRank(a), Pattern::ByRank(b)) => {
+                let same = |(a, b): (&f64, &f64)| (a / b - 1.0).abs() < bounds::SAME_SCALE;
+                a.len() == b.len() && a.iter().zip(b).all(same)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// A place on the journey of a step's gradient.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Point.
+    pub point: Point,
+    /// Rank.
+    pub rank: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}", self.step)?;
+        if let Some(microbatch) = self.microbatch {
+            write!(f, ", microbatch {microbatch}")?;
+        }
+        write!(f, ", {} of rank {}", self.point.describe(), self.rank)
+    }
+}
+
+/// Finds every deviation at the optimizer's input.
+pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
+    let spec = observed.spec;
+    let mut found: Vec<Deviation> = Vec::new();
+    for step in spec.recorded_steps() {
+        for entry in last_word(spec, decoded, step).into_iter().filter(|entry| !entry.as_planned) {
+            for pattern in patterns(observed, decoded, entry) {
+                let known = found.iter_mut().find(|deviation| {
+                    let same = deviation.step == step && deviation.params == entry.params;
+                    same && deviation.elements == entry.elements
+                        && deviation.pattern.is_like(&pattern)
+                });
+                match known {
+                    Some(deviation) => {
+                        for rank in entry.ranks() {
+                            push_new(&mut deviation.owners, rank);
+                        }
+                    }
+                    None => found.push(Deviation {
+                        step,
+                        owners: entry.ranks().collect(),
+                        point: entry.point,
+                        params: entry.params.clone(),
+                        elements: entry.elements.clone(),
+                        pattern,
+                        example: entry.clone(),
+                        first: first_departure(decoded, step, entry),
+                    }),
+                }
+            }
+        }
+    }
+    settle(observed, decoded, &mut found);
+    name_ambiguous_leaks(&mut found);
+    name_lost_ranks(&mut found);
+    found
+}
+
+/// Settles what is ambiguous: a pattern that is certain elsewhere in the run explains it, or only one pattern
+/// explains all that is ambiguous, and there are enough elements to tell.
+fn settle(observed: &Observed<'_>, decoded: &Decoded, found: &mut [Deviation]) {
+    let is_ambiguous = |it: &&Deviation| matches!(it.pattern, Pattern::Ambiguous(_));
+    let certain: Vec<Pattern> =
+        found.iter().filter(|it| !is_ambiguous(it)).map(|it| it.pattern.clone()).collect();
+    let mut common: Option<Vec<Pattern>> = None;
+    let mut elements = 0;
+    for deviation in found.iter_mut() {
+        let Pattern::Ambiguous(patterns) = &deviation.pattern else { continue };
+        let known = |pattern: &&Pattern| certain.iter().any(|it| it.is_like(pattern));
+        if let Some(pattern) = patterns.iter().find(known).cloned() {
+            deviation.settle_on(observed, decoded, pattern);
+            continue;
+        }
+        let count: usize = deviation.elements.iter().map(|it| it.end - it.first).sum();
+        elements += count * deviation.owners.len().max(1);
+        match &mut common {
+            Some(common) => common.retain(|it| patterns.iter().any(|other| it.is_like(other))),
+            None => common = Some(patterns.clone()),
+        }
+    }
+    let Some(common) = common.filter(|common| !common.is_empty()) else { return };
+    for deviation in found.iter_mut().filter(|it| is_ambiguous(&&**it)) {
+        match &common[..] {
+            [only] if elements as f64 * only.bits() >= bounds::DETERMINED_BITS => {
+                deviation.settle_on(observed, decoded, only.clone());
+            }
+            _ => deviation.pattern = Pattern::Ambiguous(common.clone()),
+        }
+    }
+}
+
+/// Names gradients of a lost rank as missing. Of two ranks, one whose gradients are lost everywhere
+/// leaves only those of the other, and on that other rank this looks as if nothing was summed. If
+/// nothing was summed, no rank would have gradients of another one, and none would be found
+/// missing.
+fn name_lost_ranks(found: &mut [Deviation]) {
+    let is_missing = |deviation: &Deviation| matches!(deviation.pattern, Pattern::Missing(_));
+    let is_update = |deviation: &Deviation| deviation.point == Point::Parameters;
+    let lost = found.iter().any(is_missing);
+    for deviation in found.iter_mut().filter(|it| it.pattern == Pattern::NotSummed) {
+        if lost || is_update(deviation) {
+            deviation.pattern = Pattern::Missing(missing(&deviation.example));
+        }
+    }
+}
+
+/// Gradients, as (rank, microbatch), that should be there and are not.
+pub fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
+    let rows = entry.weights.iter().zip(&entry.expected).enumerate();
+    rows.flat_map(|(rank, (weights, expected))| {
+        let pairs = weights.iter().zip(expected).enumerate();
+        let gone = |&(_, (weight, e)): &(usize, (&f64, &f64))| {
+            *e != 0.0 && weight.abs() <= entry.tolerance
+        };
+        pairs.filter(gone).map(move |(m, _)| (rank, m)).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// Names leaks that look like something else: where only the boundary microbatch uses a parameter,
+/// its leak looks like a gradient that was not averaged. If the boundary microbatch leaked
+/// elsewhere, it leaked here too.
+fn name_ambiguous_leaks(found: &mut [Deviation]) {
+    if found.iter().any(|deviation| deviation.pattern == Pattern::BoundaryLeak) {
+        for deviation in found {
+            if deviation.pattern == Pattern::NotAveraged && only_boundary(&deviation.example) {
+                deviation.pattern = Pattern::BoundaryLeak;
+            }
+        }
+    }
+}
+
+/// Contributions to what the optimizers consumed in a step, or to the closest point to it that was
+/// seen.
+fn last_word<'a>(spec: &RunSpec, decoded: &'a Decoded, step: usize) -> Vec<&'a Contribution> {
+    let points: &[Point] = match spec.observe {
+        Observation::Full => &[Point::OptimizerInput, Point::BeforeStep, Point::Reduced],
+        Observation::Outcome => &[Point::Parameters],
+    };
+    points
+        .iter()
+        .map(|&point| at(decoded, point, step).collect::<Vec<_>>())
+        .find(|entries| !entries.is_empty())
+        .unwrap_or_default()
+}
+
+fn at(decoded: &Decoded, point: Point, step: usize) -> impl Iterator<Item = &Contribution> {
+    decoded.contributions.iter().filter(move |c| c.point == point && c.step == step)
+}
+
+fn push_new(list: &mut Vec<usize>, value: usize) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}
+
+/// The patterns in one rank's weights, or the one that says which are possible.
+fn patterns(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
+    if entry.possible.is_empty() {
+        return certain_patterns(observed, decoded, entry);
+    }
+    let mut all: Vec<Pattern> = Vec::new();
+    for Possible { weights, leftover } in &entry.possible {
+        let (weights, leftover) = (weights.clone(), leftover.clone());
+        let one = Contribution { weights, leftover, possible: Vec::new(), ..entry.clone() };
+        for pattern in certain_patterns(observed, decoded, &one) {
+            if !all.iter().any(|known| known.is_like(&pattern)) {
+                all.push(pattern);
+            }
+        }
+    }
+    vec![Pattern::Ambiguous(all)]
+}
+
+/// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
+fn certain_patterns(
+    observed: &Observed<'_>,
+    decoded: &Decoded,
+    entry: &Contribution,
+) -> Vec<Pattern> {
+    let mut patterns = Vec::from_iter(pattern(observed, decoded, entry));
+    if patterns == [Pattern::Unexplained]
+        && let Some(both) = lost_and_own(observed, entry).or_else(|| lost_and_repeated(entry))
+    {
+        patterns = both.into();
+    }
+    if patterns == [Pattern::Unexplained] && has_old_ones(observed, entry) {
+        return vec![Pattern::Leftover];
+    }
+    let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
+    let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
+    if left && !patterns.contains(&Pattern::Unexplained) {
+        // What is missing was not lost: a gradient of the step before is in its place.
+        patterns.retain(|pattern| !matches!(pattern, Pattern::Missing(_)));
+        patterns.push(Pattern::Leftover);
+    }
+    patterns
+}
+
+/// True if gradients of a script's first step are known to be in these parameters still: together with those of later
+/// steps they may be too many for so few elements.
+fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
+    let left = observed.script.left.get(&(entry.step, entry.rank));
+    let is_left = |param: usize| left.is_some_and(|left| left.iter().any(|it| it.param == param));
+    let params = entry.params.iter().flatten().map(|name| observed.param_number(name));
+    let params: Vec<Option<usize>> = params.collect();
+    !params.is_empty() && params.into_iter().all(|param| param.is_some_and(is_left))
+}
+
+/// Largest difference between this step's weights and the expected ones. A wrong scale (1/3, say)
+/// is rounded in the narrowest dtype on the way, which leaves noise well below
+/// [`bounds::NOISE_BESIDE_DEVIATION`] of this.
+fn largest_deviation(entry: &Contribution) -> f64 {
+    let expected = entry.expected.iter().flatten();
+    largest(entry.weights.iter().flatten().zip(expected).map(|(weight, e)| (weight - e).abs()))
+}
+
+/// The pattern of this step's weights. A microbatch that does not use the parameters has no
+/// gradient in them: a pattern is about the other microbatches, and holds only if the weight of an
+/// unused one is 0.
+fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
+    let (spec, replicas) = (observed.spec, observed.replicas());
+    let world = spec.world_size;
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    let used = |rank: usize, m: usize| entry.expected[rank][m] != 0.0;
+    let deviation = largest_deviation(entry);
+    if entry.residual > entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation) {
+        return Some(Pattern::Unexplained);
+    }
+    let (mut gradients, mut of_others) = (Vec::new(), BTreeSet::new());
+    for (rank, row) in entry.weights.iter().enumerate() {
+        for (m, &weight) in row.iter().enumerate() {
+            if used(rank, m) {
+                gradients.push((rank, m, weight));
+            } else if !is(weight, 0.0) {
+                of_others.insert(m);
+            }
+        }
+    }
+    let all = |expected: &dyn Fn(usize, usize) -> f64| {
+        gradients.iter().all(|&(rank, m, weight)| is(weight, expected(rank, m)))
+    };
+    if !of_others.is_empty() {
+        let is_script = spec.script().is_some();
+        let is_known = is_script && !gradients.is_empty() && all(&|_, _| 1.0);
+        let of_others = Pattern::OfOthers(of_others.into_iter().collect());
+        return Some(if is_known { of_others } else { Pattern::Unexplained });
+    }
+    let own = |owner: usize, rank: usize| if rank == owner { replicas as f64 } else { 0.0 };
+    // Parameters are updated by whichever rank owns them, which need not be known.
+    let owners =
+        if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
+    if all(&|_, _| 1.0) {
+        // Only a residual below the tolerance, or a leftover.
+        return None;
+    }
+    if replicas > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
+        // Where only the boundary microbatch uses the parameters, a leak looks the same, but it
+        // comes after a reduction in which the microbatch is missing.
+        let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
+        return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
+    }
+    let leaked = |owner| all(&|rank, m| if m == boundary { own(owner, rank) } else { 1.0 });
+    if replicas > 1 && owners.clone().any(leaked) {
+        return Some(Pattern::BoundaryLeak);
+    }
+    let alone = |owner: usize| all(&|rank, _| if rank == owner { 1.0 } else { 0.0 });
+    if replicas > 1 && owners.clone().any(alone) {
+        return Some(Pattern::NotSummed);
+    }
+    // An average within the replica, a sum, or one that was divided by all ranks.
+    let within = |owner: usize| {
+        let replicas = spec.fsdp2().filter(|it| it.replicas > 1)?.replicas;
+        let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
+        let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
+        let mut fitting =
+            weights.filter(|weight| all(&|rank, _| if is_beside(rank) { *weight } else { 0.0 }));
+        fitting.next()
+    };
+    if let Some(weight) = owners.clone().find_map(within) {
+        return Some(Pattern::WithinReplica(weight));
+    }
+    // Whole microbatches only: one rank's gradient that is wrong by itself is something else.
+    let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {
+        let mut of_it = gradients.iter().filter(|&&(_, m, _)| m == microbatch);
+        of_it.all(|&(rank, _, weight)| is(weight, expected(rank)))
+    };
+    let unreduced = |owner| -> Option<Vec<usize>> {
+        let wrong = (0..=boundary).filter(|&m| !microbatch_is(m, &|_| 1.0));
+        wrong.map(|m| microbatch_is(m, &|rank| own(owner, rank)).then_some(m)).collect()
+    };
+    if let Some(microbatches) = owners.clone().find_map(unreduced) {
+        return Some(Pattern::PartlyAveraged(microbatches));
+    }
+    let sources = |wanted: &dyn Fn(f64) -> bool| {
+        let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));
+        wanted.map(|&(rank, m, _)| (rank, m)).collect()
+    };
+    let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
+    let slack = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation);
+    let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
+    if uniform && let Some(part) = Part::lost(observed, entry.params.as_deref(), |it| is(first, it))
+    {
+        return Some(Pattern::PartLost(part));
+    }
+    if uniform && !is(first, 0.0) {
+        return Some(Pattern::Scaled(first));
+    }
+    if gradients.iter().all(|&(_, _, weight)| is(weight, 0.0) || is(weight, 1.0)) {
+        return Some(Pattern::Missing(sources(&|weight| is(weight, 0.0))));
+    }
+    let repeated = |weight: f64| weight > 1.5 && is(weight, weight.round());
+    if gradients.iter().all(|&(_, _, weight)| is(weight, 1.0) || repeated(weight)) {
+        let wrong = sources(&repeated);
+        // Nothing is counted so often by chance as there are ranks or microbatches.
+        let factor = largest(gradients.iter().map(|&(_, _, weight)| weight));
+        let all_alike = gradients.iter().all(|&(_, _, w)| is(w, 1.0) || is(w, factor));
+        let counts = [world, replicas, spec.gradient_accumulation_steps];
+        let is_count = counts.iter().any(|&count| count > 2 && is(factor, count as f64));
+        return Some(if all_alike && is_count {
+            Pattern::PartlyScaled(wrong, factor)
+        } else {
+            Pattern::Repeated(wrong)
+        });
+    }
+    // The weights of groups of gradients, where all of a group have the same, and it is not 0.
+    let by = |count: usize, group: &dyn Fn(usize, usize) -> usize| -> Option<Vec<f64>> {
+        let mut weights = vec![None; count];
+        for &(rank, m, weight) in &gradients {
+            let of_group = weights[group(rank, m)].get_or_insert(weight);
+            if (weight - *of_group).abs() > slack || is(weight, 0.0) {
+                return None;
+            }
+        }
+        weights.into_iter().collect()
+    };
+    let by_microbatch = || by(boundary + 1, &|_, m| m).map(Pattern::ByMicrobatch);
+    let by_rank = || by(world, &|rank, _| rank).map(Pattern::ByRank);
+    by_microbatch().or_else(by_rank).or(Some(Pattern::Unexplained))
+}
+
+/// The gradients that are missing and the microbatches that were not averaged, if some microbatches are lost on all
+/// ranks and of the others there is the rank's own gradient alone, with the weight of all replicas.
+fn lost_and_own(observed: &Observed<'_>, entry: &Contribution) -> Option<[Pattern; 2]> {
+    let (replicas, world) = (observed.replicas(), observed.spec.world_size);
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    if replicas < 2 || entry.residual > entry.tolerance {
+        return None;
+    }
+    let owners =
+        if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
+    owners.into_iter().find_map(|owner| {
+        let (mut lost, mut kept) = (Vec::new(), Vec::new());
+        for (m, &weight) in entry.weights[owner].iter().enumerate() {
+            let is_kept = is(weight, replicas as f64);
+            let own = |rank: usize| if is_kept && rank == owner { replicas as f64 } else { 0.0 };
+            if !(0..world).all(|rank| is(entry.weights[rank][m], own(rank))) {
+                return None;
+            }
+            let used = (0..world).filter(|&rank| entry.expected[rank][m] != 0.0);
+            if is_kept {
+                kept.push(m);
+            } else {
+                lost.extend(used.map(|rank| (rank, m)));
+            }
+        }
+        let has_both = !lost.is_empty() && !kept.is_empty();
+        has_both.then_some([Pattern::Missing(lost), Pattern::PartlyAveraged(kept)])
+    })
+}
+
+/// The gradients that are missing and those that are there several times, if each gradient is there a whole number of
+/// times and there are some of both.
+fn lost_and_repeated(entry: &Contribution) -> Option<[Pattern; 2]> {
+    if entry.residual > entry.tolerance {
+        return None;
+    }
+    let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
+    let (mut lost, mut repeated) = (Vec::new(), Vec::new());
+    for (rank, (weights, expected)) in entry.weights.iter().zip(&entry.expected).enumerate() {
+        for (m, (&weight, &expected)) in weights.iter().zip(expected).enumerate() {
+            match (expected != 0.0, weight.round()) {
+                (_, count) if count < 0.0 || !is(weight, count) => return None,
+                (true, 0.0) => lost.push((rank, m)),
+                (true, count) if count > 1.0 => repeated.push((rank, m)),
+                (false, count) if count != 0.0 => return None,
+                _ => {}
+            }
+        }
+    }
+    let has_both = !lost.is_empty() && !repeated.is_empty();
+    has_both.then_some([Pattern::Missing(lost), Pattern::Repeated(repeated)])
+}
+
+/// True if the boundary microbatch is the only one that uses the parameters.
+fn only_boundary(entry: &Contribution) -> bool {
+    let others =
+        |row: &Vec<f64>| row.split_last().is_some_and(|(_, o)| o.iter().all(|e| *e == 0.0));
+    entry.expected.iter().all(others)
+}
+
+/// True if the reduction of this rank and step ran before the boundary microbatch had arrived.
+fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
+    let ends = |weights: &[Vec<f64>], is: &dyn Fn(f64) -> bool| {
+        weights.iter().all(|row| row.last().is_some_and(|weight| is(*weight)))
+    };
+    at(decoded, Point::Reduced, entry.step)
+        .filter(|reduced| reduced.is_of(entry.rank))
+        .filter(|reduced| ends(&reduced.expected, &|expected| expected != 0.0))
+        .any(|reduced| ends(&reduced.weights, &|weight| weight.abs() <= reduced.tolerance))
+}
+
+/// The first buffer of the step, in the order in which buffers were recorded, that is not as
+/// planned: on the entry's own rank if it shows there.
+fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Place {
+    let departed = |c: &&Contribution| c.step == step && !c.as_planned;
+    let first = decoded
+        .contributions
+        .iter()
+        .filter(departed)
+        .find(|c| c.is_of(entry.rank))
+        .unwrap_or(entry);
+    Place { step, microbatch: first.microbatch, point: first.point, rank: entry.rank }
+}

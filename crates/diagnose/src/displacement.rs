@@ -1,0 +1,423 @@
+//! Gradients that are right but lie at the wrong place.
+//!
+//! In a coded run the expected value of every element is known, and the signs of the code make it
+//! different from place to place: a piece that is not what it should be is looked for everywhere
+//! else, in several steps at once, which have different codes. It may be a piece of the sum over the ranks,
+//! or of the rank's own gradients, which never were summed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Range;
+
+use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
+
+use super::Case;
+use super::bounds;
+use super::infinity;
+use super::norm::Clip;
+use super::placement::Fragment;
+
+/// Most steps that are looked at together: codes repeat, so that more say nothing new.
+pub const MOST_STEPS: usize = 4;
+
+/// Fewest elements by which a place is looked up.
+const SHORTEST_HEAD: usize = 8;
+
+/// Gradients that a displaced piece holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// The sum over the ranks, as planned for the elements where it belongs.
+    Sum,
+    /// The rank's own gradients, as they are before a reduction.
+    Own,
+    /// The rank's own gradients, divided by the number of ranks.
+    OwnDivided,
+    /// The sum over the ranks that is planned there, and that of other elements added to it.
+    Added,
+}
+
+/// A piece of what an optimizer consumed that belongs somewhere else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Displaced {
+    /// The rank that consumed it.
+    pub rank: usize,
+    /// First element of the flat order where the piece lies.
+    pub place: usize,
+    /// First element of the flat order where it belongs.
+    pub content: usize,
+    /// Number of elements in the piece.
+    pub elements: usize,
+    /// The gradients that it holds.
+    pub held: Held,
+}
+
+impl Displaced {
+    /// Distance in elements from where the piece lies to where it belongs; positive if that is
+    /// further on.
+    pub fn distance(&self) -> i64 {
+        self.content as i64 - self.place as i64
+    }
+}
+
+/// The pieces in what the optimizers consumed that are displaced in the same way in all of `steps`.
+///
+/// A piece that is too short to be certain counts together with the others that lie at the same distance.
+pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
+    if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
+        return Vec::new();
+    }
+    let sums = Places::new(Elements::planned(case, steps, None));
+    let instead = in_place_of_others(case, steps, &sums);
+    if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
+}
+
+/// Displaced pieces that lie where others belong.
+fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
+    // An index of what each rank alone has takes as much as that of the sums.
+    let has_own = case.observed.replicas() > 1
+        && case.plan.numel().saturating_mul(case.observed.spec.world_size) <= LARGEST_WHOLE;
+    let mut candidates = Vec::new();
+    for (rank, pieces) in consumed(case, steps) {
+        let mut own = None;
+        for Part { flat, held } in pieces {
+            if sums.elements.alike(flat.start, &held, 0) == flat.len() {
+                continue;
+            }
+            let mut places = vec![(Held::Sum, sums)];
+            if has_own {
+                let [own, divided] = own.get_or_insert_with(|| of_rank(case, steps, rank));
+                places.extend([(Held::Own, &*own), (Held::OwnDivided, &*divided)]);
+            }
+            let is_right = |at| {
+                let right = sums.elements.alike(flat.start + at, &held, at);
+                let shown = held.signs(at..at + right) as f64;
+                if shown >= bounds::DETERMINED_BITS { right } else { 0 }
+            };
+            candidates.extend(in_piece(rank, &flat, &held, is_right, &places));
+        }
+    }
+    displaced(&candidates)
+}
+
+/// Displaced pieces that were added to what belongs there, as where the views of two gradients overlap.
+fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
+    let mut candidates = Vec::new();
+    for (rank, pieces) in consumed(case, steps) {
+        for Part { flat, held } in pieces {
+            let left = held.without(&sums.elements, flat.start);
+            if left.signs(0..flat.len()) == 0 {
+                continue;
+            }
+            let is_right =
+                |at| (at..flat.len()).take_while(|it| left.signs(*it..it + 1) == 0).count();
+            candidates.extend(in_piece(rank, &flat, &left, is_right, &[(Held::Added, sums)]));
+        }
+    }
+    displaced(&candidates)
+}
+
+/// The pieces among these that do not agree by chance.
+fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
+    let certain = certain(candidates);
+    // At its own place a piece is not displaced, whatever it holds.
+    let displaced = candidates.iter().map(|it| &it.piece);
+    displaced
+        .filter(|it| it.distance() != 0 && certain.contains(&(it.held, it.distance())))
+        .cloned()
+        .collect()
+}
+
+/// A piece that may be displaced.
+struct Candidate {
+    piece: Displaced,
+    /// Probability 2⁻ᵇⁱᵗˢ that it agrees by chance: what agrees are the signs of elements.
+    bits: f64,
+    /// Number of places at which the elements are as large as here, whatever their signs.
+    alternatives: usize,
+    /// Number of places at which it could have begun in its part of the flat order.
+    places: usize,
+    /// True if most of the part of the flat order in which it lies is explained with it.
+    covers: bool,
+}
+
+/// The distances of pieces that do not agree by chance, with what the pieces hold.
+///
+/// A displaced slice explains the parts of parameters in it. A piece in the middle of a part that stays
+/// unexplained has to be longer: many places were tried for it. Ranks that hold the same say nothing new.
+fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
+    let mut groups: HashMap<(Held, i64), Vec<&Candidate>> = HashMap::new();
+    for candidate in candidates {
+        let group = groups.entry((candidate.piece.held, candidate.piece.distance())).or_default();
+        if group.iter().all(|known| known.piece.place != candidate.piece.place) {
+            group.push(candidate);
+        }
+    }
+    let tried = groups.len();
+    let is_certain = |group: &[&Candidate]| {
+        let alternatives = group.iter().map(|it| it.alternatives).min().unwrap_or(1).max(1);
+        let covering: f64 = group.iter().filter(|it| it.covers).map(|it| it.bits).sum();
+        let surplus = |it: &&Candidate| (it.bits - (it.places as f64).log2()).max(0.0);
+        let anywhere: f64 = group.iter().map(surplus).sum();
+        covering >= bounds::DETERMINED_BITS + (alternatives as f64).log2()
+            || anywhere >= bounds::CHANCE_BITS + (alternatives.max(tried) as f64).log2()
+    };
+    groups.into_iter().filter(|(_, group)| is_certain(group)).map(|(key, _)| key).collect()
+}
+
+/// Pieces of a part of the flat order that lie at other places, one behind the other; of those that are not
+/// certain by themselves, one for each distance. `is_right` gives the number of elements from one on that hold
+/// what they should.
+fn in_piece(
+    rank: usize,
+    flat: &Range<usize>,
+    held: &Elements,
+    is_right: impl Fn(usize) -> usize,
+    places: &[(Held, &Places)],
+) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    let mut ends: HashMap<(Held, i64), usize> = HashMap::new();
+    let (mut at, mut behind, mut explained) = (0, 0_usize, 0);
+    while at < flat.len() {
+        let place = flat.start + at;
+        let right = is_right(at);
+        if right > 0 {
+            explained += right;
+            (at, behind) = (at + right, 0);
+            continue;
+        }
+        let alternatives = places.iter().map(|(_, places)| places.alternatives(held, at)).sum();
+        let searched = (1.0 + behind as f64).log2();
+        let here = places.iter().flat_map(|(kind, places)| {
+            places.starts(held, at).iter().map(move |&content| {
+                let elements = places.elements.alike(content, held, at);
+                let bits = held.signs(at..at + elements) as f64 - searched;
+                let piece = Displaced { rank, place, content, elements, held: *kind };
+                Candidate { piece, bits, alternatives, places: flat.len(), covers: false }
+            })
+        });
+        let mut here: Vec<Candidate> = here.filter(|it| it.bits > 0.0).collect();
+        here.sort_by_key(|it| std::cmp::Reverse(it.piece.elements));
+        let needed = bounds::DETERMINED_BITS + (alternatives.max(1) as f64).log2();
+        if here.first().is_some_and(|it| it.bits >= needed) {
+            let only = here.swap_remove(0);
+            explained += only.piece.elements;
+            (at, behind) = (at + only.piece.elements, 0);
+            // What was found on the way to it overlaps it.
+            found.retain(|it| it.piece.place + it.piece.elements <= only.piece.place);
+            found.push(Candidate { covers: true, ..only });
+            continue;
+        }
+        for new in here {
+            let key = (new.piece.held, new.piece.distance());
+            if ends.get(&key).is_none_or(|end| *end <= new.piece.place) {
+                ends.insert(key, new.piece.place + new.piece.elements);
+                found.push(new);
+            }
+        }
+        (at, behind) = (at + 1, behind + 1);
+    }
+    for candidate in &mut found {
+        let own = if candidate.covers { 0 } else { candidate.piece.elements };
+        candidate.covers = (explained + own) * 4 >= flat.len() * 3;
+    }
+    found
+}
+
+/// True if these pieces are displaced in the same way in what the optimizers consumed in `step`.
+/// It takes no search.
+pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
+    let sums = Elements::planned(case, &[step], None);
+    let consumed = consumed(case, &[step]);
+    let is_there = |piece: &Displaced| {
+        consumed.get(&piece.rank).into_iter().flatten().any(|Part { flat, held }| {
+            let Some(at) = piece.place.checked_sub(flat.start) else { return false };
+            at < flat.len()
+                && match piece.held {
+                    Held::Sum => sums.alike(piece.content, held, at) >= piece.elements,
+                    Held::Added => {
+                        let left = held.without(&sums, flat.start);
+                        sums.alike(piece.content, &left, at) >= piece.elements
+                    }
+                    Held::Own | Held::OwnDivided => {
+                        let own = Elements::planned(case, &[step], Some(piece.rank));
+                        let own = if piece.held == Held::Own { own.times_ranks(case) } else { own };
+                        own.alike(piece.content, held, at) >= piece.elements
+                    }
+                }
+        })
+    };
+    displaced.iter().all(is_there)
+}
+
+/// Elements in several steps.
+#[derive(Clone)]
+struct Elements {
+    /// Values by step.
+    values: Vec<Vec<f64>>,
+}
+
+impl Elements {
+    /// The values that all elements of the flat order should hold in these steps: those that an optimizer
+    /// reads, or what one rank's own gradients add to them.
+    fn planned(case: &Case<'_>, steps: &[usize], own: Option<usize>) -> Self {
+        let (spec, plan) = (case.observed.spec, &case.plan);
+        let code = Plan::code(spec);
+        let boundary = spec.gradient_accumulation_steps - 1;
+        let of = |step: usize, param: usize| {
+            let usage = plan.usage(param);
+            let mut weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
+            if let Some(rank) = own {
+                let columns = spec.column(step, rank, 0)..=spec.column(step, rank, boundary);
+                for (column, weight) in weights.iter_mut().enumerate() {
+                    if !columns.contains(&column) {
+                        *weight = 0.0;
+                    }
+                }
+            }
+            code.encode(&weights, plan.params()[param].range())
+        };
+        let whole = |step: &usize| {
+            (0..plan.params().len()).flat_map(|param| of(*step, param)).collect::<Vec<f64>>()
+        };
+        Self { values: steps.iter().map(whole).collect() }
+    }
+
+    /// The values of a rank before they are divided by the number of ranks.
+    fn times_ranks(mut self, case: &Case<'_>) -> Self {
+        let ranks = case.observed.replicas() as f64;
+        self.values.iter_mut().flatten().for_each(|value| *value *= ranks);
+        self
+    }
+
+    /// The rest of these values without those of `planned` from `start` on.
+    fn without(&self, planned: &Self, start: usize) -> Self {
+        let of_step = |(held, planned): (&Vec<f64>, &Vec<f64>)| {
+            held.iter().zip(&planned[start..]).map(|(held, planned)| held - planned).collect()
+        };
+        Self { values: self.values.iter().zip(&planned.values).map(of_step).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.values[0].len()
+    }
+
+    /// Hashes of the integers closest to the values of some elements, and of their sizes; none where no sign
+    /// shows, so that nothing tells them from others, and beyond the end.
+    fn hashes(&self, elements: Range<usize>) -> Option<[u64; 2]> {
+        if elements.end > self.len() || self.signs(elements.clone()) == 0 {
+            return None;
+        }
+        let (mut values, mut sizes) = (DefaultHasher::new(), DefaultHasher::new());
+        for value in self.values.iter().flat_map(|values| &values[elements.clone()]) {
+            let value = value.round() as i64;
+            value.hash(&mut values);
+            value.unsigned_abs().hash(&mut sizes);
+        }
+        Some([values.finish(), sizes.finish()])
+    }
+
+    /// Number of elements whose sign shows: those that are not 0 in some step.
+    fn signs(&self, elements: Range<usize>) -> usize {
+        let shows = |element: &usize| {
+            self.values.iter().any(|values| values[*element].abs() >= bounds::SAME_ELEMENT)
+        };
+        elements.filter(shows).count()
+    }
+
+    /// Number of elements from `start` on that are like those of `held` from `at` on.
+    fn alike(&self, start: usize, held: &Self, at: usize) -> usize {
+        let of_step = |(expected, held): (&Vec<f64>, &Vec<f64>)| {
+            let pairs = expected[start..].iter().zip(&held[at..]);
+            pairs.take_while(|(e, value)| (**value - **e).abs() < bounds::SAME_ELEMENT).count()
+        };
+        self.values.iter().zip(&held.values).map(of_step).min().unwrap_or(0)
+    }
+}
+
+/// A part of the flat order, and what an optimizer consumed of it.
+struct Part {
+    flat: Range<usize>,
+    held: Elements,
+}
+
+/// The gradients that the optimizer of each rank consumed in all of `steps`, by parts of the flat order; nothing
+/// of a rank of which some step was not recorded in the same parts, or was clipped.
+fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
+    let mut steps = steps.iter().map(|step| consumed_in(case, *step));
+    let mut by_rank = steps.next().unwrap_or_default();
+    for mut here in steps {
+        by_rank.retain(|rank, parts| {
+            let Some(more) = here.remove(rank) else { return false };
+            let is_same = parts.len() == more.len()
+                && parts.iter().zip(&more).all(|(part, other)| part.flat == other.flat);
+            for (part, other) in parts.iter_mut().zip(more) {
+                part.held.values.extend(other.held.values);
+            }
+            is_same
+        });
+    }
+    by_rank
+}
+
+/// The gradients that the optimizer of each rank consumed in a step, where they were not clipped.
+fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
+    let mut by_rank: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
+    for buffer in case.observed.at(Point::OptimizerInput, step) {
+        let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
+        let Some(values) = buffer.payload.values().ok().filter(|_| clip == Clip::No) else {
+            continue;
+        };
+        let part = |it: Fragment| {
+            let values = vec![values[it.start..][..it.flat.len()].to_vec()];
+            Part { flat: it.flat, held: Elements { values } }
+        };
+        let parts = infinity::parts(&case.observed, &case.plan, buffer);
+        by_rank.entry(buffer.rank).or_default().extend(parts.into_iter().map(part));
+    }
+    by_rank
+}
+
+/// A rank's own gradients, as they are before a reduction and divided by the number of ranks.
+fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [Places; 2] {
+    let divided = Elements::planned(case, steps, Some(rank));
+    [Places::new(divided.clone().times_ranks(case)), Places::new(divided)]
+}
+
+/// Expected values of all elements, to be looked up by content.
+struct Places {
+    elements: Elements,
+    /// Number of elements by which a place is looked up.
+    head: usize,
+    /// Places by the hash of what begins there.
+    by_head: HashMap<u64, Vec<usize>>,
+    /// Numbers of places by the hash of the sizes of what begins there.
+    by_size: HashMap<u64, usize>,
+}
+
+impl Places {
+    fn new(elements: Elements) -> Self {
+        let head = SHORTEST_HEAD.max(elements.len().max(1).ilog2() as usize);
+        let mut by_head: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut by_size: HashMap<u64, usize> = HashMap::new();
+        for start in 0..elements.len() {
+            if let Some([values, sizes]) = elements.hashes(start..start + head) {
+                *by_size.entry(sizes).or_default() += 1;
+                by_head.entry(values).or_default().push(start);
+            }
+        }
+        Self { elements, head, by_head, by_size }
+    }
+
+    /// Places at which the elements that `held` has from `at` on may be found.
+    fn starts(&self, held: &Elements, at: usize) -> &[usize] {
+        let hashes = held.hashes(at..at + self.head);
+        hashes.and_then(|[values, _]| self.by_head.get(&values)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Number of places at which the elements that `held` has from `at` on could be found if their signs
+    /// did not matter. Codes repeat in size, and never in their signs.
+    fn alternatives(&self, held: &Elements, at: usize) -> usize {
+        let hashes = held.hashes(at..at + self.head);
+        hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)
+    }
+}

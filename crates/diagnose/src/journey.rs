@@ -1,0 +1,177 @@
+//! The journey of the gradient, station by station: where what was seen first departs from the
+//! plan, and what was right before it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zprobe_engines as engines;
+use zprobe_model::trace::Point;
+use zprobe_report::{Contribution, Divergence, Family, Finding, Station};
+
+use super::Case;
+use super::observed::{Buffer, Observed};
+
+/// Every moment at which buffers were read, in the order of the journey.
+///
+/// Ranks come to the same moments in the same order; a rank that ended early lacks the last.
+pub fn stations(case: &Case<'_>) -> Vec<Station> {
+    let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
+    for entry in &case.decoded.contributions {
+        let (ranks, departed) = read.entry(Moment::of(entry)).or_default();
+        ranks.extend(entry.ranks());
+        if !entry.as_planned {
+            departed.extend(entry.ranks());
+        }
+    }
+    moments(&case.observed)
+        .into_iter()
+        .filter_map(|moment| {
+            let (ranks, departed) = read.remove(&moment)?;
+            let Moment { step, microbatch, point } = moment;
+            let departed = departed.into_iter().collect();
+            Some(Station { step, microbatch, point, ranks: ranks.len(), departed })
+        })
+        .collect()
+}
+
+/// The first departure of the journey from the plan. A finding about hooks or buckets comes before
+/// the buffers of its microbatch, which are made by them.
+pub fn first_divergence(
+    case: &Case<'_>,
+    stations: &[Station],
+    findings: &[Finding],
+) -> Option<Divergence> {
+    if findings.is_empty() {
+        return None;
+    }
+    // A script may do its own part of the sum behind a buffer: that counts where it ends wrong.
+    let is_script = case.observed.spec.script().is_some();
+    let ends_wrong = |station: &Station| {
+        let mut inputs = stations.iter().filter(|it| {
+            (it.point, it.step) == (Point::OptimizerInput, station.step) && !it.departed.is_empty()
+        });
+        inputs.any(|input| match (params(case, station), params(case, input)) {
+            (Some(here), Some(there)) => here.iter().any(|param| there.contains(param)),
+            _ => true,
+        })
+    };
+    let is_departure =
+        |station: &Station| !station.departed.is_empty() && (!is_script || ends_wrong(station));
+    let departed = stations.iter().position(is_departure);
+    let cause = findings
+        .iter()
+        .filter(|finding| matches!(finding.code.family(), Family::Hooks | Family::Buckets))
+        .filter_map(|finding| {
+            let at = (finding.step?, finding.microbatch?);
+            let before = stations
+                .iter()
+                .position(|station| (station.step, station.microbatch.unwrap_or(usize::MAX)) >= at);
+            Some((before.unwrap_or(stations.len()), finding))
+        })
+        .filter(|(before, _)| departed.is_none_or(|departed| *before <= departed))
+        .min_by_key(|(before, _)| *before);
+    if let Some((before, finding)) = cause {
+        return Some(Divergence {
+            step: finding.step.unwrap_or_default(),
+            microbatch: finding.microbatch,
+            point: None,
+            ranks: finding
+                .rank
+                .map_or_else(|| (0..case.observed.spec.world_size).collect(), |rank| vec![rank]),
+            params: finding.param.clone().map(|param| vec![param]),
+            bucket: finding.bucket,
+            function: None,
+            outside_backward: false,
+            right_before: before,
+        });
+    }
+    let departed = departed?;
+    let station = &stations[departed];
+    let spec = case.observed.spec;
+    let class = case.observed.optimizer.map(|(class, _)| class);
+    let outside_backward = is_changed_outside(case, station);
+    let made_by = |point| (engines::of(case.observed.engine()).function)(spec, class, point);
+    let function = made_by(station.point);
+    // In a script it may be anything unless what came before was right. What has made the gradient before the step,
+    // which was right, has not made it wrong.
+    let before = departed.checked_sub(1).map(|before| &stations[before]);
+    let may_be = before.filter(|it| it.step == station.step).is_some_and(|before| {
+        before.point != Point::BeforeStep || made_by(Point::BeforeStep) != function
+    });
+    Some(Divergence {
+        step: station.step,
+        microbatch: station.microbatch,
+        point: Some(station.point),
+        ranks: station.departed.clone(),
+        params: params(case, station),
+        bucket: None,
+        function: function.filter(|_| !is_script || may_be && !outside_backward).map(str::to_owned),
+        outside_backward,
+        right_before: departed,
+    })
+}
+
+/// True if the gradients that are wrong at a station of a script changed after the backward before, and outside of it.
+fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
+    let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
+    let changed = &case.observed.script.changed;
+    let wrong = params(case, station).unwrap_or_default();
+    let is_wrong =
+        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.param_name(*param));
+    let mut of_ranks =
+        station.departed.iter().map(|rank| changed.get(&(station.step, before, *rank)));
+    // Behind a reduction a gradient is wrong on all ranks if one has changed it.
+    of_ranks.any(|params| params.is_some_and(|params| params.iter().any(is_wrong)))
+}
+
+/// Parameters that are not as planned at a station; none for all that no other entry names.
+fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
+    let is_here =
+        |entry: &&Contribution| Moment::of(entry) == Moment::at(station) && !entry.as_planned;
+    let mut params = Vec::new();
+    for entry in case.decoded.contributions.iter().filter(is_here) {
+        for param in entry.params.as_ref()? {
+            push_new(&mut params, param.clone());
+        }
+    }
+    Some(params)
+}
+
+/// A point of a step, or of one of its microbatches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    step: usize,
+    microbatch: Option<usize>,
+    point: Point,
+}
+
+impl Moment {
+    fn of(entry: &Contribution) -> Self {
+        Self { step: entry.step, microbatch: entry.microbatch, point: entry.point }
+    }
+
+    fn at(station: &Station) -> Self {
+        Self { step: station.step, microbatch: station.microbatch, point: station.point }
+    }
+}
+
+/// The moments of the rank that saw most of them, in its order.
+fn moments(observed: &Observed<'_>) -> Vec<Moment> {
+    let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
+    for buffer in observed.buffers.iter().filter(|buffer| buffer.step.is_some()) {
+        of_ranks.entry(buffer.rank).or_default().push(buffer);
+    }
+    let longest = of_ranks.into_values().rev().max_by_key(Vec::len).unwrap_or_default();
+    let mut moments = Vec::new();
+    for Buffer { step, microbatch, point, .. } in longest {
+        let moment =
+            Moment { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
+        push_new(&mut moments, moment);
+    }
+    moments
+}
+
+fn push_new<T: PartialEq>(list: &mut Vec<T>, value: T) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}

@@ -1,0 +1,62 @@
+//! The stretches of a script's sum that its verdict is about, and those that it is not.
+
+use std::collections::BTreeMap;
+
+use super::Case;
+use super::loss::scale::{Sum, judge};
+use super::loss::{Term, main};
+use zprobe_report::words::{amount, weight_text};
+
+/// The stretches that were judged of a script, and those that were not, in a line; none for runs of an engine.
+pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Option<String> {
+    case.observed.spec.script()?;
+    let (mut judged, mut not) = (Vec::new(), Vec::new());
+    match scale(case, steps) {
+        Ok(()) => judged.push("scale and law of the loss".to_owned()),
+        Err(why) => not.push(format!("scale of the loss ({why})")),
+    }
+    let weights = "weights of all gradients".to_owned();
+    if case.decoded.complete() {
+        judged.push(weights)
+    } else {
+        not.push(weights)
+    }
+    let calls = case.observed.script.clipped.values().flatten().count();
+    match calls {
+        0 => not.push("clipping (no call was seen)".to_owned()),
+        calls => judged.push(amount(calls, "call") + " of clipping"),
+    }
+    let digests = case.observed.script.digests.iter();
+    let after = digests.filter(|((step, _), digests)| {
+        step.is_some() && digests.numbers.iter().any(Option::is_some)
+    });
+    let mut updates: Vec<Option<usize>> = after.map(|((step, _), _)| *step).collect();
+    updates.dedup();
+    match updates.len() {
+        0 => not.push("parameters after the step (they are sharded)".to_owned()),
+        count => judged.push(format!("parameters after {}", amount(count, "step"))),
+    }
+    let judged = if judged.is_empty() { "nothing".to_owned() } else { judged.join(", ") };
+    let text = format!("judged: {judged}");
+    Some(if not.is_empty() { text } else { format!("{text}; not judged: {}", not.join(", ")) })
+}
+
+/// Checks that the scale of the loss was judged.
+///
+/// # Errors
+/// The reason why it was not.
+fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Result<(), String> {
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let mut terms = steps.iter().filter(|(step, _)| recorded.contains(step));
+    let Some(term) = terms.find_map(|(_, terms)| main(terms)) else {
+        return Err("its terms were not read".to_owned());
+    };
+    match judge(case, term) {
+        Sum::Mean | Sum::Off(..) | Sum::Partial(..) | Sum::Unmasked(_) => Ok(()),
+        Sum::Plain => Err("a sum that nothing divides".to_owned()),
+        Sum::Unexplained(value) => {
+            Err(format!("{} of a mean, which nothing explains", weight_text(value)))
+        }
+        Sum::Unknown => Err("a function of its own hides it".to_owned()),
+    }
+}

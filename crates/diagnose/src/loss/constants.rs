@@ -1,0 +1,137 @@
+//! Scalars between a loss and its elements: which are the script's own, and which tell of a slip.
+
+use super::super::Case;
+use super::slip::Slip;
+use super::{Row, Term};
+use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};
+
+/// Most constants of a script's own that are looked at.
+const MOST_CONSTANTS: usize = 6;
+
+/// Constants of the script's own: those that all microbatches have, and that normalise nothing.
+pub(super) fn own_constants(case: &Case<'_>, term: &Term<'_>) -> Vec<f64> {
+    let Some(first) = term.rows.first() else { return Vec::new() };
+    let in_all = |constant: &&LossConstant| {
+        let has = |row: &Row<'_>| {
+            let mut constants = row.term.constants.iter();
+            constants.any(|it| it.value() == constant.value() && it.kind == constant.kind)
+        };
+        term.rows.iter().all(has)
+    };
+    let constants = first.term.constants.iter().filter(in_all);
+    let counts = [case.observed.replicas() as f64, term.taken as f64];
+    let without_count = |it: &LossConstant| match it.times {
+        Some(times) if counts.contains(&times) => it.value() / times,
+        _ => it.value(),
+    };
+    let free = constants.filter(|it| is_own(case, term, it)).map(without_count);
+    free.filter(|it| *it != 1.0).take(MOST_CONSTANTS).collect()
+}
+
+/// Those of the script's own constants that are no number of microbatches or of ranks in a line that names one.
+pub(super) fn certain(case: &Case<'_>, term: &Term<'_>, own: &[f64]) -> Vec<f64> {
+    let counts = [case.observed.replicas() as f64, term.taken as f64];
+    let constants = || term.rows.iter().flat_map(|row| &row.term.constants);
+    let is_named = |value: f64| {
+        constants().any(|it| it.counted && it.kind == ConstantKind::Int && it.value() == value)
+    };
+    let is_counted =
+        |value: f64| is_named(value) && counts.iter().any(|it| *it == value || *it == 1.0 / value);
+    own.iter().copied().filter(|value| !is_counted(*value)).collect()
+}
+
+/// True if a constant may be the script's own, and not there to make a mean of a sum.
+fn is_own(case: &Case<'_>, term: &Term<'_>, constant: &LossConstant) -> bool {
+    let ranks = case.observed.replicas() as f64;
+    let steps = term.taken as f64;
+    let number = constant.factor.abs();
+    if constant.is_loss_scale() || constant.kind == ConstantKind::Tensor || number == 0.0 {
+        return false;
+    }
+    let terms = term.rows.first().map_or(1, |row| row.loss.terms.len()) as f64;
+    let is_count = |it: f64| number == it && it > 1.0;
+    let is_share = |it: f64| (number * it - 1.0).abs() < 1e-6 && it > 2.0;
+    match constant.kind {
+        // A package divides by a number because it has to.
+        _ if constant.by.is_some() => false,
+        ConstantKind::Int if constant.divides => {
+            let is_of_terms = number == terms && !constant.whole;
+            is_of_terms || constant.written && !(is_count(steps) && number > 2.0)
+        }
+        ConstantKind::Int => {
+            constant.written || !(is_count(ranks) || is_count(steps) && constant.counted)
+        }
+        _ if constant.divides => !is_count(steps) || constant.written,
+        _ => constant.written || !constant.whole || !(is_share(steps) || is_share(ranks)),
+    }
+}
+
+/// All products of some of these numbers, that of all of them first.
+pub(super) fn products(numbers: &[f64]) -> Vec<f64> {
+    let all = (1_usize << numbers.len()) - 1;
+    let of = |chosen: usize| {
+        let some = numbers.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1);
+        some.map(|(_, number)| number.abs()).product()
+    };
+    (0..=all).rev().map(of).collect()
+}
+
+/// Number of constants of a term with this value: of all of them, or of the script's own.
+pub(super) fn count(term: &Term<'_>, value: f64, is_any: bool) -> usize {
+    let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
+    let of = constants.filter(|it| is_any || it.by.is_none());
+    of.filter(|it| (it.value() / value - 1.0).abs() < 1e-9).count()
+}
+
+/// True if the loss was multiplied with this number by one of its constants, or by a hook.
+pub(super) fn has_factor(term: &Term<'_>, wanted: f64) -> bool {
+    let is = |it: f64| (it / wanted - 1.0).abs() < 1e-9;
+    let of_row =
+        |row: &Row<'_>| is(row.loss.seed) || row.term.constants.iter().any(|it| is(it.value()));
+    term.rows.iter().any(of_row)
+}
+
+/// Loss scale that the whole loss was multiplied with. Returns none for a loss without a loss scale.
+pub fn loss_scale(term: &Term<'_>) -> Option<f64> {
+    let constants = &term.rows.first()?.term.constants;
+    let scales = constants.iter().filter(|it| it.is_loss_scale());
+    scales.map(|it| it.value()).reduce(|product, it| product * it)
+}
+
+/// True if other terms of the same loss have a product or a quotient with a number of the script, and this one has not:
+/// that in which the slip consists.
+pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+    let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
+    let (number, divides) = match slip {
+        Slip::DividedByRanks => (ranks, false),
+        Slip::DividedBySteps => (steps, false),
+        Slip::NotDividedByRanks => (ranks, true),
+        Slip::NotDividedBySteps => (steps, true),
+        _ => return false,
+    };
+    // A float is a coefficient that happens to be as large.
+    let is_it = |it: &LossConstant| {
+        let is_number = it.factor == number && it.kind != ConstantKind::Float;
+        it.by.is_none() && !it.written && it.divides == divides && is_number
+    };
+    let has = |term: &LossTerm| term.constants.iter().any(is_it);
+    number > 1.0 && term.rows.iter().all(|row| !has(row.term) && row.loss.terms.iter().any(has))
+}
+
+/// True if the constants of the loss have the slip: a division that is there twice, or a multiplication of the script's
+/// own that is not the engine's to undo.
+pub(super) fn is_in_constants(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+    let ranks = case.observed.replicas() as f64;
+    let steps = term.taken as f64;
+    match slip {
+        Slip::DividedBySteps => count(term, 1.0 / steps, true) > 1,
+        Slip::NotDividedByRanks => count(term, ranks, false) > 0,
+        Slip::DividedByRanks => count(term, 1.0 / ranks, false) > 0,
+        _ => false,
+    }
+}
+
+/// True if a constant divides by a count that the data have.
+pub(super) fn is_data(constant: &LossConstant) -> bool {
+    constant.divides && constant.kind == ConstantKind::Tensor
+}

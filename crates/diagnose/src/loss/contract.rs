@@ -1,0 +1,159 @@
+//! The contract that a script keeps, in a line: who divided the loss by what.
+
+use std::collections::BTreeSet;
+
+use super::super::Case;
+use super::super::bounds;
+use super::{Row, Term, law, main};
+use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
+use zprobe_report::words::weight_text;
+
+/// The contract of a step in words; none where no loss was read.
+pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
+    let term = main(terms)?;
+    let mut parts = vec![reduction(term)];
+    parts.extend(constants(term));
+    parts.extend(seed(term));
+    parts.extend(engine(case, term));
+    parts.extend(clipping(case, term.step));
+    parts.push(together(case, term)?);
+    let mut all = vec![format!("loss: {}", parts.join("; "))];
+    let others = terms.iter().filter(|it| it.number != term.number);
+    all.extend(others.filter_map(|it| other(it)));
+    Some(all.join("; "))
+}
+
+/// The reduction of the elements in words.
+fn reduction(term: &Term<'_>) -> String {
+    let Some(first) = term.rows.first() else { return String::new() };
+    let counts = term.rows.iter().map(|row| row.elements);
+    let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
+    let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+    let noun = if most == 1 { term.noun().to_owned() } else { format!("{}s", term.noun()) };
+    match first.term.kind.as_str() {
+        "value" => format!("the value of {}", term.name()),
+        kind => format!("{kind} over {range} {noun}"),
+    }
+}
+
+/// The constants of a term in words, each with the place where it came in.
+fn constants(term: &Term<'_>) -> Vec<String> {
+    let Some(first) = term.rows.first() else { return Vec::new() };
+    let count = term.rows.iter().map(|row| row.term.constants.len()).min().unwrap_or(0);
+    // From the elements on, as they were applied.
+    (0..count)
+        .rev()
+        .filter_map(|at| {
+            let of_row = |row: &Row<'_>| row.term.constants[at].factor;
+            let (least, most) = term
+                .rows
+                .iter()
+                .map(of_row)
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
+                    (least.min(it), most.max(it))
+                });
+            let constant = &first.term.constants[at];
+            (most != 1.0 || least != 1.0).then(|| constant_text(constant, least, most))
+        })
+        .collect()
+}
+
+fn constant_text(constant: &LossConstant, least: f64, most: f64) -> String {
+    let sign = if constant.divides { "÷" } else { "×" };
+    let (least, most) = (weight_text(least), weight_text(most));
+    let number = if least == most { most } else { format!("{least} to {most}") };
+    format!("{sign} {number}{}", origin(constant))
+}
+
+/// The origin of a constant: a package, or a line of the user's code.
+pub fn origin(constant: &LossConstant) -> String {
+    match (&constant.by, &constant.at) {
+        (Some(package), _) => format!(" by {package}"),
+        (None, Some(at)) => format!(" ({at})"),
+        (None, None) => String::new(),
+    }
+}
+
+/// The factor that a hook or an argument of backward multiplied the loss with, in words.
+fn seed(term: &Term<'_>) -> Option<String> {
+    let seeds: BTreeSet<String> = term.rows.iter().map(|row| weight_text(row.loss.seed)).collect();
+    let is_one = seeds.iter().all(|seed| seed == "1");
+    (!is_one).then(|| {
+        let seeds: Vec<String> = seeds.into_iter().collect();
+        format!("× {} by a hook or an argument of backward", seeds.join(" and "))
+    })
+}
+
+/// The factor of all gradients between the loss and the optimizer, in words.
+fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
+    let copies = case.observed.spec.world_size as f64 / case.observed.replicas() as f64;
+    let factor = term.factor? * copies;
+    let ranks = case.observed.replicas() as f64;
+    let is = |wanted: f64| (factor / wanted - 1.0).abs() < bounds::SAME_SCALE;
+    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
+    let reduces = ["DDP", "DeepSpeed", "FSDP", "FSDP2"];
+    let by = reduces
+        .iter()
+        .find(|name| engines.contains(*name))
+        .map_or(String::new(), |name| format!(" by {name}"));
+    if is(1.0 / ranks) && ranks > 1.0 {
+        Some(format!("÷ {ranks}{by}"))
+    } else if is(1.0) {
+        (ranks > 1.0).then(|| format!("summed over {ranks} ranks{by}"))
+    } else {
+        let scale = super::constants::loss_scale(term);
+        match scale.filter(|scale| is(1.0 / (ranks * scale))) {
+            Some(scale) if ranks > 1.0 => {
+                Some(format!("÷ {ranks}{by}; ÷ {} (unscaled)", weight_text(scale)))
+            }
+            Some(scale) => Some(format!("÷ {} (unscaled)", weight_text(scale))),
+            None => Some(format!("× {} behind the loss", weight_text(factor))),
+        }
+    }
+}
+
+/// The clipping of a step in words, a call each; none where nothing was clipped.
+pub fn clipping(case: &Case<'_>, step: usize) -> Vec<String> {
+    let calls = case.observed.script.clipped.get(&(step, 0)).into_iter().flatten();
+    calls.map(|call| clipping_text(call)).collect()
+}
+
+/// A call that clips in words.
+pub fn clipping_text(call: &GradientsClipped) -> String {
+    format!("× {} by {}", weight_text(call.factor), call_text(call.by.as_ref(), call.at.as_ref()))
+}
+
+/// The maker of a call that clips, and its place, in words.
+pub fn call_text(by: Option<&String>, at: Option<&String>) -> String {
+    match (by, at) {
+        (Some(package), None) => package.clone(),
+        (Some(package), Some(at)) => format!("clip_grad_norm_ by {package} ({at})"),
+        (None, Some(at)) => format!("clip_grad_norm_ ({at})"),
+        (None, None) => "clip_grad_norm_".to_owned(),
+    }
+}
+
+/// The weight of each element of the step in the update, in words.
+fn together(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
+    let weights = law::read(case.observed.spec, term)?;
+    let sum = term.in_update().map(weight_text);
+    let law = weights.describe(term.noun());
+    Some(match sum {
+        Some(sum) => format!("together {sum}: {law}"),
+        None => law,
+    })
+}
+
+/// Another term of the loss in words.
+fn other(term: &Term<'_>) -> Option<String> {
+    let sum = weight_text(term.in_update()?);
+    let constants = constants(term);
+    let constants =
+        if constants.is_empty() { String::new() } else { format!(", {}", constants.join(", ")) };
+    let what = match term.of() {
+        TermOf::Parameters => "penalty on parameters".to_owned(),
+        _ => format!("{} of {}", reduction(term), term.name()),
+    };
+    Some(format!("beside it {what}{constants}: together {sum}"))
+}

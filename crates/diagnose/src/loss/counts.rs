@@ -1,0 +1,165 @@
+//! Counts that a term is divided by in place of that of its own elements or microbatches.
+
+use std::collections::BTreeSet;
+
+use super::super::Case;
+use super::super::bounds;
+use super::constants::is_data;
+use super::scale::slack;
+use super::slip::{Part, Slip};
+use super::{Row, Term};
+use zprobe_model::spec::Dtype;
+use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
+
+/// Largest ratio of all places to those that count where the others are padding. A detector has a larger one: most of its
+/// anchors are background.
+const MOST_PADDED: f64 = 2.0;
+
+/// The slips by which a loss, all of whose elements weigh the same, may be divided by the number of other elements, the
+/// likeliest first: its sum is `value` times that of a mean.
+pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip> {
+    if !is_of_like_tokens(term) {
+        return Vec::new();
+    }
+    let all = term.elements() as f64;
+    let is = |elements: f64| (elements * value / all - 1.0).abs() <= slack(case);
+    let of = |part: &Part| {
+        let rows = term.rows.iter().filter(|row| part.has(row));
+        rows.map(|row| row.elements).sum::<usize>() as f64
+    };
+    let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
+    let parts = parts(term);
+    let counted = |times: &[f64]| -> Vec<Slip> {
+        let is_it = |part: &&Part| times.iter().any(|times| is(of(part) * times));
+        parts.iter().filter(is_it).copied().map(Slip::Counted).collect()
+    };
+    let microbatches = parts.iter().filter(|part| part.rank.is_none());
+    let left_out = microbatches.filter(|part| is(all - of(part))).copied().map(Slip::LeftOut);
+    let too_much = counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
+    // The simplest first: of many products of counts some agree by chance.
+    let several = counted(&[ranks, steps, ranks * steps]);
+    counted(&[1.0]).into_iter().chain(left_out).chain(several).chain(too_much).collect()
+}
+
+/// True if a count divides each microbatch of a term: that of the microbatch, of its rank, or of the step.
+pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize) -> bool {
+    let of_rank = |rank: usize| rows.iter().filter(|it| it.rank == rank).map(&count).sum();
+    let of_all: usize = rows.iter().map(&count).sum();
+    let sums: [&dyn Fn(&Row<'a>) -> usize; 3] = [&count, &|row| of_rank(row.rank), &|_| of_all];
+    let has = |row: &Row<'_>, divisor: usize| {
+        row.term.constants.iter().any(|it| it.divides && it.factor == divisor as f64)
+    };
+    sums.iter().any(|sum| rows.iter().all(|row| has(row, sum(row))))
+}
+
+/// True if a term lacks the mask of another term: it has an element in each place, and is divided by the number of places
+/// in which the other term has one. The sum of its weights is `value` times that of a mean.
+pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
+    let places = |it: &LossTerm| it.shape.iter().product::<usize>();
+    let is_single = |it: &LossTerm| it.terms == 1;
+    let fills = |row: &Row<'_>| is_single(row.term) && row.elements == places(row.term);
+    let first = term.rows.first().filter(|_| term.rows.iter().all(fills));
+    let mut others = first.into_iter().flat_map(|row| &row.loss.terms);
+    let is_it = |other: &LossTerm| {
+        let of_row = |row: &Row<'_>| -> Option<usize> {
+            let mut terms = row.loss.terms.iter();
+            let found = terms.find(|it| (it.of, &it.name) == (other.of, &other.name))?;
+            let is_beside = is_single(found) && places(found) == places(row.term);
+            is_beside.then(|| found.nonzero.unwrap_or(found.elements))
+        };
+        term.rows.iter().all(|row| of_row(row).is_some())
+            && divides_by(&term.rows, |row| of_row(row).unwrap_or(0))
+    };
+    (1.0 + bounds::SAME_SUM..MOST_PADDED).contains(&value) && others.any(is_it)
+}
+
+/// The parts of a step: ranks, microbatches, and the microbatches of each rank.
+fn parts(term: &Term<'_>) -> Vec<Part> {
+    let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
+    let microbatches: BTreeSet<usize> = term.rows.iter().map(|row| row.loss.microbatch).collect();
+    let of_rank = ranks.into_iter().map(|rank| (Some(rank), None));
+    let of_microbatch = microbatches.into_iter().map(|microbatch| (None, Some(microbatch)));
+    let of_both = term.rows.iter().map(|row| (Some(row.rank), Some(row.loss.microbatch)));
+    let parts = of_rank.chain(of_microbatch).chain(of_both);
+    parts.map(|(rank, microbatch)| Part { rank, microbatch }).collect()
+}
+
+/// True if a term that is averaged over its elements is divided by a number of elements again: without the division its
+/// sum, which is `value` times that of a mean, is that of means.
+pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
+    let tokens = |row: &Row<'_>| -> usize {
+        let terms = row.loss.terms.iter().filter(|it| it.of == TermOf::Tokens);
+        terms.map(|it| it.elements).sum()
+    };
+    let whole = Part { rank: None, microbatch: None };
+    let counts: BTreeSet<usize> = parts(term)
+        .into_iter()
+        .chain([whole])
+        .flat_map(|part| {
+            let rows = || term.rows.iter().filter(move |row| part.has(row));
+            [rows().map(|row| row.elements).sum(), rows().map(tokens).sum()]
+        })
+        .collect();
+    let is_count = |it: &&LossConstant| {
+        let is_number = matches!(it.kind, ConstantKind::Int | ConstantKind::Tensor);
+        let is_of_elements = counts.iter().any(|count| *count as f64 == it.factor);
+        it.divides
+            && it.by.is_none()
+            && is_number
+            && is_of_elements
+            && it.factor > 2.0 * ranks * steps
+    };
+    let without = |row: &Row<'_>| -> Option<f64> {
+        let divisor = row.term.constants.iter().find(is_count)?;
+        Some(row.total * divisor.factor)
+    };
+    let Some(means) = term.rows.iter().map(without).collect::<Option<Vec<f64>>>() else {
+        return false;
+    };
+    let total: f64 = term.rows.iter().map(|row| row.total).sum();
+    let value = value * means.iter().sum::<f64>() / total;
+    [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
+}
+
+/// True if a term that some microbatches alone have is divided by the number of all of them.
+pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
+    let world = case.observed.spec.world_size;
+    let share = term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64;
+    share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
+}
+
+/// The number that divides a term, where that is not the number of its microbatches; none elsewhere.
+pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
+    let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
+    let mut counts = constants.filter(|it| it.divides && it.kind == ConstantKind::Int);
+    let taken = term.taken as f64;
+    let is_it = |it: &&LossConstant| {
+        let share = taken / it.factor;
+        it.factor != taken && share != 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
+    };
+    counts.find(is_it).map(|it| it.factor as usize)
+}
+
+/// True if a loss is divided by a count, of which each step has another one, and which is larger than the number of its
+/// target tokens.
+fn counts_too_much(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+    let divisor = term.elements() as f64 / value;
+    let error = divisor * bounds::COUNT;
+    let is_count = (divisor - divisor.round()).abs() <= error;
+    let is_exact = error < 0.1 && case.observed.spec.dtype == Dtype::Fp32;
+    // What a trainer counts is the trainer's: Hugging Face's has the first token of each sample in it.
+    let by_tensor =
+        |row: &Row<'_>| row.term.constants.iter().any(|it| is_data(it) && it.by.is_none());
+    let is_more = 0.5 < value && value < 1.0 - slack(case);
+    is_more && is_count && is_exact && term.rows.iter().all(by_tensor)
+}
+
+/// True for target tokens that all weigh the same.
+fn is_of_like_tokens(term: &Term<'_>) -> bool {
+    let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
+    let (least, most) = (weights().fold(f64::MAX, f64::min), weights().fold(f64::MIN, f64::max));
+    let is_weighted = term.rows.iter().any(|row| row.term.weighted);
+    term.of() == TermOf::Tokens && !is_weighted && (most / least - 1.0).abs() <= bounds::SAME_TOKEN
+}

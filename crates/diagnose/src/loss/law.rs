@@ -1,0 +1,411 @@
+//! The law that the weights of a term's elements follow.
+
+use std::collections::BTreeMap;
+
+use super::super::bounds;
+use super::{Row, Term};
+use zprobe_model::spec::{Dtype, RunSpec, Weighting};
+use zprobe_model::trace::{ConstantKind, TermOf};
+use zprobe_report::words::{abridged, counted, weight_text};
+
+/// Law that the weights of the elements of a step follow.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Law {
+    /// Every element weighs the same.
+    Token,
+    /// Every sample weighs the same, and so do the elements in it: a mean over samples of means.
+    Sample,
+    /// Every microbatch weighs the same, and so do the elements in it: a mean of means.
+    Microbatch,
+    /// Every rank weighs the same, and so do the elements on it: counted over one rank alone.
+    Rank,
+    /// The elements of some microbatches weigh this multiple of what all others do.
+    But(Odd, f64),
+    /// The elements of each microbatch weigh this multiple of what those of the first do, on every rank.
+    Graded(Vec<f64>),
+    /// The script gives elements weights of their own.
+    Own,
+    /// None of these.
+    None,
+}
+
+/// Microbatches that weigh more or less than the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// These microbatches of every rank.
+    Microbatches(Vec<usize>),
+    /// All microbatches of these ranks.
+    Ranks(Vec<usize>),
+    /// One microbatch of one rank, as (rank, microbatch).
+    One(usize, usize),
+}
+
+impl Odd {
+    /// The microbatches in words.
+    fn describe(&self) -> String {
+        match self {
+            Self::Microbatches(which) => format!("{} of every rank", counted("microbatch", which)),
+            Self::Ranks(which) => counted("rank", which),
+            Self::One(rank, microbatch) => format!("microbatch {microbatch} of rank {rank}"),
+        }
+    }
+
+    /// The weight of the microbatches in words, as in "the loss of rank 1 weighs 2 times as much as that of the others".
+    pub fn weighs(&self, times: f64) -> String {
+        let times = weight_text(times);
+        format!(
+            "the loss of {} weighs {times} times as much as that of the others",
+            self.describe()
+        )
+    }
+}
+
+/// The weights of a term's elements in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// The law.
+    pub law: Law,
+    /// True if every sample weighs the same, whatever else does; none where elements cannot be told apart by
+    /// samples.
+    pub by_samples: Option<bool>,
+    /// True if all microbatches have as many elements, so that several laws hold at once.
+    pub is_any: bool,
+    /// The least weight of an element, as a multiple of the mean.
+    pub least: f64,
+    /// The largest weight of an element, as a multiple of the mean.
+    pub most: f64,
+}
+
+/// Reads the law of a term; none where it has no elements.
+pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
+    let rows = &term.rows;
+    let mean = term.total() / term.elements() as f64;
+    let mean =
+        if term.of() == TermOf::Parameters { term.total() / rows.len() as f64 } else { mean };
+    let least = rows.iter().map(|row| row.term.least / mean).reduce(f64::min)?;
+    let most = rows.iter().map(|row| row.term.most / mean).reduce(f64::max)?;
+    let slack = slack(spec);
+    let counts = || rows.iter().map(|row| row.elements);
+    let is_any = counts().min() == counts().max();
+    let is_even = |row: &Row<'_>| alike([row.term.least, row.term.most], slack);
+    let even = rows.iter().all(is_even);
+    let total = |row: &Row<'_>| row.total;
+    let by_samples = is_of_samples(rows, slack);
+    let law = if alike(rows.iter().flat_map(|row| [row.term.least, row.term.most]), slack) {
+        Law::Token
+    } else if even && alike(rows.iter().map(total), slack) {
+        Law::Microbatch
+    } else if even
+        && alike(by_microbatch(rows, total), slack)
+        && is_by(rows, slack, |row| row.loss.microbatch)
+    {
+        // Microbatches of all ranks together are the microbatches of this mean of means.
+        Law::Microbatch
+    } else if by_samples == Some(true) {
+        Law::Sample
+    } else if even && is_by(rows, slack, |row| row.rank) && is_of_ranks(rows, slack) {
+        Law::Rank
+    } else if let Some((odd, times)) = odd(rows, even, slack) {
+        Law::But(odd, times)
+    } else if !even || rows.iter().any(|row| row.term.weighted) || has_own_weights(rows) {
+        Law::Own
+    } else {
+        graded(rows, slack).map_or(Law::None, Law::Graded)
+    };
+    Some(Weights { law, by_samples, is_any, least, most })
+}
+
+/// Largest difference of two weights that are the same, as a share of one.
+fn slack(spec: &RunSpec) -> f64 {
+    match spec.dtype {
+        Dtype::Fp32 => bounds::SAME_TOKEN,
+        Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_TOKEN_NARROW,
+    }
+}
+
+/// True if all numbers are the same, and none is 0.
+fn alike(numbers: impl IntoIterator<Item = f64>, slack: f64) -> bool {
+    let numbers: Vec<f64> = numbers.into_iter().collect();
+    let Some(first) = numbers.first() else { return false };
+    *first != 0.0 && numbers.iter().all(|it| (it / first - 1.0).abs() <= slack)
+}
+
+/// Sums over the ranks, by microbatch.
+fn by_microbatch(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
+    sums(rows, |row| row.loss.microbatch, number)
+}
+
+/// Sums over the microbatches, by rank.
+fn by_rank(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
+    sums(rows, |row| row.rank, number)
+}
+
+fn sums(
+    rows: &[Row<'_>],
+    place: impl Fn(&Row<'_>) -> usize,
+    number: impl Fn(&Row<'_>) -> f64,
+) -> Vec<f64> {
+    grouped(rows, place, number).into_values().map(|group| group.iter().sum()).collect()
+}
+
+/// Numbers of rows by their place.
+fn grouped(
+    rows: &[Row<'_>],
+    place: impl Fn(&Row<'_>) -> usize,
+    number: impl Fn(&Row<'_>) -> f64,
+) -> BTreeMap<usize, Vec<f64>> {
+    let mut groups = BTreeMap::<usize, Vec<f64>>::new();
+    for row in rows {
+        groups.entry(place(row)).or_default().push(number(row));
+    }
+    groups
+}
+
+/// True if elements of rows in the same place weigh the same, and some place has several rows.
+fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> bool {
+    let groups = grouped(rows, place, |row| row.term.most);
+    groups.values().any(|group| group.len() > 1)
+        && groups.into_values().all(|group| alike(group, slack))
+}
+
+/// True if each rank has divided by its own number of elements, or by a number that has up to one for each sample more:
+/// the first token of a sample is a label and never a target.
+fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
+    let totals = by_rank(rows, |row| row.total);
+    let elements = by_rank(rows, |row| row.elements as f64);
+    let samples = by_rank(rows, |row| row.loss.samples.unwrap_or(0) as f64);
+    let world = totals.len() as f64;
+    let ranks: Vec<_> =
+        totals.iter().zip(elements).zip(samples).map(|((it, of), at)| (*it, of, at)).collect();
+    // The average over the ranks may be taken back.
+    alike(totals, slack) || [1.0, world].into_iter().any(|factor| counts_first(&ranks, factor))
+}
+
+/// True if the weights of each rank, (sum, elements, samples), are those of a division by a whole number of elements:
+/// those on the rank and up to one for each sample.
+fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
+    ranks.iter().all(|(total, elements, samples)| {
+        let more = factor * elements / total - elements;
+        (more - more.round()).abs() <= bounds::COUNTABLE && (0.0..=*samples).contains(&more.round())
+    })
+}
+
+/// True if the loss of some microbatch was multiplied with a tensor that is not the same in all: a weight that the
+/// script has for the sample.
+fn has_own_weights(rows: &[Row<'_>]) -> bool {
+    let of_row = |row: &Row<'_>| -> Vec<u64> {
+        let tensors = row.term.constants.iter();
+        let tensors = tensors.filter(|it| it.kind == ConstantKind::Tensor && !it.divides);
+        tensors.map(|it| it.factor.to_bits()).collect()
+    };
+    let first = rows.first().map(of_row);
+    rows.iter().any(|row| Some(of_row(row)) != first)
+}
+
+/// The weights of the microbatches as multiples of the first one's, by element or as a whole. Returns none where they
+/// differ between ranks, and on one rank where they are not those of a running mean: nothing confirms them there.
+fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
+    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
+    let of_row = |row: &Row<'_>| row.total;
+    let numbers: [&dyn Fn(&Row<'_>) -> f64; 2] = [&of_element, &of_row];
+    numbers.into_iter().find_map(|number| {
+        let places = grouped(rows, |row| row.loss.microbatch, number);
+        let first = *places.values().next()?.first()?;
+        let are_alike = places.values().all(|of_ranks| alike(of_ranks.iter().copied(), slack));
+        let is_confirmed = places.values().all(|of_ranks| of_ranks.len() > 1);
+        let times: Vec<f64> = places.values().map(|of_ranks| of_ranks[0] / first).collect();
+        let is_running_mean = (1_u32..)
+            .zip(&times)
+            .all(|(count, times)| (times * f64::from(count) - 1.0).abs() <= slack);
+        (times.len() > 1 && are_alike && (is_confirmed || is_running_mean)).then_some(times)
+    })
+}
+
+/// The microbatches that weigh otherwise than all others, which follow a law, and how many times as much.
+fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
+    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
+    let of_row = |row: &Row<'_>| row.total;
+    let of_sample = |row: &Row<'_>| row.total / row.loss.samples.unwrap_or(1) as f64;
+    let has_samples = rows.iter().all(|row| row.loss.samples.is_some());
+    let mut numbers: Vec<Vec<f64>> = Vec::new();
+    if even {
+        numbers.push(rows.iter().map(of_element).collect());
+    }
+    numbers.push(rows.iter().map(of_row).collect());
+    if has_samples {
+        numbers.push(rows.iter().map(of_sample).collect());
+    }
+    numbers
+        .iter()
+        .enumerate()
+        .find_map(|(at, numbers)| odd_of(rows, numbers, even && at == 0, slack))
+}
+
+fn odd_of(
+    rows: &[Row<'_>],
+    numbers: &[f64],
+    is_by_element: bool,
+    slack: f64,
+) -> Option<(Odd, f64)> {
+    let count = |it: f64| numbers.iter().filter(|other| (*other / it - 1.0).abs() <= slack).count();
+    // Of several the first.
+    let base = *numbers.iter().rev().max_by_key(|it| count(**it))?;
+    let is_odd = |it: f64| (it / base - 1.0).abs() > slack;
+    let odd: Vec<usize> = (0..rows.len()).filter(|&at| is_odd(numbers[at])).collect();
+    let first = *odd.first()?;
+    let times = numbers[first] / base;
+    if !odd.iter().all(|&at| (numbers[at] / base / times - 1.0).abs() <= slack) {
+        return None;
+    }
+    let usual = rows.len() - odd.len();
+    if let [only] = odd[..] {
+        // Two of one kind and one of another say nothing, unless two that have other numbers of elements weigh the same
+        // by element.
+        let mut counts: Vec<usize> = rows.iter().map(|row| row.elements).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let has_as_many = counts.len() == 1 || is_by_element && counts.len() == rows.len();
+        return (usual > 2 || has_as_many)
+            .then(|| (Odd::One(rows[only].rank, rows[only].loss.microbatch), times));
+    }
+    let which = |place: fn(&Row<'_>) -> usize| -> Option<Vec<usize>> {
+        let mut members: Vec<usize> = odd.iter().map(|&at| place(&rows[at])).collect();
+        members.sort_unstable();
+        members.dedup();
+        let all = rows.iter().filter(|row| members.contains(&place(row))).count();
+        (all == odd.len() && usual >= odd.len()).then_some(members)
+    };
+    // Where as many are odd as not, the later ones are.
+    if let Some(ranks) = which(|row| row.rank) {
+        return Some((Odd::Ranks(ranks), times));
+    }
+    Some((Odd::Microbatches(which(|row| row.loss.microbatch)?), times))
+}
+
+/// True if the elements of each sample share one and the same weight; none where that is not known. Elements
+/// beside each other that weigh the same are one sample or several.
+fn is_of_samples(rows: &[Row<'_>], slack: f64) -> Option<bool> {
+    if rows.iter().any(|row| row.term.runs.is_empty()) {
+        return None;
+    }
+    let samples_are_alike = || {
+        let of_sample = |row: &Row<'_>| row.loss.samples.map(|samples| row.total / samples as f64);
+        let known: Option<Vec<f64>> = rows.iter().map(of_sample).collect();
+        known.is_none_or(|known| alike(known, slack))
+    };
+    let runs: Vec<&[(usize, f64)]> = rows.iter().map(|row| &row.term.runs[..]).collect();
+    Some(share_a_weight(&runs, slack) && samples_are_alike())
+}
+
+/// True if runs of elements that weigh the same are whole numbers of samples that weigh the same.
+fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
+    let runs = || rows.iter().copied().flatten();
+    let Some(&(count, weight)) = runs().next() else { return false };
+    let fits = |sample: f64, &(count, weight): &(usize, f64)| {
+        let samples = count as f64 * weight / sample;
+        let whole = samples.round();
+        let error = slack * whole;
+        error <= bounds::COUNTABLE
+            && (samples - whole).abs() <= error
+            && (1.0..=count as f64).contains(&whole)
+    };
+    let mut samples = (1..=count).map(|samples| count as f64 * weight / samples as f64);
+    samples.any(|sample| runs().all(|run| fits(sample, run)))
+}
+
+impl Weights {
+    /// The unit that weighs the same in the whole step: an element of this name, a sample, a microbatch. None where no
+    /// unit does.
+    pub fn unit<'a>(&self, noun: &'a str) -> Option<&'a str> {
+        match self.law {
+            Law::Token => Some(noun),
+            Law::Sample => Some("sample"),
+            Law::Microbatch => Some("microbatch"),
+            Law::Rank | Law::But(..) | Law::Graded(_) | Law::Own | Law::None => None,
+        }
+    }
+
+    /// True if the law is the one that is demanded.
+    pub fn is(&self, demanded: Weighting) -> bool {
+        match demanded {
+            Weighting::Any => {
+                !matches!(self.law, Law::Rank | Law::But(..) | Law::Graded(_) | Law::None)
+            }
+            Weighting::Token => self.law == Law::Token,
+            Weighting::Sample if self.law == Law::Token => self.is_any,
+            Weighting::Sample => {
+                self.by_samples != Some(false) && self.law != Law::Microbatch || self.is_any
+            }
+            Weighting::Microbatch => {
+                self.law == Law::Microbatch || self.is_any && self.law == Law::Token
+            }
+        }
+    }
+
+    /// The law in words, of elements with this name.
+    pub fn describe(&self, noun: &str) -> String {
+        let range =
+            format!("{} to {} times the mean", weight_text(self.least), weight_text(self.most));
+        match &self.law {
+            Law::Token => format!("every {noun} of a step weighs the same"),
+            Law::Sample => format!(
+                "every sample weighs the same, so that {noun}s weigh {range}: a mean over samples of means"
+            ),
+            Law::Microbatch => format!(
+                "every microbatch weighs the same, so that {noun}s weigh {range}: a mean of means"
+            ),
+            Law::Rank => format!(
+                "every rank weighs the same, so that {noun}s weigh {range}: they are counted over each rank alone"
+            ),
+            Law::But(odd, times) => {
+                format!("{}, so that {noun}s weigh {range}", odd.weighs(*times))
+            }
+            Law::Graded(times) => format!(
+                "the microbatches of a step weigh {} times what the first does, so that {noun}s weigh {range}",
+                abridged(&times.iter().copied().map(weight_text).collect::<Vec<_>>()),
+            ),
+            Law::Own | Law::None => format!("{noun}s weigh {range}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_samples(microbatches: &[&[(usize, f64)]]) -> bool {
+        share_a_weight(microbatches, 1e-3)
+    }
+
+    #[test]
+    fn samples_are_recognised_by_their_lengths_also_where_neighbours_are_equally_long() {
+        let (third, fifth) = (0.1 / 3.0, 0.1 / 5.0);
+        assert!(by_samples(&[&[(3, third), (5, fifth)], &[(10, fifth), (3, third)]]));
+        assert!(by_samples(&[&[(3, third)], &[(5, fifth)]]));
+        // Samples of 1500 and 1501 tokens, which were taken for a run.
+        assert!(by_samples(&[&[(3, third)], &[(3001, 0.2 / 3001.0)]]));
+    }
+
+    #[test]
+    fn a_rank_that_counts_first_tokens_counts_its_own() {
+        let counted = |more: [f64; 2], factor: f64| {
+            counts_first(
+                &[(117.0 / (117.0 + more[0]), 117.0, 8.0), (120.0 / (120.0 + more[1]), 120.0, 8.0)],
+                factor,
+            )
+        };
+        assert!(counted([8.0, 8.0], 1.0) && counted([0.0, 5.0], 1.0));
+        // More than there are samples, a number that is not whole, and another factor.
+        assert!(
+            !counted([9.0, 8.0], 1.0) && !counted([1.5, 1.5], 1.0) && !counted([8.0, 8.0], 2.0)
+        );
+    }
+
+    #[test]
+    fn weights_of_classes_or_of_unread_runs_are_no_samples() {
+        assert!(!by_samples(&[&[(2, 1.0), (1, 0.5), (3, 1.0)]]));
+        assert!(!by_samples(&[&[(3, 0.7), (5, 0.3)]]));
+        // So many tokens that some number of samples always fits.
+        assert!(!by_samples(&[&[(600, 0.7), (601, 0.31)]]));
+    }
+}

@@ -1,0 +1,275 @@
+//! The loss of a user's script: what each element of each of its terms weighs in the update.
+//!
+//! The weight of an element in what goes backward, times the factor that all gradients have on
+//! their way to the optimizer, is its weight in the update. [`law`] says which elements weigh the
+//! same, [`scale`] what all of them weigh together, and [`contract`] who divided by what.
+
+pub mod constants;
+pub mod contract;
+pub mod counts;
+pub mod law;
+pub mod scale;
+pub mod slip;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Case, bounds};
+use zprobe_model::trace::{LossTerm, LossWeighed, TermOf};
+use zprobe_report::MicrobatchTokens;
+
+/// A term of the loss in one step: its elements in all microbatches of all ranks.
+#[derive(Clone, Debug)]
+pub struct Term<'a> {
+    /// The optimizer step.
+    pub step: usize,
+    /// Number of the term in the loss.
+    pub number: usize,
+    /// The microbatches that have it.
+    pub rows: Vec<Row<'a>>,
+    /// Number of its microbatches, on the rank that takes most.
+    pub taken: usize,
+    /// Number of its microbatches in a window that is full.
+    pub full: usize,
+    /// Number of microbatches of the same turn on the rank that has most, whether they have this term or not.
+    pub of_turn: usize,
+    /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
+    /// has one.
+    pub of_all_lines: Option<f64>,
+    /// Factor of all gradients on their way from backward to the update; none where none was read.
+    pub factor: Option<f64>,
+}
+
+/// A term of the loss in one microbatch.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// The loss.
+    pub loss: &'a LossWeighed,
+    /// The term.
+    pub term: &'a LossTerm,
+    /// Number of elements that count.
+    pub elements: usize,
+    /// Sum of their weights.
+    pub total: f64,
+}
+
+/// Turn and kind of a term, by which it is recognised in other microbatches.
+type Key<'a> = (usize, TermOf, &'a str, usize);
+
+/// The steps whose losses are looked at: all that were begun, the first one too.
+fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
+    let ended: BTreeSet<usize> = case.observed.script.ended.keys().map(|(step, _)| *step).collect();
+    ended.into_iter()
+}
+
+/// The terms of the loss in a step; empty where the loss of some microbatch was not read, or where the step has
+/// microbatches without a code.
+pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
+    let observed = &case.observed;
+    let ga = observed.spec.gradient_accumulation_steps;
+    let mut terms: BTreeMap<Key<'a>, Vec<Row<'a>>> = BTreeMap::new();
+    let mut taken = 0;
+    let mut of_turns: BTreeMap<usize, usize> = BTreeMap::new();
+    for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
+        let of_rank = observed.script.losses.get(&(step, rank)).into_iter().flatten();
+        let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
+        let due: Vec<_> = of_rank.filter(|loss| is_due(loss.microbatch)).collect();
+        let wanted = (0..count).filter(|microbatch| is_due(*microbatch)).count();
+        let of_step = observed.script.ended.get(&(step, rank)).copied().unwrap_or(count);
+        if due.len() < wanted || of_step > ga {
+            return Vec::new();
+        }
+        taken = taken.max(wanted);
+        for turn in due.iter().map(|loss| loss.turn).collect::<BTreeSet<usize>>() {
+            let count = due.iter().filter(|loss| loss.turn == turn).count();
+            let most = of_turns.entry(turn).or_default();
+            *most = count.max(*most);
+        }
+        for loss in due {
+            let mut seen: BTreeMap<(TermOf, &str), usize> = BTreeMap::new();
+            for term in &loss.terms {
+                let number = seen.entry((term.of, &term.name)).or_default();
+                let key = (loss.turn, term.of, term.name.as_str(), *number);
+                *number += 1;
+                let (elements, total) = (term.elements, term.total);
+                terms.entry(key).or_default().push(Row { rank, loss, term, elements, total });
+            }
+        }
+    }
+    let longest = observed.script.ended.values().copied().fold(ga, usize::max);
+    let factors = &case.decoded.factors;
+    let of_step = factors.get(&(step, 0)).or_else(|| factors.values().next());
+    let factor = of_step.map(|factor| factor.value);
+    // Ranks of a group that splits the model see the same elements.
+    let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
+    let factor = factor.map(|factor| factor / copies);
+    let whole = |mut rows: Vec<Row<'a>>| {
+        without_zeros(&mut rows);
+        let own = most_of_a_rank(&rows);
+        let full = own.max(longest * own / taken.max(1));
+        let turn = rows.first().map_or(0, |row| row.loss.turn);
+        let of_turn = of_turns.get(&turn).copied().unwrap_or(own);
+        Term { step, number: 0, taken: own, full, of_turn, of_all_lines: None, rows, factor }
+    };
+    let mut terms: Vec<Term<'a>> =
+        terms.into_values().flat_map(|rows| whole(rows).by_line()).collect();
+    for (number, term) in terms.iter_mut().enumerate() {
+        term.number = number;
+    }
+    terms
+}
+
+/// Leaves out the elements of products that the script multiplies with 0, if it divides by the number of the others.
+/// Elsewhere these are elements that happen to weigh nothing.
+fn without_zeros(rows: &mut [Row<'_>]) {
+    let there = |row: &Row<'_>| row.term.nonzero.unwrap_or(row.term.elements);
+    let is_even = |row: &Row<'_>| row.term.least == row.term.most;
+    let has_zeros = rows.iter().any(|row| row.term.nonzero.is_some());
+    if has_zeros && rows.iter().all(is_even) && counts::divides_by(rows, there) {
+        for row in rows {
+            row.elements = there(row);
+            row.total = row.term.least * row.elements as f64;
+        }
+    }
+}
+
+/// The terms of the loss by step, the recorded steps last.
+pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
+    steps(case)
+        .map(|step| (step, terms(case, step)))
+        .filter(|(_, terms)| !terms.is_empty())
+        .collect()
+}
+
+/// Number of microbatches on the rank that has most of some.
+fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for row in rows {
+        *counts.entry(row.rank).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or(0)
+}
+
+impl<'a> Term<'a> {
+    /// The terms by the line of the script whose backward they are, where each line has as many microbatches: losses
+    /// of their own, or branches of one accumulation. Else the term itself.
+    fn by_line(self) -> Vec<Self> {
+        let mut lines: BTreeMap<Option<&str>, Vec<Row<'a>>> = BTreeMap::new();
+        for row in &self.rows {
+            lines.entry(row.loss.at.as_deref()).or_default().push(*row);
+        }
+        let counts: BTreeSet<usize> = lines.values().map(Vec::len).collect();
+        if lines.len() < 2 || counts.len() > 1 {
+            return vec![self];
+        }
+        let of_all_lines = Some(self.total());
+        let count = lines.len();
+        let part = |rows: Vec<Row<'a>>| {
+            let taken = most_of_a_rank(&rows);
+            Term {
+                rows,
+                taken,
+                full: self.full.div_ceil(count),
+                of_turn: self.of_turn.div_ceil(count),
+                of_all_lines,
+                ..self.clone()
+            }
+        };
+        lines.into_values().map(part).collect()
+    }
+
+    /// The kind of its elements.
+    pub fn of(&self) -> TermOf {
+        self.rows.first().map_or(TermOf::Elements, |row| row.term.of)
+    }
+
+    /// Name of its elements, one of them.
+    pub fn noun(&self) -> &'static str {
+        match self.of() {
+            TermOf::Tokens => "target token",
+            TermOf::Parameters => "element of the parameters",
+            TermOf::Elements | TermOf::Hidden => "element",
+        }
+    }
+
+    /// The term in words: `nll`, `mse`.
+    pub fn name(&self) -> String {
+        let name = self.rows.first().map_or("", |row| row.term.name.as_str());
+        if self.of() == TermOf::Tokens { "cross entropy".to_owned() } else { name.to_lowercase() }
+    }
+
+    /// The line of the script that multiplies or divides this term and no other; none where no line does.
+    pub fn place(&self) -> Option<&'a str> {
+        let constants = self.rows.first()?.term.constants.iter();
+        let mut own = constants.filter(|it| !it.whole && it.by.is_none());
+        own.find_map(|it| it.at.as_deref())
+    }
+
+    /// Sum of the weights of all elements in what goes backward. Of a penalty on parameters, whose elements are the
+    /// same in each microbatch, that of one of them.
+    pub fn total(&self) -> f64 {
+        let of_row = |row: &Row<'_>| match self.of() {
+            TermOf::Parameters => row.total / row.elements as f64,
+            _ => row.total,
+        };
+        self.rows.iter().map(of_row).sum()
+    }
+
+    /// Sum of the weights of all elements in the update; none where the factor behind the loss is not known.
+    pub fn in_update(&self) -> Option<f64> {
+        self.factor.map(|factor| factor * self.total())
+    }
+
+    /// True if microbatches differ by what they are divided by alone: the script gives their elements no weights of
+    /// their own, and multiplies all of them with the same numbers.
+    pub fn is_divided_alone(&self) -> bool {
+        let factor = |row: &Row<'_>| -> f64 {
+            let constants = row.term.constants.iter().filter(|it| !it.divides);
+            constants.map(|it| it.factor).product()
+        };
+        let Some(first) = self.rows.first().map(factor) else { return false };
+        self.rows.iter().all(|row| {
+            !row.term.weighted && (factor(row) / first - 1.0).abs() <= bounds::SAME_TOKEN
+        })
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.rows.iter().map(|row| row.elements).sum()
+    }
+}
+
+/// The term that stands for the loss: the first with target tokens, else the first.
+pub fn main<'t, 'a>(terms: &'t [Term<'a>]) -> Option<&'t Term<'a>> {
+    terms.iter().find(|term| term.of() == TermOf::Tokens).or(terms.first())
+}
+
+/// Weights of the elements of the loss in each microbatch of the recorded step in which they differ most.
+pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
+    let recorded = case.observed.spec.recorded_steps();
+    let all: Vec<Vec<Term<'_>>> = recorded.map(|step| terms(case, step)).collect();
+    let spread = |term: &Term<'_>| {
+        let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
+        weights().fold(f64::MIN, f64::max) / weights().fold(f64::MAX, f64::min)
+    };
+    let strangest = all.iter().filter_map(|terms| main(terms));
+    let Some(term) = strangest.max_by(|a, b| spread(a).total_cmp(&spread(b))) else {
+        return Vec::new();
+    };
+    if term.of() != TermOf::Tokens {
+        return Vec::new();
+    }
+    let total = term.total();
+    let mean = total / term.elements() as f64;
+    let row = |row: &Row<'_>| MicrobatchTokens {
+        step: term.step,
+        rank: row.rank,
+        microbatch: row.loss.microbatch,
+        tokens: row.elements,
+        least: row.term.least / mean,
+        most: row.term.most / mean,
+        share: row.total / total,
+    };
+    term.rows.iter().map(row).collect()
+}

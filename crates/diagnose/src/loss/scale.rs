@@ -1,0 +1,305 @@
+//! The sum of the weights of a term's elements, and the slip that explains it where it is not that of a mean.
+//!
+//! A mean has the sum 1. Constants of the script's own (the coefficient of an auxiliary loss, the squared
+//! temperature of a distillation) are nodes between the loss and its elements: only what they leave
+//! unexplained is judged.
+
+use super::super::Case;
+use super::super::bounds;
+use super::constants::{
+    certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
+    products,
+};
+use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
+use super::slip::Slip;
+use super::{Row, Term};
+use zprobe_model::spec::{Dtype, Scale};
+use zprobe_model::trace::{LossConstant, TermOf};
+
+/// Largest difference of a sum of weights from that of a slip which the constants of the loss have, as a logarithm.
+const NEARLY: f64 = 0.35;
+
+/// A sum of weights that is judged.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sum {
+    /// That of a mean.
+    Mean,
+    /// The loss is a sum that nothing divides.
+    Plain,
+    /// So many times that of a mean, by a slip.
+    Off(f64, Slip),
+    /// That of a mean over a full window, where this one is shorter: so many of so many microbatches.
+    Partial(usize, usize),
+    /// So many times that of a mean: over padding, too, and divided by the number of places that another term's mask leaves.
+    Unmasked(f64),
+    /// A number that nothing explains, the script's own constants taken out that bring it nearest to 1.
+    Unexplained(f64),
+    /// Not read.
+    Unknown,
+}
+
+/// Judges the sums of the weights of all terms of a loss.
+///
+/// One slip of the whole loss is likelier than one of some of its terms: a number of microbatches or ranks that is among
+/// the script's own constants can hide it in others.
+pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
+    let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
+    let is_of_all = |slip: Slip| {
+        terms.iter().zip(&sums).all(|(term, sum)| match sum {
+            Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_) => true,
+            Sum::Off(_, other) if *other == slip => !lacks(case, term, slip),
+            _ => may_have(case, term, slip),
+        })
+    };
+    let whole = sums.iter().find_map(|sum| match sum {
+        Sum::Off(value, slip) if is_of_all(*slip) => Some((*value, *slip)),
+        _ => None,
+    });
+    let of_all = |sum| match (whole, sum) {
+        (Some((value, slip)), Sum::Mean | Sum::Off(..)) => Sum::Off(value, slip),
+        (_, sum) => sum,
+    };
+    sums.into_iter().map(of_all).collect()
+}
+
+/// True if a slip may lead to the sum of a term, some of the script's own constants taken out.
+fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+    let slips = slips(case, term);
+    let wanted = slips.iter().find(|(it, _)| *it == slip).map(|(_, wanted)| *wanted);
+    let total = term.in_update().map(f64::abs);
+    let products = products(&own_constants(case, term));
+    wanted.zip(total).is_some_and(|(wanted, total)| {
+        products.iter().any(|own| is(case, total / own / means(term), wanted))
+    })
+}
+
+/// Judges the sum of the weights of a term by itself.
+pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
+    let demanded = case.observed.spec.script().map_or(Scale::Mean, |script| script.scale);
+    let Some(total) = term.in_update().map(f64::abs).filter(|it| *it > 0.0) else {
+        return Sum::Unknown;
+    };
+    if term.of() == TermOf::Hidden {
+        return Sum::Unknown;
+    }
+    let free = own_constants(case, term);
+    let own: f64 = certain(case, term, &free).iter().product();
+    let value = total / own / means(term);
+    let slips = slips(case, term);
+    let off = |(value, slip): (f64, Slip)| {
+        if slip.is_meant(demanded) { Sum::Mean } else { Sum::Off(value, slip) }
+    };
+    let products = products(&free);
+    if is_short(case, term, total) {
+        return Sum::Partial(term.taken, term.full);
+    }
+    if let Some(slip) = beside_others(case, term, value, &slips) {
+        return off((value, slip));
+    }
+    if is_mean(case, term, total, &products) {
+        return Sum::Mean;
+    }
+    if lacks_mask(term, value) {
+        return Sum::Unmasked(value);
+    }
+    if is_plain_sum(term, &free) || is_weighted_sum(term) {
+        return Sum::Plain;
+    }
+    if term.taken < term.full && is(case, value, term.taken as f64 / term.full as f64) {
+        return Sum::Partial(term.taken, term.full);
+    }
+    if let Some(found) = by_itself(case, term, total, value, &slips) {
+        return off(found);
+    }
+    let distance = |value: &f64| value.ln().abs();
+    let sums = products.iter().map(|own| total / own);
+    let nearest = sums.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(value);
+    if demanded == Scale::Any { Sum::Mean } else { Sum::Unexplained(nearest) }
+}
+
+/// True if two sums of weights are the same.
+fn is(case: &Case<'_>, value: f64, wanted: f64) -> bool {
+    (value / wanted - 1.0).abs() <= slack(case)
+}
+
+/// True if a sum is nearer to another one than to 1, and not far from it: that of a loss which is divided by the count
+/// to be expected, and not by that of its own elements.
+fn is_nearly(value: f64, wanted: f64) -> bool {
+    (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
+}
+
+/// True if a loss is divided by the number of its own elements, so that its sum is exact.
+fn is_averaged(term: &Term<'_>) -> bool {
+    term.rows.iter().any(|row| row.term.kind.contains("mean"))
+}
+
+/// True if a count that the data have divides a loss.
+fn is_counted(term: &Term<'_>) -> bool {
+    term.rows.iter().any(|row| row.term.constants.iter().any(is_data))
+}
+
+/// True if a term is divided by the number of microbatches of a full window, and its own window is shorter.
+fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
+    let full = term.full as f64;
+    let share = term.taken as f64 / full;
+    let is_fixed = !is_counted(term) && !is_averaged(term);
+    let is_share = is(case, total, share) || is_fixed && is_nearly(total, share);
+    term.taken < term.full && is_share && count(term, 1.0 / full, true) > 0
+}
+
+/// True if a sum is that of a mean, some of the script's own constants taken out.
+fn is_mean(case: &Case<'_>, term: &Term<'_>, total: f64, products: &[f64]) -> bool {
+    let right = right(term);
+    let is_right = |value: f64| right.iter().any(|it| is(case, value, *it));
+    let is_mean = |total: f64| products.iter().any(|own| is_right(total / own));
+    let of_all_lines = term.of_all_lines.zip(term.factor).map(|(sum, factor)| (sum * factor).abs());
+    is_mean(total) || of_all_lines.is_some_and(is_mean)
+}
+
+/// The slip of a term that shows beside the other terms, ranks and microbatches: these have what it has not.
+fn beside_others(
+    case: &Case<'_>,
+    term: &Term<'_>,
+    value: f64,
+    slips: &[(Slip, f64)],
+) -> Option<Slip> {
+    let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
+    let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
+    in_some(case, term, value).then_some(Slip::InSome).or_else(lacking)
+}
+
+/// The slip that explains the sum of a term, and the multiple of a mean's sum that it leads to.
+fn by_itself(
+    case: &Case<'_>,
+    term: &Term<'_>,
+    total: f64,
+    value: f64,
+    slips: &[(Slip, f64)],
+) -> Option<(f64, Slip)> {
+    let slips = || slips.iter().filter(|(_, wanted)| *wanted != 1.0);
+    let exact = slips().find(|(_, wanted)| is(case, value, *wanted)).map(|(slip, _)| *slip);
+    let again = || averages_again(case, term, value).then_some(Slip::AveragedAgain);
+    let by_number = exact.or_else(again).or_else(|| other_count(term, value).map(Slip::OtherCount));
+    let nearly = || {
+        let is_near = |(slip, wanted): &&(Slip, f64)| {
+            is_nearly(total, *wanted) && is_in_constants(case, term, *slip)
+        };
+        slips().find(is_near).map(|(slip, _)| *slip)
+    };
+    let by_count = || {
+        if is_counted(term) {
+            other_elements(case, term, total).first().copied()
+        } else if is_averaged(term) {
+            None
+        } else {
+            nearly()
+        }
+    };
+    by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
+}
+
+/// The slips that are looked for, with the sum to which each leads.
+fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
+    let ranks = case.observed.replicas() as f64;
+    let steps = term.taken as f64;
+    // An average over the ranks is seen in what the optimizers consume.
+    let average = term.factor.is_some_and(|factor| {
+        let copies = case.observed.spec.world_size as f64 / ranks;
+        (factor * copies * ranks - 1.0).abs() <= slack(case)
+    });
+    let scale = loss_scale(term);
+    let over = |wanted: f64| has_factor(term, wanted);
+    let is_own = |wanted: f64| count(term, wanted, false) > 0;
+    let mut all = vec![
+        (Slip::NotDividedBySteps, steps),
+        (Slip::DividedBySteps, 1.0 / steps),
+        (Slip::NotDividedByRanks, ranks),
+        (Slip::DividedByRanks, 1.0 / ranks),
+        (Slip::NotDividedByEither, steps * ranks),
+        (Slip::DividedByBoth, 1.0 / (steps * ranks)),
+        (Slip::RanksForSteps, ranks / steps),
+        (Slip::StepsForRanks, steps / ranks),
+    ];
+    // Where steps and ranks are as many, the constants tell which of the two it is.
+    if steps == ranks {
+        let is_other = |slip: Slip| match slip {
+            Slip::DividedBySteps => !is_own(1.0 / steps),
+            Slip::NotDividedBySteps => !average || over(1.0 / steps),
+            _ => false,
+        };
+        all.retain(|(slip, _)| !is_other(*slip));
+        let is_known = is_own(1.0 / steps) || !over(1.0 / steps);
+        let divided = all.iter_mut().find(|(slip, _)| *slip == Slip::DividedByRanks);
+        if let Some((slip, _)) = divided.filter(|_| !is_known) {
+            *slip = Slip::DividedByOneOfBoth;
+        }
+    }
+    if let Some(scale) = scale {
+        all.extend([(Slip::Scaled, scale), (Slip::UnscaledTwice, 1.0 / scale)]);
+    }
+    all
+}
+
+/// Largest difference of two sums of weights that are the same, as a share of one.
+pub(super) fn slack(case: &Case<'_>) -> f64 {
+    match case.observed.spec.dtype {
+        Dtype::Fp32 => bounds::SAME_SUM,
+        Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_SCALE,
+    }
+}
+
+/// Number of means that a term adds up: those of several terms of its kind, unless these are averaged themselves.
+fn means(term: &Term<'_>) -> f64 {
+    let Some(Row { term, loss, .. }) = term.rows.first() else { return 1.0 };
+    let constants: f64 = term.constants.iter().map(LossConstant::value).product();
+    let sum = term.total / (constants * loss.seed);
+    let is_sum = (sum.abs() / term.terms as f64 - 1.0).abs() <= bounds::SAME_SCALE;
+    if is_sum { term.terms as f64 } else { 1.0 }
+}
+
+/// Sums that are right: that of one mean, of each of several terms of a kind, or of a mean over samples of sums over
+/// what each of them has, or of sums over all elements.
+fn right(term: &Term<'_>) -> Vec<f64> {
+    let mut right = vec![1.0];
+    let Some(first) = term.rows.first().map(|row| row.term) else { return right };
+    if term.rows.iter().all(|row| row.term.terms == first.terms) {
+        right.push(first.terms as f64);
+    }
+    if term.of() == TermOf::Elements && first.kind.contains("sum") {
+        let shape = first.shape.iter().rev();
+        let sizes = shape.scan(1.0, |product, side| {
+            *product *= *side as f64;
+            Some(*product)
+        });
+        right.extend(sizes);
+    }
+    right
+}
+
+/// True if a loss is a sum that nothing but constants of the script's own scales.
+fn is_plain_sum(term: &Term<'_>, own: &[f64]) -> bool {
+    let of_row = |row: &Row<'_>| {
+        let others =
+            row.term.constants.iter().filter(|it| it.value() != 1.0 && !it.is_loss_scale());
+        row.term.kind.starts_with("sum")
+            && !row.term.kind.contains("mean")
+            && others.count() <= own.len()
+    };
+    term.of() != TermOf::Parameters && term.rows.iter().all(of_row)
+}
+
+/// True if a loss is a sum whose elements the script weighs itself: it may be a mean or not.
+fn is_weighted_sum(term: &Term<'_>) -> bool {
+    term.rows.iter().all(|row| row.term.weighted && row.term.kind.contains("sum"))
+}
+
+impl Sum {
+    /// True for a sum that is that of a mean, or nearly: a loss that is divided by the count to be expected.
+    pub fn is_right(&self) -> bool {
+        match self {
+            Self::Mean => true,
+            Self::Unexplained(value) => value.ln().abs() <= NEARLY,
+            _ => false,
+        }
+    }
+}

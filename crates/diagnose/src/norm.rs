@@ -1,0 +1,150 @@
+//! The global norm of a step's gradient: what it must be, and what clipping to a limit makes of it.
+
+use std::collections::BTreeMap;
+use std::f64::consts::LN_2;
+
+use zprobe_model::spec::{Dtype, Model, Plan, Point, RunSpec};
+
+use super::bounds;
+use super::infinity;
+use super::observed::Observed;
+
+/// Number that is added to the norm before the limit is divided by it:
+/// `torch.nn.utils.clip_grad_norm_`, and DeepSpeed's `unscale_and_clip_grads` in
+/// `runtime/zero/stage_1_and_2.py`.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// The norms that the averaged gradients of a run must have, by step: known for coded data only.
+pub struct Norms {
+    by_step: BTreeMap<usize, f64>,
+    /// Number of elements that every norm is over.
+    elements: usize,
+}
+
+impl Norms {
+    /// Works out the norms. A step with an infinite gradient has none.
+    pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
+        let spec = observed.spec;
+        let elements = (0..plan.params().len())
+            .filter(|&param| plan.params()[param].trainable)
+            .map(|param| copies(spec, plan, param) * plan.params()[param].numel())
+            .sum();
+        let infinite = infinity::element(observed, plan).is_some();
+        let by_step = spec
+            .recorded_steps()
+            .filter(|&step| spec.model == Model::Coded && !(infinite && step == 0))
+            .map(|step| (step, norm(spec, plan, step)))
+            .collect();
+        Self { by_step, elements }
+    }
+
+    /// The norm of a step's averaged gradient, if it is known.
+    pub fn of(&self, step: usize) -> Option<f64> {
+        self.by_step.get(&step).copied()
+    }
+
+    /// Norm of a gradient whose elements are all 1.
+    pub fn root_of_elements(&self) -> f64 {
+        (self.elements as f64).sqrt()
+    }
+
+    /// Bound on the error of an engine's norm, as a share of the norm ([`bounds::norm`]).
+    pub fn tolerance(&self, gradient: Dtype) -> f64 {
+        bounds::norm(self.elements, gradient)
+    }
+}
+
+/// Number of different parameters that a parameter of the plan stands for: each rank has an expert
+/// of its own.
+fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
+    if plan.usage(param).is_experts() { spec.world_size } else { 1 }
+}
+
+/// Norm of what should reach the optimizers, whose elements are whole numbers.
+fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
+    let code = Plan::code(spec);
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let squares = (0..plan.params().len()).map(|param| {
+        let usage = plan.usage(param);
+        let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
+        let elements = plan.params()[param].range();
+        // Rows are orthogonal over every period of the code.
+        let periods = elements.len() / code.length();
+        let rest = elements.start + periods * code.length()..elements.end;
+        let in_period = weights.iter().map(|w| w * w).sum::<f64>() * code.length() as f64;
+        let in_rest = code.encode(&weights, rest).iter().map(|value| value * value).sum::<f64>();
+        copies(spec, plan, param) as f64 * (periods as f64 * in_period + in_rest)
+    });
+    squares.sum::<f64>().sqrt()
+}
+
+/// Factor with which clipping multiplies a gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// No factor: the norm is within the limit, or there is no limit.
+    No,
+    /// A factor below 1.
+    By(f64),
+    /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite
+    /// element becomes 0; an engine that leaves all as they are is right too. (DeepSpeed puts a
+    /// number in the place of such a norm, reports it, and clips by that.)
+    Unbounded,
+}
+
+impl Clip {
+    /// The clipping that a rank's engine had to do in a step, going by the norm that it computed
+    /// itself: whether that norm is right is for ZP604 alone.
+    pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
+        let reported = observed.norms.get(&(step, rank));
+        let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
+        if limit <= 0.0 {
+            return Clip::No;
+        }
+        let right = norms.of(step);
+        let scale = observed.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
+        let used = |norm| right.map_or(norm, |right| without_scale(norm, scale, right));
+        match reported.map_or(right, |reported| reported.norm.map(used)) {
+            Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
+            Some(_) => Clip::No,
+            None => Clip::Unbounded,
+        }
+    }
+}
+
+/// The norm that an engine clipped by, derived from the norm that it reports. Some engines report
+/// the norm of the gradient of the scaled loss, and divide by the scale only where they clip:
+/// DeepSpeed's `FP16_UnfusedOptimizer.unscale_and_clip_grads` in
+/// `runtime/fp16/unfused_optimizer.py`.
+fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
+    let off = |norm: f64| (norm / right).ln().abs();
+    // A gradient that is wrong besides has another norm, but one of about the same size.
+    let is_scaled = off(reported / scale) < off(reported).min(LN_2);
+    if is_scaled { reported / scale } else { reported }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zprobe_model::spec::{Engine, Shape, SpecRequest};
+
+    #[test]
+    fn every_expert_is_a_part_of_the_norm() {
+        let request = SpecRequest {
+            engine: Some(Engine::DeepSpeed),
+            world_size: Some(3),
+            gradient_accumulation_steps: Some(2),
+            shapes: vec![Shape::Experts],
+            ..SpecRequest::default()
+        };
+        let spec = request.resolve().expect("a valid request");
+        let square = |spec: &RunSpec, plan: &Plan| norm(spec, plan, 0).powi(2).round();
+        let plan = Plan::new(&spec);
+        // The same parameters, of which none is an expert's.
+        let ordinary = RunSpec { shapes: Vec::new(), ..spec.clone() };
+        let shared = Plan::with_params(&ordinary, plan.params().to_vec());
+        let name = Shape::Experts.param();
+        let expert = plan.params().iter().find(|param| Some(&*param.name) == name);
+        let of_one = (expert.expect("an expert").numel() * 3 * 2) as f64;
+        assert_eq!(square(&spec, &plan), square(&ordinary, &shared) + 2.0 * of_one);
+    }
+}

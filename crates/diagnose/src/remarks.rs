@@ -1,0 +1,141 @@
+//! Remarks on a user's script: what is no error, and worth knowing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Case;
+use zprobe_model::trace::Aside;
+use zprobe_report::words::{abridged, counted};
+
+/// All remarks, a sentence each; none on runs of an engine alone.
+pub fn remarks(case: &Case<'_>) -> Vec<String> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    all.extend(reduced_early(case));
+    all.extend(clipped_by_value(case));
+    all.extend(schedule(case));
+    all.extend(partly_used(case));
+    all.extend(set_aside(case));
+    all.extend(given_up(case));
+    all
+}
+
+/// Places of backwards and steps in the user's own code, in words; none where they were not seen.
+pub fn places(case: &Case<'_>) -> Option<String> {
+    let first = case.observed.remarks.values().next()?;
+    let said = |what: &str, places: &[String]| match places {
+        [] => None,
+        places => Some(format!("{what} at {}", places.join(", "))),
+    };
+    let both = [said("backward", &first.backward_at), said("step", &first.step_at)];
+    let said: Vec<String> = both.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Gradients that cross the ranks in every microbatch.
+fn reduced_early(case: &Case<'_>) -> Option<String> {
+    let early = case.observed.remarks.values().any(|it| it.reduced_early == Some(true));
+    let times = case.observed.spec.gradient_accumulation_steps;
+    early.then(|| {
+        format!(
+            "gradients cross the ranks in each of the {times} microbatches of a step, where once would \
+             do (no_sync, set_requires_gradient_sync): their weights are the same, at {times} times the \
+             communication"
+        )
+    })
+}
+
+/// A schedule of learning rates that steps in each microbatch. Its length may be counted in microbatches.
+fn schedule(case: &Case<'_>) -> Option<String> {
+    let times = case.observed.spec.gradient_accumulation_steps;
+    let is_it = |steps: f64| times > 1 && steps == times as f64;
+    case.observed.remarks.values().filter_map(|it| it.schedule).any(is_it).then(|| {
+        format!(
+            "the learning-rate schedule steps {times} times in each optimizer step, once for each microbatch: right if its \
+             length is counted in microbatches, else the rate changes {times} times too fast"
+        )
+    })
+}
+
+/// Clipping by value, which is taken out of what is judged.
+fn clipped_by_value(case: &Case<'_>) -> Option<String> {
+    let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
+    Some(format!(
+        "the script clips gradients by value, to {bound}: what it cut off counts as it was before"
+    ))
+}
+
+/// Microbatches whose gradients were cleared on purpose.
+fn set_aside(case: &Case<'_>) -> Vec<String> {
+    let mut by_reason: BTreeMap<Aside, BTreeSet<usize>> = BTreeMap::new();
+    for ((_, _, microbatch), why) in &case.observed.set_aside {
+        by_reason.entry(*why).or_default().insert(*microbatch);
+    }
+    let said = |(why, microbatches): (Aside, BTreeSet<usize>)| {
+        let microbatches: Vec<usize> = microbatches.into_iter().collect();
+        let reason = match why {
+            Aside::ParametersChanged => {
+                "and the parameters changed, as by sharpness-aware minimisation (SAM)"
+            }
+            Aside::InputGradient => {
+                "and only that backward had a gradient of an input, as for an adversarial example or a \
+                 saliency map"
+            }
+        };
+        format!(
+            "gradients of {} of a step were cleared before the next backward, {reason}: they are not \
+             expected in the update",
+            counted("microbatch", &microbatches)
+        )
+    };
+    by_reason.into_iter().map(said).collect()
+}
+
+/// Windows that were given up.
+fn given_up(case: &Case<'_>) -> Option<String> {
+    let windows = &case.observed.given_up;
+    let mut steps: Vec<usize> = windows.keys().map(|(step, _)| *step).collect();
+    steps.dedup();
+    (!steps.is_empty()).then(|| {
+        format!(
+            "before {} all gradients that had been accumulated were cleared, and no optimizer stepped (an \
+             overflow, or a batch that the script skips): they are not expected in the update",
+            counted("step", &steps)
+        )
+    })
+}
+
+/// Parameters of which some ranks have a gradient in a microbatch, and others have none.
+fn partly_used(case: &Case<'_>) -> Option<String> {
+    let observed = &case.observed;
+    let mut having: BTreeMap<(usize, usize), BTreeMap<usize, BTreeSet<usize>>> = BTreeMap::new();
+    let mut present: BTreeMap<(usize, usize), BTreeSet<usize>> = BTreeMap::new();
+    for (at, backward) in &observed.backwards {
+        present.entry((at.step, at.microbatch)).or_default().insert(at.rank);
+        let of_it = having.entry((at.step, at.microbatch)).or_default();
+        for param in backward.delivered() {
+            of_it.entry(param).or_default().insert(at.rank);
+        }
+    }
+    let (mut params, mut without) = (BTreeSet::new(), BTreeSet::new());
+    for (moment, of_it) in &having {
+        for (param, ranks) in of_it {
+            let lacking = present[moment].difference(ranks).copied();
+            let lacking: Vec<usize> = lacking.filter(|rank| observed.has(*rank, *param)).collect();
+            if !lacking.is_empty() {
+                params.insert(*param);
+                without.extend(lacking);
+            }
+        }
+    }
+    let names: Vec<String> = params.into_iter().map(|it| observed.param_name(it)).collect();
+    let without: Vec<usize> = without.into_iter().collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} had no gradient of {} in microbatches in which others had one",
+            counted("rank", &without),
+            abridged(&names),
+        )
+    })
+}

@@ -1,0 +1,331 @@
+//! Repeats of one run: what is not the same in all of them to the last bit was decided by chance.
+//!
+//! Each repeat is diagnosed by itself, like any run. Beside that, everything that it left behind is
+//! compared with what the first repeat left at the same [`Moment`]. What one repeat does not have
+//! because it ended early is no difference.
+
+mod moments;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::moments::{Elements, InParam, Left, elements, moments};
+pub use self::moments::{Moment, What};
+use super::observed::Observed;
+use super::{diagnose, examine, rules};
+use zprobe_model::trace::Trace;
+use zprobe_report::words::{amount, counted};
+use zprobe_report::{
+    Consequence, Finding, RepeatDifference, Repeats as Summary, Report, Severity, Verdict,
+};
+
+/// The first moment at which repeats differ.
+#[derive(Clone, Debug)]
+pub struct First {
+    /// The moment.
+    pub moment: Moment,
+    /// Ranks that differ there.
+    pub ranks: Vec<usize>,
+    /// Repeats that are not like the first one there, on any rank.
+    pub repeats: Vec<usize>,
+    /// Number of repeats that came to it.
+    pub seen: usize,
+    /// Difference from the first repeat, in one of these repeats.
+    difference: Difference,
+    /// Index of the repeat that `difference` is about.
+    example: usize,
+    /// Number of later moments at which repeats differ, and of all moments.
+    pub later: (usize, usize),
+}
+
+/// Difference between a moment of one repeat and that of the first.
+#[derive(Clone, Debug)]
+enum Difference {
+    Elements(Elements),
+    Numbers(Option<f64>, Option<f64>),
+    /// The moment is missing in one of the two repeats, and both had finished.
+    Absent {
+        /// True if the later repeat alone came to it.
+        here: bool,
+    },
+}
+
+/// Comparison of the repeats of a run, which takes in one after the other.
+pub struct Repeats {
+    first: Trace,
+    /// Number of repeats that have each moment.
+    seen: BTreeMap<Moment, usize>,
+    /// Repeats that differ from the first one, by moment.
+    differing: BTreeMap<Moment, Vec<usize>>,
+    /// Difference at the first moment at which a repeat differs.
+    how: BTreeMap<Moment, Difference>,
+    /// Verdict on each repeat by itself. Beside it are the findings of each, and the worst of the
+    /// reports with the number of its repeat.
+    verdicts: Vec<Verdict>,
+    findings: Vec<Vec<Finding>>,
+    shown: (usize, Report),
+}
+
+impl Repeats {
+    /// Begins with repeat 0.
+    pub fn new(first: Trace) -> Self {
+        let report = diagnose(&first);
+        Self {
+            seen: moments(&first).into_keys().map(|moment| (moment, 1)).collect(),
+            differing: BTreeMap::new(),
+            how: BTreeMap::new(),
+            verdicts: vec![report.verdict],
+            findings: vec![report.findings.clone()],
+            shown: (0, report),
+            first,
+        }
+    }
+
+    /// Takes in the next repeat.
+    pub fn add(&mut self, trace: &Trace) {
+        let number = self.verdicts.len();
+        self.compare(number, trace);
+        let report = diagnose(trace);
+        self.verdicts.push(report.verdict);
+        self.findings.push(report.findings.clone());
+        let shown = self.shown.1.verdict;
+        // Of repeats with the same verdict, the first.
+        if report.verdict != shown && Verdict::worst([shown, report.verdict]) != Some(shown) {
+            self.shown = (number, report);
+        }
+    }
+
+    fn compare(&mut self, number: usize, trace: &Trace) {
+        let (ours, theirs) = (moments(&self.first), moments(trace));
+        let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
+        let both_finished = observed.all_finished() && other.all_finished();
+        let mut is_first = true;
+        let mut note = |moment: Moment, how: Difference| {
+            self.differing.entry(moment).or_default().push(number);
+            if std::mem::take(&mut is_first) {
+                self.how.entry(moment).or_insert(how);
+            }
+        };
+        let all: BTreeSet<Moment> = ours.keys().chain(theirs.keys()).copied().collect();
+        for moment in all {
+            match (ours.get(&moment), theirs.get(&moment)) {
+                (Some(one), Some(two)) => {
+                    *self.seen.entry(moment).or_default() += 1;
+                    if let Some(how) = difference(&observed, moment.rank, one, two) {
+                        note(moment, how);
+                    }
+                }
+                (one, _) if both_finished => {
+                    *self.seen.entry(moment).or_default() += usize::from(one.is_none());
+                    note(moment, Difference::Absent { here: one.is_none() });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The first moment at which repeats differ, if they do.
+    fn earliest(&self) -> Option<First> {
+        let (&moment, of_rank) = self.differing.first_key_value()?;
+        let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
+        let (ranks, repeats): (Vec<usize>, Vec<&Vec<usize>>) =
+            beside.map(|(it, repeats)| (it.rank, repeats)).unzip();
+        let repeats: BTreeSet<usize> = repeats.into_iter().flatten().copied().collect();
+        Some(First {
+            moment,
+            repeats: repeats.into_iter().collect(),
+            // The first repeat that differs here does not differ before.
+            example: of_rank.first().copied().unwrap_or_default(),
+            seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
+            difference: self
+                .how
+                .get(&moment)
+                .cloned()
+                .unwrap_or(Difference::Absent { here: false }),
+            later: (self.differing.len() - ranks.len(), self.seen.len()),
+            ranks,
+        })
+    }
+
+    /// The report on all repeats: that on the worst of them, with the findings of the others and
+    /// the differences between them.
+    pub fn report(self) -> Report {
+        let count = self.verdicts.len();
+        let earliest = self.earliest();
+        let race = examine(&self.first, earliest.as_ref())
+            .findings
+            .into_iter()
+            .filter(|finding| rules::is_about_repeats(finding.code));
+        let mut race: Vec<Finding> = race.collect();
+        let (shown, mut report) = self.shown;
+        report.findings = merged(&self.findings, shown);
+        // Repeats that are all clean by themselves may differ.
+        let of_all = self.verdicts.iter().copied().chain(race.first().map(|_| Verdict::Findings));
+        report.verdict = Verdict::worst(of_all).unwrap_or(report.verdict);
+        if let Some(race) = race.first_mut() {
+            report.findings = without_consequences(race, report.findings, &self.findings);
+        }
+        report.findings.extend(race);
+        report.not_exercised.push(format!(
+            "races that did not show in {}; more of them, or a busier machine, may",
+            amount(count, "repeat"),
+        ));
+        let differences = self.differing.iter().map(|(moment, repeats)| RepeatDifference {
+            step: moment.step,
+            microbatch: moment.microbatch(),
+            rank: moment.rank,
+            what: moment.what.describe().to_owned(),
+            repeats: repeats.clone(),
+        });
+        report.repeats = Some(Summary {
+            shown,
+            compared: self.seen.len(),
+            differences: differences.collect(),
+            verdicts: self.verdicts,
+        });
+        report
+    }
+}
+
+fn difference(
+    observed: &Observed<'_>,
+    rank: usize,
+    one: &Left<'_>,
+    two: &Left<'_>,
+) -> Option<Difference> {
+    if one.is_same(two) {
+        return None;
+    }
+    Some(match (one, two) {
+        (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
+            match elements(observed, rank, *layout, one, two) {
+                Some(elements) if elements.differing == 0 => return None,
+                Some(elements) => Difference::Elements(elements),
+                None => Difference::Absent { here: false },
+            }
+        }
+        (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
+        _ => Difference::Absent { here: false },
+    })
+}
+
+/// The findings of all repeats, one for each rule, taken from the repeat that is shown if it has
+/// one. A finding that not all repeats have lists those that have it.
+fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = by_repeat[shown].clone();
+    for finding in by_repeat.iter().flatten() {
+        if !findings.iter().any(|known| known.code == finding.code) {
+            findings.push(finding.clone());
+        }
+    }
+    for finding in &mut findings {
+        if !in_all(by_repeat, &finding.code) {
+            let repeats: Vec<usize> =
+                (0..by_repeat.len()).filter(|&it| has(&by_repeat[it], &finding.code)).collect();
+            finding.evidence.push(format!(
+                "seen in {} of {} repeats: {}",
+                repeats.len(),
+                by_repeat.len(),
+                counted("repeat", &repeats),
+            ));
+        }
+    }
+    findings.sort_by_key(|finding| finding.code);
+    findings
+}
+
+/// Moves findings that only some of the repeats have, or that each of them has in another place,
+/// under the race, as consequences of what chance decided; returns the others. A crash is never
+/// moved, and nothing is moved under a warning: sums in another order are no reason for an error.
+fn without_consequences(
+    race: &mut Finding,
+    findings: Vec<Finding>,
+    by_repeat: &[Vec<Finding>],
+) -> Vec<Finding> {
+    let is_error = race.severity == Severity::Error;
+    let follows = |finding: &Finding| {
+        let mut codes = finding.consequences.iter().map(|it| &it.code).chain([&finding.code]);
+        let is_alike = by_repeat.iter().all(|findings| has_alike(findings, finding));
+        is_error && !is_alike && !codes.any(|code| rules::is_crash(*code))
+    };
+    let (consequences, roots): (Vec<_>, Vec<_>) = findings.into_iter().partition(follows);
+    for finding in consequences {
+        let seen = match finding.evidence.last() {
+            Some(seen) if !in_all(by_repeat, &finding.code) => seen.clone(),
+            _ => format!("seen in each of {} repeats, not in the same place", by_repeat.len()),
+        };
+        let message = format!("{} ({seen})", finding.message);
+        race.consequences.push(Consequence { code: finding.code, message });
+        race.consequences.extend(finding.consequences);
+        race.known.extend(finding.known);
+    }
+    roots
+}
+
+/// True if a repeat has a finding of this rule, by itself or as a consequence of another one.
+fn has(findings: &[Finding], code: &str) -> bool {
+    let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
+    findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
+}
+
+/// True if every repeat has a finding of this rule.
+fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
+    by_repeat.iter().all(|findings| has(findings, code))
+}
+
+/// True if a repeat has a finding of the same rule in the same place, or as a consequence alone,
+/// of which no place is known.
+fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
+    let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
+    let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();
+    match own.peek() {
+        Some(_) => own.any(|it| place(it) == place(finding)),
+        None => has(findings, &finding.code),
+    }
+}
+
+impl First {
+    /// The parameter that differs, if it is one.
+    pub fn only_param(&self) -> Option<usize> {
+        match &self.difference {
+            Difference::Elements(Elements { params, .. }) => match &params[..] {
+                [only] => Some(only.param),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Facts about the difference, one a line.
+    pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let repeat = self.example;
+        let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
+        let elements = match &self.difference {
+            Difference::Elements(elements) => elements,
+            Difference::Numbers(one, two) => {
+                return vec![format!(
+                    "{} in repeat 0, {} in repeat {repeat}",
+                    number(one),
+                    number(two)
+                )];
+            }
+            Difference::Absent { here } => {
+                let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
+                return vec![format!("repeat {less} recorded less there than repeat {more}")];
+            }
+        };
+        let mut facts = vec![format!(
+            "repeats 0 and {repeat} differ in {} of {} elements; the first is {} in the one and {} in \
+             the other",
+            elements.differing, elements.of, elements.first.0, elements.first.1,
+        )];
+        for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
+            let name = observed.param_name(*param);
+            facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
+        }
+        if elements.params.len() > SHOWN {
+            facts.push(format!("and {} more parameters", elements.params.len() - SHOWN));
+        }
+        facts
+    }
+}

@@ -1,0 +1,226 @@
+//! Moments of a run at which something was left behind that can be compared bit for bit.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::observed::Observed;
+use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
+
+/// A moment of one rank's journey. Moments are in the order of the journey, ranks side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Optimizer step; none before the first.
+    pub step: Option<usize>,
+    /// Microbatch, or what comes after the last.
+    microbatch: Inside,
+    /// Kind of what was left behind.
+    pub what: What,
+    /// Number among moments of the same kind in the same microbatch: a loss may go backward in
+    /// parts.
+    occurrence: usize,
+    /// Rank.
+    pub rank: usize,
+}
+
+/// Place inside a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Inside {
+    Microbatch(usize),
+    Step,
+}
+
+/// Kind of what was left behind, in the order of the journey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A microbatch's loss.
+    Loss,
+    /// A buffer with gradients.
+    Gradient(Point),
+    /// The loss scale, and whether the step was skipped.
+    LossScale,
+    /// The global norm of the gradient, as the engine computed it.
+    GradientNorm,
+    /// A buffer with weights.
+    Weights(Point),
+}
+
+/// Value that can be compared.
+#[derive(Clone, Copy, Debug)]
+pub enum Left<'a> {
+    /// A number, which is compared bit for bit.
+    Number(Option<f64>),
+    /// A buffer.
+    Buffer(LayoutName, &'a Payload),
+}
+
+impl Moment {
+    /// Microbatch; none after the accumulation.
+    pub fn microbatch(&self) -> Option<usize> {
+        match self.microbatch {
+            Inside::Microbatch(microbatch) => Some(microbatch),
+            Inside::Step => None,
+        }
+    }
+
+    /// True if another rank's moment is the same one.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        Self { rank: 0, ..*self } == Self { rank: 0, ..*other }
+    }
+}
+
+impl What {
+    /// The kind in words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            What::Loss => "loss",
+            What::Gradient(point) | What::Weights(point) => point.describe(),
+            What::LossScale => "loss scale",
+            What::GradientNorm => "norm of the gradient",
+        }
+    }
+
+    fn of(point: Point) -> Self {
+        match point {
+            Point::MasterWeights | Point::Parameters => What::Weights(point),
+            _ => What::Gradient(point),
+        }
+    }
+}
+
+impl Left<'_> {
+    /// True if both are the same to the last bit.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Left::Number(one), Left::Number(two)) => {
+                one.map(f64::to_bits) == two.map(f64::to_bits)
+            }
+            (Left::Buffer(_, one), Left::Buffer(_, two)) => {
+                (one.dtype, one.numel, &one.digest) == (two.dtype, two.numel, &two.digest)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// All values that a run left behind, by moment.
+pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
+    let mut moments = BTreeMap::new();
+    for (sender, event) in trace.events() {
+        let Some(rank) = sender else { continue };
+        for (step, microbatch, what, left) in left_by(event) {
+            let microbatch = microbatch.map_or(Inside::Step, Inside::Microbatch);
+            let mut moment = Moment { step, microbatch, what, occurrence: 0, rank };
+            while moments.contains_key(&moment) {
+                moment.occurrence += 1;
+            }
+            moments.insert(moment, left);
+        }
+    }
+    moments
+}
+
+type Entry<'a> = (Option<usize>, Option<usize>, What, Left<'a>);
+
+fn left_by(event: &Event) -> Vec<Entry<'_>> {
+    match event {
+        Event::Loss { step, microbatch, value } => {
+            vec![(Some(*step), Some(*microbatch), What::Loss, Left::Number(*value))]
+        }
+        Event::Buffer { step, microbatch, point, layout, payload } => {
+            vec![(*step, *microbatch, What::of(*point), Left::Buffer(*layout, payload))]
+        }
+        Event::LossScaled { step, scale, overflow } => {
+            let skipped = Left::Number(Some(f64::from(u8::from(*overflow))));
+            let scale = Left::Number(Some(*scale));
+            [scale, skipped].map(|left| (Some(*step), None, What::LossScale, left)).into()
+        }
+        Event::GradientNorm { step, norm, .. } => {
+            vec![(Some(*step), None, What::GradientNorm, Left::Number(*norm))]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Difference between two buffers, but for their padding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Elements {
+    /// Number of elements that differ.
+    pub differing: usize,
+    /// Number of elements that were compared.
+    pub of: usize,
+    /// Parameters that have elements which differ; empty where the layout is not known.
+    pub params: Vec<InParam>,
+    /// The first element that differs, in one run and in the other.
+    pub first: (f64, f64),
+}
+
+/// Elements of a parameter that differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InParam {
+    /// The parameter's index.
+    pub param: usize,
+    /// Place of the first element that differs inside the parameter.
+    pub first: usize,
+    /// Place of the last element that differs.
+    pub last: usize,
+    /// Number of elements that differ.
+    pub count: usize,
+}
+
+/// Compares two buffers of the same moment; none if one cannot be read, or they differ in size.
+///
+/// Padding is not compared: DeepSpeed's stage 3 leaves in it what was in the memory before.
+pub fn elements(
+    observed: &Observed<'_>,
+    rank: usize,
+    layout: LayoutName,
+    one: &Payload,
+    two: &Payload,
+) -> Option<Elements> {
+    let (bytes, others) = (one.bytes().ok()?, two.bytes().ok()?);
+    let size = one.dtype.size();
+    if (one.dtype, one.numel) != (two.dtype, two.numel) {
+        return None;
+    }
+    let differs = |at: &usize| bytes[at * size..][..size] != others[at * size..][..size];
+    let mut elements = Elements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
+    let mut first = None;
+    let mut take = |param: Option<usize>, range: Range<usize>, offset: usize| {
+        elements.of += range.len();
+        let differing: Vec<usize> = range.clone().filter(differs).collect();
+        let (Some(&low), Some(&high)) = (differing.first(), differing.last()) else { return };
+        first = first.or(Some(low));
+        elements.differing += differing.len();
+        let place = |at: usize| at - range.start + offset;
+        match elements.params.last_mut().filter(|it| Some(it.param) == param) {
+            Some(known) => {
+                (known.last, known.count) = (place(high), known.count + differing.len());
+            }
+            None => elements.params.extend(param.map(|param| InParam {
+                param,
+                first: place(low),
+                last: place(high),
+                count: differing.len(),
+            })),
+        }
+    };
+    match observed.recorded(rank, layout) {
+        Some(segments) => {
+            let mut start = 0;
+            for segment in segments {
+                let range = start..(start + segment.len).min(one.numel);
+                start = range.end;
+                if segment.param.is_some() {
+                    take(segment.param, range, segment.offset);
+                }
+            }
+            // Elements that the layout does not describe are not padding.
+            take(None, start..one.numel, 0);
+        }
+        None => take(None, 0..one.numel, 0),
+    }
+    if let Some(first) = first {
+        elements.first = (one.values().ok()?[first], two.values().ok()?[first]);
+    }
+    Some(elements)
+}

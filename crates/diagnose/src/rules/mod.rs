@@ -1,0 +1,208 @@
+//! The rules: one file each, but for those of weights, in one registry.
+//!
+//! A rule looks at a [`Case`] and reports what it sees, whether or not something else explains it:
+//! [`super::causes`] sorts that out.
+
+mod zp108_unequal_microbatches;
+mod zp109_tokens_unequal;
+mod zp110_windows_differ;
+mod zp111_loss_scaled;
+mod zp112_term_scaled;
+mod zp113_share_differs;
+mod zp114_transformed_early;
+mod zp115_padding_counts;
+mod zp116_same_samples;
+mod zp1xx_weights;
+mod zp201_dead_hooks;
+mod zp202_hook_fired_twice;
+mod zp203_block_unreached;
+mod zp301_empty_bucket;
+mod zp302_bucket_misfilled;
+mod zp401_misplaced;
+mod zp402_slice_displaced;
+mod zp501_not_finite;
+mod zp502_overflow_not_agreed;
+mod zp503_spurious_overflow;
+mod zp504_wrong_dtype;
+mod zp601_replicas_disagree;
+mod zp602_stale_parameters;
+mod zp603_update_differs;
+mod zp604_gradient_norm_wrong;
+mod zp605_gradient_changed;
+mod zp606_steps_differ;
+mod zp607_clipping_differs;
+mod zp608_settings_differ;
+mod zp609_weights_untied;
+mod zp610_update_swallowed;
+mod zp701_offload_copy;
+mod zp801_collective_mismatch;
+mod zp802_collectives_differ;
+mod zp901_rank_died;
+mod zp902_rank_hung;
+mod zp903_protocol_broken;
+mod zp904_digests_disagree;
+mod zp905_repeats_differ;
+
+pub use self::zp1xx_weights::nothing_arrived;
+pub use self::zp601_replicas_disagree::MUST_AGREE;
+use super::Case;
+use super::causes::Sighting;
+use zprobe_report::words::{abridged, by_rank, counted, matrix_text, weight_text};
+use zprobe_report::{Contribution, Finding, RuleCode, Severity};
+
+/// A rule.
+pub struct Rule {
+    /// Code, for example `ZP101`. Never reused.
+    pub code: RuleCode,
+    /// Name.
+    pub name: &'static str,
+    /// True if a finding means that the engine crashed or hung.
+    pub crash: bool,
+    /// True if the rule is about something that one step hands on to the next, so that a cause may
+    /// lie in an earlier step.
+    pub is_handed_on: bool,
+    /// Codes of rules whose findings explain this one's, the most telling first.
+    pub explained_by: &'static [RuleCode],
+    /// Documentation, as `zprobe explain` prints it.
+    pub doc: &'static str,
+    check: fn(&Case<'_>, &Rule) -> Vec<Sighting>,
+}
+
+/// Every rule, by code.
+pub const RULES: &[Rule] = &{
+    let [zp101, zp102, zp103, zp104, zp105, zp106, zp107] = zp1xx_weights::RULES;
+    [
+        zp101,
+        zp102,
+        zp103,
+        zp104,
+        zp105,
+        zp106,
+        zp107,
+        zp108_unequal_microbatches::RULE,
+        zp109_tokens_unequal::RULE,
+        zp110_windows_differ::RULE,
+        zp111_loss_scaled::RULE,
+        zp112_term_scaled::RULE,
+        zp113_share_differs::RULE,
+        zp114_transformed_early::RULE,
+        zp115_padding_counts::RULE,
+        zp116_same_samples::RULE,
+        zp201_dead_hooks::RULE,
+        zp202_hook_fired_twice::RULE,
+        zp203_block_unreached::RULE,
+        zp301_empty_bucket::RULE,
+        zp302_bucket_misfilled::RULE,
+        zp401_misplaced::RULE,
+        zp402_slice_displaced::RULE,
+        zp501_not_finite::RULE,
+        zp502_overflow_not_agreed::RULE,
+        zp503_spurious_overflow::RULE,
+        zp504_wrong_dtype::RULE,
+        zp601_replicas_disagree::RULE,
+        zp602_stale_parameters::RULE,
+        zp603_update_differs::RULE,
+        zp604_gradient_norm_wrong::RULE,
+        zp605_gradient_changed::RULE,
+        zp606_steps_differ::RULE,
+        zp607_clipping_differs::RULE,
+        zp608_settings_differ::RULE,
+        zp609_weights_untied::RULE,
+        zp610_update_swallowed::RULE,
+        zp701_offload_copy::RULE,
+        zp801_collective_mismatch::RULE,
+        zp802_collectives_differ::RULE,
+        zp901_rank_died::RULE,
+        zp902_rank_hung::RULE,
+        zp903_protocol_broken::RULE,
+        zp904_digests_disagree::RULE,
+        zp905_repeats_differ::RULE,
+    ]
+};
+
+/// Sightings of every rule, by code of the rule.
+pub fn check_all(case: &Case<'_>) -> Vec<Sighting> {
+    RULES.iter().flat_map(|rule| (rule.check)(case, rule)).collect()
+}
+
+/// The rule with this code.
+pub fn find(code: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.code.eq_ignore_ascii_case(code))
+}
+
+/// True if a finding of this rule is about several repeats of a run.
+pub fn is_about_repeats(code: RuleCode) -> bool {
+    code == zp905_repeats_differ::RULE.code
+}
+
+/// True if a finding of this rule means that the engine crashed or hung.
+pub fn is_crash(code: RuleCode) -> bool {
+    find(&code).is_some_and(|rule| rule.crash)
+}
+
+impl Rule {
+    /// A finding of this rule, with nothing but a message.
+    fn finding(&self, message: String) -> Finding {
+        Finding {
+            code: self.code,
+            name: self.name.to_owned(),
+            severity: Severity::Error,
+            message,
+            step: None,
+            microbatch: None,
+            rank: None,
+            param: None,
+            bucket: None,
+            evidence: Vec::new(),
+            consequences: Vec::new(),
+            known: Vec::new(),
+            limit: None,
+        }
+    }
+}
+
+/// Hint on the origin of a NaN in a run that fills memory with it.
+const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
+                      perhaps something reads a buffer, or its padding, before it is written";
+
+/// `sources` in words: as microbatches if these concern every rank, or else one by one.
+fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
+    let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();
+    microbatches.sort_unstable();
+    microbatches.dedup();
+    if sources.len() == microbatches.len() * world_size {
+        return format!("{} of every rank", counted("microbatch", &microbatches));
+    }
+    let pairs: Vec<String> =
+        sources.iter().map(|(rank, m)| format!("microbatch {m} of rank {rank}")).collect();
+    abridged(&pairs)
+}
+
+/// The lines of the user's code at which the loss of a term goes backward, in words.
+fn places(term: &super::loss::Term<'_>) -> Option<String> {
+    let mut lines: Vec<&str> = term.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
+}
+
+/// Contributions at a point that are not as planned.
+fn departed<'a>(
+    case: &'a Case<'_>,
+    point: zprobe_model::trace::Point,
+) -> impl Iterator<Item = &'a Contribution> {
+    case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
+}
+
+/// Sightings in the recorded steps of a user's script, but for one in which it broke; none in runs of
+/// zprobe's own model.
+fn in_steps_of_script(
+    case: &Case<'_>,
+    rule: &Rule,
+    in_step: fn(&Case<'_>, &Rule, usize) -> Option<Sighting>,
+) -> Vec<Sighting> {
+    let spec = case.observed.spec;
+    let steps = spec.script().into_iter().flat_map(|_| spec.recorded_steps());
+    let is_over = |step: &usize| case.observed.all_finished() || step + 1 < spec.steps;
+    steps.filter(is_over).filter_map(|step| in_step(case, rule, step)).collect()
+}

@@ -1,0 +1,36 @@
+//! ZP108: ranks that take different numbers of microbatches in a step.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::{Rule, in_steps_of_script};
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP108"),
+    name: "unequal-microbatches",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP108.md"),
+    check: |case, rule| in_steps_of_script(case, rule, in_step),
+};
+
+fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
+    let counts = case.observed.microbatches(step);
+    let (fewest, most) = (*counts.iter().min()?, *counts.iter().max()?);
+    if fewest == most || fewest == 0 {
+        return None;
+    }
+    let odd = counts.iter().position(|count| *count == fewest)?;
+    let message =
+        format!("rank {odd} took {fewest} microbatches in the step in which others took {most}");
+    let finding = Finding {
+        step: Some(step),
+        rank: Some(odd),
+        evidence: vec![format!("microbatches by rank: {counts:?}")],
+        ..rule.finding(message)
+    };
+    let scope = Scope { steps: [step].into_iter().collect(), ..Scope::default() };
+    Some(Sighting::one_of(finding, scope))
+}

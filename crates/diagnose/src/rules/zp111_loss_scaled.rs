@@ -1,0 +1,261 @@
+//! ZP111: the whole loss weighs another number of times what a mean does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::bounds;
+use super::super::causes::Sighting;
+use super::super::deviation::{Deviation, Pattern};
+use super::super::loss::contract;
+use super::super::loss::counts::other_elements;
+use super::super::loss::law::{self, Law};
+use super::super::loss::scale::{Sum, judge_all};
+use super::super::loss::slip::Slip;
+use super::super::loss::{Term, by_step, main};
+use super::super::scope::Scope;
+use super::Rule;
+use zprobe_report::words::{abridged, multiple_text};
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP111"),
+    name: "loss-scaled",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP110", "ZP113"]),
+    doc: include_str!("../../../../docs/rules/ZP111.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let Slips { windows, whole } = slips_of(case);
+    let windows = windows.iter().map(|(term, taken, of)| partial(rule, term, *taken, *of));
+    windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
+}
+
+/// True for parameters with a weight of their own, in whose update the loss weighs what a mean does: it is the loss of
+/// all others that is scaled.
+pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
+    matches!(deviation.pattern, Pattern::Scaled(_))
+        && deviation.params.is_some()
+        && slips_of(case).whole.is_some_and(|whole| undoes(case, deviation, whole.value))
+}
+
+/// True if parameters have in every step, in all of their elements, the weight that makes up for this sum of the loss.
+fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
+    let is_it = |it: &Deviation| {
+        let makes_up = |weight: f64| (weight * value - 1.0).abs() <= bounds::SAME_SCALE;
+        let is_whole = it.elements.is_empty() && it.params.is_some();
+        is_whole && matches!(it.pattern, Pattern::Scaled(weight) if makes_up(weight))
+    };
+    let alike = || case.deviations.iter().filter(|it| is_it(it));
+    let is_in_each_step = |param: &String| {
+        let having = alike().filter(|it| it.params.iter().flatten().any(|other| other == param));
+        let steps: BTreeSet<usize> = having.map(|it| it.step).collect();
+        case.observed.spec.recorded_steps().all(|step| steps.contains(&step))
+    };
+    is_it(deviation) && deviation.params.iter().flatten().all(is_in_each_step)
+}
+
+/// Slips of a loss: those of single windows, and that of the whole.
+#[derive(Default)]
+struct Slips<'a> {
+    /// Windows with fewer microbatches than they are divided by: a term of each, and both numbers.
+    windows: Vec<(Term<'a>, usize, usize)>,
+    /// The slip of the whole loss, if there is one.
+    whole: Option<Whole<'a>>,
+}
+
+/// A slip of the whole loss.
+struct Whole<'a> {
+    /// Terms of a step that has it.
+    terms: Vec<Term<'a>>,
+    /// Sum of the weights, 1 for a mean.
+    value: f64,
+    slip: Slip,
+}
+
+fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
+    let mut found = Slips::default();
+    if case.observed.spec.script().is_none() {
+        return found;
+    }
+    let steps = by_step(case);
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
+    for (&step, terms) in &steps {
+        let sums = judge_all(case, terms);
+        if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
+            Sum::Partial(taken, of) => Some((*taken, *of)),
+            _ => None,
+        }) {
+            found.windows.push((terms[0].clone(), taken, of));
+        } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
+            let slip = common(&sums).filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip));
+            slips.push(slip.map(|(value, slip)| (step, value, slip)));
+        }
+    }
+    // A slip is made in each step, and a number that depends on the data is not the same in two.
+    let Some(slips) = slips.into_iter().collect::<Option<Vec<_>>>() else { return found };
+    let Some((step, value, _)) = slips.first().copied() else { return found };
+    let of_step = steps.get(&step).cloned();
+    found.whole = of_all_steps(case, &steps, &slips).zip(of_step).map(|(slip, terms)| Whole {
+        terms,
+        value,
+        slip,
+    });
+    found
+}
+
+/// True if a slip is that of ranks which count their own elements alone: together these weigh as many times too much.
+fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
+    let spec = case.observed.spec;
+    let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
+    law.is_some_and(|(term, law)| {
+        let are_as_many = term.taken == case.observed.replicas();
+        let is_by_ranks =
+            slip == Slip::NotDividedByRanks || are_as_many && slip == Slip::NotDividedBySteps;
+        law == Law::Rank && is_by_ranks
+    })
+}
+
+/// The slip that explains the sums of all steps, (step, sum, likeliest slip).
+fn of_all_steps(
+    case: &Case<'_>,
+    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+    slips: &[(usize, f64, Slip)],
+) -> Option<Slip> {
+    let first = slips.first()?.2;
+    if !slips.iter().all(|(_, _, slip)| slip.is_count()) {
+        return slips.iter().all(|(_, _, slip)| *slip == first).then_some(first);
+    }
+    // A count that agrees by chance does not do so in two steps, of which each has its own.
+    let values: BTreeSet<u64> = slips.iter().map(|(_, value, _)| value.to_bits()).collect();
+    let possible = |step: &usize, value: f64| -> Vec<Slip> {
+        let terms = steps.get(step).into_iter().flatten();
+        terms.flat_map(|term| other_elements(case, term, value)).collect()
+    };
+    let of_steps: Vec<Vec<Slip>> =
+        slips.iter().map(|(step, value, _)| possible(step, *value)).collect();
+    let mut of_first = of_steps.first()?.iter().copied();
+    of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
+}
+
+/// The slip of all terms that were judged, and by how much they are off; none if some are right, or have other ones.
+fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
+    let judged: Vec<&Sum> = sums
+        .iter()
+        .filter(|sum| {
+            !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_))
+        })
+        .collect();
+    let Sum::Off(value, slip) = judged.first()? else { return None };
+    // A term that is off as much as the others may be nearly right.
+    let is_off = |sum: &Sum| matches!(sum, Sum::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
+    if sums.iter().any(|sum| sum.is_right() && !is_off(sum)) {
+        return None;
+    }
+    let is_same = |sum: &&Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+    judged.iter().all(is_same).then_some((*value, *slip))
+}
+
+fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
+    let Whole { terms, value, slip } = whole;
+    let (value, slip) = (*value, *slip);
+    let term = &terms[0];
+    let ranks = case.observed.replicas();
+    let right = case.deviations.iter().filter(|it| undoes(case, it, value));
+    let right: BTreeSet<String> =
+        right.flat_map(|it| it.params.iter().flatten().cloned()).collect();
+    let right: Vec<String> = right.into_iter().collect();
+    let place = match right.as_slice() {
+        [] => String::new(),
+        right => format!(" in the update of all parameters but {}", abridged(right)),
+    };
+    let message = format!(
+        "the loss weighs {} times what a mean does{place}: {}",
+        multiple_text(value),
+        slip.describe(term.taken, ranks),
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    if !right.is_empty() {
+        finding.evidence.push(
+            "some modules reduce gradients with another divisor; FSDP2's set_gradient_divide_factor sets that of one \
+             module alone"
+                .to_owned(),
+        );
+    }
+    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(remedy(case, term, slip));
+    finding.evidence.extend(effect(case, value));
+    Sighting::one_of(finding, Scope::step(term.step))
+}
+
+fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
+    let message = format!(
+        "the window of step {} has {taken} of {of} microbatches, and its loss is divided by {of}: it weighs {} times \
+         what the others do",
+        term.step,
+        multiple_text(taken as f64 / of as f64),
+    );
+    let mut finding = Finding { step: Some(term.step), ..rule.finding(message) };
+    finding.evidence.extend(super::places(term));
+    Sighting::one_of(finding, Scope::step(term.step))
+}
+
+/// Advice that follows from who else divides, or from who should; none without a trainer that is known.
+pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<String> {
+    let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
+    let own =
+        constants().find(|it| it.divides && it.by.is_none() && it.factor == term.taken as f64);
+    let at = own.and_then(|it| it.at.clone()).map_or(String::new(), |at| format!(" at {at}"));
+    let engines: Vec<&str> = case
+        .observed
+        .remarks
+        .values()
+        .flat_map(|it| it.engines.iter())
+        .map(String::as_str)
+        .collect();
+    let has = |name: &str| engines.contains(&name);
+    match slip {
+        Slip::DividedBySteps => {
+            let already = if has("transformers.Trainer") {
+                "the Trainer divides already"
+            } else if has("Lightning") {
+                "Lightning divides what training_step returns already"
+            } else if has("DeepSpeed") {
+                "engine.backward divides by gradient_accumulation_steps already"
+            } else if has("accelerate") {
+                "accelerator.backward divides by gradient_accumulation_steps already"
+            } else {
+                return own.map(|_| format!("one of the divisions is{at}"));
+            };
+            Some(format!("{already}: leave out the division{at}"))
+        }
+        Slip::NotDividedBySteps if has("transformers.Trainer") => Some(
+            "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
+        ),
+        Slip::NotDividedBySteps if has("accelerate") => Some(
+            "call accelerator.backward(loss), which divides, or divide by gradient_accumulation_steps".to_owned(),
+        ),
+        Slip::NotDividedBySteps if has("DeepSpeed") => {
+            Some("call engine.backward(loss) with its scaling, or divide the loss".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The effect of a common factor under the optimizer in use.
+fn effect(case: &Case<'_>, value: f64) -> Option<String> {
+    let (_, inner) = case.observed.optimizer?;
+    let value = multiple_text(value);
+    Some(if inner.contains("SGD") {
+        format!("under {inner} it is as if the learning rate were {value} times what it is set to")
+    } else {
+        format!(
+            "{inner} hides a common factor from the loss curve; clipping by norm and epsilon see gradients {value} \
+             times as large"
+        )
+    })
+}

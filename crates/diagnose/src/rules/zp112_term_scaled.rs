@@ -1,0 +1,102 @@
+//! ZP112: a term of the loss weighs another number of times what a mean does, and others are right.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::loss::contract;
+use super::super::loss::scale::{Sum, judge_all};
+use super::super::loss::slip::Slip;
+use super::super::loss::{Term, by_step};
+use super::super::scope::Scope;
+use super::Rule;
+use super::zp111_loss_scaled::remedy;
+use zprobe_report::RuleCode;
+use zprobe_report::words::multiple_text;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP112"),
+    name: "term-scaled",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP113"]),
+    doc: include_str!("../../../../docs/rules/ZP112.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let steps = by_step(case);
+    let steps: Vec<&Vec<Term<'_>>> =
+        steps.iter().filter(|(step, _)| recorded.contains(step)).map(|(_, terms)| terms).collect();
+    if let Some(sighting) = repeated(case, rule, &steps) {
+        return vec![sighting];
+    }
+    let mut of_term: BTreeMap<usize, Vec<Sum>> = BTreeMap::new();
+    for terms in &steps {
+        for (term, sum) in terms.iter().zip(judge_all(case, terms)) {
+            of_term.entry(term.number).or_default().push(sum);
+        }
+    }
+    let slip = |sums: &Vec<Sum>| -> Option<(f64, Slip)> {
+        let Sum::Off(value, slip) = sums.first()? else { return None };
+        let is_same = |sum: &Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+        sums.iter().all(is_same).then_some((*value, *slip))
+    };
+    let is_other = |sums: &Vec<Sum>, slip: Slip| {
+        sums.iter().all(|sum| match sum {
+            Sum::Off(_, other) => *other != slip,
+            sum => sum.is_right(),
+        })
+    };
+    let Some(terms) = steps.first() else { return Vec::new() };
+    let found = of_term.iter().filter_map(|(number, sums)| {
+        let (value, slip) = slip(sums)?;
+        let others = of_term.iter().filter(|(other, _)| *other != number);
+        let is_alone = others.clone().any(|(_, sums)| is_other(sums, slip));
+        let term = terms.iter().find(|term| term.number == *number).filter(|_| is_alone)?;
+        Some(sighting(case, rule, terms, term, value, slip))
+    });
+    found.collect()
+}
+
+fn sighting(
+    case: &Case<'_>,
+    rule: &Rule,
+    terms: &[Term<'_>],
+    term: &Term<'_>,
+    value: f64,
+    slip: Slip,
+) -> Sighting {
+    let message = format!(
+        "the term {}{} of the loss weighs {} times what a mean does: {}; other terms are right",
+        term.name(),
+        term.place().map_or_else(String::new, |place| format!(" ({place})")),
+        multiple_text(value),
+        slip.describe(term.taken, case.observed.replicas()),
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(remedy(case, term, slip));
+    Sighting::new(finding, Scope::step(term.step))
+}
+
+/// A term that the loss has more than once in each microbatch.
+fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Sighting> {
+    let is_repeated = |term: &Term<'_>| term.rows.iter().all(|row| row.term.times > 1);
+    let terms = steps.first()?;
+    let term = terms.iter().find(|term| is_repeated(term))?;
+    let message = format!(
+        "the loss has the term {} {} times: it was added to a sum that has it already",
+        term.name(),
+        term.rows.first()?.term.times,
+    );
+    let mut finding = rule.finding(message);
+    finding.evidence.extend(contract::describe(case, terms));
+    finding.evidence.extend(super::places(term));
+    Some(Sighting::new(finding, Scope::step(term.step)))
+}

@@ -1,0 +1,187 @@
+//! ZP113: microbatches or ranks that weigh so many times as much as the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::loss::law::{self, Law, Odd, Weights};
+use super::super::loss::{Term, by_step};
+use super::super::scope::{Extent, Scope};
+use super::{Rule, counted};
+use zprobe_model::spec::Weighting;
+use zprobe_model::trace::LossWeighed;
+use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, weight_text};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP113"),
+    name: "share-differs",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP110"]),
+    doc: include_str!("../../../../docs/rules/ZP113.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let spec = case.observed.spec;
+    let demands_nothing = spec.script().is_some_and(|script| {
+        script.weighting == Weighting::Any && script.scale == zprobe_model::spec::Scale::Any
+    });
+    if spec.script().is_none() || demands_nothing {
+        return Vec::new();
+    }
+    if let Some(found) = gone_again(case, rule).or_else(|| zeroed(case, rule)) {
+        return vec![found];
+    }
+    let recorded: Vec<usize> = spec.recorded_steps().collect();
+    let steps = by_step(case);
+    let of_step = |(step, terms): (&usize, &Vec<Term<'_>>)| {
+        let is_recorded = recorded.contains(step);
+        terms.iter().filter(|_| is_recorded).find_map(|term| match law::read(spec, term)?.law {
+            Law::But(odd, times) => Some(sighting(case, rule, term, &odd, times)),
+            Law::Graded(times) => Some(graded(rule, term, &times)),
+            _ => None,
+        })
+    };
+    // Microbatches that are odd by chance are not so in every step.
+    let found: Vec<Option<Sighting>> =
+        steps.iter().filter(|(step, _)| recorded.contains(step)).map(of_step).collect();
+    match found.into_iter().collect::<Option<Vec<_>>>() {
+        Some(found) if !found.is_empty() => found,
+        _ => in_one_step(case, rule, &steps).into_iter().collect(),
+    }
+}
+
+/// Finding about a step in which some microbatches are odd, while the same term follows one law in all other steps,
+/// the first one too.
+fn in_one_step(
+    case: &Case<'_>,
+    rule: &Rule,
+    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+) -> Option<Sighting> {
+    let spec = case.observed.spec;
+    let terms: Vec<(&Term<'_>, Weights)> =
+        steps.values().flatten().filter_map(|it| Some((it, law::read(spec, it)?))).collect();
+    let is_recorded = |term: &Term<'_>| spec.recorded_steps().any(|step| step == term.step);
+    let mut odd = terms.iter().filter_map(|(term, weights)| match &weights.law {
+        Law::But(odd, times) if is_recorded(term) && term.is_divided_alone() => {
+            Some((*term, odd, *times))
+        }
+        _ => None,
+    });
+    let (term, odd, times) = odd.next()?;
+    let same = |it: &Term<'_>| (it.number, it.name()) == (term.number, term.name());
+    let others = terms.iter().filter(|(it, _)| it.step != term.step && same(it));
+    let units: Vec<_> = others.map(|(it, weights)| weights.unit(it.noun())).collect();
+    let unit = (*units.first()?)?;
+    let is_the_law = units.len() > 1 && units.iter().all(|it| *it == Some(unit));
+    is_the_law.then(|| {
+        let mut found = sighting(case, rule, term, odd, times);
+        let message = &mut found.finding.message;
+        *message = format!(
+            "in step {} {message}; in the other steps every {unit} weighs the same",
+            term.step
+        );
+        found.finding.step = Some(term.step);
+        found
+    })
+}
+
+/// Finding about microbatches whose loss the script multiplies by 0, the same ones in each step.
+fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
+    let losses = &case.observed.script.losses;
+    let of_step = |step: usize| -> BTreeSet<(usize, usize)> {
+        let of_step = losses.iter().filter(|((at, _), _)| *at == step);
+        let zeroed = of_step.flat_map(|((_, rank), of)| of.iter().map(move |it| (*rank, *it)));
+        zeroed.filter(|(_, it)| it.zeroed).map(|(rank, it)| (rank, it.microbatch)).collect()
+    };
+    let steps: Vec<BTreeSet<(usize, usize)>> = recorded.iter().map(|step| of_step(*step)).collect();
+    let first = steps.first().filter(|it| !it.is_empty())?;
+    let is_in_all = recorded.len() > 1 && steps.iter().all(|it| it == first);
+    let microbatches: BTreeSet<usize> = first.iter().map(|(_, microbatch)| *microbatch).collect();
+    let microbatches: Vec<usize> = microbatches.into_iter().collect();
+    let lines = losses.values().flatten().filter(|it| it.zeroed).filter_map(|it| it.at.clone());
+    let lines: BTreeSet<String> = lines.collect();
+    is_in_all.then(|| {
+        let message = format!(
+            "the loss of {} is multiplied by 0 in each step: nothing of it reaches the optimizer",
+            counted("microbatch", &microbatches),
+        );
+        let mut finding = rule.finding(message);
+        finding.evidence.extend(lines.iter().map(|line| format!("backward at {line}")));
+        Sighting::one_of(
+            finding,
+            Scope { gradients: first.iter().copied().collect(), ..Scope::default() },
+        )
+    })
+}
+
+/// Microbatches whose loss went backward again with that of later ones, as in a sum that runs on.
+fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let observed = &case.observed;
+    let is_aside =
+        |step, rank, microbatch| observed.set_aside.contains_key(&(step, rank, microbatch));
+    let goes_again = |(step, rank): (usize, usize), loss: &LossWeighed| {
+        loss.again.iter().any(|it| !is_aside(step, rank, *it))
+    };
+    // Gradients that are cleared on purpose are known from the second step on.
+    let mut losses = observed.script.losses.iter().filter(|((step, _), _)| *step > 0);
+    let (&(step, rank), of_rank) = losses.find(|(at, of)| {
+        let is_of_one_turn = of.iter().all(|it| it.turn == 0);
+        is_of_one_turn && of.iter().any(|loss| goes_again(**at, loss))
+    })?;
+    let times = |microbatch: usize| {
+        let is_kept = !is_aside(step, rank, microbatch);
+        usize::from(is_kept) + of_rank.iter().filter(|it| it.again.contains(&microbatch)).count()
+    };
+    let all: BTreeSet<usize> = of_rank.iter().map(|it| it.microbatch).collect();
+    let again: Vec<usize> = all.iter().copied().filter(|it| times(*it) > 1).collect();
+    let counts: Vec<String> = all.iter().map(|it| times(*it).to_string()).collect();
+    let message = format!(
+        "the loss of {} goes backward again with that of later ones: microbatches weigh {}",
+        counted("microbatch", &again),
+        counts.join(", "),
+    );
+    let mut finding = rule.finding(message);
+    let last = of_rank.iter().find(|it| !it.again.is_empty())?;
+    finding.evidence.extend(last.at.iter().map(|at| format!("backward at {at}")));
+    finding.evidence.push(format!("seen first in step {step} on rank {rank}"));
+    Some(Sighting::one_of(finding, Scope::default()))
+}
+
+/// Finding about microbatches each of which weighs another multiple of the first.
+fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
+    let times: Vec<String> = times.iter().copied().map(weight_text).collect();
+    let mut finding = rule.finding(format!(
+        "the microbatches of a step weigh {} times what the first does, on every rank",
+        abridged(&times),
+    ));
+    finding.evidence.extend(super::places(term));
+    let scope = Scope { steps: [term.step].into_iter().collect(), ..Scope::default() };
+    Sighting::one_of(finding, scope)
+}
+
+fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {
+    let mut finding = rule.finding(odd.weighs(times));
+    let ranks = 0..case.observed.spec.world_size;
+    let steps = 0..case.observed.spec.gradient_accumulation_steps;
+    let gradients: Extent<(usize, usize)> = match odd {
+        Odd::Microbatches(which) => {
+            ranks.flat_map(|rank| which.iter().map(move |it| (rank, *it))).collect()
+        }
+        Odd::Ranks(which) => {
+            which.iter().flat_map(|rank| steps.clone().map(move |it| (*rank, it))).collect()
+        }
+        Odd::One(rank, microbatch) => [(*rank, *microbatch)].into_iter().collect(),
+    };
+    match odd {
+        Odd::Ranks(which) if which.len() == 1 => finding.rank = which.first().copied(),
+        Odd::One(rank, _) => finding.rank = Some(*rank),
+        _ => {}
+    }
+    finding.evidence.extend(super::places(term));
+    let scope = Scope { steps: [term.step].into_iter().collect(), gradients, ..Scope::default() };
+    Sighting::one_of(finding, scope)
+}

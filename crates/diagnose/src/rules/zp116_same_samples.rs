@@ -1,0 +1,82 @@
+//! ZP116: ranks train on the same samples.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, counted};
+use zprobe_model::spec::{Scale, Weighting};
+use zprobe_model::trace::LossWeighed;
+use zprobe_report::RuleCode;
+use zprobe_report::words::amount;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP116"),
+    name: "same-samples",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP116.md"),
+    check,
+};
+
+/// A microbatch as far as its samples go: step, bits of the number of its input, and bits of the loss.
+type Seen = (usize, u64, u32);
+
+/// Bits of a loss that are not compared: sums of atomic additions are not the same twice.
+const ROUNDED: u32 = 8;
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let spec = case.observed.spec;
+    let Some(script) = spec.script() else { return Vec::new() };
+    let demands_nothing = script.weighting == Weighting::Any && script.scale == Scale::Any;
+    // Ranks that split a model among them have the same samples.
+    let splits = case.observed.replicas() != spec.world_size;
+    if demands_nothing || splits {
+        return Vec::new();
+    }
+    let of_ranks: Option<BTreeMap<usize, Vec<Seen>>> = (0..spec.world_size)
+        .map(|rank| Some((rank, microbatches(case, rank).filter(|it| differ(it))?)))
+        .collect();
+    let mut same: BTreeMap<Vec<Seen>, Vec<usize>> = BTreeMap::new();
+    for (rank, seen) in of_ranks.unwrap_or_default() {
+        same.entry(seen).or_default().push(rank);
+    }
+    let found = same.into_iter().filter(|(_, ranks)| ranks.len() > 1);
+    let found = found.min_by(|(_, a), (_, b)| a.cmp(b));
+    found.map(|(seen, ranks)| sighting(case, rule, &ranks, seen.len())).into_iter().collect()
+}
+
+/// The microbatches of a rank, in order; none where the samples of some were not seen.
+fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<Seen>> {
+    let losses = case.observed.script.losses.iter();
+    let of_rank = losses.filter(|((_, of), _)| *of == rank);
+    let seen = |step: usize, loss: &LossWeighed| {
+        Some((step, loss.input?.to_bits(), (loss.value? as f32).to_bits() >> ROUNDED))
+    };
+    of_rank.flat_map(|(&(step, _), of)| of.iter().map(move |loss| seen(step, loss))).collect()
+}
+
+/// True unless all microbatches have the same input, as where a model is to learn one of them by heart, or the same loss,
+/// as where it is always 0.
+fn differ(seen: &[Seen]) -> bool {
+    let Some((_, input, value)) = seen.first() else { return false };
+    seen.iter().any(|it| it.1 != *input) && seen.iter().any(|it| it.2 != *value)
+}
+
+fn sighting(case: &Case<'_>, rule: &Rule, ranks: &[usize], microbatches: usize) -> Sighting {
+    let world = case.observed.spec.world_size;
+    let message = format!(
+        "{} train on the same samples: input and loss are the same in all {}",
+        counted("rank", ranks),
+        amount(microbatches, "microbatch"),
+    );
+    let mut finding = rule.finding(message);
+    let mut losses = case.observed.script.losses.values().flatten();
+    finding
+        .evidence
+        .extend(losses.find_map(|loss| loss.at.as_ref()).map(|at| format!("backward at {at}")));
+    let holders = Extent::of(ranks.iter().copied(), world);
+    Sighting::new(finding, Scope { holders, ..Scope::default() })
+}

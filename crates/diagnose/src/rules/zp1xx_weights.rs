@@ -1,0 +1,464 @@
+//! ZP1xx: patterns of wrong weights in what the optimizers consumed.
+
+use super::super::Case;
+use super::super::bounds;
+use super::super::causes::{Sighting, Slip};
+use super::super::deviation::{Deviation, Part, Pattern, missing};
+use super::super::norm::Clip;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text, zp111_loss_scaled};
+use zprobe_model::spec::Shape;
+use zprobe_model::spec::plan::base_name;
+use zprobe_model::trace::Point;
+use zprobe_report::words::multiple_text;
+use zprobe_report::{Contribution, Finding, RuleCode};
+
+/// The rules of this family: each has a name, its page, and the rules that explain its findings.
+pub(super) const RULES: [Rule; 7] = [
+    of("ZP101", "boundary-leak", include_str!("../../../../docs/rules/ZP101.md"), &[]),
+    of(
+        "ZP102",
+        "microbatch-missing",
+        include_str!("../../../../docs/rules/ZP102.md"),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801", "ZP802"]),
+    ),
+    of(
+        "ZP103",
+        "microbatch-repeated",
+        include_str!("../../../../docs/rules/ZP103.md"),
+        &RuleCode::all(["ZP802"]),
+    ),
+    of(
+        "ZP104",
+        "not-averaged",
+        include_str!("../../../../docs/rules/ZP104.md"),
+        &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP801", "ZP802"]),
+    ),
+    of(
+        "ZP105",
+        "wrongly-scaled",
+        include_str!("../../../../docs/rules/ZP105.md"),
+        &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605", "ZP606", "ZP607", "ZP802"]),
+    ),
+    of(
+        "ZP106",
+        "leftover-gradient",
+        include_str!("../../../../docs/rules/ZP106.md"),
+        &RuleCode::all(["ZP110", "ZP402", "ZP701"]),
+    ),
+    of(
+        "ZP107",
+        "unexplained-gradient",
+        include_str!("../../../../docs/rules/ZP107.md"),
+        &RuleCode::all([
+            "ZP106", "ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP607",
+            "ZP801", "ZP802",
+        ]),
+    ),
+];
+
+const fn of(
+    code: &str,
+    name: &'static str,
+    doc: &'static str,
+    explained_by: &'static [RuleCode],
+) -> Rule {
+    let code = RuleCode::new(code);
+    Rule { code, name, crash: false, is_handed_on: false, explained_by, doc, check }
+}
+
+/// The rule that a pattern belongs to.
+fn code(pattern: &Pattern) -> RuleCode {
+    RuleCode::new(match pattern {
+        Pattern::BoundaryLeak => "ZP101",
+        Pattern::Missing(_) | Pattern::PartLost(_) => "ZP102",
+        Pattern::Repeated(_) => "ZP103",
+        Pattern::NotAveraged
+        | Pattern::PartlyAveraged(_)
+        | Pattern::NotSummed
+        | Pattern::WithinReplica(_) => "ZP104",
+        Pattern::PartlyScaled(..)
+        | Pattern::Scaled(_)
+        | Pattern::ByMicrobatch(_)
+        | Pattern::ByRank(_) => "ZP105",
+        Pattern::Leftover | Pattern::OfOthers(_) => "ZP106",
+        Pattern::Ambiguous(_) | Pattern::Unexplained => "ZP107",
+    })
+}
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let of_rule = case.deviations.iter().filter(|it| code(&it.pattern) == rule.code);
+    let of_rule = of_rule.filter(|it| !zp111_loss_scaled::is_right_for(case, it));
+    let mut sightings: Vec<Sighting> =
+        of_rule.map(|deviation| sighting(case, rule, deviation)).collect();
+    if rule.code == code(&Pattern::Leftover) {
+        sightings.extend(left_of_the_first_step(case, rule));
+    }
+    sightings
+}
+
+/// Gradients of a script's first step, whose addresses are no codes, in what later steps consumed.
+fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let left = &case.observed.script.left;
+    let (&(step, _), _) = left.iter().next()?;
+    let mut params: Vec<usize> =
+        left.values().flat_map(|params| params.iter().map(|it| it.param)).collect();
+    params.sort_unstable();
+    params.dedup();
+    let most = left.values().flat_map(|params| params.iter().map(|it| it.weight));
+    let weight =
+        weight_text(most.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most }));
+    let message = "gradients of an earlier step reached the optimizer again".to_owned();
+    let evidence = vec![format!(
+        "gradients of step 0 have weight {weight} in what the optimizers consumed in step {step}: they were not cleared"
+    )];
+    let all = params.len() == case.observed.params.iter().filter(|it| it.trainable).count();
+    let params = if all { Extent::All } else { params.into_iter().collect() };
+    let scope = Scope { steps: [step].into_iter().collect(), params, ..Scope::default() };
+    let finding = Finding { evidence, ..rule.finding(message) };
+    Some(Sighting { finding, scope, slip: Slip::Weights(Pattern::Leftover) })
+}
+
+fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
+    let (message, facts) = words(case, deviation);
+    let finding =
+        Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
+    // Parameters that have lost everything differ in nothing but the microbatches that use them.
+    let slip =
+        if has_lost_all(deviation) { Slip::All } else { Slip::Weights(deviation.pattern.clone()) };
+    Sighting { finding, scope: scope(case, deviation), slip }
+}
+
+/// The message about parameters, all of them where none is named, that have lost every gradient.
+pub fn nothing_arrived(params: &[String]) -> String {
+    let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(params)) };
+    format!("no gradient{of} reached the optimizer")
+}
+
+/// True if not one of the gradients that were due has arrived.
+fn has_lost_all(deviation: &Deviation) -> bool {
+    let due = deviation.example.expected.iter().flatten().filter(|expected| **expected != 0.0);
+    matches!(&deviation.pattern, Pattern::Missing(sources) if sources.len() == due.count())
+}
+
+/// Scope of a deviation. Its gradients are those that the pattern names.
+pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
+    let spec = case.observed.spec;
+    let of_every_rank = |microbatches: &[usize]| -> Extent<(usize, usize)> {
+        let ranks = 0..spec.world_size;
+        ranks.flat_map(|rank| microbatches.iter().map(move |&m| (rank, m))).collect()
+    };
+    let gradients = match &deviation.pattern {
+        Pattern::BoundaryLeak => of_every_rank(&[spec.gradient_accumulation_steps - 1]),
+        Pattern::PartlyAveraged(microbatches) => of_every_rank(microbatches),
+        Pattern::Missing(sources)
+        | Pattern::Repeated(sources)
+        | Pattern::PartlyScaled(sources, _) => sources.iter().copied().collect(),
+        _ => Extent::All,
+    };
+    let numbers = |names: &Vec<String>| -> Option<Extent<usize>> {
+        names.iter().map(|name| case.observed.param_number(name)).collect()
+    };
+    let params = deviation.params.as_ref().and_then(numbers).unwrap_or_default();
+    let runs = deviation.elements.iter();
+    let runs: Vec<(usize, [usize; 2])> = runs
+        .filter_map(|it| Some((case.observed.param_number(&it.param)?, [it.first, it.end])))
+        .collect();
+    let elements = if runs.is_empty() { Extent::All } else { runs.into_iter().collect() };
+    let holders = deviation.owners.iter().copied().collect();
+    Scope { steps: [deviation.step].into_iter().collect(), gradients, params, elements, holders }
+}
+
+/// Most patterns that are listed where several are possible.
+const MOST_LISTED: usize = 6;
+
+/// Message about a pattern, and facts on what else its weights show.
+fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
+    let spec = case.observed.spec;
+    let world = spec.world_size;
+    let replicas = case.observed.replicas();
+    let boundary = spec.gradient_accumulation_steps - 1;
+    let example = &deviation.example;
+    let not_averaged = |which: &str| {
+        format!(
+            "gradients{which} were not averaged across ranks: each optimizer got its own rank's \
+             {replicas} times over and nobody else's"
+        )
+    };
+    match &deviation.pattern {
+        Pattern::BoundaryLeak => (
+            format!(
+                "the boundary microbatch {boundary} was not averaged: each rank's optimizer got its \
+                 own {replicas} times over and nobody else's"
+            ),
+            vec![format!(
+                "weight of microbatch {boundary}: {replicas} from the rank itself, 0 from the others, \
+                 instead of 1 from each"
+            )],
+        ),
+        Pattern::Missing(_) if has_lost_all(deviation) => {
+            (nothing_arrived(&[]), vec![])
+        }
+        Pattern::Missing(sources) => (
+            format!("the gradient of {} never reached the optimizer", sources_text(sources, world)),
+            vec![],
+        ),
+        Pattern::Repeated(sources) => {
+            let repeated = sources_text(sources, world);
+            let counts = [(replicas, "of ranks"), (spec.gradient_accumulation_steps, "of microbatches")];
+            let twice = counts.into_iter().find(|(count, _)| *count == 2 && has_weight(example, 2.0));
+            let facts = twice.map(|(_, what)| {
+                format!("2 is also the number {what}: a division by it that is missing looks the same")
+            });
+            (
+                format!("the gradient of {repeated} was counted more than once"),
+                facts.into_iter().collect(),
+            )
+        }
+        Pattern::PartlyScaled(sources, factor) => {
+            let slips = likely(case, deviation, *factor);
+            let of = sources_text(sources, world);
+            let weight = multiple_text(*factor);
+            (format!("the gradient of {of} has weight {weight} instead of 1{slips}"), vec![])
+        }
+        Pattern::NotAveraged => (not_averaged(""), vec![]),
+        Pattern::PartlyAveraged(microbatches) => {
+            (not_averaged(&format!(" of {}", counted("microbatch", microbatches))), vec![])
+        }
+        Pattern::NotSummed => (
+            "gradients were not summed across ranks: each optimizer got its own rank's, divided by \
+             the number of ranks, as they are before a reduction has ended"
+                .to_owned(),
+            vec![],
+        ),
+        Pattern::WithinReplica(weight) => (
+            format!(
+                "gradients were not averaged over the replicas: each optimizer got those of its own replica, with weight {}, \
+                 and nobody else's",
+                weight_text(*weight),
+            ),
+            vec![],
+        ),
+        Pattern::Scaled(factor) => {
+            let slips = likely(case, deviation, *factor);
+            let message =
+                format!("every gradient has weight {} instead of 1{slips}", multiple_text(*factor));
+            (message, vec![])
+        }
+        Pattern::PartLost(part) => {
+            let (which, other) = match part {
+                Part::Forward => ("part that goes through the engine's forward", "other part"),
+                Part::FirstBackward => ("part of the first of two backwards", "second part"),
+                Part::Beside => {
+                    ("part beside the engine's forward", "part of the engine's forward")
+                }
+            };
+            let fact = format!("every gradient has the weight of its {other} alone");
+            (format!("the {which} of every gradient never reached the optimizer"), vec![fact])
+        }
+        Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
+        Pattern::ByRank(weights) => (unlike("rank", "ranks", weights), vec![]),
+        Pattern::Leftover => {
+            let mut facts = vec![format!(
+                "weights of the earlier steps' gradients: {} (expected 0)",
+                matrix_text(&example.leftover),
+            )];
+            let absent = missing(example);
+            let mut message = "gradients of an earlier step reached the optimizer again".to_owned();
+            if !absent.is_empty() {
+                facts.push("they are there in place of gradients of this step".to_owned());
+                if is_late(case, example, &absent) {
+                    message = format!(
+                        "the gradient of {} reaches the optimizer a step late: that of the step before is in its place",
+                        sources_text(&absent, world),
+                    );
+                }
+            }
+            (message, facts)
+        }
+        Pattern::OfOthers(microbatches) => (
+            format!(
+                "gradients of {} reached the optimizer, too, which are another optimizer's to consume: they were not \
+                 cleared",
+                counted("microbatch", microbatches),
+            ),
+            vec![],
+        ),
+        Pattern::Ambiguous(patterns) => {
+            let listed = patterns.iter().take(MOST_LISTED).map(|pattern| {
+                let deviation = Deviation { pattern: pattern.clone(), ..deviation.clone() };
+                format!("possible: {}", words(case, &deviation).0)
+            });
+            let more = patterns.len().saturating_sub(MOST_LISTED);
+            let more = (more > 0).then(|| format!("possible: {more} more"));
+            (
+                "what the optimizer consumed is wrong, in too few elements to tell how".to_owned(),
+                listed.chain(more).collect(),
+            )
+        }
+        Pattern::Unexplained if example.residual <= example.tolerance => (
+            "the gradients that the optimizer consumed have weights of no known pattern".to_owned(),
+            vec![],
+        ),
+        Pattern::Unexplained => (
+            "the optimizer consumed values that this run's gradients do not explain: misplaced, \
+             foreign or corrupted data"
+                .to_owned(),
+            vec![format!(
+                "what no gradient explains is as large as {} contributions",
+                weight_text(example.residual),
+            )],
+        ),
+    }
+}
+
+/// True if the absent gradients of this step are replaced, once each, by those of the step before, which were absent in
+/// that step.
+fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
+    let entries = case.decoded.contributions.iter();
+    let mut before = entries
+        .filter(|it| (it.point, it.rank, it.step + 1) == (entry.point, entry.rank, entry.step))
+        .peekable();
+    let was_absent = |it: &Contribution| {
+        let then = missing(it);
+        absent.iter().all(|gradient| then.contains(gradient))
+    };
+    let is_first = before.peek().is_none();
+    let is_once = entry.leftover.iter().zip(&entry.weights).enumerate().all(|(rank, row)| {
+        let (earlier, weights) = row;
+        let last = &earlier[earlier.len().saturating_sub(weights.len())..];
+        last.iter().enumerate().all(|(microbatch, weight)| {
+            let expected = f64::from(u8::from(absent.contains(&(rank, microbatch))));
+            (weight - expected).abs() <= entry.tolerance
+        })
+    });
+    is_once && (is_first || before.any(was_absent))
+}
+
+/// True if every wrong weight of an entry is this one.
+fn has_weight(entry: &Contribution, wrong: f64) -> bool {
+    let pairs = entry.weights.iter().flatten().zip(entry.expected.iter().flatten());
+    let is = |weight: f64, other: f64| (weight - other).abs() <= entry.tolerance;
+    pairs.into_iter().all(|(weight, expected)| is(*weight, *expected) || is(*weight, wrong))
+}
+
+/// The message about groups of gradients that are scaled differently.
+fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
+    let texts: Vec<String> = weights.iter().map(|weight| weight_text(*weight)).collect();
+    let texts = abridged(&texts);
+    format!(
+        "gradients of different {plural} have different weights: {texts}, {noun} by {noun}, as if each \
+         were scaled by itself"
+    )
+}
+
+/// The slips that lead to a factor, in words; empty if none is known.
+fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
+    let (spec, step) = (case.observed.spec, deviation.step);
+    let clipped = clipped_by_another_norm(case, deviation, factor);
+    if was_right_before_step(case, deviation)
+        && let Some(clipped) = &clipped
+    {
+        return clipped.clone();
+    }
+    let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
+    let world = case.observed.replicas() as f64;
+    let ga = spec.gradient_accumulation_steps as f64;
+    let fsdp2 = spec.fsdp2();
+    let replicas = fsdp2.map_or(1.0, |fsdp2| fsdp2.replicas as f64);
+    let shards = if replicas > 1.0 { world / replicas } else { 1.0 };
+    let predivide =
+        spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
+    let sequence = spec.deepspeed().map_or(1.0, |deepspeed| deepspeed.sequence_parallel as f64);
+    let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
+    // Twice the gradient in forward, and minus the gradient beside it.
+    let is_beside = |shape: Shape| {
+        let is_it =
+            |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
+        spec.has_shape(shape) && deviation.params.as_ref().is_some_and(is_it)
+    };
+    let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);
+    let beside = if has_beside { 2.0 - ga } else { 1.0 };
+    // Twice the gradient in the first use, and minus the gradient in the second.
+    let first_twice = if is_beside(Shape::Tied) { 2.0 * 2.0 - 1.0 } else { 1.0 };
+    let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
+    // Gradients that were divided twice before they were clipped would have been clipped less.
+    let unscaled = if clip > 0.0 && clip < 1.0 {
+        "clipped by a norm that still had the loss scale, or divided by the loss scale once more afterwards"
+    } else {
+        "divided by the loss scale twice"
+    };
+    let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor);
+    let slips: Vec<&str> = [
+        (
+            divisor.filter(|it| *it != world).unwrap_or(1.0),
+            "not divided by the divisor that was asked for",
+        ),
+        (
+            1.0 / divisor.filter(|it| *it != world).unwrap_or(1.0),
+            "divided by the divisor that was asked for twice",
+        ),
+        (1.0 / ga, "divided by the accumulation steps twice"),
+        (ga, "not divided by the accumulation steps"),
+        (1.0 / world, "divided by the world size twice"),
+        (world, "summed over the ranks but not divided by their number"),
+        (replicas, "not divided by the number of replicas"),
+        (shards, "not divided by the number of shards"),
+        (
+            divisor.unwrap_or(world) / world,
+            "divided by the number of ranks and not by the divisor that was asked for",
+        ),
+        (1.0 / sequence, "averaged over the ranks of a sequence in place of summed"),
+        (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
+        (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
+        (first_twice, "the parameter is used twice, and its first use was counted twice"),
+        (-1.0, "of the wrong sign"),
+        (scale, "multiplied by the loss scale, which was not taken out"),
+        (1.0 / scale, unscaled),
+        (if clip > 0.0 { clip.min(1.0) } else { 1.0 }, "clipped twice"),
+    ]
+    .into_iter()
+    .filter_map(|(candidate, slip)| (candidate != 1.0 && close(candidate)).then_some(slip))
+    .collect();
+    if slips.is_empty() {
+        return clipped.unwrap_or_default();
+    }
+    format!(": {}", slips.join(", or "))
+}
+
+/// The norm by which a gradient was clipped if that led to the factor, in words; none where nothing is clipped.
+fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) -> Option<String> {
+    let limit = case.observed.spec.gradient_clipping;
+    let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
+    // Weights are those before clipping by the norm that the rank computed.
+    let right = match Clip::of(&case.observed, &case.norms, deviation.step, deviation.example.rank)
+    {
+        Clip::By(factor) => factor,
+        Clip::No | Clip::Unbounded => 1.0,
+    };
+    let applied = factor * right;
+    let text = |norm: f64| format!("{norm:.3}");
+    if right < 1.0 && (applied - 1.0).abs() < bounds::SAME_SCALE {
+        let norm = text(norm);
+        return Some(format!(": not clipped to {limit}, though the norm is {norm}"));
+    }
+    if (limit / applied / norm - 1.0).abs() < bounds::SAME_SCALE {
+        return Some(format!(": scaled up to a norm of {limit}, which clipping only limits"));
+    }
+    (applied > 0.0).then(|| {
+        let (used, right) = (text(limit / applied), text(norm));
+        format!(": as if clipped to {limit} by a norm of {used} instead of {right}")
+    })
+}
+
+/// True if the gradient of this rank was as planned just before the step, so that the step itself changed it.
+fn was_right_before_step(case: &Case<'_>, deviation: &Deviation) -> bool {
+    let wrong = &deviation.example;
+    let before = case.decoded.contributions.iter().filter(|entry| {
+        matches!(entry.point, Point::Reduced | Point::BeforeStep)
+            && (entry.step, entry.rank) == (wrong.step, wrong.rank)
+    });
+    let mut before = before.peekable();
+    before.peek().is_some() && before.all(|entry| entry.as_planned)
+}

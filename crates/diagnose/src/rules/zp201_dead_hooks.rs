@@ -1,0 +1,35 @@
+//! ZP201: autograd reaches a parameter, but its gradient hook does not fire.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::hooks::groups;
+use super::super::observed::Backward;
+use super::Rule;
+use zprobe_report::RuleCode;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP201"),
+    name: "dead-hooks",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP201.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let groups = groups(case, Backward::silent);
+    let sighting = groups.iter().filter_map(|group| {
+        let (backward, dead) = group.first()?;
+        let fired: u32 = backward.fired?.iter().sum();
+        let finding = rule.finding(format!(
+            "{} of {} gradient hooks did not fire: the graph reaches {} AccumulateGrad nodes, \
+             {fired} hooks fired",
+            dead.len(),
+            backward.reached.len(),
+            backward.accumulate_grad_nodes,
+        ));
+        Some(group.sighting(case, finding, "silent"))
+    });
+    sighting.collect()
+}

@@ -1,0 +1,69 @@
+//! ZP203: a block of the model that runs in forward, and that no backward of a step reaches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::{Rule, abridged};
+use zprobe_model::trace::Block;
+use zprobe_report::words::counted;
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP203"),
+    name: "block-unreached",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP203.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let script = &case.observed.script;
+    let steps: BTreeSet<usize> = script.ended.keys().map(|(step, _)| *step).collect();
+    // Paths are those below a root: two models may have the same one.
+    let mut seen: BTreeMap<(&str, &[usize]), (&Block, usize)> = BTreeMap::new();
+    for block in script.unreached.values().copied().flatten() {
+        seen.entry((&block.module, &block.params)).or_insert((block, 0)).1 += 1;
+    }
+    // A block that some rank or some step uses is one that is used now and then.
+    let all = steps.len() * case.observed.spec.world_size;
+    let blocks: Vec<&Block> =
+        seen.into_values().filter(|(_, times)| *times >= all).map(|(block, _)| block).collect();
+    let Some(first) = blocks.first() else { return Vec::new() };
+    let name = |block: &&Block| match block.module.as_str() {
+        "" => block.kind.clone(),
+        module => format!("{module} ({})", block.kind),
+    };
+    let names: Vec<String> = blocks.iter().map(name).collect();
+    let params: BTreeSet<usize> =
+        blocks.iter().flat_map(|block| block.params.iter().copied()).collect();
+    let of =
+        if params.is_empty() { first.params.clone() } else { params.iter().copied().collect() };
+    let why = match &first.read {
+        Some(place) => format!("forward reads it at {place} through .data or .detach()"),
+        None => "the output is detached, or does not come into the loss".to_owned(),
+    };
+    let verbs = if names.len() == 1 {
+        "runs in forward and is in the optimizer, and no backward reaches it"
+    } else {
+        "run in forward and are in the optimizer, and no backward reaches them"
+    };
+    let message = format!("{} {verbs}: {why}", abridged(&names));
+    let param_names: Vec<String> =
+        of.iter().map(|param| case.observed.param_name(*param)).collect();
+    let finding = Finding {
+        param: if let [only] = &param_names[..] { Some(only.clone()) } else { None },
+        evidence: vec![
+            format!("parameters without a gradient: {}", abridged(&param_names)),
+            format!(
+                "in {} on every rank",
+                counted("step", &steps.iter().copied().collect::<Vec<_>>())
+            ),
+        ],
+        ..rule.finding(message)
+    };
+    vec![Sighting::new(finding, Scope { params: params.into_iter().collect(), ..Scope::default() })]
+}

@@ -1,0 +1,108 @@
+//! ZP401: an element of the model that no optimizer holds, or too many.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::placement::Span;
+use super::super::scope::Scope;
+use super::{Rule, abridged, counted};
+use zprobe_report::words::amount;
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP401"),
+    name: "misplaced",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP401.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    // A rank that never said what it holds may hold anything, and so may a tensor that was not
+    // recognised.
+    if !case.placement.is_complete() || case.observed.holds_unknown() {
+        return Vec::new();
+    }
+    let spec = case.observed.spec;
+    let lost = case.missing.lost.clone();
+    let spans = case.placement.spans(&case.plan).into_iter();
+    let held = spans.filter(|span| !span.owners.is_empty());
+    let is_script = spec.script().is_some();
+    let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
+    let counts = |param: usize| {
+        let all = (0..spec.world_size).filter(|rank| case.observed.has(*rank, param)).count();
+        [1, all, replicas]
+    };
+    // A script may have groups of ranks that hold the same.
+    let is_right = |span: &Span| {
+        is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
+    };
+    let shared: Vec<Span> = held.filter(|span| !is_right(span)).collect();
+    [
+        (lost, "no rank's optimizer holds"),
+        (
+            shared,
+            if is_script {
+                "the optimizers of a rank hold twice"
+            } else {
+                "more than one rank's optimizer, but not every rank's, or one of them twice, holds"
+            },
+        ),
+    ]
+    .into_iter()
+    .filter(|(spans, _)| !spans.is_empty())
+    .map(|(spans, who)| finding(case, rule, &spans, who))
+    // Elements that no rank holds and elements that too many hold are one slip.
+    .reduce(|mut lost, shared| {
+        lost.param = None;
+        lost.evidence.push(shared.message);
+        lost.evidence.extend(shared.evidence);
+        lost
+    })
+    .map(|mut finding| {
+        finding.evidence.extend(strays(case));
+        Sighting::new(finding, Scope::default())
+    })
+    .into_iter()
+    .collect()
+}
+
+/// Tensors in a script's optimizers that forward does not use, in words; none if there are none.
+fn strays(case: &Case<'_>) -> Option<String> {
+    let strays = case.observed.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
+    Some(format!(
+        "optimizers hold {} that no forward uses: parameters that were handed over before the model was sharded, copied \
+         or moved, or before its first forward",
+        amount(strays, "other tensor"),
+    ))
+}
+
+/// True if no rank holds a span twice.
+fn is_once(span: &Span) -> bool {
+    span.owners.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
+    let elements: usize = spans.iter().map(|span| span.flat.len()).sum();
+    let mut names: Vec<String> =
+        spans.iter().map(|span| case.observed.param_name(span.param)).collect();
+    names.dedup();
+    let mut finding = rule.finding(format!("{who} {elements} elements of {}", abridged(&names)));
+    if let [name] = &names[..] {
+        finding.param = Some(name.clone());
+    }
+    finding.evidence = spans
+        .iter()
+        .map(|span| {
+            let first = span.flat.start - case.plan.params()[span.param].offset;
+            format!(
+                "{}, elements {first} to {}: held by {}",
+                case.observed.param_name(span.param),
+                first + span.flat.len() - 1,
+                counted("rank", &span.owners),
+            )
+        })
+        .collect();
+    finding
+}

@@ -1,0 +1,128 @@
+//! ZP601: ranks hold different bits where they must hold the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::observed::Buffer;
+use super::super::replicas::unlike;
+use super::super::scope::Scope;
+use super::{Rule, abridged};
+use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP601"),
+    name: "replicas-disagree",
+    crash: false,
+    is_handed_on: true,
+    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; if they
+    // disagree about a wrong gradient, what is wrong with it is the reason.
+    explained_by: &RuleCode::all([
+        "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
+        "ZP502", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",
+    ]),
+    doc: include_str!("../../../../docs/rules/ZP601.md"),
+    check,
+};
+
+/// Points at which every rank that holds the whole must hold the same.
+pub const MUST_AGREE: &[Point] = &[
+    Point::Reduced,
+    Point::BeforeStep,
+    Point::OptimizerInput,
+    Point::MasterWeights,
+    Point::Parameters,
+];
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.is_apart {
+        return Vec::new();
+    }
+    let steps = case.observed.spec.recorded_steps();
+    let mut found: Vec<Sighting> = steps.filter_map(|step| in_step(case, rule, step)).collect();
+    found.extend(of_script(case, rule));
+    found
+}
+
+/// The first moment at which ranks of a script have different values of a parameter.
+fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let moments = case.observed.script.digests.keys().map(|(step, _)| *step);
+    let moments: BTreeSet<Option<usize>> = moments.collect();
+    let (after, params) = moments
+        .into_iter()
+        .map(|after| (after, unlike(&case.observed, after)))
+        .find(|(_, params)| !params.is_empty())?;
+    let names: Vec<String> = params.iter().map(|param| case.observed.param_name(*param)).collect();
+    let names = abridged(&names);
+    let finding = match after {
+        None => rule.finding(format!(
+            "ranks began with different values of {names}, whose gradients they share: parameters were never broadcast"
+        )),
+        Some(step) => Finding {
+            step: Some(step),
+            ..rule.finding(format!("after step {step} ranks have different values of {names}"))
+        },
+    };
+    // The first step has no weights that could explain it: those of later ones do.
+    let params = params.into_iter().collect();
+    Some(Sighting::new(finding, Scope { params, ..Scope::default() }))
+}
+
+/// The first disagreement of a step.
+fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
+    // A script's gradients may be reduced after its last backward, or after what its engine does.
+    let is_script = case.observed.spec.script().is_some();
+    let may_differ = |point: &Point| matches!(point, Point::Reduced | Point::BeforeStep);
+    let points = MUST_AGREE.iter().filter(|point| !is_script || !may_differ(point));
+    let mut disagreements = points.filter_map(|&point| disagreement(case, point, step));
+    let (first, other) = disagreements.next()?;
+    let mut finding = rule.finding(format!(
+        "ranks {} and {} hold different bits in the {} of step {step}",
+        first.rank,
+        other.rank,
+        first.point.describe(),
+    ));
+    for buffer in [first, other] {
+        finding.evidence.push(format!(
+            "rank {}: digest {}, norm {}",
+            buffer.rank,
+            buffer.payload.digest,
+            buffer.payload.norm.map_or("not finite".to_owned(), |norm| norm.to_string()),
+        ));
+    }
+    finding.evidence.extend(disagreements.map(|(first, _)| {
+        format!("they differ in the {} of step {step} too", first.point.describe())
+    }));
+    Some(Sighting::one_of(finding, Scope::step(step)))
+}
+
+fn disagreement<'a>(
+    case: &'a Case<'_>,
+    point: Point,
+    step: usize,
+) -> Option<(&'a Buffer<'a>, &'a Buffer<'a>)> {
+    // By the ranks that hold the same, by microbatch, and by number where a rank recorded several.
+    let mut first_of: BTreeMap<(Option<usize>, Option<usize>, usize), &Buffer<'_>> =
+        BTreeMap::new();
+    let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
+    for buffer in case.observed.at(point, step) {
+        let replica = match buffer.layout {
+            LayoutName::Full => case.observed.first_with_same_params(buffer.rank),
+            LayoutName::Partition => match case.placement.first_replica(buffer.rank) {
+                None => continue,
+                first => first,
+            },
+        };
+        let number = seen.entry((buffer.microbatch, buffer.rank)).or_default();
+        let first = *first_of.entry((replica, buffer.microbatch, *number)).or_insert(buffer);
+        *number += 1;
+        // The norm is of all elements, those too that were not recorded.
+        let norm = |buffer: &Buffer<'_>| buffer.payload.norm.map(f64::to_bits);
+        let sampled = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0;
+        if buffer.payload.digest != first.payload.digest || sampled && norm(buffer) != norm(first) {
+            return Some((first, buffer));
+        }
+    }
+    None
+}

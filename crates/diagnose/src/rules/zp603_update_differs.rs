@@ -1,0 +1,137 @@
+//! ZP603: the master weights did not change by what the optimizer was given, or a frozen parameter
+//! changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::deviation::Pattern;
+use super::super::infinity::parts;
+use super::super::observed::Buffer;
+use super::super::placement::Fragment;
+use super::super::scope::Scope;
+use super::{Rule, counted, departed, matrix_text, weight_text};
+use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::{Contribution, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP603"),
+    name: "update-differs",
+    crash: false,
+    is_handed_on: true,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP603.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let observed = &case.observed;
+    let (mut starved, mut differing) = (Vec::new(), Vec::new());
+    for step in observed.spec.recorded_steps() {
+        for update in observed.at(Point::MasterWeights, step) {
+            let rank = update.rank;
+            let fed = observed.of_rank(rank, Point::OptimizerInput, step).next().is_some();
+            let ga = observed.spec.gradient_accumulation_steps;
+            // A skipped step has a reason, or else ZP502 or ZP503 says so.
+            let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
+            // Its weights were recorded, but a step that failed was not taken: ZP901 says why.
+            let failed = observed.failed_in(step, rank);
+            if observed.skipped(step, rank) || failed || !fed && nothing_due {
+                continue;
+            }
+            if !fed {
+                // Where no gradient arrived, ZP102 says so.
+                if !is_missing(case, step, rank) {
+                    starved.push((step, rank, None));
+                }
+            } else if let Some(entry) = wrong_update(case, step, rank) {
+                differing.push((step, rank, Some(entry)));
+            }
+        }
+    }
+    let no_step = "took no optimizer step: the inner optimizer was given nothing";
+    let other_step = "changed the master weights by something else than the optimizer was given";
+    [(starved, no_step), (differing, other_step)]
+        .into_iter()
+        .filter_map(|(seen, what)| finding(rule, &seen, what))
+        .chain(thawed(case, rule))
+        .collect()
+}
+
+/// A parameter that requires no gradient, and is not what it was before the first step.
+fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let all = case.observed.buffers.iter();
+    let parameters =
+        || all.clone().filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full);
+    let frozen = || case.plan.params().iter().enumerate().filter(|(_, param)| !param.trainable);
+    frozen().next()?;
+    let mut at_first: BTreeMap<usize, &Buffer<'_>> = BTreeMap::new();
+    for before in parameters().filter(|buffer| buffer.step.is_none()) {
+        at_first.entry(before.rank).or_insert(before);
+    }
+    parameters().find_map(|after| {
+        let before = at_first.get(&after.rank)?;
+        let recorded = parts(&case.observed, &case.plan, after);
+        let (before, values) = (before.payload.values().ok()?, after.payload.values().ok()?);
+        let differs = |part: &Fragment| {
+            let place = part.start..part.start + part.flat.len();
+            before.get(place.clone()) != values.get(place)
+        };
+        let (number, changed) = frozen().find(|(_, param)| {
+            let of_param = |part: &&Fragment| param.range().contains(&part.flat.start);
+            recorded.iter().filter(of_param).any(differs)
+        })?;
+        let finding = rule.finding(format!(
+            "{} requires no gradient, and was changed all the same",
+            changed.name
+        ));
+        let scope = Scope {
+            params: [number].into_iter().collect(),
+            holders: [after.rank].into_iter().collect(),
+            ..after.step.map_or_else(Scope::default, Scope::step)
+        };
+        Some(Sighting::new(finding, scope))
+    })
+}
+
+fn finding(
+    rule: &Rule,
+    seen: &[(usize, usize, Option<&Contribution>)],
+    what: &str,
+) -> Option<Sighting> {
+    let &(.., entry) = seen.first()?;
+    let distinct = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+        numbers.collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    let steps = distinct(&mut seen.iter().map(|seen| seen.0));
+    let ranks = distinct(&mut seen.iter().map(|seen| seen.1));
+    let mut finding = rule.finding(format!("{} {what}", counted("rank", &ranks)));
+    finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+    finding.evidence.extend(entry.map(|entry| {
+        format!(
+            "weights read from the change of the master weights of rank {}: {}, residual {}",
+            entry.rank,
+            matrix_text(&entry.weights),
+            weight_text(entry.residual),
+        )
+    }));
+    let (steps, holders) = (steps.into_iter().collect(), ranks.into_iter().collect());
+    Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
+}
+
+/// True if gradients that a rank's optimizer should have consumed in a step never arrived.
+fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
+    case.deviations.iter().any(|deviation| {
+        matches!(deviation.pattern, Pattern::Missing(_))
+            && deviation.step == step
+            && deviation.owners.contains(&rank)
+    })
+}
+
+/// The weights in the update, if they are wrong although the optimizer's input was right. Where
+/// both depart from the plan alike, the input is the finding.
+fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
+    let here = |entry: &&Contribution| entry.is_of(rank) && entry.step == step;
+    let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
+    departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)
+}

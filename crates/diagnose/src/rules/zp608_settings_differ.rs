@@ -1,0 +1,218 @@
+//! ZP608: optimizers that are not set alike on all ranks, not as they were asked to be, or not at their beginning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, by_rank};
+use zprobe_model::spec::deepspeed;
+use zprobe_model::trace::{OptimizerStepped, UnreadKeys};
+use zprobe_report::{Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP608"),
+    name: "settings-differ",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP606"]),
+    doc: include_str!("../../../../docs/rules/ZP608.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    if case.observed.spec.script().is_none() {
+        return Vec::new();
+    }
+    let ways = [between_ranks, not_as_asked, not_at_the_beginning, misspelt];
+    ways.iter().filter_map(|way| way(case, rule)).collect()
+}
+
+/// The steps of optimizers, by (step, optimizer), each with the rank.
+fn by_optimizer<'a>(
+    case: &'a Case<'_>,
+) -> BTreeMap<(usize, usize), Vec<(usize, &'a OptimizerStepped)>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (&(step, rank), steps) in &case.observed.script.stepped {
+        for it in steps {
+            let of_rank: &mut Vec<(usize, &OptimizerStepped)> =
+                all.entry((step, it.optimizer)).or_default();
+            if of_rank.last().is_none_or(|(last, _)| *last != rank) {
+                of_rank.push((rank, it));
+            }
+        }
+    }
+    all
+}
+
+/// A setting, or a number of steps, that ranks do not have alike.
+fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    by_optimizer(case).into_iter().find_map(|((step, _), of_ranks)| {
+        let (_, first) = of_ranks.first()?;
+        let is_like = |(_, it): &&(usize, &OptimizerStepped)| {
+            it.name == first.name && it.groups.len() == first.groups.len()
+        };
+        let alike: Vec<_> = of_ranks.iter().filter(is_like).collect();
+        if let Some(finding) = counters(rule, step, &alike) {
+            return Some(Sighting::new(finding, Scope::step(step)));
+        }
+        let names = first
+            .groups
+            .iter()
+            .enumerate()
+            .flat_map(|(at, group)| group.keys().map(move |name| (at, name)));
+        let (at, name) = names.clone().find(|(at, name)| {
+            alike.iter().any(|(_, it)| it.groups[*at].get(*name) != first.groups[*at].get(*name))
+        })?;
+        let text =
+            |values: Option<&Vec<f64>>| values.map_or("unset".to_owned(), |values| numbers(values));
+        let message = format!("the setting {name} of {} is not the same on all ranks", first.name);
+        let told = alike.iter().map(|(rank, it)| (*rank, text(it.groups[at].get(name))));
+        let finding =
+            Finding { evidence: by_rank(told), step: Some(step), ..rule.finding(message) };
+        Some(Sighting::new(finding, Scope::step(step)))
+    })
+}
+
+/// Step counters that ranks do not have alike before a step.
+fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) -> Option<Finding> {
+    // Tensors that some steps leave out have counters of their own.
+    let counted = || {
+        let counters = of_ranks.iter().filter_map(|(rank, it)| Some((*rank, it.counter?)));
+        counters.filter(|(_, (least, most))| least == most).map(|(rank, (_, most))| (rank, most))
+    };
+    let counts: BTreeSet<u64> = counted().map(|(_, count)| count.to_bits()).collect();
+    let (_, first) = of_ranks.first()?;
+    (counts.len() > 1).then(|| {
+        let message = format!("the step counter of {} is not the same on all ranks", first.name);
+        let told = counted().map(|(rank, count)| (rank, format!("{count} steps")));
+        Finding { evidence: by_rank(told), step: Some(step), ..rule.finding(message) }
+    })
+}
+
+/// A setting that a trainer was asked for, and that the optimizer has not.
+fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let steps = case.observed.script.stepped.values().flatten();
+    steps.into_iter().find_map(|it| {
+        let (name, asked) = it.asked.iter().find(|(name, asked)| {
+            // What a schedule changes from step to step is no setting.
+            let is_set =
+                *name != "lr" || it.groups.iter().all(|group| !group.contains_key("initial_lr"));
+            is_set
+                && it.groups.iter().all(|group| group.get(*name).is_some_and(|have| have != *asked))
+        })?;
+        let have = it.groups.first()?.get(name)?;
+        let message = format!(
+            "{} has {name} {}, and {} was asked for in its configuration",
+            it.name,
+            numbers(have),
+            numbers(asked),
+        );
+        Some(Sighting::new(rule.finding(message), Scope::default()))
+    })
+}
+
+/// An optimizer that has counted steps before its first one, and remembers nothing of them.
+fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let mut first = case.observed.script.stepped.iter().filter(|((step, _), _)| *step == 0);
+    let ((_, rank), it) = first.find_map(|(at, steps)| {
+        let it =
+            steps.iter().find(|it| it.fresh && it.counter.is_some_and(|(_, most)| most > 0.0))?;
+        Some((*at, *it))
+    })?;
+    let counted = it.counter?.1;
+    let message = format!(
+        "the step counter of {} is {counted} before its first step, and its averages are 0: the correction of their \
+         bias is that of another step",
+        it.name,
+    );
+    let holders = Extent::of([rank], case.observed.spec.world_size);
+    Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::step(0) }))
+}
+
+/// A key of a configuration that nothing reads, and that is nearly one that is read.
+fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let all = || {
+        let remarks = case.observed.remarks.iter();
+        remarks.flat_map(|(rank, it)| it.unread.iter().map(move |unread| (*rank, unread)))
+    };
+    let (unread, key, meant) = all().find_map(|(_, unread)| {
+        let (key, meant) = slip(unread)?;
+        Some((unread, key, meant))
+    })?;
+    let place = match &unread.optimizer {
+        Some(name) => format!("a group of {name}"),
+        None => "DeepSpeed's configuration".to_owned(),
+    };
+    let ranks = all().filter(|(_, it)| it.keys.contains(key)).map(|(rank, _)| rank);
+    let holders = Extent::of(ranks, case.observed.spec.world_size);
+    let message = format!("nothing reads {key} in {place}; did you mean {meant}?");
+    Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::default() }))
+}
+
+/// The first key that is a slip, and the key that was meant.
+fn slip(unread: &UnreadKeys) -> Option<(&String, &str)> {
+    let read: Vec<&str> = match unread.optimizer {
+        Some(_) => unread.read.iter().map(String::as_str).collect(),
+        None => deepspeed::top_level().collect(),
+    };
+    let meant = |key: &str| read.iter().copied().find(|it| is_slip(key, it));
+    unread.keys.iter().find_map(|key| Some((key, meant(key)?)))
+}
+
+/// True if a key is another one by a slip of the pen (letters that are wrong, missing or swapped), by an abbreviation of
+/// its parts (`grad_clip` for `gradient_clipping`), or by the name that other libraries have for it. Numbered keys are
+/// all alike.
+fn is_slip(key: &str, meant: &str) -> bool {
+    const SHORTEST: usize = 5;
+    const LONG: usize = 8;
+    const OTHER_NAMES: [(&str, &str); 3] =
+        [("learning_rate", "lr"), ("wd", "weight_decay"), ("epsilon", "eps")];
+    let is_numbered = key.contains(|letter: char| letter.is_ascii_digit());
+    let length = key.len().min(meant.len());
+    let letters = if length < LONG { 1 } else { 2 };
+    let is_typo = length >= SHORTEST && strsim::damerau_levenshtein(key, meant) <= letters;
+    let is_other_name = OTHER_NAMES.contains(&(key, meant));
+    !is_numbered && (is_typo || abbreviates(key, meant) || is_other_name)
+}
+
+/// True if each of several parts of a name is the beginning of the same part of another name.
+fn abbreviates(short: &str, long: &str) -> bool {
+    const SHORTEST: usize = 3;
+    let parts = || short.split('_').zip(long.split('_'));
+    let begins = |(short, long): (&str, &str)| short.len() >= SHORTEST && long.starts_with(short);
+    let count = short.split('_').count();
+    count > 1 && long.split('_').count() == count && parts().all(begins)
+}
+
+fn numbers(values: &[f64]) -> String {
+    let values: Vec<String> = values.iter().map(|value| value.to_string()).collect();
+    if let [only] = &values[..] { only.clone() } else { format!("({})", values.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_schedules_are_no_slips() {
+        assert!(is_slip("weight_deacy", "weight_decay"));
+        assert!(is_slip("grad_clip", "gradient_clipping"));
+        assert!(is_slip("learning_rate", "lr") && is_slip("wd", "weight_decay"));
+        assert!(is_slip("epsilon", "eps"));
+        for (key, meant) in [
+            ("max_momentum", "momentum"),
+            ("weight_decay_mult", "weight_decay"),
+            ("beta1", "betas"),
+            ("initial_lr", "lr"),
+            ("lr_scale", "lr"),
+            ("lora_rank", "lr"),
+            ("bytes", "betas"),
+            ("tokenizer", "token"),
+            ("eps2", "eps"),
+            ("name", "fused"),
+        ] {
+            assert!(!is_slip(key, meant), "{key}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! ZP609: two parameters that the model's configuration ties are not the same tensor.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::Rule;
+use zprobe_report::RuleCode;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP609"),
+    name: "weights-untied",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP609.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let pairs = case.observed.remarks.values().flat_map(|it| it.untied.iter());
+    let Some((one, other)) = pairs.into_iter().next() else { return Vec::new() };
+    let mut finding = rule.finding(format!(
+        "{one} and {other} are two tensors, and the model's configuration ties them (tie_word_embeddings): each gets a \
+         part of the gradient"
+    ));
+    finding.evidence.push(
+        "to_empty(), load_state_dict(assign=True), deepcopy and sharding take tied weights apart: call tie_weights() \
+         afterwards, before the optimizer is made"
+            .to_owned(),
+    );
+    vec![Sighting::new(finding, Scope::default())]
+}

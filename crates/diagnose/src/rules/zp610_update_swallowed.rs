@@ -1,0 +1,71 @@
+//! ZP610: updates that rounding to half precision swallows.
+
+use std::collections::BTreeMap;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::{Rule, by_rank};
+use zprobe_model::trace::UpdatesRounded;
+use zprobe_report::{Finding, RuleCode};
+
+/// Share of the elements from which on their staying the same is a finding: most of the update is lost.
+const MOST: f64 = 0.5;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP610"),
+    name: "update-swallowed",
+    crash: false,
+    is_handed_on: false,
+    explained_by: &RuleCode::all(["ZP102", "ZP605", "ZP606"]),
+    doc: include_str!("../../../../docs/rules/ZP610.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let mut of: BTreeMap<(usize, usize), Vec<&UpdatesRounded>> = BTreeMap::new();
+    for (&(_, rank), compared) in &case.observed.script.rounded {
+        for it in compared {
+            of.entry((it.optimizer, rank)).or_default().push(it);
+        }
+    }
+    // A step whose averages still hold what earlier gradients left moves less than others.
+    let is_lost = |compared: &[&UpdatesRounded]| compared.iter().all(|it| it.share >= MOST);
+    of.retain(|_, compared| is_lost(compared));
+    let Some((&(optimizer, _), first)) = of.first_key_value() else { return Vec::new() };
+    let Some(least) = first.iter().min_by(|a, b| a.share.total_cmp(&b.share)) else {
+        return Vec::new();
+    };
+    let dtypes: Vec<String> = least.dtypes.iter().map(ToString::to_string).collect();
+    let dtypes = dtypes.join(" and ");
+    let share = percent(least.share);
+    let message = format!(
+        "rounding to {dtypes} swallows the update{}: {share} of the elements that have a gradient are the same after \
+         the step as before, and the optimizer keeps no copy of them in fp32",
+        rates(case, optimizer),
+    );
+    let told = of.iter().filter(|((it, _), _)| *it == optimizer).map(|((_, rank), compared)| {
+        let steps = compared.iter().map(|it| format!("{} in step {}", percent(it.share), it.step));
+        (*rank, format!("the same: {}", steps.collect::<Vec<_>>().join(", ")))
+    });
+    let finding = Finding { evidence: by_rank(told), ..rule.finding(message) };
+    vec![Sighting::new(finding, Scope::default())]
+}
+
+/// A share in words.
+fn percent(share: f64) -> String {
+    format!("{:.0}%", 100.0 * share)
+}
+
+/// The learning rates of an optimizer, in words; empty if none was seen.
+fn rates(case: &Case<'_>, optimizer: usize) -> String {
+    let steps = case.observed.script.stepped.values().flatten();
+    let groups = steps.filter(|it| it.optimizer == optimizer).flat_map(|it| &it.groups);
+    let mut rates: Vec<f64> = groups.filter_map(|it| it.get("lr")).flatten().copied().collect();
+    rates.sort_by(f64::total_cmp);
+    match (rates.first(), rates.last()) {
+        (Some(least), Some(most)) if least == most => format!(" of learning rate {most}"),
+        (Some(least), Some(most)) => format!(" of learning rates {least} to {most}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,88 @@
+//! ZP802: ranks issued different collectives, one for another, or reduced different parameters with each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::deviation::Pattern;
+use super::super::observed::{BucketFlush, Collective};
+use super::super::scope::Scope;
+use super::{Rule, abridged, by_rank};
+use zprobe_report::RuleCode;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP802"),
+    name: "collectives-differ",
+    crash: false,
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502"]),
+    doc: include_str!("../../../../docs/rules/ZP802.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let sighting = collectives(case, rule).or_else(|| buckets(case, rule));
+    sighting.into_iter().collect()
+}
+
+/// The first collective for which ranks issued different ones.
+fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    // Ranks that compare before they issue anything say so themselves (ZP801).
+    let issued =
+        |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
+    // A collective that a rank did not come to is no difference: the rank may have died, or the
+    // trace may have ended.
+    let mut entered: BTreeMap<u64, Vec<(usize, Collective<'_>)>> = BTreeMap::new();
+    for (rank, process) in case.observed.processes.iter().enumerate() {
+        for &collective in process.collectives.iter().filter(issued) {
+            entered.entry(collective.sequence).or_default().push((rank, collective));
+        }
+    }
+    let differ = |ranks: &[(usize, Collective<'_>)]| {
+        ranks.iter().any(|(_, collective)| *collective != ranks[0].1)
+    };
+    let (sequence, ranks) = entered.into_iter().find(|(_, ranks)| differ(ranks))?;
+    let mut finding = rule.finding(format!(
+        "the ranks issued different collectives as number {sequence}: what they received is \
+         another's data, or the run ends here"
+    ));
+    // A single rank against all others that agree is at fault; of two ranks neither is known to be.
+    let alone = |own: &Collective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
+    let odd: Vec<usize> =
+        ranks.iter().filter(|(_, own)| alone(own)).map(|(rank, _)| *rank).collect();
+    if let ([rank], 3..) = (&odd[..], ranks.len()) {
+        finding.rank = Some(*rank);
+    }
+    finding.evidence = by_rank(ranks.iter().map(|(rank, Collective { op, dtype, numel, .. })| {
+        (*rank, format!("{op} of {numel} {dtype}"))
+    }));
+    Some(Sighting::new(finding, Scope::default()))
+}
+
+/// The first bucket that ranks flushed with other parameters, or in another order, before a step whose gradient no
+/// weights explain. Some engines sort what is in a bucket, so that the order alone is no mistake.
+fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let unexplained = case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained);
+    let unexplained: BTreeSet<usize> = unexplained.map(|it| it.step).collect();
+    let mut flushed: BTreeMap<_, Vec<&BucketFlush<'_>>> = BTreeMap::new();
+    for flush in case.observed.flushes.iter().filter(|it| unexplained.contains(&it.step)) {
+        flushed.entry((flush.step, flush.microbatch, flush.flush)).or_default().push(flush);
+    }
+    flushed.retain(|_, ranks| ranks.iter().any(|flush| flush.params != ranks[0].params));
+    let steps = flushed.keys().map(|(step, ..)| *step).collect();
+    let ((step, microbatch, bucket), mut ranks) = flushed.pop_first()?;
+    ranks.sort_by_key(|flush| flush.rank);
+    let mut finding = rule.finding(
+        "the ranks reduced different parameters with each other: their buckets hold other ones, or the same in \
+         another order"
+            .to_owned(),
+    );
+    (finding.step, finding.microbatch) = (Some(step), Some(microbatch));
+    finding.bucket = Some(bucket);
+    let name = |&param: &usize| case.observed.param_name(param);
+    finding.evidence =
+        by_rank(ranks.iter().map(|flush| {
+            (flush.rank, abridged(&flush.params.iter().map(name).collect::<Vec<_>>()))
+        }));
+    Some(Sighting::new(finding, Scope { steps, ..Scope::default() }))
+}

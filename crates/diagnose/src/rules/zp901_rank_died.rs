@@ -1,0 +1,172 @@
+//! ZP901: a rank's process ended before its work was done.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::observed::Process;
+use super::super::scope::Scope;
+use super::super::signatures::recognise;
+use super::super::stacks::{Place, own_lines};
+use super::super::summary::last_words;
+use super::{Rule, by_rank, counted};
+use zprobe_model::trace::{AgentLoss, Event, Outcome};
+use zprobe_report::{Consequence, Finding, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP901"),
+    name: "rank-died",
+    crash: true,
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP201", "ZP301", "ZP502", "ZP801", "ZP802", "ZP902", "ZP903"]),
+    doc: include_str!("../../../../docs/rules/ZP901.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let observed = &case.observed;
+    let left_alone = observed.left_alone();
+    let died: Vec<(usize, &Process<'_>, String)> = observed
+        .processes
+        .iter()
+        .enumerate()
+        .filter(|(rank, process)| !process.finished && !left_alone.contains(rank))
+        .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
+        .collect();
+    // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere, or
+    // after a machine was lost.
+    let by_signal = |process: &Process<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
+    let with_agent = |process: &Process<'_>| process.outcome == Some(Outcome::Lost);
+    let any = |is_one: &dyn Fn(&Process<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
+    let (any_signal, any_lost) = (any(&by_signal), any(&with_agent));
+    let is_root = |process: &Process<'_>| match (any_signal, any_lost) {
+        (true, _) => by_signal(process),
+        (false, true) => with_agent(process),
+        (false, false) => !process.blames_a_peer(),
+    };
+    let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
+    let (roots, others): (Vec<_>, Vec<_>) =
+        died.into_iter().partition(|(_, process, _)| all_blame || is_root(process));
+    let mut findings: Vec<Finding> =
+        alike(roots).into_iter().map(|alike| finding(case, rule, alike)).collect();
+    if let Some(first) = findings.first_mut() {
+        let ended = others.into_iter().map(|(rank, process, ending)| {
+            let own = process.failure.map(|failure| format!(": {failure}"));
+            (rank, format!("{ending}{}", own.unwrap_or_default()))
+        });
+        for message in by_rank(ended) {
+            first.consequences.push(Consequence { code: rule.code.to_owned(), message });
+        }
+    }
+    findings.into_iter().map(|finding| Sighting::new(finding, Scope::default())).collect()
+}
+
+/// Ranks that ended alike, and how.
+struct Alike<'a> {
+    ending: String,
+    failure: Option<&'a str>,
+    ranks: Vec<(usize, &'a Process<'a>)>,
+}
+
+fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
+    let mut groups: Vec<Alike<'a>> = Vec::new();
+    for (rank, process, ending) in roots {
+        let failure = process.failure;
+        let same = |known: &&mut Alike<'_>| known.ending == ending && known.failure == failure;
+        match groups.iter_mut().find(same) {
+            Some(known) => known.ranks.push((rank, process)),
+            None => groups.push(Alike { ending, failure, ranks: vec![(rank, process)] }),
+        }
+    }
+    groups
+}
+
+/// Finding about ranks that ended alike: first what the engine said, then what is known about it,
+/// and where the ranks were.
+fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
+    let Alike { ending, failure, ranks } = alike;
+    // A rank that fails before its script runs leaves no account but standard error.
+    let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
+    let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
+    let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
+    let known = failure.and_then(recognise);
+    let mut message = failure.map_or_else(|| ending.clone(), str::to_owned);
+    if let Some(known) = known {
+        message =
+            format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
+    }
+    let own = |process: &Process<'_>| Place::of(process).and_then(|place| place.own);
+    let places: Vec<_> = ranks.iter().map(|(_, process)| own(process)).collect();
+    if let [Some(place), others @ ..] = &places[..]
+        && others.iter().all(|other| other.as_ref() == Some(place))
+    {
+        message.push_str(&format!(", at {place}"));
+    }
+    let numbers: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let mut finding = rule.finding(match numbers[..] {
+        // The place says which.
+        [_] => message,
+        _ => format!("{}: {message}", counted("rank", &numbers)),
+    });
+    finding.limit = known.filter(|known| known.is_limit).map(|known| known.meaning.to_owned());
+    if let [rank] = numbers[..] {
+        finding.rank = Some(rank);
+    }
+    let ending = if failure.is_some() { format!("{ending}, ") } else { String::new() };
+    let last = ranks.iter();
+    let last =
+        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
+    finding.evidence.extend(by_rank(last));
+    let own = ranks.iter().filter_map(|(rank, process)| Some((*rank, own_lines(process)?)));
+    finding.evidence.extend(by_rank(own.map(|(rank, lines)| (rank, format!("at {lines}")))));
+    if failure.is_some() {
+        finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));
+    }
+    if let Some((_, Process { last_phase: Some(phase), .. })) = ranks.first()
+        && let Event::PhaseEntered { step, microbatch, .. } = phase
+    {
+        (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
+    }
+    finding
+}
+
+/// State of a rank's hooks and buckets when it ended, in words.
+fn before(case: &Case<'_>, rank: usize) -> Option<String> {
+    let backwards = &case.observed.backwards;
+    let (at, backward) = backwards.iter().rfind(|(at, _)| at.rank == rank)?;
+    let mut known = format!(
+        "in its last backward, step {}, microbatch {}: {} AccumulateGrad nodes",
+        at.step, at.microbatch, backward.accumulate_grad_nodes,
+    );
+    if let Some(fired) = backward.fired {
+        known.push_str(&format!(", {} hooks fired", fired.iter().sum::<u32>()));
+    }
+    if let Some(flush) = case.observed.flushes.iter().rfind(|flush| flush.rank == rank) {
+        known.push_str(&format!("; in its last bucket, {} elements", flush.elements));
+    }
+    Some(known)
+}
+
+/// Ending of a process in words, if that is a death of its own.
+fn ending(process: &Process<'_>) -> Option<String> {
+    let outcome = process.outcome?;
+    match outcome {
+        Outcome::Lost => Some(match process.lost {
+            Some((machine, AgentLoss::Closed)) => {
+                format!("lost with zprobe's own process on {machine}, which has ended")
+            }
+            Some((machine, AgentLoss::Silent)) => {
+                format!("lost with {machine}, which is silent: it is down, or out of reach")
+            }
+            Some((machine, AgentLoss::Garbled)) => {
+                format!(
+                    "lost with zprobe's own process on {machine}, which said what zprobe does not say"
+                )
+            }
+            None => "lost with its machine".to_owned(),
+        }),
+        Outcome::Signal(_) | Outcome::WithLauncher(_) => outcome.death(),
+        Outcome::Code(0) => Some("exited before the work was done".to_owned()),
+        Outcome::Code(code) => Some(format!("failed with exit code {code}")),
+        Outcome::Unseen => Some("ended before the work was done".to_owned()),
+        Outcome::Reaped => None,
+    }
+}

@@ -1,0 +1,196 @@
+//! ZP902: a rank went silent before its work was done.
+
+use std::collections::BTreeSet;
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::observed::{Process, TimedOut};
+use super::super::scope::Scope;
+use super::super::stacks::{Place, told};
+use super::super::summary::last_words;
+use super::{Rule, by_rank, counted};
+use zprobe_engines as engines;
+use zprobe_model::spec::{Observation, RunSpec};
+use zprobe_model::trace::{Event, Meeting, Waiting};
+use zprobe_report::{Consequence, RuleCode};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP902"),
+    name: "rank-hung",
+    crash: true,
+    is_handed_on: true,
+    explained_by: &RuleCode::all(["ZP502", "ZP802", "ZP903"]),
+    doc: include_str!("../../../../docs/rules/ZP902.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.timed_out else {
+        return Vec::new();
+    };
+    let waits = |rank: usize| waiting.iter().any(|waiting| waiting.rank == rank);
+    let mut hung: Vec<(usize, Option<Meeting>)> =
+        named.iter().copied().filter(|(rank, _)| !waits(*rank)).collect();
+    let mutual = hung.is_empty();
+    if mutual {
+        hung.clone_from(named);
+    }
+    let stopped: Vec<usize> =
+        named.iter().map(|(rank, _)| *rank).filter(|it| is_stopped(case, *it)).collect();
+    let everyone: BTreeSet<usize> =
+        named.iter().map(|(rank, _)| *rank).chain(waiting.iter().map(|it| it.rank)).collect();
+    let places = places(case, &everyone);
+    let at_work = at_work(&places, waiting);
+    if !stopped.is_empty() {
+        hung.retain(|(rank, _)| stopped.contains(rank));
+    } else if !at_work.is_empty() {
+        let meeting = |rank: usize| named.iter().find(|it| it.0 == rank).and_then(|it| it.1);
+        hung = at_work.iter().map(|(rank, _)| (*rank, meeting(*rank))).collect();
+    }
+    let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
+    let who = match ranks[..] {
+        // The place says which.
+        [_] => String::new(),
+        [] => "the run ".to_owned(),
+        _ => format!("{} ", counted("rank", &ranks)),
+    };
+    let does = if ranks.is_empty() {
+        "hung".to_owned()
+    } else if mutual {
+        "wait for each other".to_owned()
+    } else if let Some(meeting) = together(case, &hung) {
+        format!("hung in {meeting}, which all ranks have reached and none has left")
+    } else {
+        "hung".to_owned()
+    };
+    let told_places = if stopped.is_empty() {
+        told_places(&places, &at_work)
+    } else {
+        Some(told_stopped(&stopped, &places))
+    };
+    let mut message = match told_places {
+        Some(at) if case.observed.processes.iter().all(|it| it.last.is_none()) => format!(
+            "hung before the first backward: {at}: no event for {timeout_s} s (raise --timeout if the \
+             script takes longer to load)"
+        ),
+        Some(at) => format!("hung: {at}: no event for {timeout_s} s"),
+        None => format!("{who}{does}: no event for {timeout_s} s"),
+    };
+    // Where stacks say otherwise, what was counted is not told.
+    if !mutual && waiting.iter().all(|it| !ranks.contains(&it.rank)) {
+        let whom = if ranks.len() == 1 { "it" } else { "them" };
+        let groups: Vec<(Vec<usize>, Meeting)> = waiters(waiting).collect();
+        let is_one = groups.len() == 1;
+        message.extend(groups.into_iter().map(|(ranks, meeting)| {
+            if is_one && !at_work.is_empty() {
+                return format!("; that is {meeting}");
+            }
+            let wait = if ranks.len() == 1 { "waits" } else { "wait" };
+            format!("; {} {wait} for {whom} in {meeting}", counted("rank", &ranks))
+        }));
+    }
+    let mut finding = rule.finding(message);
+    if let [rank] = ranks[..] {
+        finding.rank = Some(rank);
+    }
+    let process = |rank: usize| -> &Process<'_> { &case.observed.processes[rank] };
+    for &rank in &ranks {
+        if let Some(Event::PhaseEntered { step, microbatch, .. }) = process(rank).last_phase {
+            finding.step = Some(*step);
+            finding.microbatch = Some(*microbatch);
+        }
+    }
+    let last = |&rank: &usize| (rank, format!("last: {}", last_words(process(rank))));
+    finding.evidence.extend(by_rank(ranks.iter().map(last)));
+    let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
+    if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
+        finding.evidence.push(format!("which of them waits for another is not known: {why}"));
+    }
+    if !mutual {
+        let waited =
+            waiting.iter().map(|it| (it.rank, format!("waited: {}", last_words(process(it.rank)))));
+        for message in by_rank(waited) {
+            finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
+        }
+    }
+    vec![Sighting::new(finding, Scope::default())]
+}
+
+fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
+    case.observed.processes[rank].is_stopped
+}
+
+/// Ranks that are stopped, and the places of the others, in words.
+fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
+    let is = if stopped.len() == 1 { "is" } else { "are" };
+    let who = format!("{} {is} stopped, by SIGSTOP or a debugger", counted("rank", stopped));
+    let others: Vec<(usize, Place)> =
+        places.iter().filter(|(rank, _)| !stopped.contains(rank)).cloned().collect();
+    if others.is_empty() { who } else { format!("{who}, while {}", told(&others)) }
+}
+
+/// Places of ranks in their programs, where their stacks were taken.
+fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
+    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
+    ranks.iter().filter_map(|rank| place(*rank)).collect()
+}
+
+/// The ranks that wait for nobody while others do: it is they who hang. None where all wait, or none.
+fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
+    let (waiting, at_work): (Vec<_>, Vec<_>) =
+        places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
+    if waiting.is_empty() { Vec::new() } else { at_work }
+}
+
+/// Places of the ranks that do not wait for others: by their stacks, or else by the collectives that all have issued.
+fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
+    let by_stacks = outside(places);
+    if !by_stacks.is_empty() || waiting.is_empty() {
+        return by_stacks;
+    }
+    let waits = |rank: usize| waiting.iter().any(|it| it.rank == rank);
+    places.iter().filter(|(rank, _)| !waits(*rank)).cloned().collect()
+}
+
+/// Places in words: those of the ranks that hang, then those of the ranks that wait for them. None where
+/// no stack was taken.
+fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<String> {
+    if at_work.is_empty() {
+        return (!places.is_empty()).then(|| told(places));
+    }
+    let waiting: Vec<(usize, Place)> =
+        places.iter().filter(|place| !at_work.contains(place)).cloned().collect();
+    if waiting.is_empty() {
+        return Some(told(at_work));
+    }
+    Some(format!("{} while {}", told(at_work), told(&waiting)))
+}
+
+/// The meeting in which all ranks that still had work to do hang, if these are two at least.
+fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
+    let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
+    let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
+    let alike = hung.iter().all(|(_, other)| *other == Some(meeting));
+    (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)
+}
+
+/// Waiting ranks, grouped by the meeting that they wait in.
+fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
+    let mut groups: Vec<(Vec<usize>, Meeting)> = Vec::new();
+    for Waiting { rank, meeting } in waiting {
+        match groups.iter_mut().find(|(_, known)| known == meeting) {
+            Some((ranks, _)) => ranks.push(*rank),
+            None => groups.push((vec![*rank], *meeting)),
+        }
+    }
+    groups.into_iter()
+}
+
+/// Reason why a rank may wait in a collective that it never announced; none if it cannot.
+fn unseen(spec: &RunSpec) -> Option<&'static str> {
+    let unwatched = engines::of(spec.engine()).unwatched?;
+    Some(match spec.observe {
+        Observation::Outcome => "--observe outcome does not watch collectives",
+        Observation::Full => unwatched,
+    })
+}

@@ -1,0 +1,46 @@
+//! ZP903: a rank wrote something on its event channel that is not the protocol.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::Scope;
+use super::Rule;
+use zprobe_model::trace::Violation;
+use zprobe_report::RuleCode;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP903"),
+    name: "protocol-broken",
+    crash: true,
+    is_handed_on: true,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP903.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    case.observed
+        .broken
+        .iter()
+        .map(|broken| {
+            let what = match broken.violation {
+                Violation::NotJson => {
+                    "a line that is not JSON; was something printed to the event channel?"
+                }
+                Violation::NotARecord => "a line that is not a record of this protocol version",
+                Violation::Implausible => {
+                    "an event with a step, a microbatch or a size that this run does not have"
+                }
+                Violation::WrongSender => "a record that says it comes from somebody else",
+                Violation::OutOfSequence => "a record whose number does not follow the one before",
+                Violation::TooLong => "a line that does not end",
+                Violation::AfterFinished => "a record after it had said that it was finished",
+                Violation::LauncherEvent => "an event that only the launcher may write",
+            };
+            let who = broken.rank.map_or("the rank host".to_owned(), |rank| format!("rank {rank}"));
+            let mut finding = rule.finding(format!("{who} wrote {what}"));
+            finding.rank = broken.rank;
+            finding.evidence.push(format!("the line: {}", broken.line));
+            Sighting::new(finding, Scope::default())
+        })
+        .collect()
+}

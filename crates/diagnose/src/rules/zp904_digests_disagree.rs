@@ -1,0 +1,60 @@
+//! ZP904: a buffer's digest came over the process group differently than over the event channel.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::scope::{Extent, Scope};
+use super::{Rule, counted};
+use zprobe_model::trace::digest;
+use zprobe_report::RuleCode;
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP904"),
+    name: "digests-disagree",
+    crash: false,
+    is_handed_on: true,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP904.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let observed = &case.observed;
+    let mut differing: Vec<(usize, usize)> = Vec::new();
+    let mut seen: HashSet<(usize, *const String)> = HashSet::new();
+    // Most ranks have gathered the same list, which the trace has once.
+    let lists = observed.gathered.iter().filter(|it| seen.insert((it.step, it.in_band.as_ptr())));
+    for gathered in lists {
+        for (source, in_band) in gathered.in_band.iter().enumerate() {
+            let out_of_band = observed.digests.get(&(source, gathered.step));
+            let key = (gathered.step, source);
+            if out_of_band.is_some_and(|digest| digest != in_band) && !differing.contains(&key) {
+                differing.push(key);
+            }
+        }
+    }
+    let recorded = observed.buffers.iter().filter(|buffer| buffer.payload.has_content());
+    let damaged = recorded.filter(|buffer| {
+        let intact = |bytes: Vec<u8>| digest(&bytes) == buffer.payload.digest;
+        !buffer.payload.bytes().is_ok_and(intact)
+    });
+    let damaged: Vec<(usize, usize)> =
+        damaged.map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect();
+    let carried = "told the other ranks another digest of its buffers, over the process group, than \
+                   of those that it recorded";
+    let broken = "recorded buffers that do not match their own digests";
+    [(differing, carried), (damaged, broken)]
+        .into_iter()
+        .filter_map(|(seen, what)| {
+            seen.first()?;
+            let ranks: BTreeSet<usize> = seen.iter().map(|&(_, rank)| rank).collect();
+            let steps: BTreeSet<usize> = seen.iter().map(|&(step, _)| step).collect();
+            let listed = |numbers: &BTreeSet<usize>| numbers.iter().copied().collect::<Vec<_>>();
+            let mut finding = rule.finding(format!("{} {what}", counted("rank", &listed(&ranks))));
+            finding.evidence.push(format!("seen in {}", counted("step", &listed(&steps))));
+            let (steps, holders) = (Extent::Only(steps), Extent::Only(ranks));
+            Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
+        })
+        .collect()
+}

@@ -1,0 +1,61 @@
+//! ZP905: repeats of the same run do not hold the same bits.
+
+use super::super::Case;
+use super::super::causes::Sighting;
+use super::super::repeats::{First, What};
+use super::super::scope::Scope;
+use super::{Rule, counted};
+use zprobe_model::spec::Model;
+use zprobe_model::trace::Point;
+use zprobe_report::{RuleCode, Severity};
+
+pub(super) const RULE: Rule = Rule {
+    code: RuleCode::new("ZP905"),
+    name: "repeats-differ",
+    crash: false,
+    is_handed_on: true,
+    explained_by: &[],
+    doc: include_str!("../../../../docs/rules/ZP905.md"),
+    check,
+};
+
+fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
+    let Some(first) = case.repeats else { return Vec::new() };
+    let moment = &first.moment;
+    let mut finding = rule.finding(format!(
+        "{} of {} repeats of the same run hold other bits than repeat 0, first in the {}",
+        first.repeats.len(),
+        first.seen,
+        moment.what.describe(),
+    ));
+    // Sums of codes are exact in any order, so that the order of a sum is no excuse.
+    if case.observed.spec.model != Model::Coded {
+        finding.severity = Severity::Warning;
+    }
+    finding.step = moment.step;
+    finding.microbatch = moment.microbatch();
+    finding.rank = (first.ranks.len() == 1).then_some(moment.rank);
+    finding.param = first.only_param().map(|param| case.observed.param_name(param));
+    finding.bucket = first.only_param().and_then(|param| bucket(case, first, param));
+    finding.evidence.push(format!("not like repeat 0: {}", counted("repeat", &first.repeats)));
+    if first.ranks.len() > 1 {
+        finding.evidence.push(format!("there on {}", counted("rank", &first.ranks)));
+    }
+    finding.evidence.extend(first.facts(&case.observed));
+    let (later, of) = first.later;
+    finding.evidence.push(format!("{later} later points of {of} differ too"));
+    vec![Sighting::new(finding, Scope::default())]
+}
+
+/// The flush that took the parameter across the ranks before this moment.
+fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
+    let moment = &first.moment;
+    let reduced = [Point::Reduced, Point::BeforeStep, Point::OptimizerInput];
+    let is_behind = reduced.iter().any(|point| moment.what == What::Gradient(*point));
+    let mut flushes = case.observed.flushes.iter().filter(|flush| {
+        is_behind && Some(flush.step) == moment.step && flush.params.contains(&param)
+    });
+    let flush = flushes.next()?;
+    // Where a parameter is reduced in every microbatch, none of the flushes is the one.
+    flushes.all(|other| other.flush == flush.flush).then_some(flush.flush)
+}

@@ -1,0 +1,90 @@
+//! Failures of the software around an engine, and what its exceptions mean. Bugs of engines are
+//! known to [`zprobe_zoo`].
+
+/// A failure that is no bug: this engine, or the software that it stands on, does not support
+/// something here. It says nothing about gradients.
+#[derive(Clone, Copy, Debug)]
+pub struct Signature {
+    /// Texts that must all be in the rank's account of the failure.
+    pub contains: &'static [&'static str],
+    /// Meaning of the failure.
+    pub meaning: &'static str,
+    /// True if it is a limit of this machine or of a release, which every installation of the same
+    /// packages has; false if something is not installed, so that what was asked for is not there.
+    pub is_limit: bool,
+}
+
+impl Signature {
+    const fn limit(contains: &'static [&'static str], meaning: &'static str) -> Self {
+        Self { contains, meaning, is_limit: true }
+    }
+
+    const fn incomplete(contains: &'static [&'static str], meaning: &'static str) -> Self {
+        Self { contains, meaning, is_limit: false }
+    }
+}
+
+/// Every known failure; the first that fits counts.
+pub const SIGNATURES: &[Signature] = &[
+    Signature::limit(
+        &["SplitBackward0", "modified inplace"],
+        "DeepSpeed's ZeRO-1 and 2 cannot step on CPU ranks, as its code splits a tensor that it then \
+         changes",
+    ),
+    Signature::incomplete(
+        &["ModuleNotFoundError"],
+        "a package that the engine needs is not installed",
+    ),
+    Signature::incomplete(
+        &["ImportError"],
+        "the engine cannot be imported: its release and those of what it needs do not fit",
+    ),
+    Signature::limit(
+        &["not implemented for 'Half'"],
+        "this torch has no such operation in fp16 on this device",
+    ),
+    Signature::limit(
+        &["not implemented for 'BFloat16'"],
+        "this torch has no such operation in bf16 on this device",
+    ),
+    Signature::limit(
+        &["Invalid scalar type"],
+        "this torch's Gloo has no such element type (bf16 needs torch 2.1)",
+    ),
+    Signature::limit(&["does not support", "Gloo"], "Gloo has no such collective"),
+    // `Type fp16 is not supported on your device.`; in old releases without the device.
+    Signature::limit(&["ype fp16 is not supported"], "DeepSpeed refuses fp16 on this accelerator"),
+    Signature::limit(&["ype bf16 is not supported"], "DeepSpeed refuses bf16 on this accelerator"),
+];
+
+/// The signature of a failure that is not the engine's own.
+pub fn recognise(failure: &str) -> Option<&'static Signature> {
+    SIGNATURES.iter().find(|signature| signature.contains.iter().all(|part| failure.contains(part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_failure_is_recognised_by_all_of_its_parts() {
+        let split = "RuntimeError: Output 0 of SplitBackward0 is a view and is being modified \
+                     inplace. (deepspeed/runtime/zero/stage_1_and_2.py:2000, in step)";
+        assert!(recognise(split).is_some());
+        assert!(recognise("Output 0 of SplitBackward0 is a view.").is_none());
+    }
+
+    #[test]
+    fn what_a_machine_cannot_run_is_told_from_what_is_not_installed() {
+        let is_limit = |failure| recognise(failure).map(|signature| signature.is_limit);
+        for refusal in [
+            "ValueError: Type fp16 is not supported on your device. (deepspeed/runtime/engine.py:2004)",
+            "ValueError: Type fp16 is not supported.",
+            "RuntimeError: \"addmm\" not implemented for 'Half'",
+        ] {
+            assert_eq!(is_limit(refusal), Some(true), "{refusal}");
+        }
+        assert_eq!(is_limit("ModuleNotFoundError: No module named 'hjson'"), Some(false));
+        assert_eq!(is_limit("IndexError: list index out of range"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Python stacks of ranks in words: where in the user's own code a rank was, and in what.
+
+use super::observed::Process;
+use zprobe_model::trace::Frame;
+use zprobe_report::words::counted;
+
+/// Most lines of the user's own code that are told of a stack.
+const MOST_OWN: usize = 4;
+
+/// Files of torch and others that wait for other ranks, or may, with what the call is named; nothing for the name of
+/// the function. Names of directories end with a slash, and come behind those of files in them.
+const MEETINGS: [(&str, &str); 8] = [
+    ("torch/distributed/distributed_c10d.py", ""),
+    ("torch/distributed/rendezvous.py", "the rendezvous"),
+    ("torch/distributed/elastic/", "the rendezvous"),
+    ("torch/autograd/graph.py", "backward"),
+    ("torch/nn/parallel/distributed.py", "DistributedDataParallel"),
+    ("torch/distributed/", ""),
+    ("deepspeed/comm/", ""),
+    ("zprobe_exec/mailbox.py", "zprobe's own exchange between the ranks"),
+];
+
+/// Place of a rank in its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the call in which the rank waits for others, or may wait.
+    pub meeting: Option<String>,
+    /// Innermost frame of the user's own code.
+    pub own: Option<String>,
+    /// Innermost frame of all.
+    pub innermost: String,
+}
+
+impl Place {
+    /// The place in the code where the main thread of a process was. Returns none for a process whose stacks were not
+    /// recorded.
+    pub fn of(process: &Process<'_>) -> Option<Self> {
+        let frames = *process.stacks.get(&0)?;
+        Some(Self {
+            meeting: meeting(frames),
+            own: frames.iter().find(|frame| frame.is_own).map(Frame::place),
+            innermost: frames.first()?.place(),
+        })
+    }
+
+    /// The place of some ranks, in words: `rank 1 is in train.py:57 (load)`.
+    fn of_ranks(&self, ranks: &[usize]) -> String {
+        let who = counted("rank", ranks);
+        let (is, waits) = if ranks.len() == 1 { ("is", "waits") } else { ("are", "wait") };
+        let does = match (&self.meeting, &self.own) {
+            (Some(meeting), _) => format!("{waits} in {meeting}"),
+            (None, _) => format!("{is} in {}", self.innermost),
+        };
+        match &self.own {
+            Some(own) if self.meeting.is_some() || *own != self.innermost => {
+                format!("{who} {does}, called from {own}")
+            }
+            _ => format!("{who} {does}"),
+        }
+    }
+}
+
+/// The meeting of ranks in which the innermost frame is.
+fn meeting(frames: &[Frame]) -> Option<String> {
+    let known = |frame: &Frame| {
+        let is_it = |file: &str| match file.ends_with('/') {
+            true => frame.file.starts_with(file),
+            false => frame.file == file,
+        };
+        MEETINGS.iter().find(|(file, _)| is_it(file)).map(|(_, name)| *name)
+    };
+    // Wrappers around a function have names of their own.
+    let is_function = |frame: &&Frame| !frame.function.contains("wrap");
+    let outside = frames.iter().take_while(|frame| !frame.is_own);
+    let mut outside = outside.filter(is_function).peekable();
+    let innermost = outside.peek().filter(|frame| frame.function != "<module>")?;
+    let name = known(innermost)?;
+    if !name.is_empty() {
+        return Some(name.to_owned());
+    }
+    // One collective calls another: the outer one is what the program asked for.
+    outside.take_while(|frame| known(frame) == Some("")).last().map(|frame| frame.function.clone())
+}
+
+/// Places of ranks in words, those that are at the same place together.
+pub fn told(places: &[(usize, Place)]) -> String {
+    let mut groups: Vec<(&Place, Vec<usize>)> = Vec::new();
+    for (rank, place) in places {
+        match groups.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, ranks)) => ranks.push(*rank),
+            None => groups.push((place, vec![*rank])),
+        }
+    }
+    let texts = groups.iter().map(|(place, ranks)| place.of_ranks(ranks));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// Lines of the user's own code in a stack, the innermost first: `train.py:57 (load), called from
+/// train.py:88 (main)`. Returns none for a stack that has no line of the user's own code.
+pub fn own_lines(process: &Process<'_>) -> Option<String> {
+    let frames = process.stacks.get(&0)?.iter().filter(|frame| frame.is_own);
+    let places: Vec<String> = frames.map(Frame::place).take(MOST_OWN).collect();
+    (!places.is_empty()).then(|| places.join(", called from "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(file: &str, function: &str) -> Frame {
+        let is_own = !file.starts_with("torch/");
+        Frame { file: file.to_owned(), line: 1, function: function.to_owned(), is_own }
+    }
+
+    fn meeting_of(calls: &[(&str, &str)]) -> Option<String> {
+        let frames: Vec<Frame> = calls.iter().map(|(file, it)| frame(file, it)).collect();
+        meeting(&frames)
+    }
+
+    #[test]
+    fn a_rank_waits_in_what_its_program_called() {
+        let c10d = "torch/distributed/distributed_c10d.py";
+        let wrapper = ("torch/distributed/c10d_logger.py", "wrapper");
+        let own = ("train.py", "main");
+        let gathered = [(c10d, "all_gather"), wrapper, (c10d, "all_gather_object"), wrapper, own];
+        assert_eq!(meeting_of(&gathered).as_deref(), Some("all_gather_object"));
+        let engine = ("torch/autograd/graph.py", "_engine_run_backward");
+        let backward = [engine, ("torch/_tensor.py", "backward"), own];
+        assert_eq!(meeting_of(&backward).as_deref(), Some("backward"));
+        let hook = [(c10d, "all_reduce"), wrapper, engine, ("torch/_tensor.py", "backward"), own];
+        assert_eq!(meeting_of(&hook).as_deref(), Some("all_reduce"));
+        let tensors = ("torch/distributed/tensor/_redistribute.py", "redistribute");
+        assert_eq!(meeting_of(&[tensors, own]).as_deref(), Some("redistribute"));
+        assert_eq!(meeting_of(&[("torch/nn/functional.py", "linear"), own]), None);
+        assert_eq!(meeting_of(&[own, engine]), None);
+        // A module that is imported on the way to a meeting.
+        assert_eq!(meeting_of(&[("torch/_library/autograd.py", "<module>"), engine]), None);
+        assert_eq!(meeting_of(&[("torch/distributed/utils.py", "<module>"), own]), None);
+    }
+}

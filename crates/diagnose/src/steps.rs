@@ -1,0 +1,69 @@
+//! Loss and gradient norm of each step, as a training log would show them.
+
+use std::collections::BTreeMap;
+
+use zprobe_model::trace::{Event, Point, Trace};
+use zprobe_report::Step;
+
+use super::Case;
+
+/// Each step's loss and norms, as far as they are known.
+pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
+    let losses = losses(trace);
+    let spec = case.observed.spec;
+    // Some of the microbatches have another mean than all of them.
+    let is_whole = spec.recording.microbatches.is_none();
+    spec.recorded_steps()
+        .map(|step| Step {
+            step,
+            loss: losses.get(&step).filter(|_| is_whole).and_then(|losses| mean(losses)),
+            gradient_norm: case.observed.norms.get(&(step, 0)).and_then(|norm| norm.norm),
+            input_norm: input_norm(case, step),
+        })
+        .collect()
+}
+
+/// Losses of all microbatches of all ranks, by step.
+fn losses(trace: &Trace) -> BTreeMap<usize, Vec<Option<f64>>> {
+    let mut losses: BTreeMap<usize, Vec<Option<f64>>> = BTreeMap::new();
+    for (_, event) in trace.events() {
+        if let Event::Loss { step, value, .. } = event {
+            losses.entry(*step).or_default().push(*value);
+        }
+    }
+    losses
+}
+
+/// Mean of a step's losses; none if one of them is not finite.
+fn mean(losses: &[Option<f64>]) -> Option<f64> {
+    let losses: Vec<f64> = losses.iter().copied().collect::<Option<_>>()?;
+    (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+}
+
+/// Norm of what the inner optimizers of all ranks consumed, together. None where some of it was not
+/// seen, or where only a part of it is on more than one rank, so that it is not known what counts
+/// once.
+fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
+    let observed = &case.observed;
+    let inputs: Vec<_> = observed.at(Point::OptimizerInput, step).collect();
+    if inputs.len() != observed.spec.world_size {
+        return None;
+    }
+    let held = |rank: usize| observed.layouts.get(&(rank, inputs[rank].layout)).copied();
+    let mut norms: Vec<f64> = Vec::new();
+    let mut elements = 0;
+    for input in &inputs {
+        norms.push(input.payload.norm?);
+        let segments = held(input.rank)?.iter().filter(|segment| segment.param.is_some());
+        elements += segments.map(|segment| segment.len).sum::<usize>();
+    }
+    let of_model: usize = {
+        let params = case.plan.params().iter().filter(|param| param.trainable);
+        params.map(zprobe_model::spec::plan::Param::numel).sum()
+    };
+    if elements == of_model {
+        return Some(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt());
+    }
+    // Every rank holds everything.
+    (elements == of_model * norms.len()).then(|| norms[0])
+}

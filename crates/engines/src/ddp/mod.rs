@@ -1,0 +1,96 @@
+//! PyTorch's `DistributedDataParallel`.
+
+mod axes;
+
+use super::source::arguments;
+use super::{Features, Project, Python, Repro, Room};
+use zprobe_model::spec::{CommHook, Compile, DelayedParameters, Point, RunSpec};
+
+pub(super) static ROOM: Room = Room {
+    title: "DDP",
+    project: Project::PyTorch,
+    python: Some(Python {
+        package: None,
+        trial: Some(include_str!("trial.py")),
+        advice: "install another torch, or name another interpreter with --python",
+        limit: None,
+        features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),
+        script: &[("script.py", include_str!("script.py"))],
+        eyes: &[("eyes.py", include_str!("eyes.py"))],
+    }),
+    unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
+    axes: axes::axes,
+    function: |spec, _, point| match point {
+        Point::Accumulator => Some("AccumulateGrad, under DistributedDataParallel.no_sync"),
+        Point::BeforeStep | Point::OptimizerInput if delays_parameters(spec) => Some(
+            "Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp), or of delayed \
+             parameters _delayed_all_reduce_hook (torch/nn/parallel/distributed.py)",
+        ),
+        Point::Reduced | Point::BeforeStep | Point::OptimizerInput => {
+            Some("Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp)")
+        }
+        _ => None,
+    },
+    parameters_in: |spec| spec.dtype,
+    repro,
+};
+
+/// True if DDP leaves some parameters to a hook of their own.
+fn delays_parameters(spec: &RunSpec) -> bool {
+    spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None)
+}
+
+/// Arguments of `DistributedDataParallel` that a run gives and that not every release has.
+fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
+    let needed = ("delay_all_reduce_named_params".to_owned(), "--delayed-parameters".to_owned());
+    if delays_parameters(spec) { vec![needed] } else { Vec::new() }
+}
+
+fn repro(spec: &RunSpec) -> Result<Repro, String> {
+    const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
+    let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
+    if ddp.compile != Compile::None {
+        return Err("the script is not compiled; --compile none may show the same".to_owned());
+    }
+    let mut options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
+    let hook = match ddp.comm_hook {
+        CommHook::None => None,
+        CommHook::Fp16Compress => Some("fp16_compress_hook"),
+        CommHook::Bf16Compress => Some("bf16_compress_hook"),
+        CommHook::AllReduce => Some("allreduce_hook"),
+        CommHook::PowerSgd | CommHook::PostLocalSgd => return Err(WITH_STATE.to_owned()),
+    };
+    let mut made = String::new();
+    if ddp.delayed_parameters != DelayedParameters::None {
+        options = arguments(&ddp, &["bucket_cap_mb", "comm_hook", "delayed_parameters", "compile"]);
+        made += "    named = list(model.named_parameters())\n";
+        options += &format!(
+            ", bucket_cap_mb={}, delay_all_reduce_named_params=named[-(len(named) // 2) :], \
+             param_to_hook_all_reduce=named[0][1]",
+            ddp.bucket_cap_mb as usize
+        );
+    }
+    made += &format!("    ddp = DistributedDataParallel(model{options})\n");
+    if let Some(hook) = hook {
+        made += &format!("    ddp.register_comm_hook(None, default_hooks.{hook})\n");
+    }
+    let import = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n";
+    let awaits = ddp.delayed_parameters == DelayedParameters::Awaited;
+    Ok(Repro {
+        text: include_str!("repro.py")
+            .replace("#: import\n", if hook.is_some() { import } else { "" })
+            .replace("    #: engine\n", &made),
+        constants: String::new(),
+        forward: "ddp",
+        accumulation: |_, last, _| match last {
+            "False" => vec!["with ddp.no_sync():".to_owned()],
+            last => vec![format!("with contextlib.nullcontext() if {last} else ddp.no_sync():")],
+        },
+        backward: if awaits {
+            "(loss / GA).backward(), dist.barrier()"
+        } else {
+            "(loss / GA).backward()"
+        }
+        .to_owned(),
+    })
+}

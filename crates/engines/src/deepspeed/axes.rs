@@ -1,0 +1,125 @@
+//! The settings of DeepSpeed that are worth trying.
+
+use crate::axes::{Axes, Choice, choices, clipping, shapes_without};
+use zprobe_model::spec::Shape;
+
+/// Dtypes of the model, each with the dtypes in which microbatches can be added up, its own first.
+const DTYPES: &[(&str, &[&str])] =
+    &[("bf16", &["bf16", "fp32"]), ("fp16", &["fp16", "fp32"]), ("fp32", &["fp32"])];
+
+/// ZeRO stages.
+const STAGES: [&str; 4] = ["0", "1", "2", "3"];
+
+pub(super) fn axes() -> Axes {
+    let mut bases = Vec::new();
+    for stage in STAGES {
+        for (dtype, accumulation) in DTYPES {
+            bases.extend(accumulation.iter().map(|accum| base(stage, dtype, accum)));
+        }
+    }
+    // Of the mixed dtypes only bf16 with fp32 has an optimizer of its own, and not in stage 0.
+    let factor_bases = STAGES.iter().flat_map(|stage| {
+        let mixed = (*stage != "0").then(|| base(stage, "bf16", "fp32"));
+        let pure = ["bf16", "fp16", "fp32"].map(|dtype| base(stage, dtype, dtype));
+        pure.into_iter().chain(mixed)
+    });
+    // Experts are another kind of model, in which other things go wrong: the zoo tries them.
+    let shapes = shapes_without(&[Shape::LateNoSync, Shape::Experts]);
+    Axes {
+        bases,
+        factor_bases: factor_bases.collect(),
+        factors: vec![
+            counts(),
+            choices(&[("offload", "--offload cpu")]),
+            choices(&[
+                ("overlap-comm", "--overlap-comm true"),
+                ("no overlap-comm", "--overlap-comm false"),
+            ]),
+            choices(&[
+                ("contiguous-gradients", "--contiguous-gradients true"),
+                ("no contiguous-gradients", "--contiguous-gradients false"),
+            ]),
+            choices(&[
+                ("reduce-scatter", "--reduce-scatter true"),
+                ("no reduce-scatter", "--reduce-scatter false"),
+                ("predivide", "--reduce-scatter false --deepspeed-set gradient_predivide_factor=2"),
+                ("prescale", "--reduce-scatter false --deepspeed-set prescale_gradients=true"),
+            ]),
+            choices(&[
+                ("tiny buckets", "--reduce-bucket-size 64"),
+                ("one bucket", "--reduce-bucket-size 500000000"),
+            ]),
+            choices(&[("immediate-grad-update", "--immediate-grad-update true")]),
+            clipping(),
+            choices(&[
+                ("comm fp32", "--comm-dtype fp32"),
+                ("comm bf16", "--comm-dtype bf16"),
+                ("comm fp16", "--comm-dtype fp16"),
+            ]),
+            choices(&[("loss scale of the loop", "--override-loss-scale 1024")]),
+            choices(&[(
+                "round robin",
+                "--deepspeed-set zero_optimization.round_robin_gradients=true",
+            )]),
+            choices(&[(
+                "single-rank buckets",
+                "--deepspeed-set zero_optimization.use_multi_rank_bucket_allreduce=false",
+            )]),
+            choices(&[("alignment", "--deepspeed-set zero_optimization.parameter_alignment=true")]),
+            choices(&[
+                ("sequence parallelism", "--nproc-per-node 4 --sequence-parallel 2"),
+                (
+                    "sequence parallelism by a mesh",
+                    "--nproc-per-node 4 --sequence-parallel 2 --sequence-groups mesh",
+                ),
+            ]),
+            choices(&[("2 parameter groups", "--parameter-groups 2")]),
+            choices(&[(
+                "small sub-groups",
+                "--deepspeed-set zero_optimization.sub_group_size=100",
+            )]),
+        ],
+        // Stage 1 has two optimizers, which these dtypes choose.
+        pair_bases: vec![
+            base("1", "bf16", "fp32"),
+            base("1", "bf16", "bf16"),
+            base("2", "bf16", "fp32"),
+            base("3", "bf16", "fp32"),
+            base("0", "bf16", "bf16"),
+        ],
+        partners: choices(&[
+            ("ga 1", "--ga 1"),
+            ("ga 3", "--ga 3"),
+            ("3 ranks", "--nproc-per-node 3"),
+            ("offload", "--offload cpu"),
+            ("overlap-comm", "--overlap-comm true"),
+            ("no contiguous-gradients", "--contiguous-gradients false"),
+            ("no reduce-scatter", "--reduce-scatter false"),
+            ("clipping always", "--gradient-clipping 0.125"),
+        ]),
+        shapes,
+        grid: vec![
+            counts(),
+            choices(&[("offload", "--offload cpu")]),
+            choices(&[("overlap-comm", "--overlap-comm true")]),
+            choices(&[("no contiguous-gradients", "--contiguous-gradients false")]),
+            choices(&[("no reduce-scatter", "--reduce-scatter false")]),
+        ],
+    }
+}
+
+fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
+    vec![
+        Choice::new(&format!("stage {stage}"), &format!("--stage {stage}")),
+        Choice::new(dtype, &format!("--dtype {dtype}")),
+        Choice::new(
+            &format!("grad-accum {accumulation}"),
+            &format!("--grad-accum-dtype {accumulation}"),
+        ),
+    ]
+}
+
+/// Numbers of microbatches and ranks other than the defaults of 4 and 2.
+fn counts() -> Vec<Choice> {
+    choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
+}

@@ -1,0 +1,92 @@
+//! DeepSpeed's ZeRO, stages 0 to 3.
+
+mod axes;
+mod functions;
+
+use serde_json::Value;
+
+use super::source::expression;
+use super::{Features, Limit, Package, Project, Python, Repro, Room};
+use zprobe_model::spec::{Dtype, RunSpec, SequenceGroups, Shape};
+
+pub(super) static ROOM: Room = Room {
+    title: "DeepSpeed",
+    project: Project::DeepSpeed,
+    python: Some(Python {
+        package: Some(Package { module: "deepspeed", title: "DeepSpeed" }),
+        trial: Some(include_str!("trial.py")),
+        advice: "`DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`, or name another \
+                 interpreter with --python",
+        limit: Some(Limit {
+            subject: "deepspeed fp16",
+            dtype: Dtype::Fp16,
+            taken: "deepspeed_fp16",
+            on_cpu: "onednn_fp16",
+            without_cpu: "torch's oneDNN has no fp16 on this CPU",
+            other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
+            other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
+        }),
+        features: Some(Features { fact: "deepspeed_features", needed: features }),
+        script: &[
+            ("script.py", include_str!("script.py")),
+            ("experts.py", include_str!("experts.py")),
+        ],
+        eyes: &[("buckets.py", include_str!("buckets.py")), ("eyes.py", include_str!("eyes.py"))],
+    }),
+    unwatched: Some("not every collective of this engine is watched"),
+    axes: axes::axes,
+    function: |_, class, point| functions::function(class?, point),
+    parameters_in: |spec| spec.dtype,
+    repro,
+};
+
+fn repro(spec: &RunSpec) -> Result<Repro, String> {
+    if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
+        return Err(
+            "the script has no sequence parallelism; --sequence-parallel 1 may show the same"
+                .to_owned(),
+        );
+    }
+    // Stage 3 has only a part of each parameter on a rank.
+    let whole = "    with deepspeed.zero.GatheredParameters(list(parameters.values())):\n        p.detach()";
+    let values = if spec.stage == 3 { whole } else { "    p.detach()" };
+    let wrapped = spec.override_loss_scale().map_or_else(String::new, |scale| {
+        format!("    engine.optimizer.override_loss_scale({scale})\n")
+    });
+    let config = expression(spec.deepspeed_config().unwrap_or(&Value::Null));
+    Ok(Repro {
+        text: include_str!("repro.py")
+            .replace("    p.detach()", values)
+            .replace("    #: wrapped\n", &wrapped),
+        constants: format!("CONFIG = {config}"),
+        forward: "engine",
+        accumulation: |_, last, several| {
+            // With several backwards before a step, DeepSpeed has to be told which one is the last.
+            let line = format!("engine.set_gradient_accumulation_boundary({last})");
+            if several { vec![line] } else { Vec::new() }
+        },
+        backward: if spec.has_shape(Shape::LossBackward) {
+            "(engine.scale(loss) if hasattr(engine, \"scale\") else loss).backward()".to_owned()
+        } else {
+            "engine.backward(loss)".to_owned()
+        },
+    })
+}
+
+/// Keys of the configuration's section `zero_optimization`, methods of the engine, arguments of `initialize` and
+/// modules that a run needs and that not every release has.
+fn features(spec: &RunSpec) -> Vec<(String, String)> {
+    let set = spec.deepspeed_set();
+    let zero = set.iter().filter(|member| member.path().starts_with("zero_optimization."));
+    let keys = zero.map(|it| (it.path().to_owned(), format!("--deepspeed-set {it}")));
+    let coalesced = Shape::CoalescedReduction;
+    let method = spec
+        .has_shape(coalesced)
+        .then(|| ("coalesce_grad_reduction".to_owned(), format!("--shape {coalesced}")));
+    let sequences = spec.deepspeed().filter(|deepspeed| deepspeed.sequence_parallel > 1);
+    let groups = sequences.map(|deepspeed| match deepspeed.sequence_groups {
+        SequenceGroups::Mpu => ("parallel_state_sp".to_owned(), "--sequence-parallel".to_owned()),
+        SequenceGroups::Mesh => ("mesh_param".to_owned(), "--sequence-groups mesh".to_owned()),
+    });
+    keys.chain(method).chain(groups).collect()
+}

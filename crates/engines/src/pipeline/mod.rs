@@ -1,0 +1,58 @@
+//! PyTorch's pipelining schedules.
+
+mod axes;
+
+use super::{Features, Project, Python, Room};
+use zprobe_model::spec::{Point, RunSpec, Schedule};
+
+pub(super) static ROOM: Room = Room {
+    title: "torch.distributed.pipelining",
+    project: Project::PyTorch,
+    python: Some(Python {
+        package: None,
+        trial: Some(include_str!("trial.py")),
+        advice: "upgrade torch: its pipelining schedules work with 2.11",
+        limit: None,
+        features: Some(Features { fact: "pipelining", needed }),
+        script: &[("script.py", include_str!("script.py"))],
+        eyes: &[],
+    }),
+    unwatched: Some("not every collective of this engine is watched"),
+    axes: axes::axes,
+    function: |_, _, point| match point {
+        Point::BeforeStep | Point::OptimizerInput => Some(
+            "_PipelineStageBase.backward_one_chunk, perform_reduce_grad \
+             (torch/distributed/pipelining/stage.py), at the bidding of the schedule (schedules.py)",
+        ),
+        _ => None,
+    },
+    parameters_in: |spec| spec.dtype,
+    repro: |_| {
+        Err("the script has no pipelines; send the run directory's rank-program with the report"
+            .to_owned())
+    },
+};
+
+/// Classes and arguments of torch's schedules that a run needs and that not every release has.
+fn needed(spec: &RunSpec) -> Vec<(String, String)> {
+    let Some(pipeline) = spec.pipeline() else { return Vec::new() };
+    let schedule =
+        (class(pipeline.schedule).to_owned(), format!("--schedule {}", pipeline.schedule));
+    // Stages of releases without the second wait for each other for ever over Gloo.
+    let always = ["scale_grads", "use_batch"];
+    let always = always.map(|name| (name.to_owned(), "--engine pipeline".to_owned()));
+    std::iter::once(schedule).chain(always).collect()
+}
+
+/// The class of a schedule.
+fn class(schedule: Schedule) -> &'static str {
+    match schedule {
+        Schedule::GPipe => "ScheduleGPipe",
+        Schedule::OneForwardOneBackward => "Schedule1F1B",
+        Schedule::LoopedBfs => "ScheduleLoopedBFS",
+        Schedule::Interleaved => "ScheduleInterleaved1F1B",
+        Schedule::InterleavedZeroBubble => "ScheduleInterleavedZeroBubble",
+        Schedule::ZbvZeroBubble => "ScheduleZBVZeroBubble",
+        Schedule::DualPipeV => "ScheduleDualPipeV",
+    }
+}

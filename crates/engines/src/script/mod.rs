@@ -1,0 +1,15 @@
+//! The user's own script, under `zprobe exec`: the engine is whatever trains there.
+
+use super::{Axes, Project, Room};
+use zprobe_model::spec::Dtype;
+
+pub(super) static ROOM: Room = Room {
+    title: "the script",
+    project: Project::Plain,
+    python: None,
+    unwatched: Some("collectives of a script are not watched"),
+    axes: Axes::default,
+    function: |_, _, _| None,
+    parameters_in: |_| Dtype::Fp32,
+    repro: |_| Err("the script is the user's own".to_owned()),
+};

@@ -1,0 +1,165 @@
+//! Runs that several agents make together: the one of rank 0 leads, and the others follow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use super::order::Order;
+use super::runner::{cold, warn_of_survivors};
+use super::store::claimed;
+use crate::console::say;
+use zprobe_launch::agents::{Leader, Part, Request, Team};
+use zprobe_launch::exec;
+use zprobe_launch::job::{Meeting, UNNUMBERED};
+use zprobe_launch::{Ended, Launch, Source};
+use zprobe_model::trace::{TRACE_FILE, repeat_dir};
+
+/// Time for which the leader may be silent between two runs: it may be writing a long report.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Time after which a process says that it waits for others.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Role of this process among the agents of a job.
+#[derive(Debug)]
+pub enum Role {
+    /// Leader of the other agents.
+    Leads(Team),
+    /// Follower of the agent of rank 0.
+    Follows(Box<Leader>),
+}
+
+impl Role {
+    /// Meets the other agents, all of which are about to make runs of the same settings.
+    ///
+    /// # Errors
+    /// When one of them does not come within `patience`, or is about to do something else.
+    pub fn find(
+        part: Part,
+        settings: &Value,
+        run_id: &str,
+        meeting: &Meeting,
+        patience: Duration,
+    ) -> Result<Self> {
+        let (met, is_met) = channel::<()>();
+        thread::scope(|scope| {
+            let (index, agents) = (part.agent.index, part.agents);
+            scope.spawn(move || {
+                if is_met.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
+                    let process = match index {
+                        UNNUMBERED => format!("one of {agents} processes"),
+                        index => format!("process {index} of {agents}"),
+                    };
+                    say(format_args!("{process} waits for the others at {}", meeting.endpoint));
+                }
+            });
+            // Its end, whatever it is, ends the wait of the other thread.
+            let _met = met;
+            Ok(if part.leads() {
+                Self::Leads(Team::gather(part, settings, run_id, meeting, patience)?)
+            } else {
+                Self::Follows(Box::new(Leader::find(part, settings, meeting, patience)?))
+            })
+        })
+    }
+}
+
+/// End of the runs that this process took part in.
+#[derive(Debug)]
+pub enum Followed {
+    /// The leader has reported on all of it; all exit with this code.
+    Over(u8),
+    /// The leader is lost: what is known of the ranks of this process alone is recorded here.
+    Alone(PathBuf),
+}
+
+/// A run that another agent leads.
+struct Led<'a> {
+    id: &'a str,
+    /// Directory of the run for this process.
+    dir: &'a Path,
+    /// Port of the ranks' TCPStore on the leader's machine; none where the ranks join.
+    port: Option<u16>,
+}
+
+/// Takes part in the runs that `leader` makes. Logs of this process's ranks are below `run_dir`, in a
+/// directory of this process's own, which stays unless every run was clean.
+///
+/// # Errors
+/// When the leader ends everything before a run, or is lost before one.
+pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
+    take_part(leader, run_dir, true, &mut |leader, Led { id, dir, port }| {
+        let port =
+            port.context("the process of rank 0 runs a script; start the same everywhere")?;
+        let program = cold(order, dir)?;
+        let source = Source::Cold(&program);
+        let launch = Launch { run_id: id, spec: &order.spec, source, run_dir: dir };
+        Ok(launch.follow(leader, port)?)
+    })
+}
+
+/// Takes part in the run of the user's own script that `leader` watches, as [`follow`] does. The script has no logs but
+/// the user's terminal, so that nothing stays.
+///
+/// # Errors
+/// As [`follow`].
+pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
+    take_part(leader, run_dir, false, &mut |leader, Led { id, dir, .. }| {
+        exec::follow(order, id, dir, leader)
+    })
+}
+
+fn take_part(
+    mut leader: Leader,
+    run_dir: &Path,
+    has_logs: bool,
+    make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Ended>,
+) -> Result<Followed> {
+    let own = run_dir.join(format!("agent-{}", leader.own_index()));
+    let mut last = None;
+    loop {
+        match leader.next_request(SILENCE) {
+            Request::Start { run, repeat, port } => {
+                let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
+                let led = Led { id: &run, dir: &dir, port };
+                match claimed(&dir, || make(&mut leader, led)) {
+                    Ok(ended) => warn_of_survivors(&ended),
+                    Err(error) => leader.tell_failed(format!("{error:#}")),
+                }
+                last = Some(dir);
+            }
+            Request::Over { exit } => {
+                tidy_up(run_dir, &own, exit == 0 || !has_logs);
+                return Ok(Followed::Over(exit));
+            }
+            Request::Refused { why } => {
+                tidy_up(run_dir, &own, true);
+                bail!("{why} (said by the process of rank 0)");
+            }
+            Request::Lost => {
+                return last.map(Followed::Alone).context(
+                    "the process of rank 0 has ended before a run began; look at its output",
+                );
+            }
+        }
+    }
+}
+
+/// Removes what the leader has all of. What cannot be removed stays.
+fn tidy_up(run_dir: &Path, own: &Path, is_empty: bool) {
+    if is_empty {
+        let _ = fs::remove_dir_all(own);
+        // Only if nothing else is in it, such as the trace, where it is on the same file system.
+        let _ = fs::remove_dir(run_dir);
+        return;
+    }
+    let repeats = fs::read_dir(own).into_iter().flatten().flatten().map(|entry| entry.path());
+    for dir in repeats.chain([own.to_owned()]) {
+        let _ = fs::remove_file(dir.join(TRACE_FILE));
+    }
+}

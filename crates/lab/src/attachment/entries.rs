@@ -1,0 +1,123 @@
+//! The files of an attachment, in one list.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+
+use super::{CONFIG_FILE, Entry, Material, SCRIPT_FILE, TOO_COMMON, issue};
+use zprobe_model::trace::Trace;
+use zprobe_redact::Kind;
+use zprobe_report::render;
+
+/// Path of a file that an attachment may have, its description, and the function that makes its content: none where
+/// there is nothing to say.
+type Maker = (&'static str, &'static str, fn(&Material) -> Result<Option<String>>);
+
+/// Makers of every file but the text of the issue, the logs and the manifest. A new file is an entry here.
+const MAKERS: &[Maker] = &[
+    ("title.txt", "the title of the issue", |material| Ok(Some(format!("{}\n", material.title)))),
+    (
+        "report.html",
+        "the report as a page, to be opened in a browser; it loads nothing",
+        |material| page(material).map(Some),
+    ),
+    (SCRIPT_FILE, "shows the weights without zprobe: `python repro.py`", |material| {
+        Ok(material.script.clone().ok())
+    }),
+    ("command.txt", "the command of this run", |material| {
+        Ok(material.command.as_ref().map(|command| command.line() + "\n"))
+    }),
+    (CONFIG_FILE, "the file that the command names", |material| {
+        let config = material.command.as_ref().and_then(|it| it.deepspeed_config.as_ref());
+        config.map(pretty).transpose()
+    }),
+    ("deepspeed-as-passed.json", "the configuration that DeepSpeed was given", |material| {
+        material.report.run.spec.deepspeed_config().as_ref().map(pretty).transpose()
+    }),
+    ("spec.json", "everything about the run that was asked for", |material| {
+        pretty(&material.report.run.spec).map(Some)
+    }),
+    (
+        "environment.txt",
+        "the machine, the versions, and the variables that matter, when this was made",
+        |material| Ok(Some(material.environment.text())),
+    ),
+    ("run/report.json", "the report, for programs: schema/report.v1.schema.json", |material| {
+        Ok(Some(material.report.to_json()?))
+    }),
+    (
+        "run/trace.jsonl",
+        "what every rank did, buffers included; `zprobe show run` reads it",
+        |material| Ok(Some(material.trace.text.clone())),
+    ),
+];
+
+/// Makes every file that has content, except the manifest; `body` is the text of the issue.
+pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
+    let mut entries = vec![Entry {
+        path: "report.md".to_owned(),
+        about: "the text of the issue, to be pasted".to_owned(),
+        text: body.to_owned(),
+    }];
+    for (path, about, make) in MAKERS {
+        if let Some(text) = make(material)? {
+            entries.push(Entry { path: (*path).to_owned(), about: (*about).to_owned(), text });
+        }
+    }
+    for tail in &material.logs {
+        let about = match tail.left_out {
+            0 => "what this process wrote".to_owned(),
+            left_out => format!("the end of what this process wrote, {left_out} bytes left out"),
+        };
+        let path = format!("run/{}", tail.name);
+        entries.push(Entry { path, about, text: tail.text.clone() });
+    }
+    Ok(entries)
+}
+
+/// Manifest of the attachment: its files, what was cut, and what was taken out.
+pub(super) fn manifest(
+    entries: &[Entry],
+    redacted: &BTreeMap<Kind, usize>,
+    material: &Material,
+) -> Entry {
+    let mut text =
+        "# A bug report by zprobe\n\n| file | bytes | what it is |\n|---|---:|---|\n".to_owned();
+    for Entry { path, about, text: content } in entries {
+        let _ = writeln!(text, "| {path} | {} | {about} |", content.len());
+    }
+    if let Some(cut) = material.trace.describe() {
+        let _ = write!(text, "\nrun/trace.jsonl is {cut}.\n");
+    }
+    if let Some(repeats) = &material.report.repeats {
+        let _ = write!(text, "\n{}\n", super::only_one(repeats));
+    }
+    if let Err(reason) = &material.script {
+        let _ = write!(text, "\nThere is no {SCRIPT_FILE}: {reason}.\n");
+    }
+    if material.command.is_none() {
+        let _ = write!(text, "\nThere is no command.txt: {}.\n", issue::NO_COMMAND);
+    }
+    let _ = write!(text, "\nTaken out and replaced by placeholders: {}.\n", kinds(redacted));
+    Entry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
+}
+
+/// Numbers of redactions in words: `home 3, secret 1`.
+pub fn kinds(redacted: &BTreeMap<Kind, usize>) -> String {
+    let kinds: Vec<String> =
+        redacted.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
+}
+
+/// The HTML page, made from the records that are in the attachment.
+fn page(material: &Material) -> Result<String> {
+    let records = material.trace.text.lines().map(serde_json::from_str);
+    let records = records.collect::<Result<_, _>>().context(TOO_COMMON)?;
+    let trace = Trace { spec: material.report.run.spec.clone(), records };
+    render::html(&material.report, &trace, &material.explain)
+}
+
+fn pretty(value: &impl serde::Serialize) -> Result<String> {
+    Ok(zprobe_model::visible::json(value)?)
+}

@@ -1,0 +1,208 @@
+//! Facts about the machine that a maintainer asks for: systems, versions, devices, variables.
+//!
+//! [`crate::doctor`] looks at the machine and the interpreter when the attachment is made; what the
+//! ranks ran is in the report.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::answer::output_within;
+use crate::doctor::{Attempt, Machine, Python};
+use zprobe_engines::{self as engines, Package};
+use zprobe_redact::{Private, Redactor};
+use zprobe_report::Report;
+
+/// Prefixes of the names of environment variables that matter to engines. No others enter the
+/// attachment.
+const RELEVANT: &[&str] = &[
+    "ACCELERATE_",
+    "CUDA_",
+    "DEEPSPEED_",
+    "DS_",
+    "FI_",
+    "GLOO_",
+    "KMP_",
+    "LOCAL_",
+    "MASTER_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_",
+    "PYTORCH_",
+    "RANK",
+    "TORCH",
+    "TP_SOCKET_",
+    "UCX_",
+    "WORLD_SIZE",
+    "ZPROBE_",
+];
+
+/// Arguments with which an interpreter runs a script that describes the installation of an engine.
+const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
+const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
+
+/// Facts about the machine and the interpreter.
+pub struct Environment {
+    /// Names and values, in order.
+    pub facts: Vec<(String, String)>,
+    /// Variables that matter.
+    pub variables: Vec<(String, String)>,
+    /// True if this is a container.
+    pub container: bool,
+    /// Names of the GPUs, or the reason why they are not known.
+    pub gpus: Result<Vec<String>, String>,
+    /// Output of `python -m torch.utils.collect_env`; none if no interpreter was named.
+    pub collect_env: Option<String>,
+    /// Output of `ds_report`; none if no interpreter was named, or it has no DeepSpeed.
+    pub ds_report: Option<String>,
+}
+
+impl Environment {
+    /// Collects the facts of the machine, and those of the interpreter if one was named.
+    pub fn new(
+        machine: &Machine,
+        python: Option<&Python>,
+        report: &Report,
+        private: &Private,
+    ) -> Self {
+        let say = |value: &Option<String>| value.clone().unwrap_or_else(|| "not known".to_owned());
+        let gpus = match &machine.driver {
+            Ok(gpus) if gpus.is_empty() => "none".to_owned(),
+            Ok(gpus) => gpus.join(", "),
+            Err(problem) => problem.clone(),
+        };
+        let mut facts = Vec::from(named([
+            ("system", say(&machine.system)),
+            ("kernel", say(&machine.kernel)),
+            ("container", if machine.container { "yes" } else { "no" }.to_owned()),
+            ("cores", say(&machine.cores.map(|cores| cores.to_string()))),
+            ("GPUs", gpus),
+            ("GPU driver", machine.driver_version.clone().unwrap_or_else(|| "none".to_owned())),
+        ]));
+        if let Some(python) = python {
+            facts.push(("interpreter".to_owned(), python.version.clone()));
+            let now = engines::packages().map(|package| {
+                (format!("{}, now", package.title), said(&python.version(&package)))
+            });
+            facts.extend(now);
+            facts.extend(named([
+                ("CUDA of torch", said(&python.cuda)),
+                ("NCCL of torch", said(&python.nccl)),
+                ("backends", said_list(&python.backends)),
+                ("GPUs that torch can use", said_list(&python.gpus)),
+            ]));
+            facts.extend(another(python, report).map(|other| ("note".to_owned(), other)));
+        }
+        // The place of zprobe's environments decides nothing about a run.
+        let is_relevant = |name: &str| {
+            name != "ZPROBE_CACHE_DIR" && RELEVANT.iter().any(|begin| name.starts_with(begin))
+        };
+        let relevant = |(name, _): &&(String, String)| is_relevant(name);
+        let mut variables: Vec<_> = private.variables.iter().filter(relevant).cloned().collect();
+        variables.sort();
+        Self {
+            facts,
+            variables,
+            container: machine.container,
+            gpus: machine.driver.clone(),
+            collect_env: None,
+            ds_report: None,
+        }
+    }
+
+    /// Runs the engines' own scripts, each for at most `limit`.
+    pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
+        self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
+        if python.fact("deepspeed").value().is_some() {
+            self.ds_report = Some(output(interpreter, DS_REPORT, limit));
+        }
+    }
+
+    /// The environment without what is private.
+    #[must_use]
+    pub fn redacted(&self, redactor: &Redactor) -> Self {
+        let text = |text: &String| redactor.text(text);
+        Self {
+            facts: self.facts.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
+            variables: self
+                .variables
+                .iter()
+                .map(|(name, value)| (name.clone(), redactor.value_of(name, value)))
+                .collect(),
+            container: self.container,
+            gpus: self.gpus.as_ref().map(|all| all.iter().map(text).collect()).map_err(text),
+            collect_env: self.collect_env.as_ref().map(text),
+            ds_report: self.ds_report.as_ref().map(text),
+        }
+    }
+
+    /// All facts and variables, one a line, and the outputs of the engines' own scripts.
+    pub fn text(&self) -> String {
+        let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
+        let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
+        let mut text: String = facts.chain(variables).collect();
+        for (title, output) in [
+            ("python -m torch.utils.collect_env", &self.collect_env),
+            ("ds_report", &self.ds_report),
+        ] {
+            if let Some(output) = output {
+                text += &format!("\n{title}\n{}\n{}\n", "-".repeat(title.len()), output.trim_end());
+            }
+        }
+        text
+    }
+}
+
+/// Facts with their names.
+fn named<const N: usize>(facts: [(&str, String); N]) -> [(String, String); N] {
+    facts.map(|(name, value)| (name.to_owned(), value))
+}
+
+fn said(fact: &Attempt<String>) -> String {
+    match fact {
+        Attempt::Value(value) => value.clone(),
+        Attempt::Problem(problem) => format!("no ({problem})"),
+    }
+}
+
+fn said_list(fact: &Attempt<Vec<String>>) -> String {
+    match fact {
+        Attempt::Value(values) if values.is_empty() => "none".to_owned(),
+        Attempt::Value(values) => values.join(", "),
+        Attempt::Problem(problem) => format!("no ({problem})"),
+    }
+}
+
+/// Note on an interpreter that has other versions than the ranks had; none if it has the same.
+fn another(python: &Python, report: &Report) -> Option<String> {
+    let differs = |package: &Package| {
+        let then = report.run.versions.get(package.module);
+        then.is_some_and(|then| python.version(package).value() != Some(then))
+    };
+    let other: Vec<&str> =
+        engines::packages().filter(differs).map(|package| package.module).collect();
+    (!other.is_empty())
+        .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
+}
+
+/// Standard output of an interpreter, or a few words on why there is none.
+fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
+    let mut command = crate::python::command(interpreter);
+    command
+        .args(arguments)
+        // On a machine without a GPU, DeepSpeed would look for a compiler first.
+        .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))
+        .env("NO_COLOR", "1");
+    match output_within(&mut command, limit) {
+        Ok(Some(output)) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            anstream::adapter::strip_str(&text).to_string()
+        }
+        Ok(Some(output)) => {
+            let words = String::from_utf8_lossy(&output.stderr);
+            format!("failed: {}", words.lines().last().unwrap_or("without a word"))
+        }
+        Ok(None) => format!("no answer within {} s", limit.as_secs()),
+        Err(cause) => format!("does not start: {cause}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! The attachment of a bug report: everything about a run that a maintainer needs, and nothing that
+//! is private.
+//!
+//! [`Attachment::new`] makes the entries from a run directory, its report and the facts about the
+//! machine. All of that passes through one [`Redactor`], which learns from all of it before any
+//! entry is made. [`archive`] packs the entries into a zip.
+
+pub mod archive;
+mod entries;
+mod environment;
+mod history;
+mod issue;
+pub mod logs;
+pub mod repro;
+mod title;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+pub use entries::kinds;
+pub use environment::Environment;
+pub use history::{Bisection, History};
+
+use zprobe_engines as engines;
+pub use zprobe_engines::Project;
+use zprobe_model::spec::Command;
+use zprobe_model::visible::Visible;
+use zprobe_redact::{Kind, Known, Private, Redactor};
+use zprobe_report::{CONFIG_FILE, Repeats, Report};
+
+/// Most characters that GitHub takes as the text of an issue.
+pub const MOST_BODY: usize = 65_536;
+
+/// Most bytes that GitHub takes as an attachment.
+pub const MOST_ATTACHMENT: usize = 25_000_000;
+
+/// Name of the script that shows the bug without zprobe.
+pub const SCRIPT_FILE: &str = "repro.py";
+
+/// Reason why redacted data cannot be read back.
+const TOO_COMMON: &str =
+    "a word of the report itself is the name of a user, of a host, or a secret here";
+
+/// Sources from which an attachment is made.
+pub struct Source<'a> {
+    /// The directory of the run.
+    pub run_dir: &'a Path,
+    /// The report on the run.
+    pub report: &'a Report,
+    /// Facts about the machine.
+    pub environment: &'a Environment,
+    /// Private names and values, which must not be in the attachment.
+    pub private: &'a Private,
+    /// Project whose headings the bug report has; none for the engine's own project.
+    pub project: Option<Project>,
+    /// The releases that have the bug.
+    pub history: &'a History,
+    /// Most bytes of the trace.
+    pub max_trace_size: u64,
+    /// The documentation of a rule, in Markdown, by its code.
+    pub explain: fn(&str) -> Option<&'static str>,
+}
+
+/// A file of the attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Path inside the zip.
+    pub path: String,
+    /// Description of the file for the manifest.
+    pub about: String,
+    /// Content of the file.
+    pub text: String,
+}
+
+/// The attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Title of the issue.
+    pub title: String,
+    /// Text of the issue.
+    pub body: String,
+    /// Project that the issue is for.
+    pub project: Project,
+    /// True if the attachment has a script that shows the bug without zprobe.
+    pub has_script: bool,
+    /// Files of the attachment, in order.
+    pub entries: Vec<Entry>,
+    /// Number of redactions, by kind.
+    pub redacted: BTreeMap<Kind, usize>,
+}
+
+/// The material of all entries, redacted.
+struct Material {
+    report: Report,
+    /// Copy of the report for people, in which control characters are visible.
+    shown: Visible<Report>,
+    project: Project,
+    history: History,
+    title: String,
+    command: Option<Command>,
+    script: Result<String, String>,
+    environment: Environment,
+    trace: trace::Cut,
+    explain: fn(&str) -> Option<&'static str>,
+    logs: Vec<logs::Tail>,
+}
+
+impl Attachment {
+    /// Makes all entries.
+    ///
+    /// # Errors
+    /// When the trace or a log cannot be read.
+    pub fn new(source: &Source<'_>) -> Result<Self> {
+        let run_dir = source.run_dir;
+        let unreadable = || format!("cannot read all of {}", run_dir.display());
+        let logs = logs::tails(run_dir).with_context(unreadable)?;
+        let mut known = Known::default();
+        trace::each_record(run_dir, |record| known.record(record)).with_context(unreadable)?;
+        known.json(&serde_json::to_value(source.report)?);
+        known.text(&source.environment.text());
+        logs.iter().for_each(|tail| known.text(&tail.text));
+        known.json(&serde_json::to_value(source.history)?);
+
+        let redactor = Redactor::of_everything(source.private, &known);
+        let report = redactor.data(source.report).context(TOO_COMMON)?;
+        let project = source.project.unwrap_or(engines::of(report.run.spec.engine()).project);
+        let history = redactor.data(source.history).context(TOO_COMMON)?;
+        let shown = Visible::of(&report)?;
+        let title = title::title(&shown, project, &history);
+        let material = Material {
+            command: report.command(),
+            script: repro::script(&report, &title),
+            shown,
+            project,
+            history,
+            title,
+            environment: source.environment.redacted(&redactor),
+            trace: trace::cut(run_dir, source.max_trace_size, &redactor)
+                .with_context(unreadable)?,
+            explain: source.explain,
+            logs: logs.into_iter().map(|tail| tail.redacted(&redactor)).collect(),
+            report,
+        };
+        let redacted = redactor.counts();
+        let body = issue::text(&material)?;
+        let mut entries = entries::all(&material, &body)?;
+        entries.insert(0, entries::manifest(&entries, &redacted, &material));
+        Ok(Self {
+            has_script: material.script.is_ok(),
+            title: material.title,
+            body,
+            project,
+            entries,
+            redacted,
+        })
+    }
+}
+
+/// Sentence on which of several repeats the attachment has.
+fn only_one(repeats: &Repeats) -> String {
+    format!(
+        "Of {} repeats it has number {} alone; how they differ is in report.json, and the command makes \
+         them again.",
+        repeats.verdicts.len(),
+        repeats.shown,
+    )
+}

@@ -1,0 +1,242 @@
+//! The script of a bug report: it shows the weights of a run without zprobe, and starts its ranks by itself.
+//!
+//! Its model has a parameter of the size of each of the run's, and a loss of which the gradient is 1 in every
+//! K-th element: gradient number k of K in the elements k, k + K, … alone. An element of the update is then the
+//! weight of one gradient. The engine's part is in its room, what all engines share in the file beside this one.
+//! What the script does not have is refused by name.
+
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use self::lines::{expected, forward, made, microbatch, used, values};
+use zprobe_engines::source::{comment, packed, torch};
+use zprobe_engines::{self as engines, Repro};
+use zprobe_model::spec::plan::Param;
+use zprobe_model::spec::{Device, Dtype, Model, Optimizer, Plan, RunSpec, Shape};
+use zprobe_model::trace::Point;
+use zprobe_report::{Finding, Report, Verdict};
+
+/// Sections of the scripts of all engines, each under a line `#: NAME`.
+const SHARED: &str = include_str!("shared.py");
+
+/// Largest number of gradients that a script tells apart.
+const MOST_GRADIENTS: usize = 1024;
+
+/// Largest model that a script has.
+const MOST_ELEMENTS: usize = 1 << 24;
+
+/// The script that shows the weights of the run of a report, under the title of its issue.
+///
+/// # Errors
+/// The reason why there is no script, in words.
+pub fn script(report: &Report, title: &str) -> Result<String, String> {
+    let spec = &of_first_steps(report)?;
+    let engine = (engines::of(spec.engine()).repro)(spec)?;
+    check(spec)?;
+    is_in_update(report, spec)?;
+    let tolerance = tolerance(spec)?;
+    let mut text = String::new();
+    for line in engine.text.lines() {
+        // What is of the report is not looked at for marks.
+        text += &match line.trim() {
+            "#: head" => head(report, title),
+            "#: constants" => constants(spec, tolerance) + &engine.constants,
+            "#: model" => used(spec) + &filled(section("model"), spec, &engine, tolerance),
+            "#: tell" => filled(section("tell"), spec, &engine, tolerance),
+            "#: end" => section("end").to_owned(),
+            "#: main" => section("main").to_owned(),
+            _ => filled(line, spec, &engine, tolerance),
+        };
+        text.truncate(text.trim_end_matches('\n').len());
+        text.push('\n');
+        if line.is_empty() {
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
+/// A section of what all engines share.
+fn section(name: &str) -> &'static str {
+    let sections = SHARED.trim_start_matches("#: ").split("\n#: ");
+    let mut sections = sections.filter_map(|section| section.split_once('\n'));
+    sections.find(|(title, _)| *title == name).map_or("", |(_, text)| text)
+}
+
+/// The script with the lines of its run in place of those that end in a mark.
+fn filled(text: &str, spec: &RunSpec, engine: &Repro, tolerance: Option<f64>) -> String {
+    let mut filled = String::new();
+    for line in text.lines() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let mark = line.rsplit_once("#: ").map_or("", |(_, mark)| mark);
+        let lines = match mark {
+            "dtype" => match (engines::of(spec.engine()).parameters_in)(spec) {
+                Dtype::Fp32 => vec![line.trim().replace("  #: dtype", "")],
+                dtype => vec![format!(
+                    "self.weight = torch.nn.Parameter(torch.zeros(size, dtype={}))",
+                    torch(dtype)
+                )],
+            },
+            "forward" => forward(spec),
+            "values" => values(spec, line.trim().trim_end_matches("#: values").trim_end()),
+            "expected" => expected(spec),
+            "right" => vec![match tolerance {
+                None => "right = weights == expected".to_owned(),
+                Some(_) => {
+                    "right = all(abs(w - e) <= TOLERANCE for w, e in zip(weights, expected))"
+                        .to_owned()
+                }
+            }],
+            "made" => made(spec),
+            "optimizer" => {
+                vec![format!("optimizer = torch.optim.SGD({}, lr=1.0)", lines::parameters(spec))]
+            }
+            "microbatch" => microbatch(spec, engine),
+            _ => vec![line.trim_start().to_owned()],
+        };
+        for line in lines {
+            filled += format!("{indent}{line}").trim_end();
+            filled.push('\n');
+        }
+    }
+    filled
+}
+
+/// Specification of the run of a report, cut to the steps that have codes of their own: the script
+/// uses no element twice.
+fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
+    let spec = &report.run.spec;
+    let steps = spec.code_steps();
+    let is_later = |finding: &Finding| finding.step.is_some_and(|step| step >= steps);
+    if !report.findings.is_empty() && report.findings.iter().all(is_later) {
+        return Err(format!("the script runs {steps} steps, and the findings are of later ones"));
+    }
+    Ok(RunSpec { steps, ..spec.clone() })
+}
+
+/// Refuses runs that the script cannot make.
+fn check(spec: &RunSpec) -> Result<(), String> {
+    let other = |what: &str, advice: &str| {
+        Err(format!(
+            "the script has no {what}; run with `{advice}` to see whether it shows the same"
+        ))
+    };
+    if spec.model != Model::Coded {
+        return other(&format!("model {}", spec.model), "--model coded");
+    }
+    if let Some(shape) = spec.shapes.iter().find(|shape| !lines::has(**shape)) {
+        return Err(format!("the script does not have the shape {shape}"));
+    }
+    let is_beside = |shape: &&Shape| matches!(shape, Shape::Bypass | Shape::PenaltyBackward);
+    let beside = spec.shapes.iter().find(is_beside);
+    let uses = |shape: &&Shape| shape.leaves_unused() || **shape == Shape::Unmanaged;
+    if let (Some(one), Some(other)) = (beside, spec.shapes.iter().find(uses)) {
+        return Err(format!("the script has the shapes {one} and {other} one at a time"));
+    }
+    if spec.has_shape(Shape::InfinityOnOneRank) && spec.dtype != Dtype::Fp16 {
+        return Err(
+            "in a script infinities are for fp16 alone, where the step is skipped".to_owned()
+        );
+    }
+    if spec.device != Device::Cpu {
+        return other("ranks on GPUs", "--device cpu");
+    }
+    if !matches!(spec.optimizer, Optimizer::Sgd { .. }) {
+        return other("optimizer but SGD, of which the update is the gradient", "--optimizer sgd");
+    }
+    if spec.gradient_clipping > 0.0 {
+        return Err("clipping changes every weight, and the script does not take it out".to_owned());
+    }
+    let plan = Plan::new(spec);
+    let gradients = spec.contributions();
+    let is_readable =
+        plan.params().iter().any(|param| param.trainable && param.numel() >= gradients);
+    if gradients > MOST_GRADIENTS || plan.numel() > MOST_ELEMENTS || !is_readable {
+        return Err(format!(
+            "{gradients} gradients on {} elements are too many for a short script; fewer steps, ranks or \
+             elements would do",
+            plan.numel()
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses runs whose findings are not in the weights of an update, which is all that the script reads.
+fn is_in_update(report: &Report, spec: &RunSpec) -> Result<(), String> {
+    let is_update = |point| matches!(point, Point::MasterWeights | Point::Parameters);
+    let shows = report
+        .contributions
+        .iter()
+        .any(|entry| is_update(entry.point) && entry.step < spec.steps && !entry.as_planned);
+    if report.verdict == Verdict::Findings && !shows {
+        return Err("the script reads the weights in the update, and these were right in this run"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// Largest distance of a right weight from an integer; none where all divisors are powers of two, so that weights
+/// are exact. Otherwise each rounding on the way (a division by `GA` and one by `W`, and the additions) loses at
+/// most `u` of a weight.
+fn tolerance(spec: &RunSpec) -> Result<Option<f64>, String> {
+    let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
+    if world.is_power_of_two() && ga.is_power_of_two() {
+        return Ok(None);
+    }
+    let parameters = (engines::of(spec.engine()).parameters_in)(spec);
+    let narrowest = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype(), parameters];
+    let unit = narrowest.map(Dtype::unit_roundoff).into_iter().fold(0.0, f64::max);
+    let tolerance = (world + ga + 2) as f64 * unit;
+    if tolerance >= 0.5 {
+        return Err(format!(
+            "with {world} ranks and {ga} microbatches sums are rounded so often that the script \
+             could not tell a weight of 0 from one of 1"
+        ));
+    }
+    Ok(Some(tolerance))
+}
+
+/// Head of the script: its title, its purpose, and the software that the run was made with.
+fn head(report: &Report, title: &str) -> String {
+    let versions: Vec<String> = report
+        .run
+        .versions
+        .iter()
+        .filter(|(name, _)| !name.starts_with("zprobe"))
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    // Python looks for the name of an encoding in the first two lines: these are no text of the report.
+    format!(
+        "# `python repro.py` starts {} ranks on the CPU, and prints the weight with which the gradient of\n\
+         # each microbatch arrives in the update: 1 is right. The exit code is 1 if one is wrong.\n\
+         # {}\n# Seen with {}.",
+        report.run.spec.world_size,
+        comment(title),
+        comment(&versions.join(", ")),
+    )
+}
+
+/// Sizes, settings, and which gradients there are.
+fn constants(spec: &RunSpec, tolerance: Option<f64>) -> String {
+    let mut text = format!(
+        "W, GA, STEPS = {}, {}, {}  # ranks, microbatches of a step, steps\n\
+         K = STEPS * W * GA  # number of gradients\n",
+        spec.world_size, spec.gradient_accumulation_steps, spec.steps,
+    );
+    let plan = Plan::new(spec);
+    let size = |param: &Param| format!("{}={}", lines::name(&param.name), param.numel());
+    let sizes: Vec<String> = plan.params().iter().map(size).collect();
+    let _ = writeln!(text, "SIZES = dict(  # elements of each parameter\n{})", packed(&sizes));
+    if let Some(tolerance) = tolerance {
+        let _ = writeln!(text, "TOLERANCE = {tolerance:?}  # what roundings can make of a weight");
+    }
+    if spec.poison_memory {
+        text += "# Memory that torch hands out is NaN until it is written to.\n\
+                 torch.use_deterministic_algorithms(True, warn_only=True)\n\
+                 torch.utils.deterministic.fill_uninitialized_memory = True\n";
+    }
+    text
+}

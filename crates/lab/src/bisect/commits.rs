@@ -1,0 +1,216 @@
+//! The search over commits, of which git chooses those to try.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use anyhow::{Context as _, Result, anyhow};
+use pep440_rs::Version;
+use regex::Regex;
+
+use super::answer::{Commit, CommitTrial, Commits};
+use super::git::{Clone, Found, Repository, short};
+use super::judge::{Judge, Verdict};
+use super::trials::{Trial, Trials};
+use super::{End, Question};
+use crate::console::say;
+use crate::environment;
+use crate::scratch::Scratch;
+use crate::store::run_id;
+use crate::worker::Worker;
+use zprobe_zoo::Packages;
+
+/// File in the directory of the runs that holds the log of git's search.
+const LOG: &str = "git-bisect.log";
+
+/// Number of a pull request in the title of a commit: as GitHub writes it when it squashes, and when it merges.
+static PULL_REQUEST: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ").ok());
+
+/// The two ends of a search over commits.
+#[derive(Debug)]
+pub struct Ends {
+    /// The commit of the old end.
+    old: String,
+    /// The commit of the new end.
+    new: String,
+    /// The release whose environment has what the commits require.
+    release: Version,
+}
+
+impl Ends {
+    /// The commits of two releases, of which the new one has what all commits between them require.
+    ///
+    /// # Errors
+    /// When one has no tag.
+    pub fn of_releases(repository: &Repository, old: &Version, new: &Version) -> Result<Self> {
+        let commit = |version: &Version| repository.release(&version.to_string());
+        Ok(Self { old: commit(old)?, new: commit(new)?, release: new.clone() })
+    }
+
+    /// The commits of ends of which one is no release, or none.
+    ///
+    /// # Errors
+    /// When one is not there, or no release is known whose environment the commits can have.
+    pub fn of_revisions(repository: &Repository, question: &Question) -> Result<Self> {
+        let commit = |end: &End| match end {
+            End::Release(version) => repository.release(&version.to_string()),
+            End::Revision(name) => repository.commit(name),
+        };
+        let (good, bad) = (commit(&question.good)?, commit(&question.bad)?);
+        let (old, new) = if question.fixed { (bad, good) } else { (good, bad) };
+        let release = match &question.over {
+            Some(release) => release.clone(),
+            None => {
+                let tag = repository.nearest_tag(&new);
+                tag.as_ref().and_then(|tag| tag.parse().ok()).with_context(|| {
+                    format!(
+                        "no tag of a release comes before {}, so that nobody knows what it requires; name a \
+                         release with --with {}==VERSION",
+                        short(&new),
+                        question.package
+                    )
+                })?
+            }
+        };
+        Ok(Self { old, new, release })
+    }
+}
+
+/// Looks for the first new commit.
+///
+/// # Errors
+/// When an end is not what it is said to be, or git fails.
+pub fn search(
+    trials: &Trials<'_>,
+    judge: &mut Judge,
+    repository: &Repository,
+    ends: &Ends,
+    first_parent: bool,
+) -> Result<Commits> {
+    let Ends { old, new, release } = ends;
+    let Question { package, fixed, .. } = trials.question;
+    let order = repository.between(old, new, first_parent)?;
+    let scratch = Scratch::new(&trials.cache.checkouts().join(run_id()))?;
+    let mut walk = Walk {
+        trials,
+        repository,
+        clone: repository.cloned(&scratch.path().join(package))?,
+        release: trials.packages(release),
+        worker: trials.worker("commits"),
+        tried: Vec::new(),
+    };
+    say(format_args!("{package} {} to {}: {} commits", short(old), short(new), order.len()));
+    let mut first = walk.first(judge, (old, new), first_parent, *fixed)?;
+    let place = |id: &str| order.iter().position(|it| it == id).map_or(0, |at| at + 1);
+    first.sort_by_key(|id| place(id));
+    walk.tried.sort_by_key(|(commit, _)| place(&commit.id));
+    Ok(Commits {
+        repository: repository.address(),
+        release: release.to_string(),
+        first: first.iter().map(|id| described(repository, id)).collect::<Result<_>>()?,
+        count: order.len(),
+        trials: walk
+            .tried
+            .into_iter()
+            .map(|(commit, Verdict { shows, said })| CommitTrial { commit, shows, said })
+            .collect(),
+    })
+}
+
+/// A commit, with the pull request that its title names.
+fn described(repository: &Repository, id: &str) -> Result<Commit> {
+    let it = repository.described(id)?;
+    let pull_request = pull_request(&it.title);
+    Ok(Commit { id: it.id, date: it.date, title: it.title, pull_request })
+}
+
+/// The pull request that a title names.
+fn pull_request(title: &str) -> Option<u64> {
+    let found = PULL_REQUEST.as_ref()?.captures(title)?;
+    found.get(1).or_else(|| found.get(2))?.as_str().parse().ok()
+}
+
+/// A search under way.
+struct Walk<'a> {
+    trials: &'a Trials<'a>,
+    repository: &'a Repository,
+    clone: Clone,
+    release: Packages,
+    worker: Worker,
+    tried: Vec<(Commit, Verdict)>,
+}
+
+impl Walk<'_> {
+    /// Tries both ends, and then what git chooses. The result is empty if the user has ended the search.
+    fn first(
+        &mut self,
+        judge: &mut Judge,
+        (old, new): (&str, &str),
+        first_parent: bool,
+        fixed: bool,
+    ) -> Result<Vec<String>> {
+        let (bad, good) = if fixed { (old, new) } else { (new, old) };
+        for (id, is_bad) in [(bad, true), (good, false)] {
+            let commit = described(self.repository, id)?;
+            let label = self.label(&commit);
+            let Some(trial) = self.trial(&commit) else { return Ok(Vec::new()) };
+            if is_bad {
+                judge.learn(&trial.report, &label)?;
+            }
+            self.judged(judge, commit, trial, None).is_end(&label, is_bad)?;
+        }
+        let clone = Clone::at(self.clone.dir());
+        let found = clone.bisect((old, new), first_parent, &mut |id, left| {
+            let commit = described(self.repository, id)?;
+            let Some(trial) = self.trial(&commit) else { return Ok(None) };
+            let verdict = self.judged(judge, commit, trial, Some(left));
+            Ok(Some(judge.mark(verdict.shows)))
+        });
+        let found = match (found, clone.log()) {
+            // A search that did not begin has no log, and the reason says more than that.
+            (Err(error), Err(_)) => return Err(error),
+            (found, log) => {
+                fs::write(self.trials.out.join(LOG), log? + "\n")
+                    .with_context(|| format!("cannot write {LOG}"))?;
+                found?
+            }
+        };
+        match found {
+            Found::First(first) => Ok(first),
+            Found::Ended => Ok(Vec::new()),
+        }
+    }
+
+    /// Tries a commit; none if the user has ended the search.
+    fn trial(&mut self, commit: &Commit) -> Option<Trial> {
+        let label = self.label(commit);
+        if let Err(error) = self.clone.check_out(&commit.id) {
+            return Some(Trial::without_run(anyhow!("cannot be checked out: {error:#}")));
+        }
+        let checkout = environment::Commit {
+            package: &self.trials.question.package,
+            id: &commit.id,
+            checkout: self.clone.dir(),
+        };
+        self.trials.commit(&mut self.worker, checkout, &label, &self.release).ok()
+    }
+
+    /// The verdict on a trial, which is said and kept.
+    fn judged(
+        &mut self,
+        judge: &Judge,
+        commit: Commit,
+        trial: Trial,
+        left: Option<usize>,
+    ) -> Verdict {
+        let times = trial.times();
+        let verdict = judge.verdict(trial.report);
+        self.trials.say(&self.label(&commit), &verdict.in_words(), times, left);
+        self.tried.push((commit, verdict.clone()));
+        verdict
+    }
+
+    fn label(&self, commit: &Commit) -> String {
+        format!("{} {}", self.trials.question.package, commit.name())
+    }
+}

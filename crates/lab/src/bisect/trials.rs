@@ -1,0 +1,219 @@
+//! Trials: an environment with a release or a commit, and a run in it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use pep440_rs::Version;
+
+use super::Question;
+use crate::environment::{Cache, Commit, Installer, ProvisionError};
+use crate::order::{Order, Ranks};
+use crate::queue::{NotStarted, Queue};
+use crate::worker::Worker;
+use zprobe_report::Report;
+use zprobe_zoo::Packages;
+
+/// Maker of the trials of one search.
+pub struct Trials<'a> {
+    /// The search.
+    pub question: &'a Question,
+    /// The environments.
+    pub cache: Cache,
+    /// The tool that makes them.
+    pub installer: Installer,
+    /// Directory for the runs.
+    pub out: PathBuf,
+    /// The queue that decides when nothing more is started.
+    pub queue: Queue,
+    /// The trials under way, each with its phase.
+    phases: Mutex<BTreeMap<String, &'static str>>,
+}
+
+/// A trial that is over.
+pub struct Trial {
+    /// The report on the run, or the reason why there is none.
+    pub report: Result<Report>,
+    /// Time that the environment took, if it had to be made.
+    making: Option<Duration>,
+    /// Time that the run took.
+    running: Duration,
+}
+
+/// Making of an environment.
+const MAKING: &str = "making an environment";
+
+impl<'a> Trials<'a> {
+    /// Trials whose runs are recorded below `out`.
+    pub fn new(question: &'a Question, installer: Installer, out: PathBuf) -> Result<Self> {
+        let (cache, queue) = (Cache::locate()?, Queue::uncounted()?);
+        Ok(Self { question, cache, installer, out, queue, phases: Mutex::default() })
+    }
+
+    /// Trials of these releases, side by side.
+    pub fn releases(&self, chosen: &[&Version]) -> Vec<Result<Trial, NotStarted>> {
+        // Each round has workers of its own, whose directories must be new.
+        let round = chosen.first().map(ToString::to_string).unwrap_or_default();
+        let label = |version: &&Version| format!("{} {version}", self.question.package);
+        self.queue.all(
+            chosen,
+            (self.question.jobs, |number| self.worker(&format!("{round}-{number}"))),
+            |_, version| label(version),
+            |worker, version| {
+                let packages = self.packages(version);
+                self.trial(worker, &label(version), &version.to_string(), |progress| {
+                    self.cache.provide(&packages, &self.installer, progress)
+                })
+            },
+        )
+    }
+
+    /// A trial of a commit that is checked out, over the environment of a release.
+    pub fn commit(
+        &self,
+        worker: &mut Worker,
+        commit: Commit<'_>,
+        label: &str,
+        release: &Packages,
+    ) -> Result<Trial, NotStarted> {
+        self.queue
+            .job(label, || {
+                self.trial(worker, label, commit.id, |progress| {
+                    self.cache.provide_commit(commit, release, &self.installer, progress)
+                })
+            })
+            .flatten()
+    }
+
+    /// A worker for runs, which makes its own directory of this name.
+    pub fn worker(&self, name: &str) -> Worker {
+        Worker::new(self.out.join(format!("worker-{name}")))
+    }
+
+    /// The packages of the environment of a release.
+    pub fn packages(&self, release: &Version) -> Packages {
+        let Question { package, beside, .. } = self.question;
+        let own = [(package.clone(), release.clone())];
+        let beside = beside.iter().map(|(name, version)| (name.to_owned(), version.clone()));
+        beside.chain(own).collect()
+    }
+
+    /// Makes an environment and a run in it, recorded in the directory `name`.
+    fn trial(
+        &self,
+        worker: &mut Worker,
+        label: &str,
+        name: &str,
+        provide: impl FnOnce(&mut dyn FnMut(&str)) -> Result<PathBuf, ProvisionError>,
+    ) -> Result<Trial, NotStarted> {
+        let (began, mut is_made) = (Instant::now(), false);
+        let python = provide(&mut |step| {
+            is_made = true;
+            self.phase(label, MAKING, step);
+        });
+        let making = is_made.then(|| began.elapsed());
+        let began = Instant::now();
+        let report = python.map_err(|error| anyhow!("no environment: {}", brief(&error))).and_then(
+            |python| {
+                self.phase(label, "running", "");
+                self.report(worker, &python, &self.out.join(name))
+            },
+        );
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).remove(label);
+        if self.queue.is_interrupted(worker.was_stopped()) && report.is_err() {
+            return Err(NotStarted::Interrupted);
+        }
+        Ok(Trial { report, making, running: began.elapsed() })
+    }
+
+    fn report(&self, worker: &mut Worker, python: &Path, out: &Path) -> Result<Report> {
+        let ranks = Ranks::Warm(python.to_owned());
+        worker.report(Order { ranks, ..self.question.order.clone() }, out)
+    }
+
+    /// Shows the phase of a trial, and its step, on a terminal beside those of the others; a log has a line for
+    /// each phase.
+    fn phase(&self, label: &str, phase: &'static str, step: &str) {
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = phases.insert(label.to_owned(), phase);
+        if self.queue.is_hidden() {
+            if earlier != Some(phase) {
+                self.queue.say(format_args!("{label}: {phase}"));
+            }
+            return;
+        }
+        let mut text = String::new();
+        for (other, phase) in phases.iter().filter(|(other, _)| *other != label) {
+            let _ = write!(text, "{other}: {phase}; ");
+        }
+        let step = if step.is_empty() { String::new() } else { format!(": {step}") };
+        self.queue.begin(&format!("{text}{label}: {phase}{step}"));
+    }
+
+    /// Says what came of a trial, and about how many more there will be, if that is known.
+    pub fn say(
+        &self,
+        label: &str,
+        verdict: &str,
+        (making, running): (Option<Duration>, Duration),
+        left: Option<usize>,
+    ) {
+        let seconds = |time: Duration| format!("{} s", time.as_secs_f64().round());
+        let made = making.map(|it| format!("environment {}, ", seconds(it))).unwrap_or_default();
+        let left = match left {
+            None => String::new(),
+            Some(0) => "; that was the last".to_owned(),
+            Some(left) => format!("; about {left} more"),
+        };
+        self.queue.say(format_args!("{label}: {verdict} ({made}run {}){left}", seconds(running)));
+    }
+}
+
+impl Trial {
+    /// A trial of which no run came.
+    pub fn without_run(reason: anyhow::Error) -> Self {
+        Self { report: Err(reason), making: None, running: Duration::ZERO }
+    }
+
+    /// Time that the environment took, if it had to be made, and time of the run.
+    pub fn times(&self) -> (Option<Duration>, Duration) {
+        (self.making, self.running)
+    }
+}
+
+/// The reason why there is no environment, in a line: the last one of a tool that failed.
+fn brief(error: &ProvisionError) -> String {
+    let text = match error {
+        ProvisionError::Failed(failure) => {
+            let mut lines = failure.tail.lines().map(str::trim);
+            lines.rfind(|line| !line.starts_with("hint:")).unwrap_or_default().to_owned()
+        }
+        other => other.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Failure;
+
+    #[test]
+    fn the_reason_for_no_environment_is_the_last_thing_that_the_tool_said() {
+        let failure = Failure {
+            packages: "deepspeed 1393f75dca8c".to_owned(),
+            step: "importing deepspeed".to_owned(),
+            status: "exit status: 1".to_owned(),
+            tail: "    Traceback\n    ImportError: no ops\n    hint: look".to_owned(),
+            advice: "",
+            log: PathBuf::new(),
+        };
+        let error = ProvisionError::Failed(Box::new(failure));
+        assert_eq!(brief(&error), "ImportError: no ops");
+        let error = ProvisionError::NoPython { versions: "3.11".to_owned() };
+        assert!(brief(&error).starts_with("no Python 3.11 on PATH"), "{}", brief(&error));
+    }
+}

@@ -1,0 +1,273 @@
+//! The answer of a search as a block to paste.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use anyhow::Result;
+use regex::Regex;
+
+use super::answer::{Answer, Commit, Commits};
+use super::judge::in_words;
+use crate::table::to_json;
+use zprobe_report::Form;
+use zprobe_report::Verdict;
+use zprobe_report::render::WIDTH;
+use zprobe_report::words::amount;
+
+/// Address of a repository on GitHub: `https://github.com/OWNER/NAME.git`, `git@github.com:OWNER/NAME`.
+static GITHUB: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?:@|//)github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?/?$").ok());
+
+/// Renders an answer in one of [`Form::OF_A_TABLE`]; `command` is the command that leads to it again.
+///
+/// # Errors
+/// When JSON cannot be written, which does not happen with an answer.
+pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
+    if form == Form::Json {
+        return to_json(answer);
+    }
+    let mut text = String::new();
+    if answer.releases > 0 {
+        text += &(headline(answer) + "\n");
+    }
+    if let Some(commits) = &answer.commits {
+        text += &commit_headline(answer, commits);
+    }
+    text += "\n";
+    let releases = answer.trials.iter().map(|it| (it.release.clone(), it.shows, &it.said));
+    table(&mut text, releases.collect());
+    if let Some(commits) = &answer.commits {
+        if !answer.trials.is_empty() {
+            text += "\n";
+        }
+        let trials = commits.trials.iter().map(|it| (it.commit.name(), it.shows, &it.said));
+        table(&mut text, trials.collect());
+    }
+    if !answer.old_again.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nnote: the bug comes and goes: {} is as the old end again",
+            answer.old_again.join(", ")
+        );
+    }
+    if let Some(said) = hiding(answer) {
+        let _ = writeln!(
+            text,
+            "\nnote: {} has {said}, which may hide {}",
+            answer.first[0], answer.finding
+        );
+    }
+    if let Some(reason) = &answer.no_commits {
+        let _ = writeln!(text, "\nnote: commits were not searched: {reason}");
+    }
+    let _ = writeln!(text, "\n{}\n{command}", tried(answer));
+    Ok(if form == Form::Markdown { format!("```\n{text}```\n") } else { text })
+}
+
+/// The finding of the first release without the one that is looked for, if it has another.
+fn hiding(answer: &Answer) -> Option<&str> {
+    let [only] = answer.first.as_slice() else { return None };
+    let first = answer.trials.iter().find(|trial| trial.release == *only)?;
+    (answer.fixed && first.said != Verdict::Clean.to_string()).then_some(first.said.as_str())
+}
+
+/// Trials, one line each. What a crash said at length is cut; JSON has all of it.
+fn table(text: &mut String, trials: Vec<(String, Option<bool>, &String)>) {
+    let width = trials.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    for (name, shows, said) in trials {
+        let _ = writeln!(text, "{}", cut(format!("  {name:width$}  {}", in_words(shows, said))));
+    }
+}
+
+/// A line that is no wider than a report.
+fn cut(line: String) -> String {
+    match line.char_indices().nth(WIDTH - 1) {
+        Some((at, _)) if line.chars().count() > WIDTH => format!("{}…", line[..at].trim_end()),
+        _ => line,
+    }
+}
+
+/// Number of trials, and what was the same in all of them.
+fn tried(answer: &Answer) -> String {
+    let of = |trials: usize, all: usize, noun: &str| format!("{trials} of {}", amount(all, noun));
+    let releases =
+        (answer.releases > 0).then(|| of(answer.trials.len(), answer.releases, "release"));
+    // The old end is not among the commits that may be the first.
+    let commits = answer
+        .commits
+        .as_ref()
+        .map(|commits| of(commits.trials.len(), commits.count + 1, "commit"));
+    let parts: Vec<String> = releases.into_iter().chain(commits).collect();
+    let beside = match answer.beside.as_str() {
+        "" => String::new(),
+        beside => format!(" beside {beside}"),
+    };
+    let over = answer.commits.as_ref().map(|commits| {
+        format!("; commits with what {} {} requires", answer.package, commits.release)
+    });
+    format!("tried {}{beside}{}", parts.join(" and "), over.unwrap_or_default())
+}
+
+/// The answer on releases in one sentence.
+fn headline(answer: &Answer) -> String {
+    let Answer { package, finding, .. } = answer;
+    let what = what(answer);
+    match answer.first.as_slice() {
+        [] => format!("interrupted before the first release {what} {finding} was known"),
+        [only] => format!("{package} {only} is the first release {what} {finding}"),
+        [others @ .., last] => format!(
+            "the first release {what} {finding} is one of {package} {} and {last}, only one of which \
+             could be tested",
+            others.join(", ")
+        ),
+    }
+}
+
+/// The answer on commits, with all that is to be said of them.
+fn commit_headline(answer: &Answer, commits: &Commits) -> String {
+    let Answer { package, finding, .. } = answer;
+    let what = what(answer);
+    // Behind a release, the finding is named already.
+    let (of, finding) = if answer.releases > 0 {
+        (String::new(), "it")
+    } else {
+        (format!(" of {package}"), finding.as_str())
+    };
+    match commits.first.as_slice() {
+        [] => format!("interrupted before the first commit {what} {finding} was known\n"),
+        [only] => format!(
+            "commit {}{of} is the first {what} {finding}\n{}",
+            only.name(),
+            about(only, &commits.repository)
+        ),
+        all => {
+            let mut text = format!(
+                "the first commit{of} {what} {finding} is one of these {}, only one of which could be tested\n",
+                all.len()
+            );
+            for commit in all {
+                let _ = writeln!(text, "  {}  {}  {}", commit.name(), commit.date, commit.title);
+            }
+            text
+        }
+    }
+}
+
+fn what(answer: &Answer) -> &'static str {
+    if answer.fixed { "without" } else { "with" }
+}
+
+/// A commit's title, day and address.
+fn about(commit: &Commit, repository: &str) -> String {
+    let mut text = format!("  {}\n  {}  {}\n", commit.title, commit.date, commit.id);
+    let project = GITHUB.as_ref().and_then(|it| it.captures(repository));
+    if let Some(project) = project {
+        let (owner, name) = (&project[1], &project[2]);
+        let page = match commit.pull_request {
+            Some(number) => format!("pull/{number}"),
+            None => format!("commit/{}", commit.id),
+        };
+        let _ = writeln!(text, "  https://github.com/{owner}/{name}/{page}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer::{CommitTrial, Trial};
+    use super::*;
+    use zprobe_report::Schema;
+
+    fn trial(release: &str, shows: Option<bool>, said: &str) -> Trial {
+        Trial { release: release.to_owned(), shows, said: said.to_owned() }
+    }
+
+    fn commit(id: &str, title: &str, pull_request: Option<u64>) -> Commit {
+        Commit {
+            id: id.repeat(4),
+            date: "2026-01-18".to_owned(),
+            title: title.to_owned(),
+            pull_request,
+        }
+    }
+
+    fn answer() -> Answer {
+        Answer {
+            schema: Schema::CURRENT,
+            package: "deepspeed".to_owned(),
+            beside: "torch 2.11.0".to_owned(),
+            finding: "ZP101 boundary-leak".to_owned(),
+            fixed: false,
+            first: vec!["0.18.5".to_owned()],
+            releases: 6,
+            trials: vec![
+                trial("0.18.4", Some(false), "clean"),
+                trial("0.18.5", Some(true), "ZP101 boundary-leak"),
+                trial("0.18.9", Some(true), "ZP101 boundary-leak"),
+            ],
+            old_again: vec![],
+            commits: None,
+            no_commits: None,
+        }
+    }
+
+    const COMMAND: &str = "zprobe bisect --package deepspeed --good 0.18.4 --bad 0.18.9";
+
+    #[test]
+    fn an_answer_is_a_block_to_paste() {
+        let mut answer = answer();
+        insta::assert_snapshot!("found", render(&answer, COMMAND, Form::Full).unwrap());
+        let long = "crashed: RuntimeError: Output 0 of SplitBackward0 is a view and is being modified in place";
+        answer.trials[1] = trial("0.18.5", None, long);
+        answer.first.push("0.18.6".to_owned());
+        answer.old_again.push("0.18.8".to_owned());
+        answer.no_commits = Some("deepspeed.git: no tag v0.18.6 or 0.18.6".to_owned());
+        insta::assert_snapshot!("skipped", render(&answer, COMMAND, Form::Full).unwrap());
+    }
+
+    #[test]
+    fn another_finding_in_the_first_release_without_the_one_that_is_looked_for_is_a_note() {
+        let mut answer = Answer { fixed: true, ..answer() };
+        let note = "note: 0.18.5 has ZP105 wrongly-scaled, which may hide ZP101 boundary-leak\n";
+        for (fixed, said, expected) in [
+            (true, "ZP105 wrongly-scaled", true),
+            (true, "clean", false),
+            (false, "ZP105 wrongly-scaled", false),
+        ] {
+            answer.fixed = fixed;
+            answer.trials[1] = trial("0.18.5", Some(!fixed), said);
+            let text = render(&answer, COMMAND, Form::Full).unwrap();
+            assert_eq!(text.contains(note), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_commit_stands_behind_its_release_with_its_title_and_its_pull_request() {
+        let mut answer = answer();
+        let first = commit("1393f75dc2", "Choose the right optimizer (#7788)", Some(7788));
+        let tried = |commit: &Commit, shows, said: &str| CommitTrial {
+            commit: commit.clone(),
+            shows,
+            said: said.to_owned(),
+        };
+        let broken = commit("b35d9eb01a", "Move files", None);
+        answer.commits = Some(Commits {
+            repository: "git@github.com:deepspeedai/DeepSpeed.git".to_owned(),
+            release: "0.18.5".to_owned(),
+            first: vec![first.clone()],
+            count: 34,
+            trials: vec![
+                tried(&broken, None, "no environment: it was not built"),
+                tried(&first, Some(true), "ZP101 boundary-leak"),
+            ],
+        });
+        insta::assert_snapshot!("commit", render(&answer, COMMAND, Form::Full).unwrap());
+        (answer.first, answer.trials, answer.releases) = (vec![], vec![], 0);
+        let Some(commits) = &mut answer.commits else { unreachable!() };
+        commits.first.insert(0, broken);
+        insta::assert_snapshot!("commits-alone", render(&answer, COMMAND, Form::Markdown).unwrap());
+        let Some(commits) = &mut answer.commits else { unreachable!() };
+        commits.first.clear();
+        assert!(!answer.is_known());
+    }
+}

@@ -1,0 +1,54 @@
+//! Engines and settings that cannot run here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::select::Task;
+use crate::doctor::{self, Check, State, native};
+use crate::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
+use zprobe_engines as engines;
+use zprobe_model::spec::Engine;
+
+/// Engines and settings that cannot run here.
+pub struct Absent {
+    /// Engines that cannot run at all, each with why not and what to do.
+    pub engines: BTreeMap<Engine, String>,
+    limits: Limits,
+    python: PathBuf,
+}
+
+impl Absent {
+    /// Asks the machine, and the interpreter if one of the tasks needs it: that takes as long as the
+    /// imports do.
+    pub fn look(tasks: &[Task<'_>], python: &Path) -> Self {
+        let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
+        let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
+            (vec![native(&machine(Some(python)))], Limits::default())
+        } else {
+            let (machine, answer) = examine(python, PATIENCE);
+            (doctor::engines(&machine, &answer), Limits::knowing(python, answer.ok()))
+        };
+        Self { engines: missing(&wanted, checks), limits, python: python.to_owned() }
+    }
+
+    /// Reason why a task cannot be run here; none if it can.
+    pub fn reason(&self, task: &Task<'_>) -> Option<String> {
+        let engine = self.engines.get(&task.engine).cloned();
+        let limit = || self.limits.refusal(&task.spec, &self.python);
+        engine.or_else(|| Some(format!("{CANNOT_RUN}: {}", limit()?)))
+    }
+}
+
+/// The engines of `wanted` whose check is not well, each with the reason.
+fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
+    // Checks are in the order of `Engine::CHOICES`, which begins with the native engine.
+    let checks = Engine::CHOICES.iter().zip(checks);
+    let missing =
+        checks.filter(|(engine, check)| wanted.contains(engine) && check.state != State::Ok);
+    missing
+        .map(|(engine, check)| {
+            let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
+            (*engine, format!("{}{advice}", check.detail))
+        })
+        .collect()
+}

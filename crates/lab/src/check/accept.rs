@@ -1,0 +1,146 @@
+//! Known findings: read from a baseline, and written to one.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use toml::value::Date;
+
+use super::baseline::{self, Baseline, day};
+use crate::console::say;
+use zprobe_model::document::Document;
+use zprobe_report::suite::{Case, Notice};
+
+/// Comment above the entries of a new baseline.
+const HEAD: &str = "\
+# Findings of `zprobe check` that are known, each with why it is accepted and until when.
+";
+
+/// Findings that are accepted, and those about to be.
+pub struct Accepted {
+    baseline: Option<Baseline>,
+    today: Date,
+    writing: Option<Writing>,
+}
+
+/// Entries that are written for what a suite finds.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// The baseline that they are added to.
+    pub file: PathBuf,
+    /// The reason for which the findings are accepted.
+    pub reason: String,
+    /// The last day on which the findings are accepted.
+    pub expires: String,
+}
+
+impl Writing {
+    /// Baseline entries that accept the findings of these cases, as text and as they are read back.
+    fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
+        let text = baseline::entries(cases, self.reason.trim(), &self.expires);
+        let document = Document { file: self.file.display().to_string(), text: text.clone() };
+        Ok((text, Baseline::read(&document)?))
+    }
+}
+
+impl Accepted {
+    /// Reads the baseline, by default the one in the working directory, and refuses entries that could not be
+    /// written before anything is run.
+    pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
+        let today = today()?;
+        let baseline = match baseline {
+            // The file that is about to be written need not be there yet.
+            Some(path) if writing.as_ref().is_some_and(|it| is_same(&it.file, path)) => read(path)?,
+            Some(path) => {
+                Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
+            }
+            None => read(Path::new(baseline::FILE))?.inspect(|_| {
+                say(format_args!("note: accepted is what {} lists", baseline::FILE));
+            }),
+        };
+        if let Some(Writing { file, reason, expires }) = &writing {
+            match day(expires) {
+                None => bail!("--expires {expires}: is not a date; write a day like 2026-12-31"),
+                Some(day) => ensure!(day >= today, "--expires {expires}: that day is over"),
+            }
+            ensure!(!reason.trim().is_empty(), "--reason: is empty; say why this is accepted");
+            // Entries are added to what can be read.
+            read(file)?;
+            let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+            ensure!(
+                dir.is_none_or(Path::is_dir),
+                "--write-baseline {}: there is no such directory",
+                file.display()
+            );
+        }
+        Ok(Self { baseline, today, writing })
+    }
+
+    /// Marks what the baseline accepts in a case.
+    pub fn mark(&self, case: &mut Case) {
+        if let Some(baseline) = &self.baseline {
+            baseline.accept(case, self.today);
+        }
+    }
+
+    /// A case as it will be in the report once the entries that the user asked for are written.
+    pub fn in_the_end(&self, case: &Case) -> Case {
+        let mut case = case.clone();
+        if let Some(writing) = &self.writing
+            && let Ok((_, written)) = writing.of(std::slice::from_ref(&case))
+        {
+            written.accept(&mut case, self.today);
+        }
+        case
+    }
+
+    /// Writes the entries that the user asked for, and returns notices about entries of the
+    /// baseline that need attention. Marks all cases.
+    pub fn finish(&self, cases: &mut [Case], whole: bool) -> Result<Vec<Notice>> {
+        let notices = self.baseline.as_ref().map(|it| it.notices(cases, self.today, whole));
+        if let Some(writing) = &self.writing {
+            let path = writing.file.display();
+            let (entries, written) = writing.of(cases)?;
+            let count = entries.matches("[[accept]]").count();
+            if count > 0 {
+                append(&writing.file, &entries).with_context(|| format!("cannot write {path}"))?;
+                cases.iter_mut().for_each(|case| written.accept(case, self.today));
+            }
+            say(format_args!("{path}: {count} new"));
+        }
+        Ok(notices.unwrap_or_default())
+    }
+}
+
+/// True if two paths mean the same file, even if it is not there yet.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+    };
+    place(one).is_some_and(|place_of_one| Some(place_of_one) == place(other))
+}
+
+/// Reads a baseline; none if there is no such file.
+fn read(path: &Path) -> Result<Option<Baseline>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    Ok(Some(Baseline::read(&Document { file: path.display().to_string(), text })?))
+}
+
+fn append(path: &Path, entries: &str) -> io::Result<()> {
+    let head = if path.exists() { "" } else { HEAD };
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{head}{entries}").as_bytes())
+}
+
+/// The day in UTC.
+fn today() -> Result<Date> {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now.get(..10).and_then(day).context("the clock of this machine is out of range")
+}

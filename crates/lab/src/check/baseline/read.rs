@@ -1,0 +1,94 @@
+//! Reads a baseline: strictly, with the line in every complaint.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+use toml::value::{Date, Datetime};
+
+use super::{Baseline, Entry};
+use zprobe_model::document::{Complaint, Document};
+
+/// A baseline as it is in its file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BaselineFile {
+    /// Findings that are accepted.
+    #[serde(default)]
+    #[schemars(with = "Vec<FileEntry>")]
+    accept: Vec<Spanned<FileEntry>>,
+}
+
+/// An `[[accept]]` as it is in the file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FileEntry {
+    /// Code of the rule.
+    #[schemars(with = "String")]
+    code: Spanned<String>,
+    /// Probes, by name or with the engine before it; `*` and `?` stand for anything.
+    #[schemars(with = "String")]
+    probe: Spanned<String>,
+    /// Rank that the finding must be on; any rank if the key is missing.
+    rank: Option<usize>,
+    /// Parameter that the finding must be about; any parameter if the key is missing.
+    param: Option<String>,
+    /// Reason for accepting the finding.
+    #[schemars(with = "String")]
+    reason: Spanned<String>,
+    /// Last day on which the finding is accepted: a date like 2026-12-31.
+    #[schemars(with = "String")]
+    expires: Spanned<toml::Value>,
+}
+
+impl Baseline {
+    /// Reads a baseline.
+    ///
+    /// # Errors
+    /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
+    pub fn read(document: &Document) -> Result<Self, Complaint> {
+        let file: BaselineFile = document.read()?;
+        let entries = file.accept.iter().map(|entry| {
+            let FileEntry { code, probe, rank, param, reason, expires } = entry.get_ref();
+            let rule = code.get_ref().parse().map_err(|_| {
+                let text = code.get_ref();
+                let problem =
+                    format!("code: `{text}` is not a rule's code; write one like `ZP101`");
+                document.complain(code.span(), problem)
+            })?;
+            let pattern = glob::Pattern::new(probe.get_ref())
+                .map_err(|error| document.complain(probe.span(), format!("probe: {error}")))?;
+            if reason.get_ref().trim().is_empty() {
+                let problem = "reason: is empty; say why this is accepted";
+                return Err(document.complain(reason.span(), problem));
+            }
+            let day = match expires.get_ref() {
+                toml::Value::Datetime(day) => day_of(day),
+                toml::Value::String(text) => day(text),
+                _ => None,
+            };
+            let Some(expires) = day else {
+                let problem = "expires: is not a date; write a day like 2026-12-31";
+                return Err(document.complain(expires.span(), problem));
+            };
+            Ok(Entry {
+                line: document.place(entry.span()).0,
+                code: rule,
+                probe: pattern,
+                rank: *rank,
+                param: param.clone(),
+                reason: reason.get_ref().trim().to_owned(),
+                expires,
+            })
+        });
+        Ok(Self { file: document.file.clone(), entries: entries.collect::<Result<_, _>>()? })
+    }
+}
+
+/// Reads a day like `2026-12-31`, without a time.
+pub fn day(text: &str) -> Option<Date> {
+    day_of(&text.parse().ok()?)
+}
+
+fn day_of(datetime: &Datetime) -> Option<Date> {
+    datetime.date.filter(|_| datetime.time.is_none())
+}

@@ -1,0 +1,110 @@
+//! A suite of probes over warm ranks, and one answer for a CI.
+//!
+//! A case is a probe on one engine: a run with the arguments of the probe, over a pool, so that each engine
+//! is loaded once. An engine that cannot run here is left out, and said so.
+
+mod absent;
+pub mod accept;
+pub mod baseline;
+pub mod probe;
+mod run;
+pub mod select;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use self::absent::Absent;
+use self::accept::Accepted;
+use self::select::Task;
+use super::{secrets, store};
+use crate::console::say_recorded;
+use zprobe_diagnose::rules;
+use zprobe_engines as engines;
+use zprobe_model::run_dir::Claim;
+use zprobe_model::spec::Engine;
+use zprobe_report::suite::{Case, Status, Suite};
+
+/// A suite that is to be checked.
+pub struct Check<'a> {
+    /// Engines that the user has named, and that therefore have to be there.
+    pub named: &'a [Engine],
+    /// The interpreter that has the real engines.
+    pub python: &'a Path,
+    /// Findings that are accepted.
+    pub accepted: &'a Accepted,
+    /// True if nothing is started after the first case that is not well.
+    pub fail_fast: bool,
+    /// Number of pools that run side by side.
+    pub jobs: usize,
+    /// Directory for the runs that are not well; a new one if none is named.
+    pub out: Option<PathBuf>,
+    /// True if these are all cases of the standard suite.
+    pub is_whole: bool,
+    /// File that stands for probes which have none of their own.
+    pub configuration: String,
+}
+
+impl Check<'_> {
+    /// Runs all cases that can be run here.
+    pub fn suite(self, tasks: &[Task<'_>]) -> Result<Suite> {
+        let start = Instant::now();
+        let absent = Absent::look(tasks, self.python);
+        self.refuse_missing(&absent.engines)?;
+        let out = self.out.clone().map_or_else(|| store::place("check"), Ok)?;
+        let claim = Claim::new(&out)?;
+        let mut cases = run::all(tasks, &absent, &self, &out)?;
+        let notices = self.accepted.finish(&mut cases, self.is_whole)?;
+        if cases.iter().any(|case| case.run_dir.is_some()) {
+            say_recorded(&out);
+            claim.keep();
+        }
+        let unchecked = self.unchecked(&cases);
+        let page = |code: &str| rules::find(code).map(|rule| rule.doc);
+        let mut suite = Suite::new(cases, notices, self.configuration, page);
+        if let Some(why) = unchecked {
+            suite = suite.without_answer(why);
+        }
+        suite.seconds = start.elapsed().as_secs_f64();
+        secrets::without(suite)
+    }
+
+    /// Reason why these cases give no answer about the engines that are meant, if they give none:
+    /// the engines that are named, or else any real one. The native engine is part of zprobe, and
+    /// says nothing about real ones.
+    fn unchecked(&self, cases: &[Case]) -> Option<String> {
+        let was_run = |engine: &Engine| {
+            cases.iter().any(|case| case.engine == *engine && case.run_was_made())
+        };
+        if self.named.is_empty() {
+            let real = Engine::CHOICES.iter().filter(|engine| engines::of(**engine).is_real());
+            return real.clone().all(|engine| !was_run(engine)).then(|| {
+                "no real engine was checked: what was run is zprobe's own. Name the Python that has \
+                 yours with --python; if zprobe's own is meant, say --engine native"
+                    .to_owned()
+            });
+        }
+        let engine = self.named.iter().find(|engine| !was_run(engine))?;
+        Some(format!("--engine {engine}: none of its probes was run"))
+    }
+
+    /// Refuses a suite without an engine that somebody has asked for.
+    fn refuse_missing(&self, missing: &BTreeMap<Engine, String>) -> Result<()> {
+        match missing.iter().find(|(engine, _)| self.named.contains(engine)) {
+            Some((engine, reason)) => bail!("--engine {engine}: {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses to give a verdict on a suite of which nothing was run.
+pub fn refuse_nothing(suite: &Suite) -> Result<()> {
+    if !suite.cases.iter().any(Case::run_was_made) {
+        let reason = suite.cases.iter().find(|case| case.status == Status::NotRun);
+        let reason = reason.and_then(|case| case.reason.as_deref()).unwrap_or("see above");
+        bail!("nothing ran: {reason}");
+    }
+    Ok(())
+}

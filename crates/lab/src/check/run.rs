@@ -1,0 +1,160 @@
+//! The runs of a suite, and the cases that come of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::Check;
+use super::absent::Absent;
+use super::select::Task;
+use crate::console::Verbosity;
+use crate::limits::CANNOT_RUN;
+use crate::order::{Order, Ranks};
+use crate::queue::{NotStarted, Queue};
+use crate::scratch::Scratch;
+use crate::store;
+use crate::worker::Worker;
+use zprobe_report::suite::{Case, Status, findings};
+use zprobe_report::{Finding, Report};
+
+/// Runs all cases that can be run here, and says of the others why they were not run.
+pub fn all(
+    tasks: &[Task<'_>],
+    absent: &Absent,
+    check: &Check<'_>,
+    out: &Path,
+) -> Result<Vec<Case>> {
+    let scratch = Scratch::new(&store::place("pools")?)?;
+    let queue = Queue::new(tasks.len())?.fail_fast(check.fail_fast);
+    let done = |mut case: Case| {
+        check.accepted.mark(&mut case);
+        if case.status.is_bad() {
+            queue.fail();
+        }
+        if let Some(words) = words(&check.accepted.in_the_end(&case)) {
+            queue.say(words);
+        }
+        case
+    };
+    let workers = (check.jobs, |number| Worker::new(scratch.path().join(format!("{number}"))));
+    let cases = queue.all(
+        tasks,
+        workers,
+        |_, task| task.id(),
+        |worker, task| {
+            let case = match absent.reason(task) {
+                Some(reason) => not_started(task, Status::Skipped, &reason),
+                None => run(task, check.python, worker, out),
+            };
+            let is_stopped = queue.is_interrupted(worker.was_stopped());
+            if case.status == Status::NotRun && is_stopped {
+                return Err(NotStarted::Interrupted);
+            }
+            Ok(done(case))
+        },
+    );
+    let cases = cases.into_iter().zip(tasks).map(|(case, task)| {
+        case.unwrap_or_else(|reason| {
+            let status = match reason {
+                NotStarted::Interrupted => Status::Inconclusive,
+                NotStarted::AfterFailure | NotStarted::TimeIsUp => Status::Skipped,
+            };
+            done(match absent.reason(task) {
+                Some(reason) => not_started(task, Status::Skipped, &reason),
+                None => not_started(task, status, &reason.to_string()),
+            })
+        })
+    });
+    Ok(cases.collect())
+}
+
+/// The words about a case: at once if it is not well, for people who may wait for minutes.
+fn words(case: &Case) -> Option<String> {
+    let words = if case.status.is_bad() {
+        format!(": {}", case.complaint().lines().next().unwrap_or_default())
+    } else if case.status == Status::Accepted {
+        let accepted = case.findings.iter().filter_map(|it| {
+            let why = it.accepted.as_ref()?;
+            Some(format!("{} until {}: {}", it.finding.code, why.expires, why.reason))
+        });
+        format!(": {}", accepted.collect::<Vec<_>>().join("; "))
+    } else if Verbosity::get().verbose {
+        String::new()
+    } else {
+        return None;
+    };
+    Some(format!("{}: {}{words}", case.status, case.id()))
+}
+
+/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
+    let start = Instant::now();
+    let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
+    let ranks = match &task.ranks {
+        Ranks::Cuda(cuda) => Ranks::Cuda(cuda.clone()),
+        _ => Ranks::Warm(python.to_owned()),
+    };
+    let spec = task.spec.clone();
+    let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir) {
+        Ok(report) => judged(task, &report),
+        Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),
+    };
+    case.seconds = start.elapsed().as_secs_f64();
+    if case.status.is_bad() && dir.exists() {
+        case.run_dir = Some(dir);
+    } else {
+        // The directory of the engine is removed, too, once it is empty.
+        let _ = fs::remove_dir_all(&dir);
+        let _ = dir.ancestors().skip(1).take(1).try_for_each(fs::remove_dir);
+    }
+    case
+}
+
+fn judged(task: &Task<'_>, report: &Report) -> Case {
+    let judgement = task.chosen.probe.expect.judge(report);
+    let versions = report.run.versions.clone();
+    // A case that cannot run on this machine says nothing about the engine.
+    if let Some(reason) = report.limit().filter(|_| !judgement.ok) {
+        let reason = format!("{CANNOT_RUN}: {reason}");
+        return Case { versions, ..not_started(task, Status::Skipped, &reason) };
+    }
+    let (limits, others): (Vec<&Finding>, Vec<&Finding>) =
+        report.findings.iter().partition(|finding| finding.limit.is_some());
+    let status = match Status::of(report.verdict) {
+        _ if judgement.ok => Status::Passed,
+        // Clean where something else was expected; then, findings before the limit was met.
+        Status::Passed => Status::Failed,
+        Status::Crashed if !limits.is_empty() => Status::Failed,
+        status => status,
+    };
+    let names = others.iter().map(|finding| format!("{} {}", finding.code, finding.name));
+    let got = if limits.is_empty() { judgement.got } else { names.collect::<Vec<_>>().join(", ") };
+    Case { got, findings: findings(report), versions, ..blank(task, status) }
+}
+
+fn not_started(task: &Task<'_>, status: Status, reason: &str) -> Case {
+    let case = blank(task, status);
+    Case { got: "no run".to_owned(), reason: Some(reason.to_owned()), ..case }
+}
+
+fn blank(task: &Task<'_>, status: Status) -> Case {
+    let probe = &task.chosen.probe;
+    Case {
+        probe: probe.name.clone(),
+        engine: task.engine,
+        description: probe.description.clone(),
+        file: task.chosen.file.clone(),
+        command: task.command.clone(),
+        expected: probe.expect.to_string(),
+        got: String::new(),
+        status,
+        reason: None,
+        findings: vec![],
+        versions: BTreeMap::new(),
+        seconds: 0.0,
+        run_dir: None,
+    }
+}

@@ -1,0 +1,245 @@
+//! The cases of a suite: probes, and the engines that each is run on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
+
+use super::probe::{Probe, registry};
+use crate::order::{Ranks, Read};
+use crate::table::to_json;
+use zprobe_engines as engines;
+use zprobe_model::document::{Document, nearest};
+use zprobe_model::spec::{Engine, RunSpec};
+use zprobe_report::Form;
+
+/// Reads the settings of a probe as arguments of `zprobe run`. Paths in them are meant from this directory.
+pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
+
+/// A probe, where it is from, and the arguments that it gives to a run.
+pub struct Chosen {
+    /// The probe.
+    pub probe: Probe,
+    /// Path of the file of the probe from the working directory; none for probes that are part of
+    /// zprobe.
+    pub file: Option<String>,
+    /// The settings as arguments of `zprobe run`.
+    pub arguments: Vec<String>,
+}
+
+impl Chosen {
+    /// Arguments of `zprobe run` for the probe on an engine.
+    fn arguments_on(&self, engine: Engine) -> Vec<String> {
+        let engine = ["--engine".to_owned(), engine.to_string()];
+        engine.into_iter().chain(self.arguments.iter().cloned()).collect()
+    }
+}
+
+/// A probe on one engine.
+pub struct Task<'a> {
+    /// The probe.
+    pub chosen: &'a Chosen,
+    /// The engine.
+    pub engine: Engine,
+    /// The settings of the run.
+    pub spec: RunSpec,
+    /// The source of its ranks.
+    pub ranks: Ranks,
+    /// The command that makes the run by itself.
+    pub command: String,
+}
+
+impl Task<'_> {
+    /// The engine and the probe: `deepspeed/stage1-bf16`.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.engine, self.chosen.probe.name)
+    }
+}
+
+/// The probes that are named; without names, the standard suite.
+pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chosen>> {
+    let chosen = |probe, file| chosen(probe, file, settings);
+    let standard = registry::probes()?;
+    if names.is_empty() {
+        return standard.into_iter().map(|probe| chosen(probe, None)).collect();
+    }
+    let dir = std::env::current_dir().context("cannot find the working directory")?;
+    let mut all: BTreeMap<String, Chosen> = BTreeMap::new();
+    for name in names {
+        let found = match files(name)? {
+            Some(files) => {
+                let probes = files.iter().map(|path| {
+                    let (probe, file) = read(path, &dir)?;
+                    chosen(probe, Some(file))
+                });
+                probes.collect::<Result<_>>()?
+            }
+            None => vec![chosen(one(name, &standard)?, None)?],
+        };
+        for it in found {
+            let known = all.get(&it.probe.name).filter(|known| known.file != it.file);
+            if let Some(Chosen { file, .. }) = known {
+                let name = &it.probe.name;
+                let place = |file: &Option<String>| match file {
+                    Some(file) => file.clone(),
+                    None => "zprobe's own".to_owned(),
+                };
+                let (a, b) = (place(file), place(&it.file));
+                bail!("two probes are called `{name}`, {a} and {b}; rename one of the files");
+            }
+            all.insert(it.probe.name.clone(), it);
+        }
+    }
+    Ok(all.into_values().collect())
+}
+
+/// The files that a name stands for, if it is a file or a directory.
+fn files(name: &str) -> Result<Option<Vec<PathBuf>>> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        let unreadable = || format!("cannot read {name}");
+        let entries = fs::read_dir(path).with_context(unreadable)?;
+        let paths = entries.map(|entry| Ok(entry?.path()));
+        let mut paths = paths.collect::<std::io::Result<Vec<_>>>().with_context(unreadable)?;
+        paths.retain(|path| path.extension().is_some_and(|ending| ending == "toml"));
+        paths.sort();
+        ensure!(!paths.is_empty(), "{name}: no probe in this directory (no file NAME.toml)");
+        return Ok(Some(paths));
+    }
+    if let Some((engine, probe)) = name.split_once('/')
+        && Engine::CHOICES.iter().any(|it| it.name() == engine)
+        && !path.exists()
+    {
+        bail!(
+            "{name}: no such file; a probe is named without its engine: `zprobe check {probe} --engine {engine}`"
+        );
+    }
+    let is_file = name.ends_with(".toml") || name.contains('/');
+    Ok(is_file.then(|| vec![path.to_owned()]))
+}
+
+/// Reads a probe, and says where it is from the directory `dir`.
+fn read(path: &Path, dir: &Path) -> Result<(Probe, String)> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = shown(path, dir);
+    Ok((Probe::read(Document { file: file.clone(), text })?, file))
+}
+
+/// Text of a path as seen from a directory.
+pub fn shown(path: &Path, dir: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.strip_prefix(dir).unwrap_or(path).display().to_string()
+}
+
+fn one(name: &str, standard: &[Probe]) -> Result<Probe> {
+    if let Some(probe) = standard.iter().find(|probe| probe.name == name) {
+        return Ok(probe.clone());
+    }
+    match nearest(name, standard.iter().map(|probe| probe.name.as_str())) {
+        Some(meant) => bail!("{name}: no such probe; did you mean `{meant}`?"),
+        None => bail!(
+            "{name}: no such probe, nor a file or directory of that name; `zprobe list probes` lists \
+             zprobe's own"
+        ),
+    }
+}
+
+fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Result<Chosen> {
+    let base = file.as_deref().and_then(|file| Path::new(file).parent());
+    let arguments = settings(&probe, base.unwrap_or(Path::new("")))?;
+    Ok(Chosen { probe, file, arguments })
+}
+
+/// Choice among the cases of probes.
+pub struct Choice<'a> {
+    /// Engines whose cases are chosen; all if none is named.
+    pub engines: &'a [Engine],
+    /// Texts that must all be in the words of a case that is chosen.
+    pub filter: &'a [String],
+    /// Arguments that say after how much silence a rank counts as hung.
+    pub timeout: Vec<String>,
+    /// The interpreter that commands name.
+    pub python: Option<&'a Path>,
+}
+
+/// The cases of these probes, engine by engine.
+pub fn tasks<'a>(
+    probes: &'a [Chosen],
+    choice: &Choice<'_>,
+    read: &Read<'_>,
+) -> Result<Vec<Task<'a>>> {
+    let mut pairs = Vec::new();
+    for &engine in Engine::CHOICES {
+        if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
+            continue;
+        }
+        let on_it = probes.iter().filter(|chosen| chosen.probe.engines.contains(&engine));
+        pairs.extend(on_it.map(|chosen| (chosen, engine)));
+    }
+    for engine in choice.engines {
+        ensure!(
+            pairs.iter().any(|(_, on)| on == engine),
+            "--engine {engine}: no probe is for this engine"
+        );
+    }
+    pairs.retain(|(chosen, engine)| wanted(chosen, *engine, choice.filter));
+    ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", choice.filter.join(", "));
+    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, read)).collect()
+}
+
+/// A probe on an engine, if `zprobe run` takes it.
+fn task<'a>(
+    chosen: &'a Chosen,
+    engine: Engine,
+    choice: &Choice<'_>,
+    read: &Read<'_>,
+) -> Result<Task<'a>> {
+    let mut arguments = chosen.arguments_on(engine);
+    let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
+    words.extend(arguments.iter().cloned());
+    if let Some(python) = choice.python.filter(|_| engines::of(engine).is_real()) {
+        words.extend(["--python".to_owned(), python.display().to_string()]);
+    }
+    // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+    let command =
+        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
+    arguments.extend(choice.timeout.iter().cloned());
+    let file = &chosen.probe.document.file;
+    let order = read(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
+    Ok(Task { chosen, engine, spec: order.spec, ranks: order.ranks, command })
+}
+
+/// True if the filters let a probe on an engine pass.
+fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
+    let probe = &chosen.probe;
+    let arguments = chosen.arguments_on(engine).join(" ");
+    let words = [format!("{engine}/{}", probe.name), probe.description.clone(), arguments];
+    filter.iter().all(|text| words.iter().any(|word| word.contains(text)))
+}
+
+/// The cases that would be run: a line for each, or a document for programs.
+///
+/// # Errors
+/// When the document cannot be written, which does not happen.
+pub fn list(tasks: &[Task<'_>], form: Form) -> Result<String> {
+    if form == Form::Json {
+        let rows = tasks.iter().map(|task| {
+            let probe = &task.chosen.probe;
+            json!({
+                "probe": probe.name,
+                "engine": task.engine,
+                "description": probe.description,
+                "expected": probe.expect.to_string(),
+                "command": task.command,
+            })
+        });
+        return to_json(&rows.collect::<Vec<_>>());
+    }
+    let lines = tasks.iter().map(|task| (task.id(), task.command.as_str())).collect::<Vec<_>>();
+    let width = lines.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    // A command is there to be copied, and therefore not wrapped.
+    Ok(lines.iter().map(|(id, command)| format!("{id:width$}  {command}\n")).collect())
+}

@@ -1,0 +1,304 @@
+//! Two runs side by side: the findings that only one of them has, and the gaps between their
+//! numbers.
+//!
+//! Verdicts, findings and contribution weights are the same or not. Losses, norms and parameters
+//! contain rounding errors, so that gaps between them are reported and not judged. Only two runs of
+//! the same settings and the same software must be the same to the last bit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::gaps::{Gap, NormGap, norm_gaps, parameter_gaps};
+use super::side::Side;
+use zprobe_model::trace::Point;
+use zprobe_report::words::matrix_text;
+use zprobe_report::{Contribution, Exit, Report, Schema, Verdict};
+
+/// Two runs side by side: what `zprobe compare --output-format json` prints. Its JSON Schema is
+/// checked in as `schema/compare.v1.schema.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// Version of this format.
+    pub schema: Schema,
+    /// Names of the two runs.
+    pub names: Pair<String>,
+    /// True if nothing that can be judged differs.
+    pub same: bool,
+    /// Verdicts on the two runs.
+    pub verdicts: Pair<Verdict>,
+    /// Codes of the findings of both runs.
+    pub findings: Findings,
+    /// Settings that differ, as they are in the specification.
+    pub settings: Vec<Difference>,
+    /// Versions that differ.
+    pub versions: Vec<Difference>,
+    /// Contribution weights that differ; empty where the runs do not have the same gradients.
+    pub weights: Vec<Weights>,
+    /// True if weights were compared.
+    pub weights_compared: bool,
+    /// Loss and gradient norm of each step, and the gap between the parameters after it.
+    pub steps: Vec<Step>,
+    /// Gaps between norms of buffers, by point of the journey; empty where the runs do not split
+    /// their batches alike.
+    pub norms: Vec<NormGap>,
+}
+
+/// A value of the first run and the same value of the second run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pair<T> {
+    /// Value of the first run.
+    pub a: T,
+    /// Value of the second run.
+    pub b: T,
+}
+
+/// Codes of findings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Findings {
+    /// Codes that both runs have.
+    pub both: Vec<String>,
+    /// Codes that only the first run has.
+    pub only_a: Vec<String>,
+    /// Codes that only the second run has.
+    pub only_b: Vec<String>,
+}
+
+/// A setting or a version that differs; a value is none where its run does not have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    /// Name of the setting or of the package.
+    pub name: String,
+    /// Value in the first run.
+    pub a: Option<String>,
+    /// Value in the second run.
+    pub b: Option<String>,
+}
+
+/// Contribution weights that differ.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Weights {
+    /// Point of the gradient's journey.
+    pub point: Point,
+    /// Optimizer step.
+    pub step: usize,
+    /// Microbatch, inside the accumulation.
+    pub microbatch: Option<usize>,
+    /// Rank whose buffer this is.
+    pub rank: usize,
+    /// Parameters concerned; none for all others.
+    pub params: Option<Vec<String>>,
+    /// Weights in the first run, as [`Contribution::weights`]; none if it has no such entry.
+    pub a: Option<Vec<Vec<f64>>>,
+    /// Weights in the second run.
+    pub b: Option<Vec<Vec<f64>>>,
+}
+
+/// A step that both runs have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// Optimizer step.
+    pub step: usize,
+    /// Mean loss.
+    pub loss: Pair<Option<f64>>,
+    /// Global norm of the gradient: the engines' own where both have one, else that of what the
+    /// inner optimizers consumed.
+    pub gradient_norm: Pair<Option<f64>>,
+    /// Gap between the parameters of rank 0 after the step, where both runs recorded them in the
+    /// same shapes.
+    pub parameters: Option<Gap>,
+}
+
+impl Comparison {
+    /// Compares two runs.
+    pub fn new(a: &Side, b: &Side) -> Self {
+        let (one, two) = (&a.report, &b.report);
+        let settings = settings(one, two);
+        let versions = differences(&one.run.versions, &two.run.versions);
+        let findings = findings(one, two);
+        let comparable = one.run.spec.world_size == two.run.spec.world_size
+            && one.run.spec.gradient_accumulation_steps == two.run.spec.gradient_accumulation_steps;
+        let weights = if comparable { weights(one, two) } else { Vec::new() };
+        let steps = steps(a, b);
+        // With another microbatch size, accumulators hold gradients of other samples.
+        let same_split = one.run.spec.micro_batch_size == two.run.spec.micro_batch_size;
+        let norms = if comparable && same_split { norm_gaps(one, two) } else { Vec::new() };
+        let must_be_equal = settings.is_empty() && versions.is_empty();
+        let equal = steps.iter().all(Step::is_equal) && norms.iter().all(|gap| gap.differing == 0);
+        Self {
+            schema: Schema::CURRENT,
+            names: Pair { a: a.name.clone(), b: b.name.clone() },
+            same: one.verdict == two.verdict
+                && findings.only_a.is_empty()
+                && findings.only_b.is_empty()
+                && weights.is_empty()
+                && (equal || !must_be_equal),
+            verdicts: Pair { a: one.verdict, b: two.verdict },
+            findings,
+            settings,
+            versions,
+            weights,
+            weights_compared: comparable,
+            steps,
+            norms,
+        }
+    }
+
+    /// The exit code: a crash of one of the two counts most, then a difference, then doubt.
+    pub fn exit(&self) -> Exit {
+        let either = |verdict| self.verdicts.a == verdict || self.verdicts.b == verdict;
+        match self.same {
+            _ if either(Verdict::Crashed) => Exit::Crashed,
+            false => Exit::Findings,
+            true if either(Verdict::Inconclusive) => Exit::Inconclusive,
+            true => Exit::Clean,
+        }
+    }
+
+    /// True if the runs are of the same settings and software, so that every bit must be equal.
+    pub fn must_be_equal(&self) -> bool {
+        self.settings.is_empty() && self.versions.is_empty()
+    }
+}
+
+impl Step {
+    /// True if no number differs.
+    fn is_equal(&self) -> bool {
+        self.loss.a == self.loss.b
+            && self.gradient_norm.a == self.gradient_norm.b
+            && self.parameters.is_none_or(|gap| gap.differing == 0)
+    }
+
+    /// Absolute difference of the losses.
+    pub fn loss_gap(&self) -> Option<f64> {
+        Some((self.loss.a? - self.loss.b?).abs())
+    }
+
+    /// Absolute difference of the norms, in percent of the first; none where that is 0.
+    pub fn norm_gap_percent(&self) -> Option<f64> {
+        let (a, b) = (self.gradient_norm.a?, self.gradient_norm.b?);
+        (a != 0.0).then(|| 100.0 * (a - b).abs() / a.abs())
+    }
+}
+
+fn findings(a: &Report, b: &Report) -> Findings {
+    let codes = |report: &Report| -> BTreeSet<String> {
+        report.findings.iter().map(|finding| finding.code.to_string()).collect()
+    };
+    let (a, b) = (codes(a), codes(b));
+    Findings {
+        both: a.intersection(&b).cloned().collect(),
+        only_a: a.difference(&b).cloned().collect(),
+        only_b: b.difference(&a).cloned().collect(),
+    }
+}
+
+/// Settings that differ. The time limit is left out, as it is no part of the run itself.
+fn settings(a: &Report, b: &Report) -> Vec<Difference> {
+    let flat = |report: &Report| {
+        let mut all = BTreeMap::new();
+        flatten("", &serde_json::to_value(&report.run.spec).unwrap_or_default(), &mut all);
+        all.remove("timeout_s");
+        all
+    };
+    differences(&flat(a), &flat(b))
+}
+
+/// Collects the values of a JSON tree by their paths.
+fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (name, member) in members {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(&path, member, into);
+            }
+        }
+        serde_json::Value::Null => {}
+        serde_json::Value::String(text) => drop(into.insert(path.to_owned(), text.clone())),
+        other => drop(into.insert(path.to_owned(), other.to_string())),
+    }
+}
+
+fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Difference> {
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let difference = |name: &String| Difference {
+        name: name.clone(),
+        a: a.get(name).cloned(),
+        b: b.get(name).cloned(),
+    };
+    let differs = |it: &Difference| it.a != it.b;
+    names.into_iter().map(difference).filter(differs).collect()
+}
+
+/// Key of an entry: step, microbatch, point, rank and parameters.
+type Place = (usize, Option<usize>, Point, usize, Option<Vec<String>>);
+
+fn place(entry: &Contribution) -> Place {
+    (entry.step, entry.microbatch, entry.point, entry.rank, entry.params.clone())
+}
+
+fn weights(a: &Report, b: &Report) -> Vec<Weights> {
+    let by_place = |report: &Report| -> BTreeMap<Place, Contribution> {
+        report.contributions.iter().map(|entry| (place(entry), entry.clone())).collect()
+    };
+    let (a, b) = (by_place(a), by_place(b));
+    let mut places: Vec<&Place> =
+        a.keys().chain(b.keys()).collect::<BTreeSet<_>>().into_iter().collect();
+    // Entries without a microbatch come after those with one.
+    places.sort_by_key(|(step, microbatch, ..)| (*step, microbatch.unwrap_or(usize::MAX)));
+    let pairs = places.into_iter().map(|place| (place, a.get(place), b.get(place)));
+    pairs
+        .filter(|(_, a, b)| match (a, b) {
+            (Some(a), Some(b)) => apart(a, b),
+            // An entry that only one run has may be one that the other could not read: it is a
+            // difference only if it is not as planned.
+            (Some(only), None) | (None, Some(only)) => !only.as_planned,
+            (None, None) => false,
+        })
+        .map(|(place, a, b)| {
+            let (step, microbatch, point, rank, params) = place.clone();
+            let weights = |entry: Option<&Contribution>| entry.map(|entry| entry.weights.clone());
+            Weights { point, step, microbatch, rank, params, a: weights(a), b: weights(b) }
+        })
+        .collect()
+}
+
+/// True if weights differ by more than both error bounds together.
+fn apart(a: &Contribution, b: &Contribution) -> bool {
+    let all = |entry: &Contribution| -> Vec<f64> {
+        entry.weights.iter().chain(&entry.leftover).flatten().copied().collect()
+    };
+    let (ours, theirs) = (all(a), all(b));
+    let bound = a.tolerance + b.tolerance;
+    ours.len() != theirs.len() || ours.iter().zip(&theirs).any(|(a, b)| (a - b).abs() > bound)
+}
+
+impl Weights {
+    /// The weights of both runs in words.
+    pub fn words(&self) -> Pair<String> {
+        let words = |weights: &Option<Vec<Vec<f64>>>| {
+            weights.as_deref().map_or("not read".to_owned(), matrix_text)
+        };
+        Pair { a: words(&self.a), b: words(&self.b) }
+    }
+}
+
+fn steps(a: &Side, b: &Side) -> Vec<Step> {
+    let gaps = parameter_gaps(a.trace.as_ref(), b.trace.as_ref());
+    let (ours, theirs) = (&a.report.steps, &b.report.steps);
+    let both_say = ours
+        .iter()
+        .zip(theirs)
+        .all(|(a, b)| a.gradient_norm.is_some() == b.gradient_norm.is_some());
+    let norm = |step: &zprobe_report::Step| {
+        if both_say { step.gradient_norm.or(step.input_norm) } else { step.input_norm }
+    };
+    let pair = |(a, b): (&zprobe_report::Step, &zprobe_report::Step)| Step {
+        step: a.step,
+        loss: Pair { a: a.loss, b: b.loss },
+        gradient_norm: Pair { a: norm(a), b: norm(b) },
+        parameters: gaps.get(&a.step).copied(),
+    };
+    ours.iter().zip(theirs).map(pair).collect()
+}

@@ -1,0 +1,67 @@
+//! The two runs of a comparison.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::console::say_recorded;
+use crate::limits::CANNOT_RUN;
+use crate::order::Order;
+use crate::queue::Queue;
+use crate::recorded::diagnosis;
+use crate::run::record;
+use crate::store::run_id;
+use zprobe_model::trace::Trace;
+use zprobe_report::Report;
+
+/// A run of a comparison.
+#[derive(Debug)]
+pub struct Side {
+    /// The name of the run.
+    pub name: String,
+    /// The report on the run.
+    pub report: Report,
+    /// The trace, where that is at hand: a report alone has no parameters.
+    pub trace: Option<Trace>,
+}
+
+impl Side {
+    /// Reads a recorded run, or a report alone.
+    pub fn recorded(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        if path.is_dir() {
+            let (report, trace) = diagnosis(path)?;
+            return Ok(Self { name, report, trace: Some(trace) });
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        let report: Report = serde_json::from_str(&text).with_context(|| {
+            format!("{name} is no report.json; give a run directory or the report.json of one")
+        })?;
+        Ok(Self { name, report, trace: None })
+    }
+}
+
+/// Makes two runs, each named by its flags, in `a` and `b` in the directory `out`.
+pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
+    let queue = Queue::unseen()?;
+    let side = |(flags, order): (&str, &Order), name: &str| {
+        let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name), None);
+        let (report, trace) = queue.job(name, record).map_err(|reason| {
+            anyhow!(
+                "--{name}: {reason}; nothing was compared, and what was run is in {}",
+                out.display()
+            )
+        })??;
+        let name = if flags.is_empty() { name } else { flags };
+        Ok::<_, anyhow::Error>(Side { name: name.to_owned(), report, trace: Some(trace) })
+    };
+    let sides = (side(a, "a")?, side(b, "b")?);
+    say_recorded(out);
+    for (name, side) in [("--a", &sides.0), ("--b", &sides.1)] {
+        if let Some(reason) = side.report.limit() {
+            bail!("{name} \"{}\": {CANNOT_RUN}: {reason}; nothing was compared", side.name);
+        }
+    }
+    Ok(sides)
+}

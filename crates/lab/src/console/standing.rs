@@ -1,0 +1,219 @@
+//! Present position of every rank of a run: step, microbatch and phase.
+
+use std::collections::BTreeMap;
+
+use zprobe_model::spec::{MOST_RANKS, RunSpec};
+use zprobe_model::trace::{Event, Outcome, Phase, Record};
+use zprobe_report::words::counted;
+
+/// Present position of every rank of a run: step, microbatch and phase.
+pub struct Standing {
+    ranks: Vec<Rank>,
+    /// Number of steps that every rank has done.
+    steps_done: usize,
+    /// The import that a host, or a rank that is not ready, was last heard to begin.
+    importing: Option<String>,
+}
+
+/// Present position of a rank.
+#[derive(Clone, Default)]
+struct Rank {
+    is_ready: bool,
+    at: Option<(usize, usize, Phase)>,
+    in_collective: bool,
+    backwards: u64,
+    has_finished: bool,
+}
+
+impl Standing {
+    /// The standing before any rank has been heard.
+    pub fn new(spec: &RunSpec) -> Self {
+        Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0, importing: None }
+    }
+
+    /// Takes note of a record, and returns a line if it is worth one in a log.
+    pub fn see(&mut self, record: &Record) -> Option<String> {
+        match (&record.event, record.rank) {
+            (Event::TimedOut { silent, timeout_s, waiting }, None) => {
+                let waiting: Vec<usize> = waiting.iter().map(|it| it.rank).collect();
+                let wait = match waiting[..] {
+                    [] => String::new(),
+                    [_] => format!("; {} waits", counted("rank", &waiting)),
+                    _ => format!("; {} wait", counted("rank", &waiting)),
+                };
+                Some(format!("no event for {timeout_s} s: {}{wait}", counted("rank", silent)))
+            }
+            (Event::AgentLost { agent, machine, .. }, None) => {
+                Some(format!("{machine}: its zprobe, number {agent}, is lost"))
+            }
+            (Event::RankExited { rank, outcome: Outcome::Signal(signal) }, None) => {
+                Some(format!("rank {rank}: ended by signal {signal}"))
+            }
+            (Event::RankExited { rank, outcome: Outcome::Code(code) }, None) if *code != 0 => {
+                Some(format!("rank {rank}: ended with exit code {code}"))
+            }
+            (Event::Importing { what }, _) => {
+                // Ranks that import by themselves do so at the same time.
+                let is_new = self.importing.as_ref() != Some(what);
+                self.importing = Some(what.clone());
+                is_new.then(|| format!("importing {what}"))
+            }
+            (Event::RankSpawned { .. }, None) => {
+                self.importing = None;
+                None
+            }
+            (event, Some(rank)) => {
+                if let Event::RankJoined { world_size, .. } = event {
+                    let ranks = (*world_size).min(MOST_RANKS).max(self.ranks.len());
+                    self.ranks.resize(ranks, Rank::default());
+                }
+                self.of_rank(self.ranks.get(rank).is_some().then_some(rank)?, event)
+            }
+            _ => None,
+        }
+    }
+
+    fn of_rank(&mut self, number: usize, event: &Event) -> Option<String> {
+        let rank = &mut self.ranks[number];
+        rank.in_collective = matches!(event, Event::CollectiveEntered { .. });
+        match event {
+            Event::RankReady { .. } => {
+                rank.is_ready = true;
+                let all = self.ranks.iter().all(|rank| rank.is_ready);
+                self.importing.take_if(|_| all);
+                all.then(|| format!("{} ready", self.count()))
+            }
+            Event::PhaseEntered { step, microbatch, phase } => {
+                rank.at = Some((*step, *microbatch, *phase));
+                rank.backwards += u64::from(*phase == Phase::Backward);
+                self.step_done()
+            }
+            Event::Finished => {
+                rank.has_finished = true;
+                self.step_done()
+            }
+            Event::Failed { message } => Some(format!("rank {number}: {message}")),
+            _ => None,
+        }
+    }
+
+    /// Counts a step that the last rank is done with, and returns a line about it.
+    fn step_done(&mut self) -> Option<String> {
+        let done = |rank: &Rank| match rank.at {
+            Some((step, ..)) => step + usize::from(rank.has_finished),
+            None => 0,
+        };
+        let least = self.ranks.iter().map(done).min()?;
+        if least <= self.steps_done {
+            return None;
+        }
+        self.steps_done = least;
+        Some(format!("step {} done", least - 1))
+    }
+
+    fn count(&self) -> String {
+        zprobe_report::words::amount(self.ranks.len(), "rank")
+    }
+
+    /// Number of backwards that every rank has begun.
+    pub fn done(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.backwards).min().unwrap_or(0)
+    }
+
+    /// Present state of the whole run, in words.
+    pub fn headline(&self) -> String {
+        match &self.importing {
+            Some(what) => format!("importing {what}"),
+            None if self.ranks.iter().any(|rank| !rank.is_ready) => "starting ranks".to_owned(),
+            None => "backwards".to_owned(),
+        }
+    }
+
+    /// Present position of a rank, in words.
+    pub fn words(&self, number: usize) -> String {
+        let Some(rank) = self.ranks.get(number) else { return String::new() };
+        let collective = if rank.in_collective { ", in a collective" } else { "" };
+        match rank.at {
+            _ if rank.has_finished => "finished".to_owned(),
+            Some((step, microbatch, phase)) => {
+                format!("step {step}, microbatch {microbatch}: {phase}{collective}")
+            }
+            None if rank.is_ready => "ready".to_owned(),
+            None => "starting".to_owned(),
+        }
+    }
+
+    /// Number of ranks in each phase, the largest first: `500 reduce, 12 backward`.
+    pub fn summary(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for rank in &self.ranks {
+            let what = match rank.at {
+                _ if rank.has_finished => "finished",
+                Some((_, _, phase)) => phase.name(),
+                None if rank.is_ready => "ready",
+                None => "starting",
+            };
+            *counts.entry(what).or_default() += 1;
+        }
+        let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let texts: Vec<String> =
+            counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        texts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use zprobe_model::trace::Trace;
+
+    use super::*;
+
+    /// The lines that a log has of a recorded run, and where ranks were in the end.
+    fn log(name: &str) -> (Vec<String>, Standing) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
+        let trace = Trace::read(&root.join(name)).unwrap();
+        let mut standing = Standing::new(&trace.spec);
+        let lines = trace.records.iter().filter_map(|record| standing.see(record)).collect();
+        (lines, standing)
+    }
+
+    #[test]
+    fn a_log_has_a_line_for_each_step_that_all_ranks_have_done() {
+        let (lines, standing) = log("clean-three-ranks");
+        assert_eq!(lines, ["3 ranks ready", "step 0 done", "step 1 done"]);
+        assert_eq!(standing.done(), 6, "2 steps of 3 microbatches");
+        assert_eq!(standing.summary(), "3 finished");
+    }
+
+    #[test]
+    fn an_import_has_a_line_once_and_is_over_when_ranks_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
+        let trace = Trace::read(&root.join("clean-three-ranks")).unwrap();
+        let mut standing = Standing::new(&trace.spec);
+        let record = |rank, event| Record { rank, event, ..trace.records[0].clone() };
+        let importing = |rank| record(rank, Event::Importing { what: "deepspeed".to_owned() });
+        assert_eq!(standing.see(&importing(None)).as_deref(), Some("importing deepspeed"));
+        assert_eq!(standing.see(&importing(Some(1))), None, "a rank imports the same");
+        assert_eq!(standing.headline(), "importing deepspeed");
+        standing.see(&record(None, Event::RankSpawned { rank: 0, pid: 7, agent: None }));
+        assert_eq!(standing.headline(), "starting ranks");
+        for rank in 0..3 {
+            let versions = Default::default();
+            standing
+                .see(&record(Some(rank), Event::RankReady { versions, device: "cpu".to_owned() }));
+        }
+        assert_eq!(standing.headline(), "backwards");
+    }
+
+    #[test]
+    fn a_log_says_which_ranks_are_silent_and_where_they_are() {
+        let (lines, standing) = log("rank-hangs");
+        assert_eq!(lines, ["2 ranks ready", "no event for 2 s: ranks 0 and 1"]);
+        assert_eq!(standing.words(0), "step 0, microbatch 1: reduce, in a collective");
+        assert_eq!(standing.words(1), "step 0, microbatch 1: forward");
+        assert_eq!(standing.summary(), "1 forward, 1 reduce");
+    }
+}

@@ -1,0 +1,61 @@
+//! Check of the job that a launcher has started this process for.
+
+use super::{Check, State};
+use zprobe_launch::job::{Job, Meeting, Unclear};
+
+const SUBJECT: &str = "job";
+
+/// The line about the launcher of this process, if it has one, and the meeting of its processes.
+pub fn job(
+    told: &Result<Option<Job>, Unclear>,
+    meeting: Option<Result<Meeting, Unclear>>,
+) -> Check {
+    let broken = |what: String| {
+        Check::not(
+            SUBJECT,
+            State::Broken,
+            what,
+            "`zprobe run` refuses to start like this: correct the variables, or remove those that are left over",
+        )
+    };
+    match (told, meeting) {
+        (Err(unclear), _) => broken(unclear.to_string()),
+        (Ok(Some(job)), Some(Err(unclear))) => broken(format!("{job}; {unclear}")),
+        (Ok(Some(job)), Some(Ok(meeting))) => {
+            Check::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
+        }
+        (Ok(_), _) => {
+            Check::ok(SUBJECT, "this process is the only one: no launcher has set its variables")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zprobe_launch::job::{Endpoint, Launcher};
+
+    #[test]
+    fn a_job_is_understood_or_its_contradiction_is_said() {
+        let one = Job {
+            launcher: Launcher::OpenMpi,
+            index: 1,
+            size: 2,
+            on_machine: None,
+            evidence: vec![("OMPI_COMM_WORLD_RANK", "1".to_owned())],
+            endpoint: None,
+        };
+        let endpoint = Endpoint::At { host: "node1".to_owned(), port: 29500 };
+        let meeting = Meeting { endpoint, token: String::new() };
+        let nowhere = Unclear::NoEndpoint { launcher: Launcher::OpenMpi };
+        let missing = Unclear::Missing { present: "RANK", missing: "WORLD_SIZE" };
+        let lines = [
+            job(&Ok(None), None),
+            job(&Ok(Some(one.clone())), Some(Ok(meeting))),
+            job(&Ok(Some(one)), Some(Err(nowhere))),
+            job(&Err(missing), None),
+        ];
+        let lines = lines.map(|it| format!("{} {}: {}", it.state, it.subject, it.detail));
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

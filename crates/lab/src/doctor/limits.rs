@@ -1,0 +1,91 @@
+//! Runs that an installed engine cannot make on the CPU ranks of this machine.
+
+use super::python::NOT_TRIED;
+use super::{Attempt, Check, Python, State};
+use zprobe_engines::{self as engines, Features, Limit, Package};
+use zprobe_model::spec::{Device, RunSpec};
+
+/// A line for each kind of run that some machines cannot make, if the interpreter was asked about
+/// it.
+pub fn limits(python: &Python) -> Vec<Check> {
+    let limits = engines::real().filter_map(|(_, engine)| limit(engine));
+    limits.filter_map(|(package, limit)| check(python, package, limit)).collect()
+}
+
+/// Names, in [`Python::about_engines`], of the facts that say whether a run can be made; none where
+/// nothing has to be asked.
+pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
+    let of_dtype = concerning(spec)
+        .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken]);
+    let of_features = features(spec).map_or_else(Vec::new, |(package, features)| {
+        if (features.needed)(spec).is_empty() {
+            Vec::new()
+        } else {
+            vec![package.module, features.fact]
+        }
+    });
+    of_dtype.into_iter().chain(of_features).collect()
+}
+
+/// Reason why a run cannot be made here, with advice; none where nothing is known against it.
+pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
+    let of_dtype = || {
+        let (package, limit) = concerning(spec)?;
+        let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
+        let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
+        Some(format!("{}{advice}", check.detail))
+    };
+    of_dtype().or_else(|| lacking(python, spec))
+}
+
+/// The first feature that a run needs and the installed engine does not have.
+fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
+    let (package, features) = features(spec)?;
+    let has = python.fact(features.fact).value()?.as_array()?;
+    let needed = (features.needed)(spec);
+    let (feature, flag) =
+        needed.into_iter().find(|(feature, _)| !has.iter().any(|it| it == feature))?;
+    let version = python.version(&package);
+    let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
+    Some(format!(
+        "{}{release} has no {feature}; leave out {flag}, or use a release that has it",
+        package.title
+    ))
+}
+
+/// The features of a run's engine, and the package whose releases have them.
+fn features(spec: &RunSpec) -> Option<(Package, &'static Features)> {
+    let engine = engines::of(spec.engine()).python.as_ref()?;
+    Some((engine.packages().last()?, engine.features.as_ref()?))
+}
+
+/// The limit of a run's engine, if it concerns the run's dtype.
+fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
+    limit(engines::of(spec.engine()).python.as_ref()?)
+        .filter(|(_, limit)| limit.dtype == spec.dtype && spec.device == Device::Cpu)
+}
+
+/// The limit of an engine, and the package whose releases have it.
+fn limit(engine: &'static engines::Python) -> Option<(Package, &'static Limit)> {
+    Some((engine.packages().last()?, engine.limit.as_ref()?))
+}
+
+/// The line that says whether an engine accepts a dtype on CPU ranks; none where the engine could
+/// not be asked, so that only a run can tell.
+fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
+    let (title, Limit { subject, dtype, .. }) = (package.title, limit);
+    let takes = python.fact(limit.taken).value()?.as_bool()?;
+    let version = python.version(&package);
+    let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
+    if takes {
+        return Some(Check::ok(subject, format!("{title}{release} supports it on CPU ranks")));
+    }
+    let refuses = format!("{title}{release} refuses {dtype} on the CPU ranks of this machine");
+    let (detail, advice) = match python.fact(limit.on_cpu) {
+        Attempt::Value(on_cpu) if on_cpu.as_bool() == Some(true) => (refuses, limit.other_release),
+        Attempt::Value(_) => (format!("{refuses}: {}", limit.without_cpu), limit.other_cpu),
+        Attempt::Problem(problem) if problem == NOT_TRIED => (refuses, limit.other_cpu),
+        Attempt::Problem(problem) => (format!("{refuses} ({problem})"), limit.other_cpu),
+    };
+    Some(Check::not(subject, State::Missing, detail, advice))
+}

@@ -1,0 +1,147 @@
+//! Checks of the interpreter and of the machine's resources for ranks.
+
+use super::checks::{INSTALL_TORCH, no_answer};
+use super::cuda::cuda;
+use super::{Attempt, Check, Machine, NoAnswer, Python, State};
+use zprobe_model::spec::DEFAULT_WORLD_SIZE;
+
+/// Bytes in a mebibyte.
+const MIB: u64 = 1 << 20;
+
+/// Memory that a rank with torch takes, in bytes: 134 MB measured, and as much again for its
+/// gradients.
+const RANK_MEMORY: u64 = 300 * MIB;
+
+/// Open files that a run needs: channels and logs of eight ranks, and what Python opens itself.
+const OPEN_FILES: u64 = 256;
+
+/// Shared memory that NCCL asks for, in bytes; containers give 64 MiB by default.
+const SHARED_MEMORY: u64 = 128 * MIB;
+
+/// Lines about the interpreter and about the machine's resources.
+pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
+    let mut checks = match python {
+        Ok(python) => interpreter(python),
+        Err(error) => vec![no_answer("python", error)],
+    };
+    checks.push(driver(machine, python.as_ref().ok()));
+    checks.extend(cuda(machine));
+    checks.push(match machine.cores {
+        Some(cores) if cores >= DEFAULT_WORLD_SIZE => Check::ok("cores", cores.to_string()),
+        Some(cores) => Check::not(
+            "cores",
+            State::Broken,
+            format!("{cores} for {DEFAULT_WORLD_SIZE} ranks"),
+            "runs are slow; raise --timeout if ranks count as hung",
+        ),
+        None => unknown("cores"),
+    });
+    checks.push(enough(
+        "memory",
+        machine.memory,
+        RANK_MEMORY * DEFAULT_WORLD_SIZE as u64,
+        size,
+        "free memory, or run fewer ranks with --nproc-per-node",
+    ));
+    checks.push(enough(
+        "open files",
+        machine.open_files,
+        OPEN_FILES,
+        |files| files.to_string(),
+        "raise the limit of the shell with `ulimit -n 1024`",
+    ));
+    checks.push(enough(
+        "/dev/shm",
+        machine.shared_memory,
+        SHARED_MEMORY,
+        size,
+        "start the container with --shm-size=1g or --ipc=host, or NCCL fails",
+    ));
+    checks.push(match &machine.uv {
+        Some(path) => Check::ok("uv", path.display().to_string()),
+        None => Check::not(
+            "uv",
+            State::Missing,
+            "not on PATH; `zprobe zoo` makes environments with venv and pip instead",
+            "`pip install uv`: quicker, and it fetches interpreters",
+        ),
+    });
+    checks
+}
+
+fn interpreter(python: &Python) -> Vec<Check> {
+    vec![
+        Check::ok("python", format!("{} {}", python.version, python.executable)),
+        Check::tried("torch", &python.torch, String::clone, INSTALL_TORCH),
+        match &python.backends {
+            Attempt::Value(backends) if backends.is_empty() => Check::not(
+                "backends",
+                State::Missing,
+                "torch was built without torch.distributed",
+                "install a torch with it; those on PyPI for Linux have it",
+            ),
+            backends => {
+                Check::tried("backends", backends, |backends| backends.join(", "), INSTALL_TORCH)
+            }
+        },
+    ]
+}
+
+/// The line about GPUs, as the driver and torch see them.
+fn driver(machine: &Machine, python: Option<&Python>) -> Check {
+    const SUBJECT: &str = "gpus";
+    let usable = python.and_then(|python| python.gpus.value()).map(Vec::len);
+    match &machine.driver {
+        Err(problem) => Check::not(
+            SUBJECT,
+            State::Broken,
+            problem.as_str(),
+            "the driver is installed and does not answer; ranks can run on the CPU",
+        ),
+        Ok(names) if names.is_empty() => Check::not(
+            SUBJECT,
+            State::Missing,
+            "no nvidia-smi, or it lists none",
+            "ranks run on the CPU; nothing to do unless you expect a GPU here",
+        ),
+        Ok(names) if usable.is_some_and(|usable| usable < names.len()) => Check::not(
+            SUBJECT,
+            State::Broken,
+            format!("torch cannot use all of: {}", names.join(", ")),
+            "install a torch for CUDA that fits the driver, and look at CUDA_VISIBLE_DEVICES",
+        ),
+        Ok(names) => Check::ok(SUBJECT, names.join(", ")),
+    }
+}
+
+/// The line that compares a quantity with the least that is needed.
+fn enough(
+    subject: &'static str,
+    have: Option<u64>,
+    need: u64,
+    text: impl Fn(u64) -> String,
+    advice: &'static str,
+) -> Check {
+    match have {
+        None => unknown(subject),
+        Some(have) if have >= need => Check::ok(subject, text(have)),
+        Some(have) => {
+            let detail = format!("{}, less than {}", text(have), text(need));
+            Check::not(subject, State::Broken, detail, advice)
+        }
+    }
+}
+
+/// A size in words: `64 MiB`, or `22.7 GiB`.
+fn size(bytes: u64) -> String {
+    let mebibytes = bytes / MIB;
+    if mebibytes < 1024 {
+        format!("{mebibytes} MiB")
+    } else {
+        format!("{}.{} GiB", mebibytes / 1024, mebibytes % 1024 * 10 / 1024)
+    }
+}
+
+fn unknown(subject: &'static str) -> Check {
+    Check::not(subject, State::Missing, "the system does not report it", "nothing, if runs work")
+}

@@ -1,0 +1,123 @@
+//! Tests of the lines that follow from given facts.
+
+use super::*;
+use zprobe_model::spec::{Dtype, Engine, Gpus, SpecRequest};
+
+fn machine() -> Machine {
+    Machine {
+        system: Some("Debian GNU/Linux 12".to_owned()),
+        kernel: Some("6.1.0".to_owned()),
+        container: false,
+        cores: Some(8),
+        memory: Some(8 << 30),
+        open_files: Some(1024),
+        shared_memory: Some(1 << 30),
+        uv: Some("/usr/bin/uv".into()),
+        driver: Ok(vec!["H100".to_owned()]),
+        driver_version: Some("580.95.05".to_owned()),
+        native: Ok("/bin/zprobe-rank".into()),
+        cuda: Some(Gpus {
+            names: Ok(vec!["H100".to_owned()]),
+            libtorch: Ok("libtorch 2.11.0 in /venv/torch/lib".to_owned()),
+            nccl: Ok("/venv/nvidia/nccl/lib/libnccl.so.2".to_owned()),
+            of_python: false,
+        }),
+    }
+}
+
+fn python(json: &str) -> Result<Python, NoAnswer> {
+    let common = r#""executable": "/bin/python", "version": "3.11.7""#;
+    Ok(serde_json::from_str(&format!("{{{common}, {json}}}")).unwrap())
+}
+
+fn text(machine: &Machine, python: &Result<Python, NoAnswer>) -> String {
+    let checks = engines(machine, python).into_iter().chain(surroundings(machine, python));
+    let line = |check: Check| {
+        let advice = check.advice.map(|text| format!(" -> {text}")).unwrap_or_default();
+        format!("{:7} {}: {}{advice}\n", check.state, check.subject, check.detail)
+    };
+    checks.map(line).collect()
+}
+
+#[test]
+fn where_all_is_well_there_is_nothing_to_do() {
+    let python = python(
+        r#""torch": {"value": "2.11.0"}, "backends": {"value": ["gloo", "nccl"]},
+           "gpus": {"value": ["H100"]}, "ddp": {"value": true}, "fsdp2": {"value": true}, "pipeline": {"value": true},
+           "deepspeed": {"value": "0.19.8"}"#,
+    );
+    let checks = [engines(&machine(), &python), surroundings(&machine(), &python)].concat();
+    let troubled: Vec<&Check> =
+        checks.iter().filter(|check| check.state != State::Ok || check.advice.is_some()).collect();
+    assert_eq!(troubled, Vec::<&Check>::new());
+}
+
+#[test]
+fn fp16_under_deepspeed_is_refused_where_the_engine_says_so_and_nowhere_else() {
+    let answer = |fp16: &str| {
+        python(&format!(
+            r#""torch": {{"value": "2.11.0"}}, "deepspeed": {{"value": "0.19.8"}}{fp16}"#
+        ))
+        .unwrap()
+    };
+    let fact = |onednn: bool, deepspeed: bool| {
+        answer(&format!(
+            r#", "onednn_fp16": {{"value": {onednn}}}, "deepspeed_fp16": {{"value": {deepspeed}}}"#
+        ))
+    };
+    let spec = |engine, dtype| {
+        let request =
+            SpecRequest { engine: Some(engine), dtype: Some(dtype), ..SpecRequest::default() };
+        request.resolve().unwrap()
+    };
+    let fp16 = spec(Engine::DeepSpeed, Dtype::Fp16);
+    let no_cpu = refusal(&fact(false, false), &fp16).unwrap();
+    assert!(no_cpu.contains("0.19.8 refuses fp16") && no_cpu.contains("AVX512-FP16"), "{no_cpu}");
+    let old = refusal(&fact(true, false), &fp16).unwrap();
+    assert!(old.contains("newer DeepSpeed"), "{old}");
+    assert_eq!(refusal(&fact(true, true), &fp16), None);
+    assert_eq!(refusal(&answer(""), &fp16), None, "what is not known is tried");
+    for other in [spec(Engine::DeepSpeed, Dtype::Bf16), spec(Engine::Fsdp2, Dtype::Fp16)] {
+        assert_eq!(refusal(&fact(false, false), &other), None);
+        assert!(questions(&other).is_empty(), "nobody has to be asked");
+    }
+    let states = |python: &Python| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
+    assert_eq!(states(&fact(false, false)), [State::Missing]);
+    assert_eq!(states(&fact(true, true)), [State::Ok]);
+    assert_eq!(states(&answer("")), []);
+}
+
+#[test]
+fn what_is_missing_or_broken_comes_with_what_to_do() {
+    let poor = Machine {
+        cores: Some(1),
+        memory: Some(1 << 20),
+        open_files: Some(64),
+        shared_memory: Some(64 << 20),
+        uv: None,
+        driver: Err("nvidia-smi: no answer within 20 s".to_owned()),
+        native: Err("there is no /bin/zprobe-rank".to_owned()),
+        cuda: None,
+        ..machine()
+    };
+    let old = python(
+        r#""torch": {"value": "2.6.0"}, "backends": {"value": []}, "gpus": {"value": []},
+           "ddp": {"value": true}, "fsdp2": {"problem": "AttributeError: record_event"},
+           "pipeline": {"value": true}, "deepspeed": {"problem": "ImportError: cannot import name 'log'"}"#,
+    );
+    let empty = python(
+        r#""torch": {"problem": "ModuleNotFoundError: No module named 'torch'"},
+           "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}"#,
+    );
+    let silent = Err(NoAnswer::Late { python: "python3".to_owned(), seconds: 120 });
+    let no_cuda = Gpus {
+        names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
+        libtorch: Err("libtorch 2.11.0 in /lib: this libtorch has no CUDA".to_owned()),
+        nccl: Err("no NCCL library".to_owned()),
+        of_python: false,
+    };
+    let unseen = Machine { driver: Ok(vec!["H100".to_owned()]), cuda: Some(no_cuda), ..machine() };
+    insta::assert_snapshot!(
+        [text(&poor, &old), text(&machine(), &empty), text(&unseen, &silent)].join("\n")
+    );
+}

@@ -1,0 +1,296 @@
+//! Python environments with pinned packages: made once, kept in a cache, used by many runs.
+//!
+//! An environment is made where it stays, because the scripts in a virtual environment hold its
+//! path. It counts only once its mark has been written, after all of its packages were imported. An
+//! environment that a killed process left behind has no mark and is made anew. A lock on a file
+//! beside it keeps two processes from making the same one. Its name ends in a digest of the whole
+//! plan, so a changed recipe gives a new environment.
+
+mod error;
+mod installer;
+mod layer;
+mod recipe;
+mod releases;
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use blake2::digest::consts::U4;
+use blake2::{Blake2b, Digest as _};
+use etcetera::BaseStrategy as _;
+use zprobe_zoo::Packages;
+
+pub use error::{Failure, ProvisionError};
+pub use installer::Installer;
+pub use layer::Commit;
+pub use recipe::{Plan, Stage};
+pub use releases::releases;
+
+use recipe::Import;
+
+/// The mark of a complete environment; it holds the plan.
+const MARK: &str = "zprobe-environment.txt";
+
+/// Environment variable that names the directory of the cache.
+pub const CACHE_VARIABLE: &str = "ZPROBE_CACHE_DIR";
+
+/// Number of lines of a tool's output that an error shows.
+const TAIL_LINES: usize = 15;
+
+/// Advice for a failure of the installer.
+const CHECK_INSTALL: &str =
+    "Check the network, the space on the disk, and that the versions exist; then try again.";
+
+/// Advice for an installed package that does not import.
+const CHECK_IMPORT: &str = "The versions do not fit each other or this machine; say what they need in \
+     crates/lab/src/environment/recipe.toml.";
+
+/// The directory in which environments are kept.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    envs: PathBuf,
+}
+
+impl Cache {
+    /// The cache at `$ZPROBE_CACHE_DIR`, or at `zprobe` in the user's cache directory.
+    ///
+    /// # Errors
+    /// If the user has no home directory.
+    pub fn locate() -> Result<Self, ProvisionError> {
+        if let Some(dir) = std::env::var_os(CACHE_VARIABLE).filter(|dir| !dir.is_empty()) {
+            return Ok(Self::at(Path::new(&dir)));
+        }
+        let strategy = etcetera::choose_base_strategy()
+            .map_err(|error| ProvisionError::NoCache { cause: error.to_string() })?;
+        Ok(Self::at(&strategy.cache_dir().join("zprobe")))
+    }
+
+    /// The cache at `dir`.
+    pub fn at(dir: &Path) -> Self {
+        // The path is in every script of an environment.
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Self { envs: dir.join("envs") }
+    }
+
+    /// The interpreter of an environment with these packages, which is made if it does not exist.
+    /// `progress` is told of each step that takes time.
+    ///
+    /// # Errors
+    /// If it cannot be made: no interpreter, no network, no space, versions that do not fit.
+    pub fn provide(
+        &self,
+        packages: &Packages,
+        installer: &Installer,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<PathBuf, ProvisionError> {
+        let plan = Plan::new(packages)?;
+        let text = format!("{plan:#?}\n");
+        let name = format!("{}-{}", packages.file_name(), digest(&text));
+        let site = Site { dir: self.envs.join(name), holds: packages.to_string(), installer };
+        site.provide(&text, progress, |site, progress| {
+            let create = installer.create(&site.dir, &plan.python);
+            let none = || ProvisionError::NoPython { versions: plan.python.join(" or ") };
+            site.create(create.ok_or_else(none)?, progress)?;
+            plan.stages.iter().try_for_each(|stage| site.install(stage, &[], progress))?;
+            plan.imports.iter().try_for_each(|import| site.import(import, progress))
+        })
+    }
+
+    /// The directory for checkouts of commits, each of which is there for a short while.
+    pub fn checkouts(&self) -> PathBuf {
+        self.beside_envs("checkouts")
+    }
+
+    /// The directory for a copy of the git repository at `url`.
+    pub fn repository(&self, url: &str) -> PathBuf {
+        let name = url.trim_end_matches(['/', '.']).rsplit(['/', ':']).next().unwrap_or_default();
+        let name: String =
+            name.chars().filter(|it| it.is_ascii_alphanumeric() || "-_.".contains(*it)).collect();
+        self.beside_envs("repositories").join(format!("{name}-{}", digest(url)))
+    }
+
+    fn beside_envs(&self, name: &str) -> PathBuf {
+        self.envs.parent().unwrap_or(&self.envs).join(name)
+    }
+}
+
+/// A short digest of a text, for the names of directories.
+fn digest(text: &str) -> String {
+    let digest = Blake2b::<U4>::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Teller of each step that takes time.
+type Progress<'a> = dyn FnMut(&str) + 'a;
+
+/// An environment that exists, or is going to be made.
+struct Site<'a> {
+    dir: PathBuf,
+    /// The packages that it holds, in words.
+    holds: String,
+    installer: &'a Installer,
+}
+
+impl Site<'_> {
+    /// The interpreter of the environment, which `make` makes if it does not exist. `text` is the plan.
+    fn provide(
+        &self,
+        text: &str,
+        progress: &mut Progress<'_>,
+        make: impl FnOnce(&Self, &mut Progress<'_>) -> Result<(), ProvisionError>,
+    ) -> Result<PathBuf, ProvisionError> {
+        if self.is_complete() {
+            return Ok(self.python());
+        }
+        let envs = self.envs_dir();
+        fs::create_dir_all(&envs).map_err(|cause| cache_error(&envs, cause))?;
+        let _lock = self.lock(progress)?;
+        // Another process may have made it meanwhile.
+        if !self.is_complete() {
+            self.clear()?;
+            make(self, progress)?;
+            let mark = self.dir.join(MARK);
+            fs::write(&mark, text).map_err(|cause| cache_error(&mark, cause))?;
+        }
+        Ok(self.python())
+    }
+
+    fn python(&self) -> PathBuf {
+        self.dir.join("bin/python")
+    }
+
+    /// A file beside the environment.
+    fn beside(&self, extension: &str) -> PathBuf {
+        // Not `with_extension`: versions hold dots.
+        let mut path = self.dir.clone().into_os_string();
+        path.push(extension);
+        path.into()
+    }
+
+    /// Returns true if the environment was made to the end, and the interpreter that it links to
+    /// still exists.
+    fn is_complete(&self) -> bool {
+        self.dir.join(MARK).is_file() && self.python().exists()
+    }
+
+    /// Waits until no other process makes this environment, and locks it. The lock ends when the
+    /// file is closed, so with the process at the latest.
+    fn lock(&self, progress: &mut Progress<'_>) -> Result<File, ProvisionError> {
+        let path = self.beside(".lock");
+        let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress("another process is making this environment: waiting for it");
+                lock.lock().map_err(|cause| cache_error(&path, cause))?;
+            }
+            Err(TryLockError::Error(cause)) => return Err(cache_error(&path, cause)),
+        }
+        Ok(lock)
+    }
+
+    /// Takes away what a killed process left behind, and begins a new log.
+    fn clear(&self) -> Result<(), ProvisionError> {
+        match fs::remove_dir_all(&self.dir) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                return Err(cache_error(&self.dir, cause));
+            }
+            _ => {}
+        }
+        let log = self.beside(".log");
+        File::create(&log).map(drop).map_err(|cause| cache_error(&log, cause))
+    }
+
+    /// Makes an empty environment.
+    fn create(&self, create: Command, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
+        let step = "making a virtual environment";
+        progress(step);
+        self.run(step, create, CHECK_INSTALL)
+    }
+
+    /// Installs requirements, with more flags of the installer.
+    fn install(
+        &self,
+        stage: &Stage,
+        flags: &[&str],
+        progress: &mut Progress<'_>,
+    ) -> Result<(), ProvisionError> {
+        let step = format!("installing {}", stage.requirements.join(" "));
+        progress(&step);
+        let mut install = self.installer.install(&self.python(), stage);
+        install.args(flags);
+        self.run(&step, install, CHECK_INSTALL)
+    }
+
+    /// Imports a package.
+    fn import(&self, import: &Import, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
+        let step = format!("importing {}", import.package);
+        progress(&step);
+        let mut command = Command::new(self.python());
+        command.args(["-c", &format!("import {}", import.package)]).envs(&import.variables);
+        self.run(&step, command, CHECK_IMPORT)
+    }
+
+    /// Runs a tool, with all of its output in the log.
+    fn run(
+        &self,
+        step: &str,
+        mut command: Command,
+        advice: &'static str,
+    ) -> Result<(), ProvisionError> {
+        let log = self.beside(".log");
+        let open = || File::options().append(true).open(&log);
+        let cannot = |cause| cache_error(&log, cause);
+        let before = fs::metadata(&log).map_err(cannot)?.len();
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(open().map_err(cannot)?)
+            .stderr(open().map_err(cannot)?)
+            // Modules of the user's own must not hide those of the environment.
+            .env_remove("PYTHONPATH")
+            .env_remove("PYTHONHOME")
+            // Builds ask git for the commit; git must not look where a hook of the user's points it to.
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .env_remove("GIT_INDEX_FILE")
+            .env("OMP_NUM_THREADS", "1")
+            .current_dir(self.envs_dir())
+            .status()
+            .map_err(|cause| ProvisionError::NoTool {
+                program: command.get_program().display().to_string(),
+                cause,
+            })?;
+        if status.success() {
+            return Ok(());
+        }
+        let printed = fs::read(&log).map_err(cannot)?;
+        let own = usize::try_from(before).ok().and_then(|start| printed.get(start..));
+        Err(ProvisionError::Failed(Box::new(Failure {
+            packages: self.holds.clone(),
+            step: step.to_owned(),
+            status: status.to_string(),
+            tail: tail(&String::from_utf8_lossy(own.unwrap_or_default())),
+            advice,
+            log,
+        })))
+    }
+
+    /// The directory that holds the environment. Tools run there, because it has no project files
+    /// of the user.
+    fn envs_dir(&self) -> PathBuf {
+        self.dir.parent().map(Path::to_owned).unwrap_or_default()
+    }
+}
+
+/// The last lines of a tool's output, indented.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    last.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn cache_error(path: &Path, cause: io::Error) -> ProvisionError {
+    ProvisionError::Cache { path: path.to_owned(), cause }
+}

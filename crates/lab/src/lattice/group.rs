@@ -1,0 +1,140 @@
+//! Groups of configurations of which the same can be said.
+
+use super::{Configuration, labels};
+
+/// Something that holds for all of these configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group<'a, T> {
+    /// The thing that holds for them.
+    pub what: T,
+    /// Configurations for which it holds: bases that behave alike, and what has to be added to
+    /// them.
+    pub classes: Vec<Class<'a>>,
+}
+
+/// Bases with the same additions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class<'a> {
+    /// The bases, in words.
+    pub bases: Vec<String>,
+    /// The fewest additions that are enough, in words; none if the bases alone are.
+    pub with: Vec<String>,
+    /// All configurations of these bases and additions.
+    pub members: Vec<&'a Configuration>,
+}
+
+impl<'a> Class<'a> {
+    /// The configuration that takes least to type.
+    pub fn smallest(&self) -> Option<&'a Configuration> {
+        self.members.iter().min_by_key(|it| it.arguments().len()).copied()
+    }
+}
+
+/// Groups configurations by equal values, in the order in which each value comes first.
+pub fn group<'a, T: PartialEq>(
+    rows: impl IntoIterator<Item = (&'a Configuration, T)>,
+) -> Vec<Group<'a, T>> {
+    let mut groups: Vec<(T, Vec<&Configuration>)> = Vec::new();
+    for (configuration, what) in rows {
+        match groups.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, members)) => members.push(configuration),
+            None => groups.push((what, vec![configuration])),
+        }
+    }
+    let with_classes =
+        |(what, members): (T, Vec<&'a Configuration>)| Group { what, classes: classes(&members) };
+    groups.into_iter().map(with_classes).collect()
+}
+
+/// Sorts configurations by base, and joins bases with the same additions.
+fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
+    let mut bases: Vec<(String, Vec<&Configuration>)> = Vec::new();
+    for member in members {
+        let label = member.base_label();
+        match bases.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, same)) => same.push(member),
+            None => bases.push((label, vec![member])),
+        }
+    }
+    let mut classes: Vec<Class<'a>> = Vec::new();
+    for (base, members) in bases {
+        let with = fewest(&members);
+        match classes.iter_mut().find(|class| class.with == with) {
+            Some(class) => {
+                class.bases.push(base);
+                class.members.extend(members);
+            }
+            None => classes.push(Class { bases: vec![base], with, members }),
+        }
+    }
+    classes
+}
+
+/// The smallest sets of additions: those that contain the additions of no other member. Empty if a
+/// member has no additions.
+fn fewest(members: &[&Configuration]) -> Vec<String> {
+    let part_of = |less: &Configuration, more: &Configuration| {
+        less.extra.len() < more.extra.len()
+            && less.extra.iter().all(|choice| more.extra.contains(choice))
+    };
+    members
+        .iter()
+        .filter(|member| !members.iter().any(|other| part_of(other, member)))
+        .filter(|member| !member.extra.is_empty())
+        .map(|member| labels(&member.extra, " × "))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Choice, Part};
+    use super::*;
+    use zprobe_model::spec::Engine;
+
+    /// `stage 1` on the left of the comma, `tied × ga 3` on the right.
+    fn configuration(label: &str) -> Configuration {
+        let choices = |text: &str| -> Vec<Choice> {
+            let labels = text.split(" × ").filter(|label| !label.is_empty());
+            labels.map(|label| Choice::new(label, label)).collect()
+        };
+        let (base, extra) = label.split_once(", ").unwrap_or((label, ""));
+        let engine = Engine::DeepSpeed;
+        Configuration { engine, part: Part::Base, base: choices(base), extra: choices(extra) }
+    }
+
+    fn said(labels: &[&str]) -> Vec<(String, String)> {
+        let all: Vec<_> = labels.iter().map(|label| configuration(label)).collect();
+        let groups = group(all.iter().map(|it| (it, ())));
+        let classes = groups.iter().flat_map(|group| &group.classes);
+        classes.map(|class| (class.bases.join("; "), class.with.join("; "))).collect()
+    }
+
+    fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(left, right)| ((*left).to_owned(), (*right).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_base_stands_for_everything_that_is_built_on_it() {
+        assert_eq!(said(&["s1, tied", "s1", "s1, ga 1 × tied"]), owned(&[("s1", "")]));
+    }
+
+    #[test]
+    fn an_addition_stands_for_everything_that_contains_it() {
+        let with = said(&["s1, ga 1 × tied", "s1, tied", "s1, tied × ga 3", "s1, frozen × ga 3"]);
+        assert_eq!(with, owned(&[("s1", "tied; frozen × ga 3")]));
+    }
+
+    #[test]
+    fn bases_with_the_same_additions_are_one_class() {
+        let with = said(&["s1, tied", "s2, ga 1", "s3, tied"]);
+        assert_eq!(with, owned(&[("s1; s3", "tied"), ("s2", "ga 1")]));
+    }
+
+    #[test]
+    fn different_outcomes_are_different_groups() {
+        let (one, two) = (configuration("s1"), configuration("s2"));
+        let groups = group([(&one, "ZP104"), (&two, "clean"), (&one, "ZP104")]);
+        let whats: Vec<_> = groups.iter().map(|group| group.what).collect();
+        assert_eq!(whats, ["ZP104", "clean"]);
+    }
+}

@@ -1,0 +1,199 @@
+//! The configurations of an engine that are worth running, and what came of them.
+//!
+//! The axes of an engine and their values are data in its room. Their whole product
+//! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
+//! and every pair of an unusual shape and an unusual setting, is met at least once.
+//! [`Lattice::product`] is the whole product of fewer axes, and [`Lattice::drawn`] draws from all of
+//! them by chance. [`group::group`] says the same thing
+//! about many configurations once.
+
+mod draw;
+pub mod group;
+pub mod outcome;
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use zprobe_engines::{self as engines, Axes};
+use zprobe_model::spec::{Engine, named_enum};
+
+pub use zprobe_engines::Choice;
+
+named_enum! {
+    /// Part of the design that a configuration belongs to.
+    pub enum Part {
+        /// A base alone: nothing but the dtypes (and the stage) is chosen.
+        Base = "base",
+        /// A base with a single unusual shape or setting.
+        Factor = "factor",
+        /// A base with an unusual shape and an unusual setting.
+        Pair = "pair",
+        /// Configuration of the whole product.
+        Product = "product",
+        /// Configuration that is drawn by chance.
+        Random = "random",
+    }
+}
+
+/// A configuration to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// The engine.
+    pub engine: Engine,
+    /// Part of the design that the configuration belongs to.
+    pub part: Part,
+    /// Choices that the configuration is built on: the stage and the dtypes.
+    pub base: Vec<Choice>,
+    /// Unusual choices that are added to the base.
+    pub extra: Vec<Choice>,
+}
+
+impl Configuration {
+    /// Arguments of `zprobe run`, except for the run directory and the Python.
+    pub fn arguments(&self) -> Vec<String> {
+        let engine = ["--engine".to_owned(), self.engine.to_string()];
+        let choices = self.base.iter().chain(&self.extra);
+        engine.into_iter().chain(choices.flat_map(|it| it.arguments.iter().cloned())).collect()
+    }
+
+    /// Command line that runs the configuration by itself.
+    pub fn command(&self) -> String {
+        self.command_with(&[])
+    }
+
+    /// Command line that runs the configuration with further arguments.
+    pub fn command_with(&self, further: &[String]) -> String {
+        let arguments = self.arguments();
+        let words = arguments.iter().chain(further).map(String::as_str);
+        // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+        shlex::try_join(["zprobe", "run"].into_iter().chain(words)).unwrap_or_default()
+    }
+
+    /// The base in words: `stage 1, bf16, grad-accum fp32`.
+    pub fn base_label(&self) -> String {
+        labels(&self.base, ", ")
+    }
+
+    /// The whole configuration in words: `stage 1, bf16, grad-accum fp32, tied × ga 3`.
+    pub fn label(&self) -> String {
+        match self.extra.as_slice() {
+            [] => self.base_label(),
+            extra => format!("{}, {}", self.base_label(), labels(extra, " × ")),
+        }
+    }
+}
+
+/// Labels, one after the other.
+fn labels(choices: &[Choice], separator: &str) -> String {
+    choices.iter().map(|choice| choice.label.as_str()).collect::<Vec<_>>().join(separator)
+}
+
+/// The configurations that an engine offers.
+#[derive(Clone, Debug)]
+pub struct Lattice {
+    engine: Engine,
+    axes: Axes,
+}
+
+impl Lattice {
+    /// The lattice of `engine`.
+    pub fn of(engine: Engine) -> Self {
+        Self { engine, axes: (engines::of(engine).axes)() }
+    }
+
+    /// The covering design: every base; every factor alone; every pair of a shape and a setting.
+    pub fn covering(&self) -> Vec<Configuration> {
+        let bases = self.axes.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
+        // By value first, so that a sweep that is cut short has tried some values everywhere.
+        let factors =
+            self.axes.shapes.iter().chain(self.axes.factors.iter().flatten()).flat_map(|value| {
+                let bases = self.axes.factor_bases.iter();
+                bases.map(|base| self.configuration(Part::Factor, base, vec![value.clone()]))
+            });
+        let pairs = self.axes.pair_bases.iter().flat_map(|base| {
+            let pairs = self.axes.shapes.iter().flat_map(|shape| {
+                self.axes.partners.iter().map(|partner| vec![shape.clone(), partner.clone()])
+            });
+            pairs.map(|pair| self.configuration(Part::Pair, base, pair))
+        });
+        distinct(bases.chain(factors).chain(pairs))
+    }
+
+    /// The whole product of a smaller grid.
+    pub fn product(&self) -> Vec<Configuration> {
+        let mut extras = vec![Vec::new()];
+        for axis in &self.axes.grid {
+            extras = extras
+                .into_iter()
+                .flat_map(|extra: Vec<Choice>| {
+                    let with =
+                        |value: &Choice| [extra.as_slice(), std::slice::from_ref(value)].concat();
+                    let more: Vec<_> = axis.iter().map(with).collect();
+                    [extra].into_iter().chain(more)
+                })
+                .collect();
+        }
+        distinct(self.axes.bases.iter().flat_map(|base| {
+            extras.iter().map(|extra| self.configuration(Part::Product, base, extra.clone()))
+        }))
+    }
+
+    fn configuration(&self, part: Part, base: &[Choice], extra: Vec<Choice>) -> Configuration {
+        Configuration { engine: self.engine, part, base: base.to_vec(), extra }
+    }
+}
+
+/// All configurations without repetitions, each where it comes first.
+fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configuration> {
+    let mut seen = HashSet::new();
+    all.filter(|configuration| seen.insert(configuration.arguments())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_configuration_stands_twice_in_a_design() {
+        for &engine in Engine::CHOICES {
+            let lattice = Lattice::of(engine);
+            for design in [lattice.covering(), lattice.product()] {
+                let arguments: HashSet<_> = design.iter().map(Configuration::arguments).collect();
+                let labels: HashSet<_> = design.iter().map(Configuration::label).collect();
+                assert_eq!((arguments.len(), labels.len()), (design.len(), design.len()));
+                assert!(!design.is_empty(), "{engine}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_value_and_every_pair_is_met() {
+        let lattice = Lattice::of(Engine::DeepSpeed);
+        let design = lattice.covering();
+        let met = |wanted: &[&Choice]| {
+            design.iter().any(|configuration| {
+                wanted.iter().all(|choice| configuration.extra.contains(choice))
+            })
+        };
+        for value in lattice.axes.factors.iter().flatten() {
+            assert!(met(&[value]), "{}", value.label);
+        }
+        for shape in &lattice.axes.shapes {
+            for partner in &lattice.axes.partners {
+                assert!(met(&[shape, partner]), "{} × {}", shape.label, partner.label);
+            }
+        }
+    }
+
+    #[test]
+    fn a_configuration_says_what_to_type() {
+        let design = Lattice::of(Engine::DeepSpeed).covering();
+        let label = "stage 1, fp16, grad-accum fp32";
+        let base = design.iter().find(|it| it.label() == label).expect("a base");
+        assert_eq!(
+            base.arguments().join(" "),
+            "--engine deepspeed --stage 1 --dtype fp16 --grad-accum-dtype fp32"
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! The smallest configuration that still shows a finding.
+
+mod reductions;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::search::{Answer, Attempt, minimise};
+use super::limits::CANNOT_RUN;
+use super::order::Order;
+use super::queue::Queue;
+use super::recorded::{MINIMISED_FILE, REPORT_FILE, diagnosis, write_new};
+use super::repeat;
+use super::runner::Runner;
+use super::scratch::Scratch;
+use super::store::run_id;
+use crate::console::say;
+use zprobe_diagnose::rules;
+use zprobe_model::spec::deepspeed::DeepSpeedConfig;
+use zprobe_model::spec::{RunSpec, SpecRequest};
+use zprobe_report::{Finding, Minimised, Report, RuleCode, Trial};
+
+/// Directory of the run with the smallest configuration, in the run directory.
+const SMALLEST: &str = "smallest";
+
+/// Directory of the runs of the search, in the run directory.
+const TRIALS: &str = "minimise";
+
+/// A question for the smallest configuration.
+pub struct Question<'a> {
+    /// Code of the finding; empty for the first one.
+    pub code: &'a str,
+    /// Most runs that the search may make.
+    pub limit: usize,
+    /// The flags, without the DeepSpeed file.
+    pub flags: SpecRequest,
+    /// The DeepSpeed file that stands beside the flags.
+    pub file: Option<&'a Path>,
+    /// The command of a run with these arguments in place of the flags, beside the file or without it.
+    pub command: &'a dyn Fn(Vec<String>, bool) -> Result<String>,
+}
+
+/// The features in which a finding must be the same to be the same: its code, and of a crash the words of the
+/// engine, but for numbers.
+fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
+    let words = || finding.message.chars().filter(|c| !c.is_ascii_digit()).collect();
+    let is_crash = rules::is_crash(finding.code);
+    (finding.code, is_crash.then(words))
+}
+
+/// Looks for the smallest configuration, from that of the run in `run_dir` on, and leaves what it has found
+/// there.
+pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
+    let code = question.code;
+    let found = &report.findings;
+    let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
+    let Some(wanted) = wanted else {
+        let has =
+            |it: &&Finding| it.consequences.iter().any(|it| it.code.eq_ignore_ascii_case(code));
+        let what = match found.iter().find(has) {
+            Some(root) => &*format!("that follows from {0}: --minimise {0}", root.code),
+            None if code.is_empty() => "nothing was found",
+            None => "that was not found",
+        };
+        say(format_args!("note: nothing was minimised: {what}"));
+        return Ok(());
+    };
+    if let Some(reason) = &wanted.limit {
+        say(format_args!("note: nothing was minimised: {CANNOT_RUN}: {reason}"));
+        return Ok(());
+    }
+    let scratch = Scratch::new(&run_dir.join(TRIALS))?;
+    let order = order.warm();
+    let mut trials = Trials {
+        runner: Runner::new(&order, scratch.path(), None)?,
+        wanted: kind(wanted),
+        order,
+        smallest: run_dir.join(SMALLEST),
+        scratch,
+        made: 0,
+        interrupted: false,
+        queue: Queue::new(question.limit)?,
+    };
+    let found = look(question, wanted.code, &mut trials);
+    if found.is_err() && trials.interrupted {
+        trials.queue.say("note: interrupted before the smallest configuration was found");
+        return Ok(());
+    }
+    write_new(&run_dir.join(MINIMISED_FILE), &serde_json::to_string_pretty(&found?)?)
+}
+
+/// Looks for the smallest configuration, starting from what was asked for.
+fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
+    let Question { limit, flags, file, command, .. } = question;
+    let fill = |request: &mut SpecRequest| match file {
+        Some(path) => DeepSpeedConfig::read(path)?.apply(request).map_err(anyhow::Error::from),
+        None => Ok(Vec::new()),
+    };
+    let mut filled = flags.clone();
+    fill(&mut filled)?;
+    let start = filled.sayable();
+    let resolve = |request: &SpecRequest| request.clone().resolve().ok();
+    let mut without_file = None;
+    if file.is_some() {
+        // Flags with the values of the file may be enough, without the file.
+        let change = "without --deepspeed-config".to_owned();
+        let answer = match resolve(&start) {
+            Some(spec) => trials.ask(&change, &spec)?,
+            None => Answer { still: false, said: "cannot be run".to_owned() },
+        };
+        without_file = Some(Attempt { change, answer });
+    }
+    let keeps_file = without_file.as_ref().is_some_and(|attempt| !attempt.answer.still);
+    let mut ask = |change: &str, spec: &RunSpec| trials.ask(change, spec);
+    let smallest = if keeps_file {
+        let resolve = |request: &SpecRequest| {
+            let mut request = request.clone();
+            fill(&mut request).ok()?;
+            request.resolve().ok()
+        };
+        minimise(flags, &resolve, limit, &mut ask)?
+    } else {
+        minimise(start, &resolve, limit, &mut ask)?
+    };
+    Ok(Minimised {
+        code,
+        command: command(smallest.request.arguments(), keeps_file)?,
+        complete: smallest.complete,
+        trials: without_file.into_iter().chain(smallest.attempts).map(trial).collect(),
+    })
+}
+
+fn trial(Attempt { change, answer }: Attempt) -> Trial {
+    Trial { change, said: answer.said, kept: answer.still }
+}
+
+/// Runs of candidates.
+struct Trials {
+    runner: Runner<'static>,
+    wanted: (RuleCode, Option<String>),
+    /// The order of the run that is tried.
+    order: Order,
+    /// Directory of the last run that still shows the finding.
+    smallest: PathBuf,
+    scratch: Scratch,
+    made: usize,
+    /// True once the user has ended the search.
+    interrupted: bool,
+    queue: Queue,
+}
+
+impl Trials {
+    fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Answer> {
+        self.made += 1;
+        let dir = self.scratch.path().join(format!("trial-{}", self.made));
+        let Self { runner, order, queue, .. } = self;
+        order.spec = spec.clone();
+        let unseen = Queue::unseen()?;
+        let run = || repeat::all(runner, order, &run_id(), &dir, &unseen);
+        let went_on = queue.job(change, run).unwrap_or(Ok(false))?;
+        if !went_on {
+            self.interrupted = true;
+            bail!("interrupted");
+        }
+        let (report, _) = diagnosis(&dir)?;
+        let still = report.findings.iter().any(|finding| kind(finding) == self.wanted);
+        let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+        let said = match report.limit() {
+            Some(reason) => format!("{CANNOT_RUN}: {reason}"),
+            None if codes.is_empty() => report.verdict.to_string(),
+            None => codes.join(", "),
+        };
+        self.queue.say(format_args!("{change}: {said}"));
+        if still {
+            let _ = fs::remove_dir_all(&self.smallest);
+            write_new(&dir.join(REPORT_FILE), &report.to_json()?)?;
+            fs::rename(&dir, &self.smallest)
+                .with_context(|| format!("cannot write {}", self.smallest.display()))?;
+        } else {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        Ok(Answer { still, said })
+    }
+}

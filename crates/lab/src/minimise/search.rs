@@ -1,0 +1,171 @@
+//! The search for the smallest configuration in which something still happens: which one to try
+//! next, and when there is none left.
+//!
+//! Delta debugging (Zeller and Hildebrandt, *Simplifying and isolating failure-inducing input*,
+//! 2002): what was asked for beside the defaults is taken away, all at once at first, then in ever
+//! smaller groups; then numbers are made smaller, the smallest first. This goes on until nothing
+//! that can be taken away or made smaller alone leaves it as it is. Whether it still happens is
+//! for the caller to find out; nothing is run here.
+
+use std::collections::HashMap;
+
+use zprobe_model::spec::{RunSpec, SpecRequest};
+
+pub use super::reductions::Reduction;
+use super::reductions::{self, left_out, smaller};
+
+/// Answer to the question whether a configuration still shows what is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// True if the configuration still shows it.
+    pub still: bool,
+    /// Result of the run, in a few words.
+    pub said: String,
+}
+
+/// A configuration that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Description of the change that was tried.
+    pub change: String,
+    /// Answer to the attempt.
+    pub answer: Answer,
+}
+
+/// The end of a search.
+#[derive(Clone, Debug)]
+pub struct Smallest {
+    /// The configuration.
+    pub request: SpecRequest,
+    /// True if every reduction of the configuration was tried; otherwise the runs were used up.
+    pub complete: bool,
+    /// Configurations that were tried on the way, in order.
+    pub attempts: Vec<Attempt>,
+}
+
+/// Looks for the smallest configuration that still shows what `ask` asks about, from `start` on.
+///
+/// `resolve` fills in the defaults, and returns none for a configuration that cannot be run. `ask`
+/// is asked about a configuration at most `limit` times, and never twice about the same one.
+///
+/// # Errors
+/// Those of `ask`, which end the search.
+pub fn minimise<E>(
+    start: SpecRequest,
+    resolve: &dyn Fn(&SpecRequest) -> Option<RunSpec>,
+    limit: usize,
+    ask: &mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>,
+) -> Result<Smallest, E> {
+    let mut search =
+        Search { request: start, resolve, limit, known: HashMap::new(), attempts: vec![] };
+    search.forget_defaults();
+    loop {
+        let left_out = search.leave_out(ask)?;
+        let smaller = search.make_smaller(ask)?;
+        let is_used_up = search.is_used_up();
+        if is_used_up || !(left_out || smaller) {
+            search.forget_defaults();
+            let Search { request, attempts, .. } = search;
+            return Ok(Smallest { request, complete: !is_used_up, attempts });
+        }
+    }
+}
+
+struct Search<'a> {
+    request: SpecRequest,
+    resolve: &'a dyn Fn(&SpecRequest) -> Option<RunSpec>,
+    limit: usize,
+    /// Known answers, by configuration as JSON: true if the configuration still shows it.
+    known: HashMap<String, bool>,
+    attempts: Vec<Attempt>,
+}
+
+type Ask<'a, E> = &'a mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>;
+
+impl Search<'_> {
+    fn is_used_up(&self) -> bool {
+        self.attempts.len() >= self.limit
+    }
+
+    /// Leaves out ever smaller groups of what was asked for. Returns true if any could go.
+    fn leave_out<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
+        let mut any = false;
+        let mut size = left_out(&self.request).len();
+        while size > 0 {
+            let mut at = 0;
+            loop {
+                let parts = left_out(&self.request);
+                let Some(group) = parts.get(at..parts.len().min(at + size)) else { break };
+                if group.is_empty() {
+                    break;
+                }
+                if self.accepts(group, ask)? {
+                    any = true;
+                } else {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+        Ok(any)
+    }
+
+    /// Makes numbers smaller. Returns true if any could be.
+    fn make_smaller<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
+        let mut any = false;
+        for axis in 0..reductions::NUMBERS.len() {
+            let Some(spec) = (self.resolve)(&self.request) else { return Ok(any) };
+            for reduction in smaller(axis, &spec) {
+                if self.accepts(&[reduction], ask)? {
+                    any = true;
+                    break;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Tries the configuration with these reductions, and goes on from there if it still shows what
+    /// is looked for. Returns true if it does.
+    fn accepts<E>(&mut self, reductions: &[Reduction], ask: Ask<'_, E>) -> Result<bool, E> {
+        let mut request = self.request.clone();
+        for reduction in reductions {
+            reduction.apply(&mut request);
+        }
+        let (Some(before), Some(spec)) = ((self.resolve)(&self.request), (self.resolve)(&request))
+        else {
+            return Ok(false);
+        };
+        let key = serde_json::to_string(&spec).unwrap_or_default();
+        let still = match self.known.get(&key) {
+            _ if spec == before => true,
+            Some(still) => *still,
+            None if self.is_used_up() => false,
+            None => {
+                let changes: Vec<&str> = reductions.iter().map(Reduction::words).collect();
+                let change = changes.join(", ");
+                let answer = ask(&change, &spec)?;
+                let still = answer.still;
+                self.known.insert(key, still);
+                self.attempts.push(Attempt { change, answer });
+                still
+            }
+        };
+        if still {
+            self.request = request;
+        }
+        Ok(still)
+    }
+
+    /// Removes every flag from the request that only repeats the default.
+    fn forget_defaults(&mut self) {
+        let Some(spec) = (self.resolve)(&self.request) else { return };
+        for part in reductions::all_said(&self.request) {
+            let mut request = self.request.clone();
+            part.apply(&mut request);
+            if (self.resolve)(&request).is_some_and(|it| it == spec) {
+                self.request = request;
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Recorded runs: the files beside a trace, and the report on it, made again.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::secrets;
+use zprobe_diagnose as diagnose;
+use zprobe_diagnose::repeats::Repeats;
+use zprobe_model::run_dir;
+use zprobe_model::trace::{Trace, trace_dirs};
+use zprobe_redact::taken_out;
+use zprobe_report::{Minimised, Report};
+
+/// The report in a run directory.
+pub const REPORT_FILE: &str = "report.json";
+
+/// The end of a search for the smallest configuration, in a run directory.
+pub const MINIMISED_FILE: &str = "minimised.json";
+
+/// Most bytes of [`MINIMISED_FILE`].
+const MOST_MINIMISED: u64 = 16 << 20;
+
+/// The report on a recorded run, with the smallest configuration if that was looked for, and the
+/// trace that it is about: of repeats, that of the one that is shown.
+pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
+    let (mut report, trace) = of_traces(&trace_dirs(run_dir))?;
+    report.run.command = report.command().map(|command| command.line());
+    let minimised = minimised(run_dir)?;
+    let redactor = secrets::of_run(run_dir, &trace)?;
+    let minimised = minimised.map(|found| redactor.data(&found)).transpose()?;
+    Ok((Report { minimised, masked: taken_out(&trace), ..report }, trace))
+}
+
+/// The report on a recorded run, which is written beside the trace, and the trace that it is about.
+pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
+    let (report, trace) = diagnosis(run_dir)?;
+    write_new(&run_dir.join(REPORT_FILE), &report.to_json()?)?;
+    Ok((report, trace))
+}
+
+/// Writes a file of a run directory, in place of one that an earlier part of the same command wrote.
+pub fn write_new(path: &Path, text: &str) -> Result<()> {
+    let _ = fs::remove_file(path);
+    run_dir::create(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The report that a run has left in its directory.
+pub fn reported(run_dir: &Path) -> Result<Report> {
+    let path = run_dir.join(REPORT_FILE);
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+}
+
+/// The end of an earlier search for the smallest configuration that still shows a finding of this run.
+fn minimised(dir: &Path) -> Result<Option<Minimised>> {
+    let path = dir.join(MINIMISED_FILE);
+    match run_dir::read_text(&path, MOST_MINIMISED) {
+        Ok(text) => Ok(Some(
+            serde_json::from_str(&text)
+                .with_context(|| format!("cannot understand {}", path.display()))?,
+        )),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(err).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// A recorded trace without secrets.
+fn read(dir: &Path) -> Result<Trace> {
+    let mut trace = Trace::read(dir)?;
+    secrets::of_run(dir, &trace)?
+        .trace(&mut trace)
+        .with_context(|| format!("cannot keep secrets out of {}", dir.display()))?;
+    Ok(trace)
+}
+
+/// The report on a trace, or on those of all repeats.
+fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
+    let first = read(&dirs[0])?;
+    if dirs.len() == 1 {
+        return Ok((diagnose::diagnose(&first), first));
+    }
+    let spec = first.spec.clone();
+    let mut repeats = Repeats::new(first);
+    for dir in &dirs[1..] {
+        let trace = read(dir)?;
+        ensure!(
+            trace.spec == spec,
+            "{} is no repeat of the run in {}: other settings were run; take it out",
+            dir.display(),
+            dirs[0].display(),
+        );
+        repeats.add(&trace);
+    }
+    let report = repeats.report();
+    let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
+    Ok((report, read(&dirs[shown])?))
+}

@@ -1,0 +1,74 @@
+//! A single run: from an order to a trace and the report on it.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::order::Order;
+use super::queue::Queue;
+use super::recorded::report;
+use super::repeat;
+use super::runner::{Runner, warn_of_survivors};
+use super::store::claimed;
+use crate::console::RankProgress;
+use zprobe_launch::agents::Team;
+use zprobe_launch::exec::{self, Over};
+use zprobe_model::trace::{Record, Trace, is_recorded};
+use zprobe_report::Report;
+
+/// Makes a run, or all its repeats, in `run_dir`, and reports on it. The ranks are started by this
+/// process, or by this and the agents that it leads.
+///
+/// # Errors
+/// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
+pub fn record(
+    order: &Order,
+    run_id: &str,
+    run_dir: &Path,
+    team: Option<&mut Team>,
+) -> Result<(Report, Trace)> {
+    refuse_recorded(run_dir)?;
+    order.refuse_what_cannot_run()?;
+    claimed(run_dir, || {
+        let mut runner = Runner::new(order, run_dir, team)?;
+        if order.repeats == 1 {
+            let mut progress = RankProgress::new(&order.spec, run_dir);
+            runner.run(&order.spec, run_id, run_dir, None, &mut |record| progress.see(record))?;
+        } else {
+            repeat::all(&mut runner, order, run_id, run_dir, &Queue::new(order.repeats)?)?;
+        }
+        report(run_dir)
+    })
+}
+
+/// Runs the user's own script under the watch, together with the agents that this process leads if there are any,
+/// and leaves its trace in `run_dir`. `is_complete` is called when every rank has finished.
+///
+/// # Errors
+/// When the command does not start, or `run_dir` cannot be used.
+pub fn record_script(
+    order: &exec::Order,
+    run_id: &str,
+    run_dir: &Path,
+    team: Option<&mut Team>,
+    is_complete: &mut dyn FnMut(),
+) -> Result<Over> {
+    refuse_recorded(run_dir)?;
+    claimed(run_dir, || {
+        let mut progress = RankProgress::of_script(&order.spec());
+        let mut observer = |record: &Record| progress.see(record);
+        let over = exec::record(order, run_id, run_dir, team, &mut observer, is_complete)?;
+        warn_of_survivors(&over.ended);
+        Ok(over)
+    })
+}
+
+fn refuse_recorded(run_dir: &Path) -> Result<()> {
+    ensure!(
+        !is_recorded(run_dir),
+        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
+         `zprobe clean`",
+        run_dir.display(),
+    );
+    Ok(())
+}

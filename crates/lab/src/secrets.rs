@@ -1,0 +1,38 @@
+//! Secrets, which are in nothing that is printed or exported.
+
+use std::path::Path;
+
+use crate::attachment::logs;
+use anyhow::{Context as _, Result};
+use zprobe_model::trace::Trace;
+use zprobe_redact::{Known, Private, Redactor};
+use zprobe_report::suite::Suite;
+
+/// Takes out the secrets of this machine, and those that the trace and the logs of a run give away.
+///
+/// # Errors
+/// When a log cannot be read.
+pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
+    let mut known = Known::default();
+    known.trace(trace);
+    let logs = logs::tails(run_dir)
+        .with_context(|| format!("cannot read the logs in {}", run_dir.display()))?;
+    logs.iter().for_each(|tail| known.text(&tail.text));
+    Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
+}
+
+/// Takes out the secrets of this machine, and what looks like one.
+pub fn of_machine() -> Redactor {
+    Redactor::of_secrets(&Private::here(Vec::new()), &Known::default())
+}
+
+/// A suite without secrets: commands and reasons that are typed or quoted in it may hold some.
+///
+/// # Errors
+/// When a word of the suite's own is one.
+pub fn without(suite: Suite) -> Result<Suite> {
+    let mut known = Known::default();
+    known.json(&serde_json::to_value(&suite)?);
+    let redactor = Redactor::of_secrets(&Private::here(Vec::new()), &known);
+    Ok(Suite { pages: suite.pages.clone(), ..redactor.data(&suite)? })
+}

@@ -1,0 +1,221 @@
+//! The plan of a sweep: configurations that are run, and those that are left out, with the reason.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::console::say;
+use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
+use crate::lattice::{Configuration, Lattice, Part};
+use crate::order::ReadSpec;
+use zprobe_launch::Stop;
+use zprobe_model::spec::{Engine, Refusal};
+use zprobe_report::words::amount;
+
+/// Choice among the configurations of an engine.
+#[derive(Debug)]
+pub struct Choice<'a> {
+    /// The engine.
+    pub engine: Engine,
+    /// The source of configurations.
+    pub design: Design,
+    /// Parts of the design that are chosen; all if none is named.
+    pub parts: &'a [Part],
+    /// ZeRO stages that are chosen; all if none is named.
+    pub stages: &'a [u8],
+    /// Texts that must all be in the words of a configuration that is chosen.
+    pub filter: &'a [String],
+    /// Largest number of configurations; all if none.
+    pub limit: Option<usize>,
+}
+
+/// The source of the configurations of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// Every value of every axis, and pairs of these.
+    Covering,
+    /// The whole product of a smaller grid.
+    Product,
+    /// Drawn by chance from all axes.
+    Drawn {
+        /// Number of configurations.
+        number: usize,
+        /// Seed of the draw.
+        seed: u64,
+    },
+}
+
+/// The configurations of a sweep.
+#[derive(Debug)]
+pub struct Plan {
+    engine: Engine,
+    /// The configurations that are run, in this order.
+    pub chosen: Vec<Configuration>,
+    /// The place of every configuration that was thought of, by its arguments.
+    order: HashMap<Vec<String>, usize>,
+    /// Rows of the design that an earlier sweep has run.
+    earlier: Option<Sweep>,
+    /// Configurations of the design that zprobe refuses.
+    pub refused: Vec<Refused>,
+    /// Number of configurations that the filters leave out.
+    filtered: usize,
+    /// Number of configurations beyond `--limit`.
+    beyond: usize,
+}
+
+impl Plan {
+    /// The plan for a choice, without the configurations that an earlier sweep has run; those that it could
+    /// not run are tried again.
+    pub fn new(
+        choice: &Choice<'_>,
+        mut earlier: Option<Sweep>,
+        spec: &ReadSpec<'_>,
+    ) -> Result<Self> {
+        if let Some(sweep) = &mut earlier {
+            sweep
+                .rows
+                .retain(|row| !matches!(row.outcome.ending, Ending::NotRun | Ending::Skipped));
+        }
+        let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
+        let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
+        let mut plan = Self {
+            engine: choice.engine,
+            chosen: vec![],
+            order: HashMap::new(),
+            earlier,
+            refused: vec![],
+            filtered: 0,
+            beyond: 0,
+        };
+        let mut wanted_yet = match choice.design {
+            Design::Drawn { number, .. } => Some(number),
+            Design::Covering | Design::Product => None,
+        };
+        // Among many draws, few may be wanted.
+        let stop = Stop::listen().context("cannot listen to signals")?;
+        for configuration in configurations(choice) {
+            ensure!(!stop.is_wanted(), "interrupted while the sweep was planned; nothing was run");
+            if wanted_yet == Some(0) {
+                break;
+            }
+            let arguments = configuration.arguments();
+            let place = plan.order.len();
+            if plan.order.insert(arguments.clone(), place).is_some() {
+                continue;
+            }
+            if !wanted(&configuration, choice) {
+                plan.filtered += 1;
+                continue;
+            } else if let Err(reason) = resolves(&configuration, spec) {
+                plan.refuse(reason, &configuration);
+                continue;
+            } else if has_run.contains(&arguments) {
+                // Part of the sweep, and not run again.
+            } else if choice.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
+                plan.beyond += 1;
+            } else {
+                plan.chosen.push(configuration);
+            }
+            wanted_yet = wanted_yet.map(|wanted| wanted - 1);
+        }
+        ensure!(
+            !plan.chosen.is_empty() || !has_run.is_empty(),
+            "no configuration of the {} engine is left to run; `zprobe sweep --engine {} --list` \
+             shows them all",
+            choice.engine,
+            choice.engine,
+        );
+        Ok(plan)
+    }
+
+    /// The rows of this sweep and of the earlier one, in the order of the design. Rows of an earlier sweep with
+    /// other versions are left out.
+    pub(super) fn sweep(
+        self,
+        steps: usize,
+        mut rows: Vec<Row>,
+        mut versions: BTreeMap<String, String>,
+    ) -> Sweep {
+        let not_tried = self.chosen.len() - rows.len();
+        if let Some(earlier) = self.earlier {
+            if versions.is_empty() || versions == earlier.versions {
+                versions = earlier.versions;
+                rows.extend(earlier.rows);
+            } else {
+                say(format_args!(
+                    "warning: the earlier sweep ran {:?} and this one {versions:?}; its {} are left \
+                     out",
+                    earlier.versions,
+                    amount(earlier.rows.len(), "row"),
+                ));
+            }
+        }
+        rows.sort_by_key(|row| self.order.get(&row.configuration.arguments()).copied());
+        Sweep { engine: self.engine, versions, steps, refused: self.refused, not_tried, rows }
+    }
+
+    fn refuse(&mut self, reason: String, configuration: &Configuration) {
+        match self.refused.iter_mut().find(|refused| refused.reason == reason) {
+            Some(refused) => refused.count += 1,
+            None => {
+                let example = configuration.command();
+                self.refused.push(Refused { reason, count: 1, example });
+            }
+        }
+    }
+
+    /// Number of configurations that are run, and of those that are not, in words.
+    pub fn summary(&self) -> String {
+        let mut text = amount(self.chosen.len(), "configuration");
+        if let Some(earlier) = &self.earlier {
+            text += &format!(", {} run before", earlier.rows.len());
+        }
+        let refused: usize = self.refused.iter().map(|refused| refused.count).sum();
+        for (count, what) in [
+            (refused, "refused by zprobe"),
+            (self.filtered, "not asked for"),
+            (self.beyond, "beyond --limit"),
+        ] {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
+        }
+        text
+    }
+}
+
+/// The configurations of a design, in order. A draw has so many that filters which let nothing pass are
+/// found out.
+fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>> {
+    let lattice = Lattice::of(choice.engine);
+    match choice.design {
+        Design::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
+        Design::Product => Box::new(lattice.product().into_iter()),
+        Design::Covering => Box::new(lattice.covering().into_iter()),
+    }
+}
+
+/// Number of draws for each configuration that is wanted.
+const DRAWS: usize = 1000;
+
+/// True if the filters let a configuration pass.
+fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
+    let arguments = configuration.arguments();
+    let (label, words) = (configuration.label(), arguments.join(" "));
+    let of_stage = |stage: &u8| {
+        let wanted = ["--stage".to_owned(), stage.to_string()];
+        arguments.windows(2).any(|pair| pair == wanted)
+    };
+    (choice.parts.is_empty() || choice.parts.contains(&configuration.part))
+        && (choice.stages.is_empty() || choice.stages.iter().any(of_stage))
+        && choice.filter.iter().all(|text| label.contains(text) || words.contains(text))
+}
+
+/// The reason why `zprobe run` refuses a configuration, if it does.
+fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
+    let resolved = spec(&configuration.arguments()).map(drop);
+    resolved.map_err(|err| match err.downcast_ref::<Refusal>() {
+        Some(refusal) => refusal.line(),
+        None => format!("{err:#}"),
+    })
+}

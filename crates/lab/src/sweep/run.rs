@@ -1,0 +1,170 @@
+//! The runs of a sweep, and the rows that come of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::plan::Plan;
+use crate::lattice::Configuration;
+use crate::lattice::outcome::{Ending, Outcome, Row, Sweep};
+use crate::limits::Limits;
+use crate::order::{Order, Ranks, Read};
+use crate::queue::{NotStarted, Queue};
+use crate::scratch::Scratch;
+use crate::store;
+use crate::worker::Worker;
+use zprobe_model::trace::combined_digest;
+
+/// Runs of a sweep.
+pub struct Runs<'a> {
+    /// Optimizer steps of each run.
+    pub steps: usize,
+    /// Arguments that say after how much silence a rank counts as hung.
+    pub timeout: Vec<String>,
+    /// Number of pools that run side by side.
+    pub jobs: usize,
+    /// Time after which no run is started.
+    pub time_limit: Option<Duration>,
+    /// True if a configuration that is not clean is run once more.
+    pub confirm: bool,
+    /// Directory for the runs that are not clean; none keeps nothing.
+    pub keep: Option<&'a Path>,
+}
+
+impl Runs<'_> {
+    /// Runs the plan's configurations with this interpreter. Those that were not started, because time was up
+    /// or the user wanted it to end, have no row.
+    pub fn sweep(&self, plan: Plan, python: PathBuf, order: &Read<'_>) -> Result<Sweep> {
+        let scratch = Scratch::new(&store::place("sweep")?)?;
+        let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);
+        let bench = Bench { runs: self, order, limits: Limits::default(), python };
+        let worker = |number| Worker::new(scratch.path().join(format!("pool-{number}")));
+        let results = queue.all(
+            &plan.chosen,
+            (self.jobs, worker),
+            |_, configuration| configuration.label(),
+            |worker, configuration| {
+                let place = self.keep.unwrap_or(scratch.path());
+                let dir = place.join(file_name(&configuration.arguments()[2..]));
+                let (row, versions) = bench.try_one(worker, configuration, dir);
+                let is_open = matches!(row.outcome.ending, Ending::NotRun | Ending::Inconclusive);
+                if queue.is_interrupted(worker.was_stopped()) && is_open {
+                    return Err(NotStarted::Interrupted);
+                }
+                if row.outcome.ending != Ending::Clean {
+                    let own = row.outcome.own_words().map(|own| format!(" {own}"));
+                    let own = own.unwrap_or_default();
+                    queue.say(format_args!("{}: {}{own}", row.label, row.outcome.words()));
+                }
+                Ok((row, versions))
+            },
+        );
+        drop(queue);
+        let (rows, versions): (Vec<Row>, Vec<Versions>) = results.into_iter().flatten().unzip();
+        Ok(plan.sweep(self.steps, rows, versions.into_iter().flatten().collect()))
+    }
+}
+
+/// Versions of the packages that ran, by name.
+type Versions = BTreeMap<String, String>;
+
+/// Most bytes of a directory name that consists of words; file systems take 255.
+const MOST_NAME: usize = 200;
+
+/// Name for the directory of a run: the words after the engine's name. Where these are too long,
+/// their beginning, with a digest of all.
+fn file_name(words: &[String]) -> String {
+    let name = words.join(" ").replace("--", "").replace([' ', '/'], "-");
+    if name.len() <= MOST_NAME {
+        return name;
+    }
+    let digest = combined_digest([name.as_str()]);
+    // Flags and their values are ASCII.
+    format!("{}-{digest}", name.chars().take(MOST_NAME).collect::<String>())
+}
+
+/// Settings and tools with which a configuration is run and its outcome confirmed.
+struct Bench<'a> {
+    runs: &'a Runs<'a>,
+    order: &'a Read<'a>,
+    limits: Limits,
+    python: PathBuf,
+}
+
+impl Bench<'_> {
+    /// Runs a configuration. Whatever keeps it from running is its outcome, and not an error.
+    fn try_one(
+        &self,
+        worker: &mut Worker,
+        configuration: &Configuration,
+        dir: PathBuf,
+    ) -> (Row, Versions) {
+        let start = Instant::now();
+        let (mut outcome, versions) = self.outcome(worker, configuration, &dir);
+        let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
+        if self.runs.confirm && !good {
+            // Behind the whole name, in which a dot may be that of a number.
+            let mut second = dir.clone().into_os_string();
+            second.push(".again");
+            let second = PathBuf::from(second);
+            outcome.confirm(&self.outcome(worker, configuration, &second).0);
+            let _ = fs::remove_dir_all(&second);
+        }
+        let kept = self.runs.keep.is_some() && !good && dir.exists();
+        if !kept {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        let row = Row {
+            label: configuration.label(),
+            command: configuration.command(),
+            configuration: configuration.clone(),
+            outcome,
+            seconds: start.elapsed().as_secs_f64(),
+            run_dir: kept.then_some(dir),
+        };
+        (row, versions)
+    }
+
+    fn outcome(&self, worker: &mut Worker, it: &Configuration, dir: &Path) -> (Outcome, Versions) {
+        let mut arguments = it.arguments();
+        arguments.extend(["--steps".to_owned(), self.runs.steps.to_string()]);
+        arguments.extend(self.runs.timeout.iter().cloned());
+        let not_run =
+            |error: anyhow::Error| (Outcome::not_run(&format!("{error:#}")), Versions::new());
+        let order = match (self.order)(&arguments) {
+            Ok(order) => order,
+            Err(error) => return not_run(error),
+        };
+        if let Some(reason) = self.limits.refusal(&order.spec, &self.python) {
+            return (Outcome::skipped(&reason), Versions::new());
+        }
+        let ranks = match order.ranks {
+            Ranks::Cuda(cuda) => Ranks::Cuda(cuda),
+            _ => Ranks::Warm(self.python.clone()),
+        };
+        let order = Order { ranks, ..order };
+        match worker.report(order, dir) {
+            Ok(report) => (Outcome::of(&report), report.run.versions),
+            Err(error) => not_run(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_words_a_configuration_has_its_directory_has_a_name_of_its_own() {
+        let words = |last: &str| {
+            let many = (0..40).map(|n| format!("--flag-{n}"));
+            many.chain([last.to_owned()]).collect::<Vec<_>>()
+        };
+        let [one, other] = ["1", "2"].map(|last| file_name(&words(last)));
+        assert!(one.len() <= 255 && one != other, "{one}");
+        assert_eq!(file_name(&["--ga".to_owned(), "3".to_owned()]), "ga-3");
+    }
+}

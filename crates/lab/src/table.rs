@@ -1,0 +1,79 @@
+//! Tables of what came of an experiment.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets};
+
+use crate::console::{columns, terminal_columns};
+use zprobe_model::visible;
+use zprobe_report::Form;
+
+/// A table with these columns.
+pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    if form == Form::Markdown {
+        table.load_style(presets::ASCII_MARKDOWN);
+    } else {
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table.set_header(head).add_rows(rows);
+    let lines = table.to_string();
+    lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// An entry for reading: a title, facts with their labels, and a command that is not wrapped, to be copied.
+pub struct Entry {
+    /// Title of the entry.
+    pub title: String,
+    /// Labels of one word, each with what is said of it.
+    pub facts: Vec<(String, String)>,
+    /// The command.
+    pub command: String,
+}
+
+/// Entries below each other, no wider than the terminal but for their commands.
+pub fn entries(entries: impl IntoIterator<Item = Entry>) -> String {
+    let mut text = String::new();
+    for Entry { title, facts, command } in entries {
+        let _ = writeln!(text, "{}", wrapped(&title, "", "  "));
+        let width = facts.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
+        for (label, said) in facts {
+            let first = format!("  {label:width$}  ");
+            let _ = writeln!(text, "{}", wrapped(&said, &first, &" ".repeat(first.len())));
+        }
+        let _ = writeln!(text, "  {command}");
+    }
+    text
+}
+
+/// Names with what they stand for, in two columns: a line each, or as many as a terminal needs.
+pub fn in_columns<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let entries: Vec<(&str, &str)> = entries.into_iter().collect();
+    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let columns = terminal_columns().unwrap_or(usize::MAX);
+    let line = |(name, about): (&str, &str)| {
+        let next = " ".repeat(width + 2);
+        within(columns, about, &format!("{name:width$}  "), &next) + "\n"
+    };
+    entries.into_iter().map(line).collect()
+}
+
+/// Words in lines no wider than the terminal.
+pub fn wrapped(text: &str, first: &str, next: &str) -> String {
+    within(columns(), text, first, next)
+}
+
+fn within(columns: usize, text: &str, first: &str, next: &str) -> String {
+    let options = textwrap::Options::new(columns)
+        .initial_indent(first)
+        .subsequent_indent(next)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(text, options)
+}
+
+/// A document for programs.
+pub fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    Ok(visible::json(value)?)
+}

@@ -1,0 +1,196 @@
+//! Processes that make one run after the other, each started when it is needed and again when it has died:
+//! `zprobe pool-worker`. Both ends of the conversation are here.
+//!
+//! A worker is a process of its own because the runs of a process take place one after the other. It ends
+//! when its standard input does: when whoever started it is gone, too.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::order::{Order, Ranks};
+use super::queue::{NotStarted, Queue};
+use super::recorded::{report, reported};
+use super::repeat;
+use super::runner::Runner;
+use super::store::{claimed, run_id};
+use crate::console::answer;
+use crate::environment::CACHE_VARIABLE;
+use zprobe_launch::{Stop, is_stopping};
+use zprobe_model::spec::{Device, Engine};
+use zprobe_report::Report;
+
+/// Name of the command that makes a process a worker.
+pub const COMMAND: &str = "pool-worker";
+
+/// A line of a worker's standard input: a run to make.
+#[derive(Debug, Serialize, Deserialize)]
+struct Task {
+    run_id: String,
+    dir: PathBuf,
+    order: Order,
+}
+
+/// A line of a worker's standard output, for each line of its standard input. The report is in the run
+/// directory, or there is none.
+#[derive(Debug, Serialize, Deserialize)]
+struct Reply {
+    /// The reason why there is no report.
+    error: Option<String>,
+    /// True if the user has stopped the worker.
+    stopped: bool,
+}
+
+/// Handle of a worker in the process that has it make runs.
+pub struct Worker {
+    /// Directory for the pools of the worker, each in a directory of its own.
+    dir: PathBuf,
+    started: usize,
+    process: Option<Process>,
+    /// True if the user has stopped the process that was to make the last run.
+    was_stopped: bool,
+}
+
+struct Process {
+    child: Child,
+    tasks: ChildStdin,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// A worker whose pools are in `dir`. Nothing is started yet.
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, started: 0, process: None, was_stopped: false }
+    }
+
+    /// Makes a run in `dir`, which is emptied before.
+    pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
+        self.was_stopped = false;
+        let _ = fs::remove_dir_all(dir);
+        let task = Task { run_id: run_id(), dir: std::path::absolute(dir)?, order };
+        let reply = self.ask(&task).inspect_err(|_| self.end())?;
+        self.was_stopped = reply.stopped;
+        if let Some(error) = reply.error {
+            anyhow::bail!("{error}");
+        }
+        reported(dir)
+    }
+
+    /// True if the user has stopped the process that was to make the last run. A signal to the whole group
+    /// may reach it before it reaches this process.
+    pub fn was_stopped(&self) -> bool {
+        self.was_stopped
+    }
+
+    fn ask(&mut self, task: &Task) -> Result<Reply> {
+        let process = match &mut self.process {
+            Some(process) => process,
+            None => {
+                let dir = self.dir.join(self.started.to_string());
+                self.started += 1;
+                self.process.insert(start(&dir)?)
+            }
+        };
+        writeln!(process.tasks, "{}", serde_json::to_string(task)?)
+            .context("the worker did not accept the task")?;
+        let mut line = String::new();
+        process.replies.read_line(&mut line).context("the worker did not answer")?;
+        anyhow::ensure!(!line.is_empty(), "the worker died; its last output is above");
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Ends the worker, which takes its pool with it.
+    fn end(&mut self) {
+        if let Some(Process { mut child, tasks, replies }) = self.process.take() {
+            drop((tasks, replies));
+            let signal = child.wait().ok().and_then(|status| status.signal());
+            self.was_stopped = signal.is_some_and(is_stopping);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn start(dir: &Path) -> Result<Process> {
+    let own = std::env::current_exe().context("cannot find the program that is running")?;
+    let mut command = Command::new(&own);
+    command.arg(COMMAND).arg("--dir").arg(dir);
+    // Only the order decides about a run, and not the user's variables for runs of her own.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
+            command.env_remove(name);
+        }
+    }
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", own.display()))?;
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    let (tasks, stdout) = pipes.context("a worker without standard streams")?;
+    Ok(Process { child, tasks, replies: BufReader::new(stdout) })
+}
+
+/// Does a worker's work in this process, until standard input ends. The files of its pools are in `dir`.
+pub fn serve(dir: &Path) -> Result<()> {
+    // A terminal's Ctrl-C comes here too. The queue decides what becomes of the experiment.
+    let stop = Stop::listen().context("cannot listen to signals")?;
+    let mut bench = Bench { dir: dir.to_owned(), pools: 0, warm: None };
+    for line in std::io::stdin().lock().lines() {
+        let task: Task = serde_json::from_str(&line?)?;
+        let error = bench.make(&task, &stop).err().map(|error| format!("{error:#}"));
+        answer(&serde_json::to_string(&Reply { error, stopped: stop.is_wanted() })?)?;
+    }
+    Ok(())
+}
+
+/// State of a worker in its own process.
+struct Bench {
+    dir: PathBuf,
+    pools: usize,
+    /// The pool of the last run that was warm, with its engine, device and interpreter.
+    warm: Option<((Engine, Device, PathBuf), Runner<'static>)>,
+}
+
+impl Bench {
+    /// Makes a run and leaves its report in its directory.
+    fn make(&mut self, Task { run_id, dir, order }: &Task, stop: &Stop) -> Result<()> {
+        claimed(dir, || {
+            let mut cold;
+            let runner = match &order.ranks {
+                Ranks::Warm(python) => self.warm(order, python)?,
+                _ => {
+                    cold = Runner::new(order, dir, None)?;
+                    &mut cold
+                }
+            };
+            anyhow::ensure!(!stop.is_wanted(), NotStarted::Interrupted);
+            repeat::all(runner, order, run_id, dir, &Queue::unseen()?)?;
+            report(dir).map(drop)
+        })
+    }
+
+    /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
+    /// come engine by engine.
+    fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner<'static>> {
+        let wanted = (order.spec.engine(), order.spec.device, python.to_owned());
+        let own = self.warm.take().filter(|(has, _)| *has == wanted);
+        let own = match own {
+            Some(own) => own,
+            None => {
+                self.pools += 1;
+                (wanted, Runner::new(order, &self.dir.join(self.pools.to_string()), None)?)
+            }
+        };
+        Ok(&mut self.warm.insert(own).1)
+    }
+}

@@ -1,0 +1,43 @@
+//! Known bugs of real releases, each tried on the releases that have it and on those that do not.
+
+mod environments;
+pub mod rows;
+mod run;
+pub mod table;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use self::rows::Case;
+pub use self::run::{Outcome, Runs};
+use super::order::Read;
+use super::store;
+use crate::console::say_recorded;
+use crate::environment::Cache;
+use zprobe_model::run_dir::Claim;
+use zprobe_report::{Exit, Verdict};
+
+/// Tries all cases, in `out` or a new directory, and returns their outcomes in the same order.
+pub fn outcomes(
+    cases: &[Case<'_>],
+    runs: Runs,
+    out: Option<PathBuf>,
+    read: &Read<'_>,
+) -> Result<Vec<Outcome>> {
+    let out = out.map_or_else(|| store::place("zoo"), Ok)?;
+    Claim::new(&out)?.keep();
+    let environments = environments::provide(&Cache::locate()?, cases);
+    let outcomes = runs.all(cases, &environments, &out, read)?;
+    say_recorded(&out);
+    Ok(outcomes)
+}
+
+/// The exit code for these outcomes.
+pub fn exit(outcomes: &[Outcome]) -> Result<Exit> {
+    ensure!(
+        outcomes.iter().any(|outcome| outcome.skipped.is_none()),
+        "nothing ran: no chosen row can be run here; the reasons are above"
+    );
+    Ok(Verdict::worst(outcomes.iter().map(Outcome::verdict)).map_or(Exit::Clean, Exit::from))
+}

@@ -1,0 +1,215 @@
+//! The runs of the zoo, each judged by its report, and their outcomes.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use super::environments::Environments;
+use super::rows::Case;
+use crate::limits::{CANNOT_RUN, Limits};
+use crate::order::Read;
+use crate::queue::{NotStarted, Queue};
+use crate::recorded::reported;
+use crate::worker::Worker;
+use zprobe_report::{Ending, Report, Verdict};
+use zprobe_zoo::Script;
+
+/// The end of a case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Result of the run, or the reason why there was none.
+    pub got: String,
+    /// True if the result was expected.
+    pub ok: bool,
+    /// Reason why the case cannot be run here, if it cannot: then there is nothing to expect.
+    pub skipped: Option<String>,
+    /// Reason why the case was not started although it could be run; none otherwise.
+    pub not_tried: Option<NotStarted>,
+    /// True if the user has interrupted the run, or the queue before the run was started.
+    pub interrupted: bool,
+    /// Directory in which the run is recorded, if it was started.
+    pub dir: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// The outcome of a case of which there was no run, though there could be one.
+    fn without_run(got: String) -> Self {
+        Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
+    }
+
+    /// The outcome of a case that this machine cannot run.
+    fn skipped(reason: String) -> Self {
+        Self { skipped: Some(reason), ..Self::without_run("skipped".to_owned()) }
+    }
+
+    /// The outcome of a case that was not started before the queue was over.
+    fn not_tried(reason: NotStarted) -> Self {
+        let interrupted = reason == NotStarted::Interrupted;
+        let outcome = Self::without_run("not tried".to_owned());
+        Self { not_tried: Some(reason), interrupted, ..outcome }
+    }
+
+    /// A word that says whether the outcome is as it should be.
+    pub fn word(&self) -> &'static str {
+        if self.skipped.is_some() {
+            "skipped"
+        } else if self.ok {
+            "yes"
+        } else if self.interrupted || self.not_tried.is_some() {
+            "-"
+        } else {
+            "NO"
+        }
+    }
+
+    /// The verdict on an experiment with this outcome alone.
+    pub fn verdict(&self) -> Verdict {
+        if self.ok || self.skipped.is_some() {
+            Verdict::Clean
+        } else if self.interrupted {
+            Verdict::Inconclusive
+        } else {
+            Verdict::Findings
+        }
+    }
+
+    /// The outcome in words, for people who may wait for hours.
+    fn words(&self) -> String {
+        match &self.skipped {
+            Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
+            None if self.interrupted => self.got.clone(),
+            None if self.ok => format!("{}, as expected", self.got),
+            None => format!("{}, NOT as expected", self.got),
+        }
+    }
+}
+
+/// Runs of the zoo.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// Number of runs that are made side by side.
+    pub jobs: usize,
+    /// True if nothing is started after the first run that is not as expected.
+    pub fail_fast: bool,
+}
+
+impl Runs {
+    /// Runs all cases, and returns their outcomes in the same order.
+    pub(super) fn all(
+        self,
+        cases: &[Case<'_>],
+        environments: &Environments<'_>,
+        out: &Path,
+        read: &Read<'_>,
+    ) -> Result<Vec<Outcome>> {
+        let queue = Queue::new(cases.len())?.fail_fast(self.fail_fast).announcing();
+        let limits = Limits::default();
+        let label = |case: &Case<'_>| format!("{} on {}", case.row.name, case.release.label());
+        let outcomes = queue.all(
+            cases,
+            (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
+            |_, case| label(case),
+            |worker, case| {
+                let outcome = run(case, environments, &limits, read, worker, out);
+                let is_stopped = queue.is_interrupted(worker.was_stopped());
+                let outcome = outcome.or_else(|error| match is_stopped {
+                    true => Err(NotStarted::Interrupted),
+                    false => Ok(Outcome {
+                        dir: Some(place(case, out)).filter(|dir| dir.exists()),
+                        ..Outcome::without_run(error)
+                    }),
+                })?;
+                queue.say(format_args!("{}: {}", label(case), outcome.words()));
+                if outcome.verdict() == Verdict::Findings {
+                    queue.fail();
+                }
+                Ok(outcome)
+            },
+        );
+        Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(Outcome::not_tried)).collect())
+    }
+}
+
+/// Runs a script under `zprobe exec`, whose output is not this command's own, and reads its report.
+fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let scripts = dir.with_file_name(format!("{name}-scripts"));
+    script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
+    let dir = std::path::absolute(dir)?;
+    let zprobe = env::current_exe().context("cannot find zprobe's own program")?;
+    // The interpreter's neighbours are the programs that its packages start.
+    let own = python.parent().unwrap_or(Path::new("."));
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let places = [own.to_owned()].into_iter().chain(env::split_paths(&inherited));
+    let output = Command::new(zprobe)
+        .args(["exec", "--no-config", "--output-format", "concise", "--out"])
+        .arg(&dir)
+        .args(script.exec_options())
+        .arg("--")
+        .arg(python)
+        .args(script.command())
+        .current_dir(&scripts)
+        .env("PATH", env::join_paths(places)?)
+        .env("OMP_NUM_THREADS", "1")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start zprobe")?;
+    reported(&dir).with_context(|| {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        stderr.lines().next_back().unwrap_or("it said nothing").to_owned()
+    })
+}
+
+/// Directory of the run of a case.
+fn place(case: &Case<'_>, out: &Path) -> PathBuf {
+    out.join(&case.row.name).join(case.file_name())
+}
+
+/// Runs a case.
+///
+/// # Errors
+/// The reason why there was no run, in the words of the table.
+fn run(
+    case: &Case<'_>,
+    environments: &Environments<'_>,
+    limits: &Limits,
+    read: &Read<'_>,
+    worker: &mut Worker,
+    out: &Path,
+) -> Result<Outcome, String> {
+    let python = match environments.get(&case.release.packages) {
+        None => None,
+        Some(Ok(python)) => Some(python),
+        Some(Err(error)) => {
+            let first = error.lines().next().unwrap_or_default();
+            return Err(format!("no environment: {first}"));
+        }
+    };
+    let did_not_run = |error: anyhow::Error| format!("did not run: {error:#}");
+    let dir = place(case, out);
+    let report = if let (Some(script), Some(python)) = (&case.row.script, python) {
+        of_script(script, python, &dir)
+    } else {
+        let arguments = case.row.arguments(case.release).map(str::to_owned);
+        let own = python.map(|it| ["--python".to_owned(), it.display().to_string()]);
+        let arguments: Vec<String> = arguments.chain(own.into_iter().flatten()).collect();
+        let order = read(&arguments).map_err(did_not_run)?;
+        if let Some(reason) = python.and_then(|python| limits.refusal(&order.spec, python)) {
+            return Ok(Outcome::skipped(reason));
+        }
+        worker.report(order, &dir)
+    };
+    let report = report.map_err(did_not_run)?;
+    let judgement = case.row.judge(case.release, &report);
+    let outcome = match report.limit().filter(|_| !judgement.ok) {
+        Some(reason) => Outcome::skipped(reason),
+        None if report.run.ending == Ending::Interrupted => {
+            let outcome = Outcome::without_run("interrupted".to_owned());
+            Outcome { interrupted: true, ..outcome }
+        }
+        None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
+    };
+    Ok(Outcome { dir: Some(dir), ..outcome })
+}

@@ -1,0 +1,187 @@
+//! A connection between two agents.
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::message::Message;
+use crate::channel::{Channel, State};
+use crate::wait::timeout;
+use zprobe_model::trace::LONGEST_LINE;
+
+/// Most bytes in front of the line of a rank: its number and a space.
+const PREFIX: usize = 24;
+
+/// Bytes that may wait to be sent before an agent stops to read what its ranks write.
+const FULL: usize = 8 << 20;
+
+/// Time between two signs of life.
+pub(super) const BEAT: Duration = Duration::from_secs(1);
+
+/// A connection to another agent. Nothing waits for it: what cannot be sent at once is kept.
+#[derive(Debug)]
+pub(super) struct Link {
+    channel: Channel,
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    /// Number of bytes of the outbox that were sent.
+    sent: usize,
+    /// Time at which the other agent was heard last.
+    pub(super) heard: Instant,
+    /// Time of the next sign of life.
+    pub(super) beat: Instant,
+}
+
+/// A line that another agent sent.
+#[derive(Debug)]
+pub(super) enum Said<'a> {
+    /// A line of a rank.
+    Line { rank: usize, line: &'a [u8] },
+    /// A message of the agent itself.
+    Message(Box<Message>),
+    /// No line of an agent.
+    Garbled,
+}
+
+impl Link {
+    /// A link over a connection.
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let channel = Channel::over(stream.try_clone()?.into(), LONGEST_LINE + PREFIX);
+        let now = Instant::now();
+        Ok(Self { channel, stream, outbox: Vec::new(), sent: 0, heard: now, beat: now + BEAT })
+    }
+
+    /// Address of this machine over which the other is reached.
+    pub(super) fn own_address(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.local_addr()?.ip())
+    }
+
+    /// Address of the other machine.
+    pub(super) fn address(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.peer_addr()?.ip())
+    }
+
+    /// Says something.
+    pub(super) fn say(&mut self, message: &Message) -> io::Result<()> {
+        serde_json::to_writer(&mut self.outbox, message)?;
+        self.outbox.push(b'\n');
+        self.send()
+    }
+
+    /// Passes on the line of a rank.
+    pub(super) fn pass_on(&mut self, rank: usize, line: &[u8]) -> io::Result<()> {
+        write!(self.outbox, "{rank} ")?;
+        self.outbox.extend_from_slice(line);
+        self.outbox.push(b'\n');
+        self.send()
+    }
+
+    /// Sends as much as the connection takes without waiting.
+    pub(super) fn send(&mut self) -> io::Result<()> {
+        while self.sent < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.sent == self.outbox.len() {
+            self.outbox.clear();
+            self.sent = 0;
+        } else if self.sent > FULL {
+            self.outbox.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// True if something waits to be sent.
+    pub(super) fn has_more(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// True if so much waits to be sent that no more should be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.outbox.len() - self.sent > FULL
+    }
+
+    /// Receives what has come.
+    pub(super) fn receive(&mut self) -> State {
+        self.heard = Instant::now();
+        self.channel.receive()
+    }
+
+    /// True if the other agent has sent something that was not received yet: this process was held up.
+    pub(super) fn has_unread(&self) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The next line that was received.
+    pub(super) fn next(&mut self) -> Option<Said<'_>> {
+        let Ok(line) = self.channel.next_line()? else { return Some(Said::Garbled) };
+        if line.first() == Some(&b'{') {
+            let message = serde_json::from_slice(line);
+            return Some(message.map_or(Said::Garbled, |it| Said::Message(Box::new(it))));
+        }
+        let rank = memchr::memchr(b' ', line).and_then(|space| {
+            Some((std::str::from_utf8(&line[..space]).ok()?.parse().ok()?, space))
+        });
+        Some(match rank {
+            Some((rank, space)) => Said::Line { rank, line: &line[space + 1..] },
+            None => Said::Garbled,
+        })
+    }
+
+    /// Waits for a message, until `deadline`. The result is none if none has come.
+    ///
+    /// # Errors
+    /// When the connection is closed, or the other end is no agent.
+    pub(super) fn wait_for_message(&mut self, deadline: Instant) -> io::Result<Option<Message>> {
+        let mut state = State::Open;
+        loop {
+            match self.next() {
+                Some(Said::Message(message)) => return Ok(Some(*message)),
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None if state == State::Closed => {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                None => {}
+            }
+            let mut fds = [PollFd::new(self.stream.as_fd(), self.awaited())];
+            match poll(&mut fds, timeout(deadline)) {
+                Ok(0) if Instant::now() >= deadline => return Ok(None),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.send()?;
+            state = self.receive();
+        }
+    }
+
+    /// Waits until more can be sent, and sends it. Returns false at the deadline, or if the connection is
+    /// broken.
+    pub(super) fn wait_to_send(&mut self, deadline: Instant) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
+        let waited = poll(&mut fds, timeout(deadline));
+        !matches!(waited, Ok(0)) && self.send().is_ok()
+    }
+
+    /// Events that the link waits for.
+    pub(super) fn awaited(&self) -> PollFlags {
+        if self.has_more() { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

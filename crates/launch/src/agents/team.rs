@@ -1,0 +1,425 @@
+//! All other agents, as the leader sees them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+use serde_json::Value;
+
+use super::link::{BEAT, Link, Said};
+use super::message::{Agent, Message};
+use super::{FAREWELL, MeetingError, Part, interface_of, meeting};
+use crate::LaunchError;
+use crate::channel::State;
+use crate::job::Meeting;
+use crate::news::{Letter, News};
+use crate::place::{LOOPBACK, Place};
+use crate::ranks::Why;
+use crate::wait::wait;
+use zprobe_model::spec::MOST_RANKS;
+use zprobe_model::trace::{AgentLoss, Event};
+
+/// All other agents, as the leader sees them.
+#[derive(Debug)]
+pub struct Team {
+    part: Part,
+    members: Vec<Member>,
+    /// Address at which all other agents reach this machine. None if other agents reach it at different addresses.
+    address: Option<IpAddr>,
+    interface: String,
+    /// Letters that came from ranks of other agents, and are not delivered here yet.
+    letters: Vec<Letter>,
+}
+
+#[derive(Debug)]
+struct Member {
+    agent: Agent,
+    /// Ranks of the agent that are known.
+    ranks: BTreeSet<usize>,
+    /// True once the agent has told what it knows of silent ranks.
+    has_looked: bool,
+    clock_ns: i64,
+    link: Link,
+    state: Progress,
+}
+
+/// Progress of an agent in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Processes of the agent are left.
+    Busy,
+    /// All processes of the agent have ended.
+    Idle,
+    /// The agent has told everything.
+    Done,
+    /// Connection or process of the agent is gone.
+    Lost,
+}
+
+/// Message of another agent to the leader, or its loss.
+pub(crate) enum Heard<'a> {
+    /// News of a rank.
+    News(News<'a>),
+    /// Ranks had no core for this long.
+    Starved(Vec<(usize, Duration)>),
+    /// The user has interrupted the agent.
+    Interrupted,
+    /// The agent could not start its ranks or its command.
+    Failed { machine: &'a str, message: String },
+    /// The run is over for it; processes that did not die.
+    Done(Vec<u32>),
+    /// The agent is lost.
+    Lost { agent: &'a Agent, ranks: &'a BTreeSet<usize>, why: AgentLoss },
+}
+
+impl Team {
+    /// Waits for all other agents of the job, as the leader, and tells them the id of the run.
+    ///
+    /// # Errors
+    /// When one does not come within `patience`, or is about to run something else.
+    pub fn gather(
+        part: Part,
+        settings: &Value,
+        run_id: &str,
+        meeting: &Meeting,
+        patience: Duration,
+    ) -> Result<Self, MeetingError> {
+        let own = part.announced(settings);
+        let came = meeting::lead(&own, meeting, patience)?;
+        let addresses: Vec<IpAddr> =
+            came.iter().map(|it| it.link.own_address()).collect::<io::Result<_>>()?;
+        let address =
+            addresses.first().copied().filter(|first| addresses.iter().all(|it| it == first));
+        let beyond = addresses.iter().find(|it| !it.is_loopback());
+        let interface = beyond.and_then(|it| interface_of(*it));
+        let mut members = Vec::new();
+        for (came, address) in came.into_iter().zip(&addresses) {
+            let mut link = came.link;
+            // An agent on this machine may reach it over loopback, where no other machine does.
+            let interface = interface.clone().filter(|_| address.is_loopback());
+            let agent = came.announced.agent;
+            let run = run_id.to_owned();
+            // A link that is broken shows when it is listened to.
+            let _ = link.say(&Message::Welcome { run, index: agent.index, interface });
+            members.push(Member {
+                ranks: agent.ranks.clone().collect(),
+                agent,
+                has_looked: false,
+                clock_ns: came.clock_ns,
+                link,
+                state: Progress::Done,
+            });
+        }
+        let interface = interface.unwrap_or_else(|| LOOPBACK.to_owned());
+        Ok(Self { part, members, address, interface, letters: Vec::new() })
+    }
+
+    /// Begins a run on all agents, and returns the place of the leader in it.
+    pub(crate) fn begin(
+        &mut self,
+        run_id: &str,
+        repeat: Option<usize>,
+    ) -> Result<Place, LaunchError> {
+        let all = match self.members.first().and_then(|it| it.link.own_address().ok()) {
+            Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        let listen = || {
+            let store = TcpListener::bind((self.address.unwrap_or(all), 0))?;
+            let port = store.local_addr()?.port();
+            Ok::<_, io::Error>((store, port))
+        };
+        let (store, port) =
+            listen().map_err(LaunchError::system("a socket for the ranks to meet at"))?;
+        self.start(run_id, repeat, Some(port));
+        let own = self.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Ok(self.part.place((own.to_string(), port), Some(store), self.interface.clone()))
+    }
+
+    /// Begins a run of commands whose processes join as its ranks, on all agents.
+    pub(crate) fn begin_commands(&mut self, run_id: &str) {
+        self.start(run_id, None, None);
+    }
+
+    fn start(&mut self, run_id: &str, repeat: Option<usize>, port: Option<u16>) {
+        for member in &mut self.members {
+            member.state = Progress::Busy;
+            member.link.heard = Instant::now();
+            // A link that is broken shows when it is listened to.
+            let _ = member.link.say(&Message::Start { run: run_id.to_owned(), repeat, port });
+        }
+    }
+
+    /// All agents with the time by which their clocks are ahead, in nanoseconds; the leader is the first.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = (&Agent, i64)> {
+        let others = self.members.iter().map(|member| (&member.agent, member.clock_ns));
+        [(&self.part.agent, 0)].into_iter().chain(others)
+    }
+
+    /// True if an agent is lost, so that there can be no further run.
+    pub fn has_lost(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.state, Progress::Lost))
+    }
+
+    /// Descriptors of all connections with the events that they wait for; none of those that are lost.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, PollFlags)>> {
+        self.members.iter().map(|member| {
+            let is_there = !matches!(member.state, Progress::Lost | Progress::Done);
+            is_there.then(|| (member.link.as_fd(), member.link.awaited()))
+        })
+    }
+
+    /// True if the processes of all agents that are left have ended.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.members.iter().all(|member| member.state != Progress::Busy)
+    }
+
+    /// True if all agents that are left have told all.
+    pub(crate) fn is_done(&self) -> bool {
+        self.members.iter().all(|it| matches!(it.state, Progress::Done | Progress::Lost))
+    }
+
+    /// Hears what the agent at `index` has sent. Letters go on to the others at once.
+    pub(crate) fn hear(
+        &mut self,
+        index: usize,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        let mut letters = Vec::new();
+        let loss = self.members[index].hear(&mut letters, to)?;
+        for letter in letters {
+            self.pass_on(&letter, Some(index));
+            self.letters.push(letter);
+        }
+        self.lose(index, loss, to)
+    }
+
+    /// Hears all agents until `is_enough`, or until `deadline`, and gives and awaits signs of life as
+    /// [`Team::beat`] does.
+    pub(crate) fn hear_until(
+        &mut self,
+        is_enough: fn(&Self) -> bool,
+        deadline: Instant,
+        silence: Duration,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        let mut next = Instant::now();
+        while !is_enough(self) && Instant::now() <= deadline {
+            let ready = wait(self.awaited(), None, next.min(deadline))
+                .map_err(LaunchError::system("the wait for other agents"))?;
+            for link in ready.descriptors {
+                self.hear(link, to)?;
+            }
+            // Behind what has come while this process was busy.
+            next = self.beat(silence, to)?;
+        }
+        Ok(())
+    }
+
+    /// Passes a letter on to all agents but the one at `from`.
+    fn pass_on(&mut self, letter: &Letter, from: Option<usize>) {
+        let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != from);
+        for (_, member) in others.filter(|(_, it)| it.state == Progress::Busy) {
+            // A link that is broken shows when it is listened to.
+            let _ = member.link.say(&Message::Letter(letter.clone()));
+        }
+    }
+
+    /// Sends a letter of a rank of this process to all other agents.
+    pub(crate) fn post(&mut self, letter: &Letter) {
+        self.pass_on(letter, None);
+    }
+
+    /// Letters for the ranks of this process that came since the last call.
+    pub(crate) fn take_letters(&mut self) -> Vec<Letter> {
+        std::mem::take(&mut self.letters)
+    }
+
+    /// Asks all agents for the stacks of silent ranks.
+    pub(crate) fn ask_to_look(&mut self) {
+        for member in &mut self.members {
+            member.has_looked = false;
+            let _ = member.link.say(&Message::Look);
+        }
+    }
+
+    /// True if all agents that are left have told what they know of silent ranks.
+    pub(crate) fn have_looked(&self) -> bool {
+        let is_left = |it: &&Member| matches!(it.state, Progress::Busy | Progress::Idle);
+        self.members.iter().filter(is_left).all(|it| it.has_looked)
+    }
+
+    /// Gives signs of life, and finds agents that gave none for `silence`. Returns the time of the next sign.
+    pub(crate) fn beat(
+        &mut self,
+        silence: Duration,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<Instant, LaunchError> {
+        let now = Instant::now();
+        let mut next = now + BEAT;
+        for index in 0..self.members.len() {
+            let Member { link, state, .. } = &mut self.members[index];
+            if matches!(state, Progress::Lost | Progress::Done) {
+                continue;
+            }
+            if now >= link.beat {
+                link.beat = now + BEAT;
+                // A link that is broken shows when it is listened to.
+                let _ = link.say(&Message::Beat { starved: Vec::new() });
+            }
+            next = next.min(link.beat);
+            let is_silent =
+                now.saturating_duration_since(link.heard) > silence && !link.has_unread();
+            self.lose(index, is_silent.then_some(AgentLoss::Silent), to)?;
+        }
+        Ok(next)
+    }
+
+    fn lose(
+        &mut self,
+        index: usize,
+        loss: Option<AgentLoss>,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        let Some(why) = loss else { return Ok(()) };
+        let member = &mut self.members[index];
+        member.state = Progress::Lost;
+        if member.agent.ranks.is_empty() {
+            let letters: Vec<Letter> = member.ranks.iter().copied().map(Letter::of_gone).collect();
+            letters.iter().for_each(|letter| self.pass_on(letter, Some(index)));
+            self.letters.extend(letters);
+        }
+        let member = &self.members[index];
+        to(Heard::Lost { agent: &member.agent, ranks: &member.ranks, why })
+    }
+
+    /// Asks all agents to end their processes. Returns the time until which they may tell the rest.
+    pub(crate) fn end(&mut self, why: Why) -> Instant {
+        for member in &mut self.members {
+            if member.state != Progress::Lost {
+                let _ = member.link.say(&Message::End { why });
+            }
+        }
+        Instant::now() + FAREWELL
+    }
+
+    /// Takes agents that have not told all until now for lost.
+    pub(crate) fn give_up(
+        &mut self,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        for index in 0..self.members.len() {
+            let is_left = !matches!(self.members[index].state, Progress::Done | Progress::Lost);
+            self.lose(index, is_left.then_some(AgentLoss::Silent), to)?;
+        }
+        Ok(())
+    }
+
+    /// Tells all agents that everything is over, and the code with which all exit.
+    pub fn over(mut self, exit: u8) {
+        for member in &mut self.members {
+            let _ = member.link.say(&Message::Over { exit });
+        }
+    }
+
+    /// Tells all agents that everything is over before a run, and why.
+    pub fn refuse(mut self, why: &str) {
+        meeting::refuse(self.members.iter_mut().map(|member| &mut member.link), why);
+    }
+}
+
+impl Member {
+    /// Hears what this agent has sent, and returns the reason if that shows that it is lost.
+    fn hear(
+        &mut self,
+        letters: &mut Vec<Letter>,
+        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+    ) -> Result<Option<AgentLoss>, LaunchError> {
+        let Self { agent, ranks, has_looked, link, state, .. } = self;
+        if *state == Progress::Lost {
+            return Ok(None);
+        }
+        let is_open = link.send().is_ok() && link.receive() == State::Open;
+        let joins = agent.ranks.is_empty();
+        while let Some(said) = link.next() {
+            let message = match said {
+                Said::Line { rank, line } if ranks.contains(&rank) => {
+                    to(Heard::News(News::Line { rank, line: Ok(line) }))?;
+                    continue;
+                }
+                Said::Message(message) => *message,
+                Said::Line { .. } | Said::Garbled => return Ok(Some(AgentLoss::Garbled)),
+            };
+            if let (Message::Spawned { rank, .. }, true) = (&message, joins) {
+                ranks.extend(Some(*rank).filter(|rank| *rank < MOST_RANKS));
+            }
+            let is_own = |rank: &usize| ranks.contains(rank);
+            let heard = match message {
+                Message::Spawned { rank, pid, agent, t_ns } if is_own(&rank) => {
+                    Heard::News(News::Spawned { rank, pid, agent, t_ns })
+                }
+                Message::Ended { rank, outcome, t_ns } if is_own(&rank) => {
+                    Heard::News(News::Ended { rank, outcome, t_ns })
+                }
+                Message::Gone { rank } if is_own(&rank) => Heard::News(News::Gone { rank }),
+                Message::LetGo { rank } if is_own(&rank) => Heard::News(News::LetGo { rank }),
+                Message::Told { rank, event }
+                    if joins && rank.iter().all(is_own) && is_told_of_commands(&event) =>
+                {
+                    Heard::News(News::Told { rank, event: *event })
+                }
+                Message::TooLong { rank, start } if is_own(&rank) => {
+                    Heard::News(News::TooLong { rank, start })
+                }
+                Message::LastWords { rank, tail } if rank.iter().all(is_own) => {
+                    Heard::News(News::LastWords { rank, tail })
+                }
+                Message::HostViolated { violation, line } => {
+                    Heard::News(News::HostViolated { violation, line })
+                }
+                Message::Beat { starved } if starved.iter().all(|(rank, _)| is_own(rank)) => {
+                    let time = |(rank, ns)| (rank, Duration::from_nanos(ns));
+                    Heard::Starved(starved.into_iter().map(time).collect())
+                }
+                Message::Letter(letter) => {
+                    letters.push(letter);
+                    continue;
+                }
+                Message::Looked => {
+                    *has_looked = true;
+                    continue;
+                }
+                Message::Idle => {
+                    *state = Progress::Idle;
+                    continue;
+                }
+                Message::Interrupted => Heard::Interrupted,
+                Message::Failed { message } => {
+                    *state = Progress::Done;
+                    Heard::Failed { machine: &agent.machine, message }
+                }
+                Message::Done { survivors } => {
+                    *state = Progress::Done;
+                    Heard::Done(survivors)
+                }
+                _ => return Ok(Some(AgentLoss::Garbled)),
+            };
+            to(heard)?;
+        }
+        Ok((!is_open && *state != Progress::Done).then_some(AgentLoss::Closed))
+    }
+}
+
+/// True for an event that the agent of a command learns of its ranks (`launch::joining`).
+fn is_told_of_commands(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Failed { .. }
+            | Event::StackTaken { .. }
+            | Event::RankStopped { .. }
+            | Event::CommandEnded { .. }
+    )
+}

@@ -1,0 +1,206 @@
+//! All that is known of the ranks of a run while it goes on: the trace, and the state of each rank.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::news::News;
+use super::ranks::Standing;
+use super::recorder::{Recorder, now_ns};
+use super::sender::{Role, Sender, excerpt};
+use super::watchdog::Watchdog;
+use super::{LaunchError, Run};
+use zprobe_model::spec::MOST_RANKS;
+use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Violation};
+
+/// The trace of a run, being written, and the state of its ranks.
+pub(super) struct Books<'a> {
+    run: Run<'a>,
+    recorder: Recorder<'a>,
+    pub(super) watchdog: Watchdog,
+    ranks: Vec<Rank>,
+    is_violated: bool,
+}
+
+struct Rank {
+    /// Check of the rank's lines; none after a line that was no record of it.
+    sender: Option<Sender>,
+    finished: bool,
+    outcome: Option<Outcome>,
+    /// Agent whose command has started the rank, if there are several; none before the rank is known.
+    agent: Option<Option<usize>>,
+}
+
+impl<'a> Books<'a> {
+    /// Opens the books of a run whose ranks have been started.
+    pub(super) fn open(run: Run<'a>, recorder: Recorder<'a>, watchdog: Watchdog) -> Self {
+        let mut books = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
+        books.grow(run.spec.world_size);
+        books
+    }
+
+    /// Adds ranks, up to this number.
+    fn grow(&mut self, ranks: usize) {
+        for rank in self.ranks.len()..ranks {
+            let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
+            self.ranks.push(Rank { sender, finished: false, outcome: None, agent: None });
+        }
+        self.watchdog.grow(ranks, Instant::now());
+        self.recorder.grow(ranks);
+    }
+
+    /// Enters news. A line that is not the sender's next record is its last.
+    pub(super) fn enter(&mut self, news: News<'_>) -> Result<(), LaunchError> {
+        match news {
+            News::Line { rank, line: Ok(line) } => self.line(rank, line),
+            News::Line { rank, line: Err(start) } => {
+                self.violated(Some(rank), Violation::TooLong, start.excerpt())
+            }
+            News::TooLong { rank, start } => self.violated(Some(rank), Violation::TooLong, start),
+            News::HostViolated { violation, line } => self.violated(None, violation, line),
+            News::Importing { what, t_ns } => {
+                self.recorder.record_at(t_ns, Event::Importing { what })
+            }
+            News::Spawned { rank, pid, agent, t_ns } => {
+                self.grow(rank + 1);
+                let known = self.ranks[rank].agent.replace(agent);
+                if let (Some(Some(first)), Some(second)) = (known, agent)
+                    && first != second
+                {
+                    let agents = [first.min(second), first.max(second)];
+                    return Err(LaunchError::Apart { rank, agents });
+                }
+                self.watchdog.spawned(rank, Instant::now());
+                self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid, agent })
+            }
+            News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
+            News::Gone { rank } => {
+                self.watchdog.ended(rank, true, Instant::now());
+                Ok(())
+            }
+            News::LetGo { rank } => {
+                self.let_go(rank, "the rank could write no more, or its channel was removed")
+            }
+            News::Told { rank: None, event } => self.recorder.record(event),
+            News::Told { rank: Some(rank), event } => {
+                let seq = self.ranks[rank].sender.as_ref().map_or(0, Sender::next_seq);
+                self.recorder.record_of(rank, seq, event)
+            }
+            News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
+            // Letters are not recorded.
+            News::Letter(_) => Ok(()),
+        }
+    }
+
+    fn line(&mut self, rank: usize, line: &[u8]) -> Result<(), LaunchError> {
+        let state = &mut self.ranks[rank];
+        let Some(sender) = &mut state.sender else { return Ok(()) };
+        match sender.check(line) {
+            Ok(record) => {
+                state.finished |= record.event == Event::Finished;
+                self.watchdog.heard(rank, &record.event, Instant::now());
+                if let Event::RankJoined { world_size, .. } = record.event {
+                    self.grow(world_size.min(MOST_RANKS));
+                }
+                self.recorder.relay(line, record)
+            }
+            Err(violation) => self.violated(Some(rank), violation, excerpt(line)),
+        }
+    }
+
+    fn violated(
+        &mut self,
+        rank: Option<usize>,
+        violation: Violation,
+        line: String,
+    ) -> Result<(), LaunchError> {
+        if let Some(rank) = rank {
+            self.ranks[rank].sender = None;
+        }
+        self.is_violated = true;
+        self.recorder.record(Event::ProtocolViolated { rank, violation, line })?;
+        let joined = rank.filter(|_| !self.run.spec.is_settled());
+        joined.map_or(Ok(()), |rank| self.let_go(rank, "the rank wrote what is not the protocol"))
+    }
+
+    /// Records that a rank of the user's command is no longer watched: it counts as one that has finished.
+    fn let_go(&mut self, rank: usize, why: &str) -> Result<(), LaunchError> {
+        let state = &mut self.ranks[rank];
+        if state.finished {
+            return Ok(());
+        }
+        let seq = state.sender.take().map_or(0, |sender| sender.next_seq());
+        state.finished = true;
+        self.watchdog.heard(rank, &Event::Finished, Instant::now());
+        let (what, why) = (REST_OF_SCRIPT.to_owned(), why.to_owned());
+        self.recorder.record_of(rank, seq, Event::NotObserved { what, why })?;
+        self.recorder.record_of(rank, seq + 1, Event::Finished)
+    }
+
+    fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
+        self.grow(rank + 1);
+        if self.ranks[rank].outcome.is_some() {
+            return Ok(());
+        }
+        self.ranks[rank].outcome = Some(outcome);
+        self.watchdog.ended(rank, outcome == Outcome::Code(0), Instant::now());
+        self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
+    }
+
+    /// Records that nothing more is known of a rank, because its agent is lost.
+    pub(super) fn lose(&mut self, rank: usize) -> Result<(), LaunchError> {
+        self.ended(rank, Outcome::Lost, now_ns())
+    }
+
+    /// Records an event of the launcher, with the present time.
+    pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
+        self.recorder.record(event)
+    }
+
+    /// Hands all of the trace to the operating system, so that it outlives the launcher.
+    pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
+        self.recorder.flush()
+    }
+
+    /// Takes the secrets of the specification out of the logs of the run.
+    pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
+        self.recorder.keep_secrets_out_of_logs(run_dir)
+    }
+
+    /// True if something was written on a channel that is not the protocol.
+    pub(super) fn is_violated(&self) -> bool {
+        self.is_violated
+    }
+
+    /// Ranks that have not ended.
+    pub(super) fn running(&self) -> Vec<usize> {
+        self.select(|rank| rank.outcome.is_none())
+    }
+
+    /// Ranks that have finished and not ended.
+    pub(super) fn leaving(&self) -> Vec<usize> {
+        self.select(|rank| rank.finished && rank.outcome.is_none())
+    }
+
+    /// Standing of each rank.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        let standing = |rank: &Rank| Standing {
+            has_finished: rank.finished,
+            has_ended_well: rank.finished && rank.outcome == Some(Outcome::Code(0)),
+        };
+        self.ranks.iter().map(standing).collect()
+    }
+
+    /// True if every rank has finished.
+    pub(super) fn are_complete(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished)
+    }
+
+    /// True if some rank has finished.
+    pub(super) fn are_partly_complete(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.finished)
+    }
+
+    fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|&rank| is_one(&self.ranks[rank])).collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! Starts the hosts of a run. A host is a process that is one rank, or that forks all ranks.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use super::channel::Channel;
+use super::conversation::Conversation;
+use super::group::ProcessGroup;
+use super::place::Place;
+use super::pool::Handover;
+use super::sender::{Role, Sender};
+use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
+use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
+use zprobe_model::spec::{Plan, Workload};
+use zprobe_model::trace::contract::{self, LogOf};
+
+/// Environment variables of a run that engines read, in addition to those of zprobe: the first rank
+/// of a host, the number of ranks, and the address at which they meet.
+pub(super) const OF_A_RUN: [&str; 6] =
+    ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK"];
+
+/// Variables with which torchrun tells torch that its agent holds the TCPStore. The ranks of a run
+/// have a store of their own.
+pub(super) const OF_TORCHRUN: [&str; 2] = ["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"];
+
+/// All hosts of some ranks, and the channel of each rank, in rank order.
+pub(super) struct Started {
+    pub(super) groups: Vec<ProcessGroup>,
+    pub(super) channels: Vec<Channel>,
+    /// Conversation with the only host, if it forks the ranks.
+    pub(super) host: Option<Conversation>,
+}
+
+/// Starts the ranks of `place`.
+pub(super) fn start(
+    launch: &Launch<'_>,
+    run_dir: &Path,
+    place: &Place,
+) -> Result<Started, LaunchError> {
+    surroundings::check()?;
+    let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
+    let hosts = Hosts::new(launch, run_dir, place)?;
+    let ranks = place.ranks.clone();
+    let (channels, events): (Vec<Channel>, Vec<OwnedFd>) =
+        ranks.clone().map(|_| channel()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    if launch.source.hosting() == Hosting::OnePerRank
+        && let Source::Cold(program) = launch.source
+    {
+        let groups = ranks.zip(&events).map(|(rank, event)| hosts.start_rank(program, rank, event));
+        return Ok(Started { groups: groups.collect::<Result<_, _>>()?, channels, host: None });
+    }
+    let (host_channel, far_end) = channel()?;
+    let group = match launch.source {
+        Source::Cold(program) => hosts.start_forking(program, &events, &far_end)?,
+        Source::Warm(pool) => pool.fork_host(hosts.handover(&events, &far_end)?)?,
+    };
+    let sender = Sender::new(launch.run_id, launch.spec, Role::Host(ranks));
+    let host = Some(Conversation { channel: host_channel, sender });
+    Ok(Started { groups: vec![group], channels, host })
+}
+
+/// Inputs that all hosts of a run share.
+struct Hosts<'a> {
+    /// The run directory as an absolute path, because a rank may change its working directory.
+    run_dir: &'a Path,
+    /// The part of the environment that is the same for every host.
+    variables: Variables,
+    place: &'a Place,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(launch: &Launch<'_>, run_dir: &'a Path, place: &'a Place) -> Result<Self, LaunchError> {
+        let spec = serde_json::to_string(launch.spec)
+            .map_err(LaunchError::system("the spec for the ranks"))?;
+        let plan = Plan::new(launch.spec);
+        let params = serde_json::to_string(plan.params())
+            .map_err(LaunchError::system("the parameters for the ranks"))?;
+        let workload = serde_json::to_string(&Workload::new(launch.spec, &plan))
+            .map_err(LaunchError::system("the workload for the ranks"))?;
+        let mut variables = vec![
+            (contract::RUN, Some(launch.run_id.into())),
+            (contract::SPEC, Some(spec.into())),
+            (contract::PARAMS, Some(params.into())),
+            (contract::WORKLOAD, Some(workload.into())),
+            (contract::RUN_DIR, Some(run_dir.into())),
+        ];
+        let (host, port) = &place.master;
+        let values = [
+            host.clone(),
+            port.to_string(),
+            launch.spec.world_size.to_string(),
+            place.local_world_size.to_string(),
+            place.ranks.start.to_string(),
+            place.first_local.to_string(),
+        ];
+        variables.extend(OF_A_RUN.into_iter().zip(values.map(|value| Some(value.into()))));
+        variables.extend(OF_TORCHRUN.map(|name| (name, None)));
+        variables.extend(unless_set("GLOO_SOCKET_IFNAME", &place.interface));
+        Ok(Self { run_dir, variables, place })
+    }
+
+    /// Starts the process of rank `rank`, which gets the sending end of its event channel.
+    fn start_rank(
+        &self,
+        program: &RankProgram,
+        rank: usize,
+        event: &OwnedFd,
+    ) -> Result<ProcessGroup, LaunchError> {
+        let store = self.place.store.as_ref().filter(|_| rank == 0).map(AsFd::as_fd);
+        let local_rank = self.place.first_local + rank - self.place.ranks.start;
+        let mut variables = self.variables.clone();
+        variables.extend([
+            ("RANK", Some(rank.to_string().into())),
+            ("LOCAL_RANK", Some(local_rank.to_string().into())),
+            (contract::EVENT_FDS, Some(number(event))),
+            (contract::STORE_FD, store.map(number)),
+            (contract::HOST_FD, None),
+        ]);
+        let inherited: Vec<_> = [event.as_fd()].into_iter().chain(store).collect();
+        spawn(program, Streams::create(LogOf::Rank(rank), self.run_dir)?, variables, &inherited)
+    }
+
+    /// Starts the process that forks all ranks. It gets the sending ends of their event channels,
+    /// and of its host channel.
+    fn start_forking(
+        &self,
+        program: &RankProgram,
+        events: &[OwnedFd],
+        host_channel: &OwnedFd,
+    ) -> Result<ProcessGroup, LaunchError> {
+        let numbers: Vec<_> = events.iter().map(number).collect();
+        let mut variables = self.variables.clone();
+        variables.extend(for_forking());
+        variables.extend([
+            (contract::EVENT_FDS, Some(numbers.join(",".as_ref()))),
+            (contract::STORE_FD, self.place.store.as_ref().map(number)),
+            (contract::HOST_FD, Some(number(host_channel))),
+        ]);
+        let streams = Streams::create(LogOf::Host, self.run_dir)?;
+        spawn(program, streams, variables, &self.inherited(events, host_channel))
+    }
+
+    /// Inputs with which a pool forks the process that forks all ranks.
+    fn handover<'b>(
+        &'b self,
+        events: &'b [OwnedFd],
+        host_channel: &'b OwnedFd,
+    ) -> Result<Handover<'b>, LaunchError> {
+        Ok(Handover {
+            variables: &self.variables,
+            streams: Streams::create(LogOf::Host, self.run_dir)?,
+            descriptors: self.inherited(events, host_channel),
+            stderr: LogOf::Host.stderr(self.run_dir),
+        })
+    }
+
+    /// Descriptors of a host that forks its ranks, in the order in which a pool is given them: a pool's
+    /// hosts fork all ranks of a run, so they have the store's socket.
+    fn inherited<'b>(
+        &'b self,
+        events: &'b [OwnedFd],
+        host_channel: &'b OwnedFd,
+    ) -> Vec<BorrowedFd<'b>> {
+        let store = self.place.store.as_ref().map(AsFd::as_fd);
+        let leading = store.into_iter().chain([host_channel.as_fd()]);
+        leading.chain(events.iter().map(AsFd::as_fd)).collect()
+    }
+}
+
+/// A descriptor as the value of a variable.
+fn number(fd: impl AsFd) -> OsString {
+    fd.as_fd().as_raw_fd().to_string().into()
+}

@@ -1,0 +1,162 @@
+//! The channels of ranks that joined: files, which are read while the ranks write them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::fstat;
+
+use crate::LaunchError;
+use crate::channel::{Channel, State};
+use crate::news::{News, Sink};
+use zprobe_model::spec::MOST_RANKS;
+use zprobe_model::trace::LONGEST_LINE;
+
+/// The channels of all ranks that have joined.
+pub(super) struct Channels {
+    directory: PathBuf,
+    /// Channels by rank; none after a line that is too long, or once the rank is let go.
+    ranks: BTreeMap<usize, Option<Channel>>,
+}
+
+impl Channels {
+    /// The channels in this directory, of which none is open yet.
+    pub(super) fn in_dir(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), ranks: BTreeMap::new() }
+    }
+
+    /// Opens the channels that are new. Returns their ranks, with the processes.
+    pub(super) fn look_for_new(&mut self) -> io::Result<Vec<(usize, u32)>> {
+        let mut new = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            let Some((rank, pid)) = rank_and_process(&path) else { continue };
+            // A rank that its launcher has started once more is not watched a second time.
+            if rank < MOST_RANKS && !self.ranks.contains_key(&rank) {
+                let file = File::open(&path)?;
+                self.ranks.insert(rank, Some(Channel::over(file.into(), LONGEST_LINE)));
+                new.push((rank, pid));
+            }
+        }
+        Ok(new)
+    }
+
+    /// Hands on the lines that are new.
+    pub(super) fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        for (&rank, channel) in &mut self.ranks {
+            hear(rank, channel, sink)?;
+        }
+        Ok(())
+    }
+}
+
+/// Hands on the lines of a rank that are new.
+fn hear(
+    rank: usize,
+    channel: &mut Option<Channel>,
+    sink: &mut Sink<'_>,
+) -> Result<(), LaunchError> {
+    let Some(mut open) = channel.take() else { return Ok(()) };
+    loop {
+        let state = open.receive();
+        while let Some(line) = open.next_line() {
+            let is_too_long = line.is_err();
+            sink(News::Line { rank, line })?;
+            if is_too_long {
+                return Ok(());
+            }
+        }
+        // A file is at its end where a pipe would be closed; more may come.
+        if state == State::Closed {
+            if is_unlinked(&open) {
+                return sink(News::LetGo { rank });
+            }
+            *channel = Some(open);
+            return Ok(());
+        }
+    }
+}
+
+/// True if a rank has unlinked its channel: it is no longer watched.
+fn is_unlinked(channel: &Channel) -> bool {
+    fstat(channel).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
+/// Rank and process whose channel a file is, by its name (`0-4711.jsonl`); none for other files.
+fn rank_and_process(path: &Path) -> Option<(usize, u32)> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
+    let (rank, pid) = name.split_once('-')?;
+    Some((rank.parse().ok()?, pid.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// The lines that are new, each behind its rank.
+    fn heard(channels: &mut Channels) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut sink = |news: News<'_>| {
+            if let News::Line { rank, line: Ok(line) } = news {
+                lines.push(format!("{rank} {}", String::from_utf8_lossy(line)));
+            }
+            Ok(())
+        };
+        channels.hear(&mut sink).expect("a sink that takes everything");
+        lines
+    }
+
+    #[test]
+    fn files_are_read_while_they_grow() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut channels = Channels::in_dir(dir.path());
+        let open = |name: &str| File::create(dir.path().join(name)).expect("a file");
+        assert!(channels.look_for_new().expect("a directory").is_empty());
+        let (mut first, _other) = (open("1-20.jsonl"), open("mail"));
+        assert_eq!(channels.look_for_new().expect("a directory"), [(1, 20)]);
+        first.write_all(b"one\ntw").expect("room");
+        assert_eq!(heard(&mut channels), ["1 one"]);
+        assert!(heard(&mut channels).is_empty());
+        let mut again = open("1-30.jsonl");
+        again.write_all(b"of a rank that was started once more\n").expect("room");
+        assert!(channels.look_for_new().expect("a directory").is_empty());
+        first.write_all(b"o\n").expect("room");
+        assert_eq!(heard(&mut channels), ["1 two"]);
+    }
+
+    #[test]
+    fn a_rank_that_unlinks_its_file_is_let_go_behind_its_last_line() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut channels = Channels::in_dir(dir.path());
+        let path = dir.path().join("3-1.jsonl");
+        fs::write(&path, "last\nhal").expect("room");
+        channels.look_for_new().expect("a directory");
+        fs::remove_file(&path).expect("a file");
+        let mut told = Vec::new();
+        let mut sink = |news: News<'_>| {
+            told.push(match news {
+                News::Line { rank, .. } => format!("line {rank}"),
+                News::LetGo { rank } => format!("let go {rank}"),
+                _ => "else".to_owned(),
+            });
+            Ok(())
+        };
+        channels.hear(&mut sink).expect("a sink");
+        channels.hear(&mut sink).expect("a sink");
+        assert_eq!(told, ["line 3", "let go 3"]);
+    }
+
+    #[test]
+    fn a_file_longer_than_a_pipe_is_read_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut channels = Channels::in_dir(dir.path());
+        let text = format!("{}\nend\n", "x".repeat(5 << 20));
+        fs::write(dir.path().join("0-1.jsonl"), text).expect("room");
+        channels.look_for_new().expect("a directory");
+        let lines = heard(&mut channels);
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [(5 << 20) + 2, 5]);
+    }
+}

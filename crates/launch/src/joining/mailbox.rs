@@ -1,0 +1,136 @@
+//! The mailbox of the ranks of a machine: a directory of letters, one file each.
+//!
+//! The ranks of one machine read each other's letters there by themselves (`mailbox.py`); between machines the
+//! agents carry them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::news::Letter;
+
+/// Name of the directory, below that of the channels.
+const DIRECTORY: &str = "mail";
+
+/// Suffix of a letter that is being written.
+const UNFINISHED: &str = ".part";
+
+/// The letters on this machine.
+pub(super) struct Mailbox {
+    directory: PathBuf,
+    /// Names of the letters that were collected or delivered.
+    seen: BTreeSet<String>,
+}
+
+impl Mailbox {
+    /// The mailbox below the directory of the channels.
+    pub(super) fn below(channels: &Path) -> Self {
+        Self { directory: channels.join(DIRECTORY), seen: BTreeSet::new() }
+    }
+
+    /// The letters that ranks of this machine have posted since the last call.
+    pub(super) fn collect(&mut self) -> io::Result<Vec<Letter>> {
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            // The first rank makes it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut letters = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if is_name(&name) && !self.seen.contains(&name) {
+                let text = fs::read_to_string(entry.path())?;
+                self.seen.insert(name.clone());
+                letters.push(Letter { name, text });
+            }
+        }
+        Ok(letters)
+    }
+
+    /// Says that a rank of this machine is gone, so that no other rank waits for its letters.
+    pub(super) fn say_gone(&self, rank: usize) {
+        let Letter { name, text } = Letter::of_gone(rank);
+        // Where nothing was posted, or nothing can be written, the others wait no longer than their patience.
+        if self.directory.exists() {
+            let _ = self.write(&name, &text);
+        }
+    }
+
+    /// Puts a letter from another machine into the mailbox.
+    pub(super) fn deliver(&mut self, letter: &Letter) -> io::Result<()> {
+        let Letter { name, text } = letter;
+        if !is_name(name) || !self.seen.insert(name.clone()) {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.directory)?;
+        self.write(name, text)
+    }
+
+    /// Writes a letter: as a whole or not at all.
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let unfinished = self.directory.join(format!("{name}{UNFINISHED}"));
+        fs::write(&unfinished, text)?;
+        fs::rename(unfinished, self.directory.join(name))
+    }
+}
+
+/// True for the name of a letter, such as `first-step.3`, and false for all that leads to another directory.
+fn is_name(name: &str) -> bool {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '.' | '_');
+    name.starts_with(|it: char| it.is_ascii_alphanumeric())
+        && name.chars().all(is_plain)
+        && !name.ends_with(UNFINISHED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(name: &str) -> Letter {
+        Letter { name: name.to_owned(), text: format!("to {name}") }
+    }
+
+    #[test]
+    fn a_letter_goes_from_one_machine_to_another_and_not_back() {
+        let here = tempfile::tempdir().expect("a directory");
+        let there = tempfile::tempdir().expect("a directory");
+        let [mut first, mut second] = [here.path(), there.path()].map(Mailbox::below);
+        assert_eq!(first.collect().expect("a mailbox that is not there yet"), []);
+        let mail = here.path().join(DIRECTORY);
+        fs::create_dir(&mail).expect("room");
+        fs::write(mail.join("first-step.0"), "to first-step.0").expect("room");
+        fs::write(mail.join("first-step.1.part"), "to").expect("room");
+        assert_eq!(first.collect().expect("a mailbox"), [letter("first-step.0")]);
+        assert_eq!(first.collect().expect("a mailbox"), []);
+        second.deliver(&letter("first-step.0")).expect("room");
+        let delivered = fs::read_to_string(there.path().join(DIRECTORY).join("first-step.0"));
+        assert_eq!(delivered.expect("a letter"), "to first-step.0");
+        assert_eq!(second.collect().expect("a mailbox"), []);
+    }
+
+    #[test]
+    fn the_loss_of_a_rank_goes_to_all_machines() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut mailbox = Mailbox::below(dir.path());
+        mailbox.say_gone(1);
+        assert!(!dir.path().join(DIRECTORY).exists());
+        mailbox.deliver(&letter("first-step.0")).expect("room");
+        mailbox.say_gone(1);
+        let names: Vec<String> =
+            mailbox.collect().expect("a mailbox").into_iter().map(|it| it.name).collect();
+        assert_eq!(names, ["gone.1"]);
+    }
+
+    #[test]
+    fn a_letter_stays_in_the_mailbox() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut mailbox = Mailbox::below(dir.path());
+        for name in ["../0-1.jsonl", ".hidden", "/etc/passwd", "a/b", ""] {
+            mailbox.deliver(&letter(name)).expect("nothing to write");
+        }
+        assert!(!dir.path().join(DIRECTORY).exists());
+    }
+}

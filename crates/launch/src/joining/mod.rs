@@ -1,0 +1,331 @@
+//! Ranks that join a run: Python processes of a command of the user's own, which zprobe has not started
+//! one by one.
+//!
+//! A process becomes a rank with its first backward. It makes a file in the directory of the channels,
+//! named after its rank and its process, and writes the records of `docs/protocol.md` there; this process
+//! reads them while they are written, so that a rank never waits for zprobe. What each process says about
+//! its own end lies in a second directory ([`processes`]).
+
+mod channels;
+mod command;
+mod dump;
+mod mailbox;
+mod processes;
+mod stat;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::LaunchError;
+use super::news::{Letter, News, Sink};
+use super::ranks::{Ranks, Standing, Why};
+use super::recorder::now_ns;
+use super::starvation::Starvation;
+use super::strays::Strays;
+use channels::Channels;
+use command::Command;
+use mailbox::Mailbox;
+use processes::Processes;
+use zprobe_model::spec::MOST_RANKS;
+use zprobe_model::trace::{Event, Outcome};
+
+/// Time that the other ranks have after one has ended abnormally: launchers notice it late.
+const CRASH_GRACE: Duration = Duration::from_secs(90);
+
+/// Time that the command has to end once every rank has finished: launchers look at their ranks every few seconds.
+const LINGER_GRACE: Duration = Duration::from_secs(10);
+
+/// Time between two looks at what the ranks have written.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A command of the user whose processes join the run as its ranks. It keeps the terminal: its standard
+/// streams and its process group are those of zprobe.
+#[derive(Clone, Copy, Debug)]
+pub struct UserCommand<'a> {
+    /// Program and arguments, as the user wrote them.
+    pub words: &'a [OsString],
+    /// Variables that are added to the environment.
+    pub variables: &'a [(&'static str, OsString)],
+    /// Directory in which each rank makes the file of its channel.
+    pub channels: &'a Path,
+    /// Directory in which each Python process has a file about itself.
+    pub processes: &'a Path,
+    /// True if the command goes on after its ranks have finished: it does the user's own work.
+    pub goes_on: bool,
+}
+
+/// A command of the user, and the ranks that have joined.
+pub(super) struct Joined<'a> {
+    of: UserCommand<'a>,
+    run: &'a str,
+    /// Number of this agent, if there are several.
+    agent: Option<usize>,
+    command: Command,
+    strays: Strays,
+    channels: Channels,
+    mailbox: Mailbox,
+    /// Process of each rank that is known.
+    pids: BTreeMap<usize, u32>,
+    /// Start of each rank's process that is one of the run on this machine, in this namespace of process ids.
+    here: BTreeMap<usize, u64>,
+    /// Ranks whose processes were here, and are gone.
+    gone: BTreeSet<usize>,
+    /// Ranks whose processes were still there when the run was ended.
+    at_the_end: BTreeSet<usize>,
+    next_look: Instant,
+    starvation: Starvation,
+}
+
+impl<'a> Joined<'a> {
+    /// Starts the command, as the agent with this number if there are several.
+    pub(super) fn start(
+        of: &UserCommand<'a>,
+        run: &'a str,
+        agent: Option<usize>,
+    ) -> Result<Self, LaunchError> {
+        Ok(Self {
+            of: *of,
+            run,
+            agent,
+            command: Command::start(of, run)?,
+            strays: Strays::of(run),
+            channels: Channels::in_dir(of.channels),
+            mailbox: Mailbox::below(of.channels),
+            pids: BTreeMap::new(),
+            here: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            at_the_end: BTreeSet::new(),
+            next_look: Instant::now(),
+            starvation: Starvation::default(),
+        })
+    }
+
+    /// Reads what the ranks have written since the last look, and tells of those that are new.
+    fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let unreadable = LaunchError::unreadable(self.of.channels);
+        for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
+            self.introduce(rank, pid, sink)?;
+        }
+        if self.agent.is_some() {
+            let unreadable = LaunchError::unreadable(self.of.channels);
+            let letters = self.mailbox.collect().map_err(unreadable)?;
+            letters.into_iter().try_for_each(|letter| sink(News::Letter(letter)))?;
+        }
+        self.channels.hear(sink)
+    }
+
+    /// Takes note of the process of a rank.
+    fn introduce(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        self.pids.insert(rank, pid);
+        let start = stat::start(pid).filter(|_| self.strays.are(pid));
+        self.here.extend(start.map(|start| (rank, start)));
+        sink(News::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
+    }
+
+    /// Processes of ranks that are here and not gone, as far as is known.
+    fn left(&self) -> impl Iterator<Item = (usize, u32)> {
+        let is_left = |rank: &usize| self.here.contains_key(rank) && !self.gone.contains(rank);
+        let all = self.pids.iter().map(|(rank, pid)| (*rank, *pid));
+        all.filter(move |(rank, _)| is_left(rank))
+    }
+
+    /// Tells of ranks whose processes are gone. How they ended is not known before the command is over.
+    fn look_for_ends(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let is_gone =
+            |(rank, pid): &(usize, u32)| stat::start(*pid).as_ref() != self.here.get(rank);
+        let gone: Vec<usize> = self.left().filter(is_gone).map(|(rank, _)| rank).collect();
+        if !gone.is_empty() {
+            // What they had still written comes first.
+            self.hear(sink)?;
+        }
+        for rank in gone {
+            self.gone.insert(rank);
+            self.mailbox.say_gone(rank);
+            sink(News::Gone { rank })?;
+        }
+        Ok(())
+    }
+
+    /// Outcome of a rank of which nobody has told how it ended.
+    fn presumed(
+        &self,
+        rank: usize,
+        has_finished: bool,
+        why: Why,
+        processes: &Processes,
+    ) -> Outcome {
+        match why {
+            _ if has_finished => Outcome::Code(0),
+            Why::Over => self.ended_with_command(rank, processes).unwrap_or(Outcome::Unseen),
+            Why::Silent | Why::Interrupted => Outcome::Reaped,
+            Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
+            Why::Crashed | Why::Lingers => Outcome::Unseen,
+        }
+    }
+
+    /// Outcome of a rank that is the command, or of one that a signal to the command has ended, too; none where zprobe has
+    /// asked the command to end, because another agent said so.
+    fn ended_with_command(&self, rank: usize, processes: &Processes) -> Option<Outcome> {
+        if self.command.was_asked {
+            return None;
+        }
+        let command = self.command.pid();
+        if self.pids.get(&rank) == Some(&command) {
+            return self.command.outcome;
+        }
+        let signal = match self.command.outcome? {
+            Outcome::Signal(signal) => Some(signal),
+            _ => processes.signal_of_launcher(command),
+        };
+        signal.map(Outcome::WithLauncher)
+    }
+
+    fn processes(&self) -> Result<Processes, LaunchError> {
+        Processes::read(self.of.processes).map_err(LaunchError::unreadable(self.of.processes))
+    }
+}
+
+impl Ranks for Joined<'_> {
+    fn is_over(&self) -> bool {
+        self.command.outcome.is_some()
+    }
+
+    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if self.command.reap() { self.hear(sink) } else { Ok(()) }
+    }
+
+    fn look(&mut self, sink: &mut Sink<'_>) -> Result<Option<Instant>, LaunchError> {
+        let now = Instant::now();
+        if now >= self.next_look {
+            self.hear(sink)?;
+            self.look_for_ends(sink)?;
+            self.next_look = now + LOOK;
+        }
+        Ok(Some(self.next_look))
+    }
+
+    fn outlive_the_run(&self) -> bool {
+        self.of.goes_on
+    }
+
+    fn crash_grace(&self) -> Option<Duration> {
+        (!self.of.goes_on).then_some(CRASH_GRACE)
+    }
+
+    fn linger_grace(&self) -> Duration {
+        LINGER_GRACE
+    }
+
+    fn are_the_users(&self) -> bool {
+        true
+    }
+
+    fn before_silence(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let unreadable = LaunchError::unreadable(self.of.processes);
+        processes::take_stacks(self.of.processes, self.run).map_err(unreadable)?;
+        let processes = self.processes()?;
+        let silent: Vec<(usize, u32)> = processes
+            .of_ranks(&self.pids)
+            .into_iter()
+            .filter(|(rank, _)| !self.pids.contains_key(rank))
+            .map(|(rank, process)| (rank, process.pid()))
+            .collect();
+        silent.into_iter().try_for_each(|(rank, pid)| self.introduce(rank, pid, sink))?;
+        let stopped = self.left().filter(|(_, pid)| stat::is_stopped(*pid));
+        stopped
+            .map(|(rank, _)| Event::RankStopped { rank })
+            .try_for_each(|event| sink(News::Told { rank: None, event }))
+    }
+
+    fn deliver(&mut self, letter: &Letter) -> Result<(), LaunchError> {
+        self.mailbox.deliver(letter).map_err(LaunchError::unwritable(self.of.channels))
+    }
+
+    fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
+        let left: Vec<(usize, u32)> =
+            self.left().filter(|(rank, _)| awaited.contains(rank)).collect();
+        let look = |(rank, pid)| (rank, self.starvation.since_last_look(pid));
+        left.into_iter().map(look).collect()
+    }
+
+    fn left_starved(&mut self) -> Option<Duration> {
+        let left: Vec<u32> = self.left().map(|(_, pid)| pid).collect();
+        left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
+    }
+
+    fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+        self.look_for_ends(sink)?;
+        self.at_the_end = self.left().map(|(rank, _)| rank).collect();
+        match why {
+            // Nothing that happens to another agent ends the work of the user.
+            Why::Over if self.of.goes_on => self.command.wait(),
+            Why::Over | Why::Silent | Why::Interrupted | Why::Crashed => self.command.ask_to_end(),
+            Why::Lingers => {}
+        }
+        let survivors = self.strays.end();
+        self.command.reap();
+        self.hear(sink)?;
+        let outcome = self.command.outcome;
+        sink(News::Told { rank: None, event: Event::CommandEnded { outcome } })?;
+        Ok(survivors)
+    }
+
+    fn kill(&mut self) -> Vec<u32> {
+        if self.of.goes_on {
+            // What has happened to zprobe does not end the work of the user.
+            self.command.wait();
+        }
+        self.strays.end()
+    }
+
+    /// Tells how ranks ended, as far as their processes and their launcher have said it.
+    fn tell_last_words(
+        &mut self,
+        why: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let processes = self.processes()?;
+        let of_ranks = processes.of_ranks(&self.pids);
+        let has_finished = |rank: usize| ranks.get(rank).is_some_and(|it| it.has_finished);
+        for (&rank, process) in of_ranks.iter().filter(|(rank, _)| !has_finished(**rank)) {
+            if !self.pids.contains_key(&rank) {
+                let (pid, agent) = (process.pid(), self.agent);
+                sink(News::Spawned { rank, pid, agent, t_ns: now_ns() })?;
+            }
+            if let Some(message) = process.failure() {
+                let event = Event::Failed { message: message.to_owned() };
+                sink(News::Told { rank: Some(rank), event })?;
+            }
+            for event in process.stacks_taken(rank) {
+                sink(News::Told { rank: None, event })?;
+            }
+        }
+        for rank in of_ranks.keys().chain(self.pids.keys()) {
+            let told = of_ranks.get(rank).and_then(|process| processes.outcome(process));
+            let outcome = told.filter(|_| !has_finished(*rank));
+            let outcome = outcome
+                .unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why, &processes));
+            sink(News::Ended { rank: *rank, outcome, t_ns: now_ns() })?;
+        }
+        Ok(())
+    }
+
+    fn tell_of_unheard(
+        &mut self,
+        why: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let processes = self.processes()?;
+        let world_size = processes.world_size().unwrap_or(0).min(MOST_RANKS);
+        for rank in 0..world_size.max(ranks.len()) {
+            let has_finished = ranks.get(rank).is_some_and(|it| it.has_finished);
+            let outcome = self.presumed(rank, has_finished, why, &processes);
+            sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
+        }
+        Ok(())
+    }
+}

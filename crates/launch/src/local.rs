@@ -1,0 +1,311 @@
+//! The ranks of a run whose processes this process starts, and what becomes of them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::channel::{Channel, State};
+use super::conversation::{Breach, Conversation};
+use super::group::{self, ProcessGroup};
+use super::host::{self, Started};
+use super::log_tail::log_tail;
+use super::news::{News, Sink};
+use super::place::Place;
+use super::ranks::{Ranks, Standing, Why};
+use super::recorder::now_ns;
+use super::starvation::Starvation;
+use super::strays::Strays;
+use super::watchdog::{CRASH_GRACE, LINGER_GRACE};
+use super::{Hosting, Launch, LaunchError};
+use zprobe_model::trace::contract::LogOf;
+use zprobe_model::trace::{Event, Outcome, Record};
+
+/// Ranks whose processes this process starts.
+pub(super) struct Local {
+    strays: Strays,
+    run_dir: PathBuf,
+    hosting: Hosting,
+    /// Hosts: one for each rank, or one for all ranks.
+    hosts: Vec<Host>,
+    ranks: Range<usize>,
+    processes: Vec<Process>,
+    /// Channels of the ranks, in rank order; none once closed.
+    channels: Vec<Option<Channel>>,
+    /// Conversation with the host that forks the ranks; none once closed.
+    host: Option<Conversation>,
+    starvation: Starvation,
+}
+
+#[derive(Clone, Default)]
+struct Process {
+    pid: Option<u32>,
+    outcome: Option<Outcome>,
+}
+
+struct Host {
+    group: ProcessGroup,
+    ended: bool,
+}
+
+impl Local {
+    /// Starts the ranks of `place`. Nothing is left of them if one does not start.
+    pub(super) fn start(
+        launch: &Launch<'_>,
+        run_dir: &Path,
+        place: &Place,
+    ) -> Result<Self, LaunchError> {
+        let Started { groups, channels, host } =
+            host::start(launch, run_dir, place).inspect_err(|_| {
+                // An obstacle to removing them is one that the error names already.
+                for log in place.ranks.clone().map(LogOf::Rank).chain([LogOf::Host]) {
+                    let _ = std::fs::remove_file(log.stdout(run_dir));
+                    let _ = std::fs::remove_file(log.stderr(run_dir));
+                }
+            })?;
+        Ok(Self {
+            strays: launch.source.strays(launch.run_id),
+            run_dir: run_dir.to_owned(),
+            hosting: launch.source.hosting(),
+            hosts: groups.into_iter().map(|group| Host { group, ended: false }).collect(),
+            processes: vec![Process::default(); place.ranks.len()],
+            ranks: place.ranks.clone(),
+            channels: channels.into_iter().map(Some).collect(),
+            host,
+            starvation: Starvation::default(),
+        })
+    }
+
+    fn hear(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let Some(mut channel) = self.channels[index].take() else { return Ok(()) };
+        let state = channel.receive();
+        let rank = self.ranks.start + index;
+        while let Some(line) = channel.next_line() {
+            let is_too_long = line.is_err();
+            sink(News::Line { rank, line })?;
+            if is_too_long {
+                return Ok(());
+            }
+        }
+        if state == State::Open {
+            self.channels[index] = Some(channel);
+        }
+        Ok(())
+    }
+
+    fn listen_to_host(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        let Some(mut host) = self.host.take() else { return Ok(()) };
+        let state = host.channel.receive();
+        while let Some(heard) = host.next_record() {
+            match heard {
+                // What a host sees is told as if the launcher had seen it.
+                Ok(Record { event: Event::RankSpawned { rank, pid, .. }, t_ns, .. }) => {
+                    self.spawned(rank, pid, t_ns, sink)?;
+                }
+                Ok(Record { event: Event::RankExited { rank, outcome }, t_ns, .. }) => {
+                    self.ended(rank, outcome, t_ns, sink)?;
+                }
+                Ok(Record { event: Event::Importing { what }, t_ns, .. }) => {
+                    sink(News::Importing { what, t_ns })?;
+                }
+                Ok(_) => {}
+                Err(Breach { violation, line }) => {
+                    return sink(News::HostViolated { violation, line });
+                }
+            }
+        }
+        if state == State::Open {
+            self.host = Some(host);
+        }
+        Ok(())
+    }
+
+    fn spawned(
+        &mut self,
+        rank: usize,
+        pid: u32,
+        t_ns: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        self.processes[rank - self.ranks.start].pid = Some(pid);
+        sink(News::Spawned { rank, pid, agent: None, t_ns })
+    }
+
+    /// Tells of the end of a rank, after all lines that it had still sent. Only the first report counts.
+    fn ended(
+        &mut self,
+        rank: usize,
+        outcome: Outcome,
+        t_ns: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let index = rank - self.ranks.start;
+        if self.processes[index].outcome.is_some() {
+            return Ok(());
+        }
+        self.hear(index, sink)?;
+        self.channels[index] = None;
+        self.processes[index].outcome = Some(outcome);
+        sink(News::Ended { rank, outcome, t_ns })
+    }
+
+    /// Ends every process of the run, and returns the ids of those that did not die. Processes that
+    /// ended by themselves and whose end their host did not report are added to `orphans`.
+    fn kill_all(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
+        let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
+        let mut survivors = group::end(&mut groups, orphans);
+        survivors.extend(self.strays.end());
+        survivors
+    }
+
+    fn process(&self, rank: usize) -> &Process {
+        &self.processes[rank - self.ranks.start]
+    }
+
+    /// Id of the process of a rank, or, before that was forked, of its host.
+    fn process_of(&self, rank: usize) -> Option<u32> {
+        let host = self.hosts.get(self.host_of(rank)).map(|host| host.group.pid());
+        self.process(rank).pid.or(host)
+    }
+
+    fn host_outcome(&mut self, rank: usize) -> Option<Outcome> {
+        let host = self.host_of(rank);
+        self.hosts.get_mut(host).and_then(|host| host.group.outcome())
+    }
+
+    /// Index of the host of a rank.
+    fn host_of(&self, rank: usize) -> usize {
+        match self.hosting {
+            Hosting::OnePerRank => rank - self.ranks.start,
+            Hosting::Forked => 0,
+        }
+    }
+}
+
+impl Ranks for Local {
+    fn tell_of_started(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if self.hosting == Hosting::OnePerRank {
+            for index in 0..self.processes.len() {
+                let pid = self.hosts[index].group.pid();
+                self.spawned(self.ranks.start + index, pid, now_ns(), sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The channels of the ranks, then that of the host that forks them.
+    fn channels(&self) -> Vec<Option<&Channel>> {
+        let host = self.host.as_ref().map(|host| &host.channel);
+        self.channels.iter().map(Option::as_ref).chain([host]).collect()
+    }
+
+    fn listen(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        if index == self.channels.len() {
+            self.listen_to_host(sink)
+        } else {
+            self.hear(index, sink)
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.hosts.iter().all(|host| host.ended)
+    }
+
+    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if host.ended {
+                continue;
+            }
+            if let Some(outcome) = host.group.outcome() {
+                host.ended = true;
+                match self.hosting {
+                    Hosting::OnePerRank => {
+                        self.ended(self.ranks.start + index, outcome, now_ns(), sink)?;
+                    }
+                    Hosting::Forked => self.listen_to_host(sink)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn crash_grace(&self) -> Option<Duration> {
+        Some(CRASH_GRACE)
+    }
+
+    fn linger_grace(&self) -> Duration {
+        LINGER_GRACE
+    }
+
+    fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
+        // Ranks that were not forked yet share the process that is looked at.
+        let mut seen = HashMap::new();
+        let here = self.ranks.clone();
+        awaited
+            .iter()
+            .copied()
+            .filter(|rank| here.contains(rank))
+            .filter_map(|rank| {
+                let pid = self.process_of(rank)?;
+                let look = || self.starvation.since_last_look(pid);
+                Some((rank, *seen.entry(pid).or_insert_with(look)))
+            })
+            .collect()
+    }
+
+    fn left_starved(&mut self) -> Option<Duration> {
+        let left = self.ranks.clone().filter(|&rank| self.process(rank).outcome.is_none());
+        let mut left: Vec<u32> = left.filter_map(|rank| self.process_of(rank)).collect();
+        left.extend(self.hosts.iter().filter(|host| !host.ended).map(|host| host.group.pid()));
+        left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
+    }
+
+    fn end(&mut self, _: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+        let mut orphans = Vec::new();
+        let survivors = self.kill_all(&mut orphans);
+        // The host is heard first: it knows better how ranks ended.
+        for index in (0..=self.channels.len()).rev() {
+            self.listen(index, sink)?;
+        }
+        for rank in self.ranks.clone() {
+            let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.process(rank).pid);
+            let outcome = match orphan {
+                Some(&(_, outcome)) => outcome,
+                // A rank whose end was not reported ended with its host.
+                None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
+            };
+            self.ended(rank, outcome, now_ns(), sink)?;
+        }
+        Ok(survivors)
+    }
+
+    fn tell_last_words(
+        &mut self,
+        _: Why,
+        ranks: &[Standing],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), LaunchError> {
+        let mut logs: Vec<_> = self
+            .ranks
+            .clone()
+            .filter(|&rank| !ranks[rank].has_ended_well)
+            .map(|rank| (Some(rank), LogOf::Rank(rank)))
+            .collect();
+        if self.hosting == Hosting::Forked
+            && (!logs.is_empty() || self.host_outcome(self.ranks.start) != Some(Outcome::Code(0)))
+        {
+            logs.push((None, LogOf::Host));
+        }
+        for (rank, log) in logs {
+            if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
+                sink(News::LastWords { rank, tail })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Vec<u32> {
+        self.kill_all(&mut Vec::new())
+    }
+}

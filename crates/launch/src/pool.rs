@@ -1,0 +1,245 @@
+//! A process that has loaded its engine once and stays, to fork a host for each of many runs.
+//!
+//! The host of a run is forked twice, so that it becomes the launcher's own child: it is watched
+//! and ended like a host that was started cold, and nothing that it does can harm the next one.
+
+use std::cell::RefCell;
+use std::fs::DirBuilder;
+use std::io::IoSlice;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
+};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{Pid, pipe2};
+
+use super::group::{self, KILL_GRACE, KILL_POLL, ProcessGroup};
+use super::host::{OF_A_RUN, OF_TORCHRUN};
+use super::log_tail::log_tail;
+use super::signals::put_signals_right;
+use super::spawn::{Streams, Variables, for_forking, spawn};
+use super::strays::{Strays, adopt_orphans};
+use super::wait::timeout;
+use super::{LaunchError, PoolFailure, RankProgram};
+use zprobe_model::trace::Outcome;
+use zprobe_model::trace::contract::{self, LogOf};
+use zprobe_model::trace::handover::{
+    LEADING_DESCRIPTORS, MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, encode,
+};
+
+/// Time within which the host of a run must be forked. It takes an instant, unless the machine is
+/// stuck.
+const HANDOVER: Duration = Duration::from_secs(60);
+
+/// Length of the longest answer, in bytes: a process id, or [`WARM`].
+const ANSWER: usize = 64;
+
+/// A program that was started once for many runs.
+///
+/// The process lives until this value is dropped, and is bound to the thread that started it: when
+/// that thread ends, the kernel ends the process.
+#[derive(Debug)]
+pub struct Pool {
+    program: PathBuf,
+    /// Value of [`contract::RUN`] in the environment that the kernel shows of its processes.
+    id: String,
+    /// Log of its standard error.
+    stderr: PathBuf,
+    process: RefCell<ProcessGroup>,
+    socket: OwnedFd,
+    stays: PhantomData<*const ()>,
+}
+
+/// Inputs from which a pool forks the host of a run.
+pub(super) struct Handover<'a> {
+    /// The run's part of the environment.
+    pub(super) variables: &'a Variables,
+    /// The host's output.
+    pub(super) streams: Streams,
+    /// The store's socket, the host channel, and the ranks' event channels.
+    pub(super) descriptors: Vec<BorrowedFd<'a>>,
+    /// Log of the host's standard error.
+    pub(super) stderr: PathBuf,
+}
+
+/// Result of waiting for an answer from a pool.
+enum Answer {
+    Said(Vec<u8>),
+    /// The other end is closed.
+    Closed,
+    Late,
+}
+
+impl Pool {
+    /// Starts `program` and waits until it has loaded its engine, for at most `patience`. Its
+    /// output goes to `pool.stdout.log` and `pool.stderr.log` in `dir`, which is created when it
+    /// does not exist, and holds no such files yet.
+    ///
+    /// The program must know how to be a pool (see `docs/protocol.md`). Its hosts fork their ranks,
+    /// whatever its [`Hosting`](super::Hosting) is otherwise.
+    ///
+    /// # Errors
+    /// When the program cannot be started, ends, or is not ready in time.
+    pub fn start(
+        program: &RankProgram,
+        dir: &Path,
+        patience: Duration,
+    ) -> Result<Self, LaunchError> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let deadline = Instant::now() + patience;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|cause| LaunchError::RunDir { path: dir.to_owned(), cause })?;
+        let streams = Streams::create(LogOf::Pool, dir)?;
+        adopt_orphans()?;
+        put_signals_right().map_err(LaunchError::system("signal handlers"))?;
+        let (socket, far_end) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(LaunchError::system("a socket to a pool"))?;
+        let id = format!("pool-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let mut variables = for_forking();
+        // The variables of a run come with the run; those of the user would belong to another one.
+        variables.extend(OF_A_RUN.iter().chain(&OF_TORCHRUN).map(|name| (*name, None)));
+        variables.push((contract::RUN, Some((&id).into())));
+        variables.push((contract::POOL_FD, Some(far_end.as_raw_fd().to_string().into())));
+        let process = spawn(program, streams, variables, &[far_end.as_fd()])?;
+        drop(far_end);
+        let pool = Self {
+            program: program.program.clone(),
+            id,
+            stderr: LogOf::Pool.stderr(dir),
+            process: RefCell::new(process),
+            socket,
+            stays: PhantomData,
+        };
+        match pool.hear(&pool.socket, deadline)? {
+            Answer::Said(word) if word == WARM => Ok(pool),
+            answer => Err(pool.failure(&answer, PoolFailure::NotReady(patience), None)),
+        }
+    }
+
+    /// Process id of the program.
+    pub fn pid(&self) -> u32 {
+        self.process.borrow().pid()
+    }
+
+    /// Marks of the processes that a run over this pool may leave behind, in addition to those with
+    /// the mark of the run.
+    pub(super) fn strays(&self) -> Strays {
+        Strays::of(&self.id).sparing(self.pid())
+    }
+
+    /// Forks the host of a run.
+    pub(super) fn fork_host(&self, handover: Handover<'_>) -> Result<ProcessGroup, LaunchError> {
+        let (answer, far_end) =
+            pipe2(OFlag::O_CLOEXEC).map_err(LaunchError::system("a pipe to the host of a run"))?;
+        let answer = match self.send(&handover, far_end)? {
+            true => self.hear(&answer, Instant::now() + HANDOVER)?,
+            false => Answer::Closed,
+        };
+        let pid = match &answer {
+            Answer::Said(text) => std::str::from_utf8(text).ok().and_then(|it| it.parse().ok()),
+            Answer::Closed | Answer::Late => None,
+        };
+        match pid.filter(|&pid| is_child(pid)) {
+            Some(pid) => Ok(ProcessGroup::new(pid)),
+            None => Err(self.failure(&answer, PoolFailure::NoHost, Some(&handover.stderr))),
+        }
+    }
+
+    /// Sends the message about a run. Returns false if the pool has closed its end of the socket.
+    fn send(&self, handover: &Handover<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
+        let Streams { stdout, stderr } = &handover.streams;
+        let mut fds: Vec<RawFd> = vec![answer.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+        fds.extend(handover.descriptors.iter().map(|fd| fd.as_raw_fd()));
+        if fds.len() > MOST_DESCRIPTORS {
+            return Err(LaunchError::PoolWorld {
+                ranks: fds.len() - LEADING_DESCRIPTORS,
+                most: MOST_DESCRIPTORS - LEADING_DESCRIPTORS,
+            });
+        }
+        let variables = handover.variables.iter();
+        let message =
+            encode(variables.filter_map(|(name, value)| Some((*name, value.as_deref()?))));
+        let refused = LaunchError::system("the message about a run to a pool");
+        if message.len() > MESSAGE_LIMIT {
+            return Err(refused(Errno::E2BIG));
+        }
+        let beside = [ControlMessage::ScmRights(&fds)];
+        let (socket, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
+        match sendmsg::<()>(socket, &[IoSlice::new(&message)], &beside, flags, None) {
+            Ok(_) => Ok(true),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(false),
+            Err(err) => Err(refused(err)),
+        }
+    }
+
+    /// Waits for an answer, which comes in one piece.
+    fn hear(&self, from: &OwnedFd, deadline: Instant) -> Result<Answer, LaunchError> {
+        let broken = LaunchError::system("the wait for a pool");
+        loop {
+            let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout(deadline)) {
+                Ok(0) if Instant::now() >= deadline => return Ok(Answer::Late),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => break,
+                Err(err) => return Err(broken(err)),
+            }
+        }
+        let mut bytes = [0; ANSWER];
+        match nix::unistd::read(from, &mut bytes) {
+            Ok(0) | Err(Errno::ECONNRESET) => Ok(Answer::Closed),
+            Ok(length) => Ok(Answer::Said(bytes[..length].to_vec())),
+            Err(err) => Err(broken(err)),
+        }
+    }
+
+    /// Error for an answer that is missing or wrong: the end of the process, if it has ended,
+    /// otherwise `failure`. A process that has not closed its end is of no use any more, and is
+    /// killed first.
+    fn failure(&self, answer: &Answer, failure: PoolFailure, host: Option<&Path>) -> LaunchError {
+        let mut process = self.process.borrow_mut();
+        if matches!(answer, Answer::Closed) {
+            let deadline = Instant::now() + KILL_GRACE;
+            while process.outcome().is_none() && Instant::now() < deadline {
+                thread::sleep(KILL_POLL);
+            }
+        } else {
+            group::end(&mut [&mut process], &mut Vec::new());
+        }
+        let failure = match process.outcome() {
+            Some(Outcome::Code(code)) => PoolFailure::Exited(code),
+            Some(Outcome::Signal(signal)) => PoolFailure::Killed(signal),
+            Some(Outcome::Reaped | Outcome::Unseen | Outcome::WithLauncher(_) | Outcome::Lost)
+            | None => failure,
+        };
+        let stderr = host.and_then(log_tail).or_else(|| log_tail(&self.stderr));
+        LaunchError::Pool { program: self.program.clone(), failure, stderr }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        group::end(&mut [&mut self.process.get_mut()], &mut Vec::new());
+        self.strays().end();
+    }
+}
+
+/// Returns true if `pid` is a child of the launcher and leads its process group.
+fn is_child(pid: u32) -> bool {
+    let pid = Pid::from_raw(pid.cast_signed());
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(pid), flags).is_ok() && nix::unistd::getpgid(Some(pid)) == Ok(pid)
+}

@@ -1,0 +1,504 @@
+//! Supervises a run: waits for events, records them, and ends the run when it is over.
+
+use std::fs::DirBuilder;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+
+use super::agents::{Command, Heard, Leader, Team};
+use super::books::Books;
+use super::news::News;
+use super::ranks::{Ranks, Why};
+use super::recorder::Recorder;
+use super::signals::Signals;
+use super::strays::adopt_orphans;
+use super::wait::{Ready, wait};
+use super::watchdog::{Silence, Verdict, Watchdog};
+use super::{Ended, LaunchError, Run};
+use zprobe_model::trace::{AgentLoss, Event, Record, TRACE_FILE};
+
+/// Longest timeout, a century, to which a longer one is cut so that no point in time is out of
+/// range.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Shortest time after which a silent agent counts as lost.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(5);
+
+/// Shortest time after which a silent agent of a user's command counts as lost: the agent is busy while it takes stacks,
+/// or asks the command to end.
+const SHORTEST_SILENCE_OF_USERS: Duration = Duration::from_secs(30);
+
+/// Time that other agents have to tell what they know of silent ranks.
+const LOOK: Duration = Duration::from_secs(15);
+
+/// The other agents of a run.
+pub(super) enum Others<'a> {
+    /// There are none.
+    Nobody,
+    /// This process leads them.
+    Team(&'a mut Team),
+    /// One of them leads this process.
+    Leader(&'a mut Leader),
+}
+
+/// Performs a run, or the part of it whose ranks `start` brings into being, given the run directory; see
+/// [`Launch::run`](super::Launch::run).
+pub(super) fn run<'a>(
+    run: Run<'a>,
+    start: impl FnOnce(&Path) -> Result<Box<dyn Ranks + 'a>, LaunchError>,
+    others: Others<'_>,
+    observer: &mut dyn FnMut(&Record),
+) -> Result<Ended, LaunchError> {
+    let run_dir = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(run.dir)
+        .and_then(|()| run.dir.canonicalize())
+        .map_err(|cause| LaunchError::RunDir { path: run.dir.to_owned(), cause })?;
+    let mut recorder = Recorder::create(&run_dir, run.id, run.spec, observer)?;
+    adopt_orphans()?;
+    let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
+    recorder.start(run.spec)?;
+    let ranks = start(&run_dir).inspect_err(|_| {
+        // Nothing ran, so no trace is kept. An obstacle to removing it is one that the error names
+        // already.
+        let _ = std::fs::remove_file(run_dir.join(TRACE_FILE));
+    })?;
+    let timeout = Duration::from_secs(run.spec.timeout_s).min(FOREVER);
+    // The watchdog starts only now, because a busy machine takes long to start each process.
+    let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
+        .with_graces(ranks.crash_grace(), ranks.linger_grace());
+    let books = Books::open(run, recorder, watchdog);
+    let shortest = if ranks.are_the_users() { SHORTEST_SILENCE_OF_USERS } else { SHORTEST_SILENCE };
+    let silence = (timeout / 2).max(shortest);
+    let mut supervisor = Supervisor {
+        ranks,
+        others,
+        books,
+        timeout_s: run.spec.timeout_s,
+        silence,
+        is_given_up: false,
+        survivors: Vec::new(),
+        end: None,
+    };
+    let watched = supervisor.introduce().and_then(|()| supervisor.watch(&signals));
+    match watched.and_then(|why| supervisor.end(&run_dir, why)) {
+        Ok(ended) => Ok(ended),
+        Err(error) => {
+            supervisor.abandon();
+            Err(error)
+        }
+    }
+}
+
+/// A run in progress.
+struct Supervisor<'a, 'b> {
+    ranks: Box<dyn Ranks + 'b>,
+    others: Others<'a>,
+    books: Books<'b>,
+    timeout_s: u64,
+    /// Time after which a silent agent counts as lost.
+    silence: Duration,
+    /// True once the user's own processes go on without being judged.
+    is_given_up: bool,
+    /// Processes on all machines that did not die.
+    survivors: Vec<u32>,
+    /// Reason to end the run; none while it goes on.
+    end: Option<Reason>,
+}
+
+/// Reason to end a run before its processes have ended by themselves.
+#[derive(Debug)]
+enum Reason {
+    /// The trace says more.
+    Recorded(Why),
+    /// Another agent could not start its ranks.
+    Failed { machine: String, message: String },
+}
+
+impl Supervisor<'_, '_> {
+    /// Records the agents of the run, and the processes that exist from the start.
+    fn introduce(&mut self) -> Result<(), LaunchError> {
+        if let Others::Team(team) = &self.others {
+            for (agent, clock_ns) in team.agents() {
+                self.books.record(Event::AgentJoined {
+                    agent: agent.index,
+                    machine: agent.machine.clone(),
+                    first_rank: agent.ranks.start,
+                    ranks: agent.ranks.len(),
+                    clock_ns,
+                })?;
+            }
+        }
+        let Self { ranks, others, books, .. } = self;
+        ranks.tell_of_started(&mut |news| enter(news, others, books))
+    }
+
+    /// Records what happens until the run is over or has to be ended.
+    fn watch(&mut self, signals: &Signals) -> Result<Why, LaunchError> {
+        let mut until = Instant::now();
+        while !self.is_over() {
+            self.books.flush()?;
+            let next = [self.beat()?, self.look()?].into_iter().flatten().min();
+            let ready = self.wait(signals, next.map_or(until, |next| next.min(until)))?;
+            if ready.interrupted {
+                return self.interrupted().map(|()| Why::Interrupted);
+            }
+            for index in ready.descriptors {
+                self.listen(index)?;
+            }
+            if ready.child {
+                signals.clear_child();
+                let Self { ranks, others, books, .. } = self;
+                ranks.reap(&mut |news| enter(news, others, books))?;
+                if let (Others::Leader(leader), true) = (others, ranks.is_over()) {
+                    leader.tell_idle();
+                }
+            }
+            if self.is_to_end() || self.books.is_violated() && !self.ranks.are_the_users() {
+                break;
+            }
+            if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
+                // The leader judges, or nobody does.
+                until = Instant::now() + self.silence;
+                continue;
+            }
+            // Judged after listening, so that a launcher that was held up blames no rank for it.
+            until = match self.books.watchdog.verdict(Instant::now()) {
+                Verdict::WaitUntil(time) => time,
+                // No rank is blamed for time without a core: the situation is judged once more.
+                Verdict::GraceOver if self.grace_starved() => Instant::now(),
+                Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
+                Verdict::GraceOver if self.ranks.outlive_the_run() => self.give_up(),
+                // Ranks that are heard of no more may be why the others are silent.
+                Verdict::Silent(_)
+                    if self.ranks.outlive_the_run() && self.books.are_partly_complete() =>
+                {
+                    self.give_up()
+                }
+                Verdict::GraceOver if self.books.watchdog.has_crashed() => return Ok(Why::Crashed),
+                Verdict::GraceOver => return Ok(Why::Lingers),
+                Verdict::Silent(silence) => return self.silent(silence).map(|()| Why::Silent),
+            };
+        }
+        Ok(match &self.end {
+            Some(Reason::Recorded(why)) => *why,
+            Some(Reason::Failed { .. }) => Why::Crashed,
+            None => Why::Over,
+        })
+    }
+
+    /// True if the run is to be ended.
+    fn is_to_end(&mut self) -> bool {
+        if self.goes_on_alone() {
+            self.give_up();
+            return false;
+        }
+        self.end.is_some()
+    }
+
+    /// True if the run is over but for work of the user's own, which the end of another zprobe does not end.
+    fn goes_on_alone(&self) -> bool {
+        matches!(self.end, Some(Reason::Recorded(Why::Over | Why::Crashed)))
+            && self.ranks.outlive_the_run()
+            && !self.ranks.is_over()
+    }
+
+    /// Looks at what cannot be waited for. Returns the time of the next look.
+    fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
+        let Self { ranks, others, books, .. } = self;
+        ranks.look(&mut |news| enter(news, others, books))
+    }
+
+    /// True if the ranks have done all that they were watched for, or can be judged no more, and their processes go on.
+    fn is_left_alone(&self) -> bool {
+        self.is_given_up || self.ranks.outlive_the_run() && self.books.are_complete()
+    }
+
+    /// Leaves the user's processes alone. Returns the time of the next look.
+    fn give_up(&mut self) -> Instant {
+        self.is_given_up = true;
+        Instant::now()
+    }
+
+    /// Records that ranks are silent.
+    fn silent(&mut self, Silence { silent, waiting }: Silence) -> Result<(), LaunchError> {
+        if let (Others::Team(team), true) = (&mut self.others, self.ranks.are_the_users()) {
+            team.ask_to_look();
+        }
+        let deadline = Instant::now() + LOOK;
+        self.look_at_silence()?;
+        if self.ranks.are_the_users() {
+            self.hear_all(deadline, Team::have_looked)?;
+        }
+        let Self { books, timeout_s, .. } = self;
+        let silent = if silent.is_empty() { books.running() } else { silent };
+        books.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
+    }
+
+    /// Takes the stacks of ranks that are silent.
+    fn look_at_silence(&mut self) -> Result<(), LaunchError> {
+        let Self { ranks, others, books, .. } = self;
+        ranks.before_silence(&mut |news| enter(news, others, books))
+    }
+
+    /// True if all processes have ended. A run that another agent leads is over when that one says so.
+    fn is_over(&self) -> bool {
+        match &self.others {
+            Others::Nobody => self.ranks.is_over(),
+            Others::Team(team) => self.ranks.is_over() && team.is_idle(),
+            Others::Leader(_) => self.end.is_some() && !self.goes_on_alone(),
+        }
+    }
+
+    /// Waits for the channels of the ranks, then for the connections to other agents.
+    fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
+        let is_full = matches!(&self.others, Others::Leader(leader) if leader.is_full());
+        let channels = self.ranks.channels().into_iter();
+        let channels = channels
+            .map(|channel| channel.filter(|_| !is_full).map(|it| (it.as_fd(), PollFlags::POLLIN)));
+        let cannot = LaunchError::system("the wait for the ranks");
+        match &self.others {
+            Others::Nobody => wait(channels, Some(signals), until),
+            Others::Leader(leader) if leader.is_lost() => wait(channels, Some(signals), until),
+            Others::Team(team) => wait(channels.chain(team.awaited()), Some(signals), until),
+            Others::Leader(leader) => {
+                wait(channels.chain([Some(leader.awaited())]), Some(signals), until)
+            }
+        }
+        .map_err(cannot)
+    }
+
+    /// Hears the channel or the connection `index` of those that were waited for.
+    fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
+        let channels = self.ranks.channels().len();
+        let Some(link) = index.checked_sub(channels) else {
+            let Self { ranks, others, books, .. } = self;
+            return ranks.listen(index, &mut |news| enter(news, others, books));
+        };
+        self.hear_agent(link)
+    }
+
+    fn hear_agent(&mut self, link: usize) -> Result<(), LaunchError> {
+        let Self { ranks, others, books, survivors, end, .. } = self;
+        match others {
+            Others::Nobody => Ok(()),
+            Others::Team(team) => {
+                team.hear(link, &mut |heard| note(heard, books, survivors, end))?;
+                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))
+            }
+            Others::Leader(leader) => {
+                leader.hear().into_iter().try_for_each(|command| self.obey(command))
+            }
+        }
+    }
+
+    /// Does what the leader says.
+    fn obey(&mut self, command: Command) -> Result<(), LaunchError> {
+        match command {
+            Command::Deliver(letter) => self.ranks.deliver(&letter),
+            Command::Look => {
+                self.look_at_silence()?;
+                if let Others::Leader(leader) = &mut self.others {
+                    leader.tell_looked();
+                }
+                Ok(())
+            }
+            Command::End(why) => {
+                self.end = Some(Reason::Recorded(why));
+                Ok(())
+            }
+            Command::Lost(why) => self.lose_leader(why),
+        }
+    }
+
+    /// Gives signs of life to other agents, and finds those that give none. Returns the time of the next
+    /// sign, if there are other agents.
+    fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
+        let Self { ranks, others, books, survivors, end, silence, .. } = self;
+        match others {
+            Others::Nobody => Ok(None),
+            Others::Team(team) => {
+                let next = team.beat(*silence, &mut |heard| note(heard, books, survivors, end))?;
+                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))?;
+                Ok(Some(next))
+            }
+            Others::Leader(leader) if leader.is_lost() => Ok(None),
+            Others::Leader(leader) => {
+                if leader.beat_is_due() {
+                    let running = books.running();
+                    leader.beat(ranks.starved(&running));
+                }
+                let next = leader.next_beat();
+                if leader.is_silent(*silence) {
+                    self.lose_leader(AgentLoss::Silent)?;
+                }
+                Ok(Some(next))
+            }
+        }
+    }
+
+    /// Records that the leader is lost. The ranks of other agents are lost with it, once those of this process have
+    /// ended.
+    fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
+        let Others::Leader(leader) = &mut self.others else { return Ok(()) };
+        leader.give_up();
+        let machine = leader.machine();
+        self.end = Some(Reason::Recorded(Why::Over));
+        self.books.record(Event::AgentLost { agent: 0, machine, why })
+    }
+
+    /// Records that the user has interrupted the run, and tells it to the leader.
+    fn interrupted(&mut self) -> Result<(), LaunchError> {
+        if self.is_left_alone() {
+            // All that is recorded was there before.
+            return Ok(());
+        }
+        if let Others::Leader(leader) = &mut self.others {
+            leader.tell_interrupted();
+        }
+        self.books.record(Event::Interrupted)
+    }
+
+    /// Returns true if one of the ranks in `silent`, or one that has finished but not ended, had no
+    /// core, so that it gets more time.
+    fn starved(&mut self, silent: &[usize]) -> bool {
+        let mut awaited = self.books.leaving();
+        awaited.extend(silent);
+        let mut starved = false;
+        for (rank, by) in self.ranks.starved(&awaited) {
+            starved |= self.books.watchdog.starved(rank, by);
+        }
+        starved
+    }
+
+    /// Returns true if a process that is left when a grace is over had no core, so that the grace
+    /// gets longer.
+    fn grace_starved(&mut self) -> bool {
+        let by = self.ranks.left_starved();
+        by.is_some_and(|by| self.books.watchdog.grace_starved(by))
+    }
+
+    /// Ends all processes that are left, and records the outcome of each rank. Every rank ends
+    /// exactly once.
+    fn end(&mut self, run_dir: &Path, why: Why) -> Result<Ended, LaunchError> {
+        let deadline = match &mut self.others {
+            Others::Team(team) => Some(team.end(why)),
+            Others::Nobody | Others::Leader(_) => None,
+        };
+        let Self { ranks, others, books, .. } = self;
+        let own = ranks.end(why, &mut |news| enter(news, others, books))?;
+        let standings = books.standings();
+        ranks.tell_last_words(why, &standings, &mut |news| enter(news, others, books))?;
+        if let Others::Leader(leader) = &mut self.others {
+            leader.tell_done(&own);
+            // Ranks of this process have ended by now.
+            let foreign = if leader.is_lost() { self.books.running() } else { Vec::new() };
+            foreign.into_iter().try_for_each(|rank| self.books.lose(rank))?;
+        }
+        self.survivors.extend(own);
+        if let Some(deadline) = deadline {
+            self.take_leave(deadline)?;
+        }
+        if !matches!(self.others, Others::Leader(_)) {
+            let Self { ranks, others, books, .. } = self;
+            let standings = books.standings();
+            ranks.tell_of_unheard(why, &standings, &mut |news| enter(news, others, books))?;
+        }
+        self.books.flush()?;
+        self.books.keep_secrets_out_of_logs(run_dir)?;
+        if let Some(Reason::Failed { machine, message }) = self.end.take() {
+            return Err(LaunchError::Agent { machine, message });
+        }
+        Ok(Ended { survivors: std::mem::take(&mut self.survivors) })
+    }
+
+    /// Hears the rest of what all agents have to tell, until `deadline`.
+    fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
+        self.hear_all(deadline, Team::is_done)?;
+        let Self { others, books, survivors, end, .. } = self;
+        let Others::Team(team) = others else { return Ok(()) };
+        team.give_up(&mut |heard| note(heard, books, survivors, end))
+    }
+
+    /// Hears the other agents that this process leads until `is_enough`, or until `deadline`.
+    fn hear_all(
+        &mut self,
+        deadline: Instant,
+        is_enough: fn(&Team) -> bool,
+    ) -> Result<(), LaunchError> {
+        let Self { others, books, survivors, end, silence, .. } = self;
+        let Others::Team(team) = others else { return Ok(()) };
+        let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
+        team.hear_until(is_enough, deadline, *silence, &mut to)
+    }
+
+    /// Ends all processes without a record of how they ended.
+    fn abandon(&mut self) {
+        let deadline = match &mut self.others {
+            Others::Team(team) => Some(team.end(Why::Over)),
+            Others::Nobody | Others::Leader(_) => None,
+        };
+        self.ranks.kill();
+        if let (Some(deadline), Others::Team(team)) = (deadline, &mut self.others) {
+            // A connection that is closed before all was read from it is reset, and the reason for the end lost.
+            let _ = team.hear_until(Team::is_done, deadline, self.silence, &mut |_| Ok(()));
+        }
+    }
+}
+
+/// Enters news of a rank into the books, and passes them on to the leader.
+fn enter(
+    news: News<'_>,
+    others: &mut Others<'_>,
+    books: &mut Books<'_>,
+) -> Result<(), LaunchError> {
+    match (&mut *others, &news) {
+        (Others::Leader(leader), news) => leader.tell(news),
+        (Others::Team(team), News::Letter(letter)) => team.post(letter),
+        _ => {}
+    }
+    books.enter(news)
+}
+
+/// Takes note of what another agent has said.
+fn note(
+    heard: Heard<'_>,
+    books: &mut Books<'_>,
+    survivors: &mut Vec<u32>,
+    end: &mut Option<Reason>,
+) -> Result<(), LaunchError> {
+    match heard {
+        Heard::News(news) => books.enter(news),
+        Heard::Starved(ranks) => {
+            for (rank, by) in ranks {
+                books.watchdog.starved(rank, by);
+            }
+            Ok(())
+        }
+        Heard::Interrupted => {
+            end.get_or_insert(Reason::Recorded(Why::Interrupted));
+            books.record(Event::Interrupted)
+        }
+        Heard::Failed { machine, message } => {
+            *end = Some(Reason::Failed { machine: machine.to_owned(), message });
+            Ok(())
+        }
+        Heard::Done(left) => {
+            survivors.extend(left);
+            Ok(())
+        }
+        Heard::Lost { agent, ranks, why } => {
+            let machine = agent.machine.clone();
+            books.record(Event::AgentLost { agent: agent.index, machine, why })?;
+            if ranks.is_empty() {
+                // No rank is there whose loss would be noticed.
+                end.get_or_insert(Reason::Recorded(Why::Crashed));
+            }
+            ranks.iter().try_for_each(|rank| books.lose(*rank))
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Specification of a run: the command line, a DeepSpeed JSON file, or a probe become one validated
+//! [`RunSpec`]; [`plan`] says where every gradient of that run should go.
+//!
+//! A [`RunSpec`] is complete: every default has been filled in and every contradiction refused, so
+//! that no later part (launcher, rank, diagnosis) interprets flags a second time. It is sent to the
+//! ranks as JSON, and is part of the first record of the trace.
+
+mod checks;
+pub mod code;
+mod command;
+mod ddp;
+pub mod deepspeed;
+mod device;
+mod engine;
+mod exactness;
+pub mod fault;
+mod fsdp2;
+mod invalid;
+mod models;
+mod options;
+mod pipeline;
+pub mod plan;
+mod point;
+mod recording;
+mod request;
+mod script;
+pub mod settings;
+mod shape;
+mod usage;
+mod validate;
+pub mod workload;
+
+use std::ops::Range;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use command::Command;
+pub use ddp::{CommHook, Compile, DdpOptions, DelayedParameters};
+pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
+pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
+pub use fault::Fault;
+pub use fsdp2::Fsdp2Options;
+pub use invalid::{Invalid, Refusal};
+pub use options::{
+    Buckets, DeepSpeedOptions, Flow, LossScale, NativeOptions, Observation, Offload, SequenceGroups,
+};
+pub use options::{any_engine, any_engine_schema};
+pub use pipeline::{DataParallel, PIPELINE_SHAPES, PipelineOptions, Schedule};
+pub use plan::Plan;
+pub use point::Point;
+pub use recording::MOST_STEPS;
+pub use recording::{LARGEST_WHOLE, Recording};
+pub use request::DEFAULT_WORLD_SIZE;
+pub use script::{CODED_SCRIPT, Found, Scale, ScriptOptions, UNIT, Weighting};
+pub use settings::{MOST_RANKS, SpecRequest};
+pub use shape::Shape;
+pub use usage::Usage;
+pub use workload::{Loss, Output, Workload};
+
+/// The complete specification of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// The engine under test, with the settings that it alone has.
+    #[serde(flatten)]
+    pub settings: EngineSettings,
+    /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
+    pub stage: u8,
+    /// Number of ranks `W`.
+    pub world_size: usize,
+    /// Device that the ranks compute on.
+    #[serde(default)]
+    pub device: Device,
+    /// Backend that the ranks communicate over.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Microbatches per optimizer step `GA`.
+    pub gradient_accumulation_steps: usize,
+    /// Optimizer steps. From two on, a gradient left over from the step before is visible.
+    pub steps: usize,
+    /// Number of steps after which codes are used again; none where every step has codes of its
+    /// own.
+    #[serde(default)]
+    pub code_steps: Option<usize>,
+    /// Dtype of the model's parameters and of each microbatch's gradient.
+    pub dtype: Dtype,
+    /// Dtype in which microbatches are added up.
+    pub grad_accum_dtype: Dtype,
+    /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
+    pub comm_dtype: Option<Dtype>,
+    /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
+    pub reduce_bucket_size: usize,
+    /// Place where the optimizer's states live.
+    pub offload: Offload,
+    /// Global norm above which the gradient is scaled down; 0 for no clipping.
+    pub gradient_clipping: f64,
+    /// Scale of the loss of an fp16 model.
+    pub loss_scale: LossScale,
+    /// Extent to which the engine is observed.
+    pub observe: Observation,
+    /// True if memory that torch hands out holds NaN until it is written to.
+    #[serde(default)]
+    pub poison_memory: bool,
+    /// The synthetic model.
+    pub model: Model,
+    /// Number of elements that the model has at least; none for the smallest possible model.
+    pub parameters: Option<usize>,
+    /// Shapes of the run: unusual features of the model, and of its use.
+    pub shapes: Vec<Shape>,
+    /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
+    pub micro_batch_size: usize,
+    /// The inner optimizer, on fp32 master weights.
+    pub optimizer: Optimizer,
+    /// Number of the optimizer's parameter groups: 1, or 2 to separate parameters that are decayed from those
+    /// that are not; none for a training script, and in traces of engines that always had one.
+    #[serde(default)]
+    pub parameter_groups: Option<usize>,
+    /// Seed of all synthetic data.
+    pub seed: u64,
+    /// Seconds without an event after which a rank counts as hung.
+    pub timeout_s: u64,
+    /// The parts of the run that its trace holds.
+    #[serde(default)]
+    pub recording: Recording,
+}
+
+impl RunSpec {
+    /// True if this shape was asked for.
+    pub fn has_shape(&self, shape: Shape) -> bool {
+        self.shapes.contains(&shape)
+    }
+
+    /// The point that decides what a step's gradient was: the input of the inner optimizer, or the
+    /// update itself where nothing else was observed.
+    pub fn last_word(&self) -> Point {
+        match self.observe {
+            Observation::Full => Point::OptimizerInput,
+            Observation::Outcome => Point::Parameters,
+        }
+    }
+
+    /// Dtype in which gradients cross ranks; where the engine chooses it, the narrowest that it
+    /// could choose.
+    pub fn narrowest_comm_dtype(&self) -> Dtype {
+        self.comm_dtype.unwrap_or(self.dtype)
+    }
+
+    /// Number of gradients in one optimizer step, `W·GA`.
+    pub fn contributions_per_step(&self) -> usize {
+        self.world_size * self.gradient_accumulation_steps
+    }
+
+    /// Number of steps whose gradients can be told apart: all, or the last few where codes are used
+    /// again.
+    pub fn code_steps(&self) -> usize {
+        self.code_steps.map_or(self.steps, |steps| steps.min(self.steps))
+    }
+
+    /// Number of gradients that can be told apart, `K = steps·W·GA` for the steps of
+    /// [`RunSpec::code_steps`].
+    pub fn contributions(&self) -> usize {
+        self.code_steps() * self.contributions_per_step()
+    }
+
+    /// Number of gradients in the whole run.
+    pub fn all_contributions(&self) -> usize {
+        self.steps * self.contributions_per_step()
+    }
+
+    /// The steps whose gradients can be told apart in a buffer of `step`: this step and those just
+    /// before it.
+    pub fn steps_seen(&self, step: usize) -> Range<usize> {
+        (step + 1).saturating_sub(self.code_steps())..step + 1
+    }
+
+    /// Samples of a microbatch on a rank, numbered through the whole run: one global batch after
+    /// the other, each divided among its microbatches in turn, and each of these among the ranks.
+    /// The samples of a step are therefore the same however its batch is split.
+    pub fn samples(&self, step: usize, rank: usize, microbatch: usize) -> Range<usize> {
+        let place = (step * self.gradient_accumulation_steps + microbatch) * self.world_size + rank;
+        place * self.micro_batch_size..(place + 1) * self.micro_batch_size
+    }
+
+    /// Seed of a sample's data.
+    pub fn sample_seed(&self, sample: usize) -> u64 {
+        self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
+    }
+
+    /// Indices of the gradients of a step among the `K` that can be told apart.
+    pub fn columns(&self, step: usize) -> Range<usize> {
+        let first = self.column(step, 0, 0);
+        first..first + self.contributions_per_step()
+    }
+
+    /// Index of a gradient among the `K` that can be told apart, ordered by step, then rank, then
+    /// microbatch. Steps that are [`RunSpec::code_steps`] apart share their indices.
+    pub fn column(&self, step: usize, rank: usize, microbatch: usize) -> usize {
+        let step = step % self.code_steps();
+        (step * self.world_size + rank) * self.gradient_accumulation_steps + microbatch
+    }
+}
+
+/// Declares a fieldless enum with one lowercase name per variant, used alike on the command line,
+/// in JSON and in messages, so that the three cannot drift apart.
+#[macro_export]
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+            serde::Serialize, serde::Deserialize, schemars::JsonSchema, clap::ValueEnum)]
+        $vis enum $name {
+            $($(#[$vmeta])* #[serde(rename = $text)] #[value(name = $text)] $variant,)*
+        }
+        impl $name {
+            /// Every variant, in the order of declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+            /// The name used on the command line and in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+pub use crate::named_enum;
+
+named_enum! {
+    /// Element type of a buffer.
+    pub enum Dtype {
+        /// bfloat16: 8 significant bits.
+        #[value(alias = "bfloat16")]
+        Bf16 = "bf16",
+        /// IEEE half: 11 significant bits.
+        #[value(aliases = ["float16", "half"])]
+        Fp16 = "fp16",
+        /// IEEE single: 24 significant bits.
+        #[value(aliases = ["float32", "float"])]
+        Fp32 = "fp32",
+    }
+}
+
+impl Dtype {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Dtype::Bf16 | Dtype::Fp16 => 2,
+            Dtype::Fp32 => 4,
+        }
+    }
+
+    /// Unit roundoff `u`: half the distance from 1 to the next number.
+    pub fn unit_roundoff(self) -> f64 {
+        match self {
+            Dtype::Bf16 => 2f64.powi(-8),
+            Dtype::Fp16 => 2f64.powi(-11),
+            Dtype::Fp32 => 2f64.powi(-24),
+        }
+    }
+
+    /// The largest finite number.
+    pub fn largest(self) -> f64 {
+        match self {
+            Dtype::Bf16 => half::bf16::MAX.to_f64(),
+            Dtype::Fp16 => half::f16::MAX.to_f64(),
+            Dtype::Fp32 => f64::from(f32::MAX),
+        }
+    }
+
+    /// True if fewer integers are exact in this dtype than in `other`.
+    pub const fn is_narrower_than(self, other: Dtype) -> bool {
+        self.exact_integers() < other.exact_integers()
+    }
+
+    /// Largest `n` such that every integer in `-n..=n` is exact in this dtype.
+    pub const fn exact_integers(self) -> usize {
+        match self {
+            Dtype::Bf16 => 1 << 8,
+            Dtype::Fp16 => 1 << 11,
+            Dtype::Fp32 => 1 << 24,
+        }
+    }
+}
+
+named_enum! {
+    /// Place where gradients wait between backward and reduction.
+    ///
+    /// DeepSpeed chooses between the two in `DeepSpeedEngine._configure_zero_optimizer`
+    /// (`runtime/engine.py`): stage 1 with a bf16 model, fp32 accumulation and no offload takes
+    /// `BF16_Optimizer`, every other stage 1 or 2 takes `DeepSpeedZeroOptimizer`.
+    pub enum Dataflow {
+        /// A separate flat accumulator, filled after each backward and reduced as a whole at the
+        /// gradient accumulation boundary: DeepSpeed's `BF16_Optimizer`.
+        Accumulator = "accumulator",
+        /// Hooks fill IPG buckets that are flushed when full and at the boundary: DeepSpeed's
+        /// `DeepSpeedZeroOptimizer`.
+        IpgBucket = "ipg-bucket",
+    }
+}
+
+named_enum! {
+    /// The synthetic model.
+    pub enum Model {
+        /// A model whose gradients are rows of a Walsh–Hadamard matrix: contribution weights are
+        /// read exactly.
+        Coded = "coded",
+        /// Linear–GELU–Linear, 64 wide: contribution weights are found by least squares.
+        Mlp = "mlp",
+    }
+}
+
+/// The inner optimizer. It updates each rank's partition of the fp32 master weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Optimizer {
+    /// Plain SGD. With a learning rate that is a power of two its update *is* the gradient, so
+    /// contribution weights can be read from the parameters alone.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+    },
+    /// AdamW: Adam with decoupled weight decay.
+    Adamw {
+        /// Learning rate.
+        lr: f64,
+        /// Decay of the first and second moment.
+        betas: [f64; 2],
+        /// Epsilon, which is added to the square root of the second moment.
+        eps: f64,
+        /// Decoupled weight decay.
+        weight_decay: f64,
+    },
+}
+
+impl Optimizer {
+    /// SGD with the learning rate 2⁻¹⁰.
+    pub const EXACT_SGD: Optimizer = Optimizer::Sgd { lr: 1.0 / 1024.0 };
+
+    /// AdamW with torch's defaults.
+    pub const ADAMW: Optimizer =
+        Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
+
+    /// The learning rate with which an update can be read back exactly: that of SGD, if it is a
+    /// power of two; none otherwise.
+    pub fn readable_lr(&self) -> Option<f64> {
+        match *self {
+            Optimizer::Sgd { lr } if (1e-30..1e30).contains(&lr) => {
+                let mantissa = lr.to_bits() & ((1 << (f64::MANTISSA_DIGITS - 1)) - 1);
+                (mantissa == 0).then_some(lr)
+            }
+            _ => None,
+        }
+    }
+
+    /// Name of the algorithm.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Optimizer::Sgd { .. } => "SGD",
+            Optimizer::Adamw { .. } => "AdamW",
+        }
+    }
+}

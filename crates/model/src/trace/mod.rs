@@ -1,0 +1,34 @@
+//! The trace of a run: its events, and the records in which they are kept.
+//!
+//! Ranks and launcher emit [`Event`]s; each is wrapped in a [`Record`] and written to
+//! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.
+//! Everything a report says is computed from this file alone.
+
+mod contents;
+pub mod contract;
+mod event;
+pub mod handover;
+mod meetings;
+mod payload;
+mod plausible;
+mod record;
+mod repeats;
+mod script;
+mod settle;
+
+pub use crate::spec::Point;
+pub use contents::Contents;
+pub use event::{
+    AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, Frame, LayoutName, Outcome,
+    ParamInfo, Phase, REST_OF_SCRIPT, Transform, UNSET_MEMORY, Violation,
+};
+pub use meetings::{Meeting, Meetings, Reached, Waiting};
+pub use payload::{Payload, combined_digest, digest};
+pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
+pub use repeats::{is_recorded, repeat_dir, trace_dirs};
+pub use script::{
+    Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, IssuedCollectives,
+    LEAST_LOSS_SCALE, Left, LossConstant, LossTerm, LossWeighed, OptimizerStepped, Remarks, TermOf,
+    UnreadKeys, UpdatesRounded,
+};
+pub use settle::NoAnswer;

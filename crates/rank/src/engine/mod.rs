@@ -1,0 +1,230 @@
+//! The native engine: ZeRO stages 0 to 3 with gradient accumulation, as DeepSpeed does it.
+//!
+//! A step is `GA` times forward and backward, then the gradient accumulation boundary: what is left
+//! to reduce, the inner optimizer's step on this rank's partition of the fp32 master weights, and an
+//! all-gather of the updated parameters. Where gradients wait in between is the business of a
+//! [`flow::GradientFlow`].
+//!
+//! The code here has no deliberate faults. [`crate::assembly`] puts the parts together, and
+//! replaces a sound part with a faulty one where a fault was asked for.
+//!
+//! | module | content |
+//! |------|---------------|
+//! | [`context`], [`settings`], [`groups`] | shared by all parts: run, numbers, process groups |
+//! | [`partitioning`] | the owners of parameters: pure functions |
+//! | [`parameters`] | the parameters, gathered and released |
+//! | [`flow`] | the way of gradients, and its two kinds: |
+//! | [`hooks`], [`bucket`], [`ipg`] | gradients on their way into buckets, |
+//! | [`accumulator`] | gradients in a flat accumulator |
+//! | [`reduction`] | buckets on their way to the owners |
+//! | [`offload`] | gradients on their way to the host |
+//! | [`scaler`], [`clip`], [`inner`], [`optimizer`] | the step |
+
+pub mod accumulator;
+pub mod bucket;
+pub mod clip;
+pub mod context;
+pub mod flat;
+pub mod flow;
+pub mod groups;
+pub mod hooks;
+pub mod inner;
+pub mod ipg;
+mod offload;
+pub mod optimizer;
+pub mod parameters;
+pub mod partitioning;
+pub mod reduction;
+pub mod scaler;
+pub mod settings;
+mod stopwatch;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Result;
+use tch::{Kind, Tensor};
+use zprobe_model::trace::{Event, LayoutName, ParamInfo, Phase, Point, combined_digest};
+
+use self::context::{Context, Microbatch};
+use self::hooks::{Hooks, SharedFlow};
+use self::optimizer::ShardedOptimizer;
+use self::parameters::Weights;
+use self::stopwatch::Stopwatch;
+use crate::collective::Collective;
+use crate::model::ProbeModel;
+use crate::recorder::Pieces;
+use crate::sampler::Sampler;
+use crate::shim::autograd::walk_graph;
+
+/// The engine of one rank.
+pub struct Engine {
+    /// The run, and this rank's connections.
+    pub context: Rc<Context>,
+    /// The model, with its data.
+    pub model: Box<dyn ProbeModel>,
+    /// The model's parameters.
+    pub parameters: Box<dyn Weights>,
+    /// The way of gradients to the optimizer.
+    pub flow: SharedFlow,
+    /// The hooks that hand gradients to the flow during backward; without them it gets gradients
+    /// afterwards.
+    pub hooks: Option<Hooks>,
+    /// The optimizer's step.
+    pub optimizer: ShardedOptimizer,
+}
+
+impl Engine {
+    /// Runs all steps.
+    pub fn run(&mut self) -> Result<()> {
+        self.describe()?;
+        self.record(None)?;
+        let accumulation_steps = self.context.spec.gradient_accumulation_steps;
+        for step in 0..self.context.spec.steps {
+            let mut watch = Stopwatch::start();
+            for index in 0..accumulation_steps {
+                let parts = self.model.parts(step, index);
+                for part in 0..parts {
+                    let complete = part + 1 == parts;
+                    let boundary = complete && index + 1 == accumulation_steps;
+                    let scale = self.optimizer.scale();
+                    let microbatch = Microbatch { step, index, complete, boundary, scale };
+                    watch.pause(|| self.model.prepare(step, index, part))?;
+                    self.backward(microbatch)?;
+                    if boundary {
+                        self.step(microbatch, &watch)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> Result<()> {
+        let Context { plan, partitioning, recorder, spec, settings, .. } = &*self.context;
+        let params = plan
+            .params()
+            .iter()
+            .map(|param| ParamInfo {
+                name: param.name.clone(),
+                shape: param.shape.clone(),
+                trainable: param.trainable,
+                ranks: Vec::new(),
+            })
+            .collect();
+        recorder.emit(Event::Model { params })?;
+        for (layout, segments) in [
+            (LayoutName::Full, plan.segments()),
+            (LayoutName::Partition, partitioning.layout(settings.owner)),
+        ] {
+            recorder.emit(Event::Layout { layout, segments, sampled: false })?;
+        }
+        recorder.settle(spec, Sampler::of(spec, plan, partitioning, settings.owner))?;
+        recorder.emit(Event::OptimizerChosen {
+            class: self.flow.borrow().class().to_owned(),
+            inner: spec.optimizer.name().to_owned(),
+        })
+    }
+
+    /// Runs forward and backward of one loss of a microbatch.
+    fn backward(&mut self, microbatch: Microbatch) -> Result<()> {
+        let Microbatch { step, index, .. } = microbatch;
+        let context = Rc::clone(&self.context);
+        context.phase(microbatch, Phase::Forward)?;
+        self.parameters.gather()?;
+        let loss = self.model.loss()?;
+        let value = loss.double_value(&[]);
+        context.recorder.emit(Event::Loss {
+            step,
+            microbatch: index,
+            value: value.is_finite().then_some(value),
+        })?;
+        let loss = loss / context.settings.loss_divisor * microbatch.scale;
+        let graph = walk_graph(&loss, self.model.parameters())?;
+        context.recorder.emit(Event::GraphWalked {
+            step,
+            microbatch: index,
+            accumulate_grad_nodes: graph.accumulate_grad_nodes,
+            params: graph.params,
+        })?;
+        if !self.model.is_coded() && context.recorder.wants(Point::LocalGradient) {
+            self.record_local_gradient(&loss, microbatch)?;
+        }
+        self.flow.borrow_mut().begin(microbatch)?;
+        context.phase(microbatch, Phase::Backward)?;
+        match &self.hooks {
+            Some(hooks) => {
+                let fired = hooks.backward(&loss)?;
+                let (microbatch, arrived) = (index, None);
+                context.recorder.emit(Event::HooksFired { step, microbatch, fired, arrived })?;
+            }
+            None => {
+                loss.f_backward()?;
+                context.phase(microbatch, Phase::Accumulate)?;
+                self.hand_over()?;
+            }
+        }
+        let mut flow = self.flow.borrow_mut();
+        flow.end()?;
+        if flow.reduces() {
+            context.phase(microbatch, Phase::Reduce)?;
+            flow.reduce()?;
+        }
+        self.parameters.release()
+    }
+
+    /// Hands all gradients of a backward to the flow.
+    fn hand_over(&self) -> Result<()> {
+        let params = self.model.parameters();
+        let mut there = (0..params.len()).filter(|&param| params[param].grad().defined());
+        there.try_for_each(|param| self.flow.borrow_mut().arrived(param))
+    }
+
+    /// Records the gradient of the microbatch alone, computed by autograd without any hook or
+    /// buffer. It is computed with the loss scale, as in the engine: without it, small gradients
+    /// underflow in fp16.
+    fn record_local_gradient(&self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
+        let params = self.model.parameters();
+        let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
+        let tensors: Vec<Tensor> = gradients.iter().map(|g| g.reshape([-1])).collect();
+        let pieces = Pieces { tensors, kind: params[0].kind(), scale: 1.0 };
+        self.context.record(microbatch, (Point::LocalGradient, LayoutName::Full), pieces)
+    }
+
+    /// Takes the optimizer step at the boundary.
+    fn step(&mut self, boundary: Microbatch, watch: &Stopwatch) -> Result<()> {
+        let gradient = self.flow.borrow_mut().partition_gradient()?;
+        self.optimizer.step(gradient, &mut *self.parameters, boundary)?;
+        self.flow.borrow_mut().zero_grad()?;
+        let (step, engine_ns) = (boundary.step, watch.elapsed_ns());
+        self.record(Some(step))?;
+        let total_ns = watch.elapsed_ns();
+        self.context.recorder.emit(Event::StepTimed { step, engine_ns, total_ns })?;
+        self.exchange_digests(boundary)
+    }
+
+    /// Records master weights and parameters.
+    fn record(&mut self, step: Option<usize>) -> Result<()> {
+        self.optimizer.record(step)?;
+        self.parameters.record(step)
+    }
+
+    /// All-gathers the digests of everything recorded since the last exchange, over the engine's
+    /// own process group.
+    fn exchange_digests(&self, boundary: Microbatch) -> Result<()> {
+        let context = &self.context;
+        context.phase(boundary, Phase::Digests)?;
+        let digests = context.recorder.take_digests();
+        let combined = combined_digest(digests.iter().map(String::as_str));
+        let own = u64::from_str_radix(&combined, 16)?.cast_signed();
+        let own = Tensor::f_from_slice(&[own])?.to_device(context.device);
+        let gathered = context.zeros(context.spec.world_size, Kind::Int64)?;
+        let gather = Collective::AllGather { output: &gathered, input: &own };
+        context.groups.digests.run(gather, "digests")?;
+        let gathered: Vec<i64> = gathered.try_into()?;
+        let digests =
+            gathered.iter().map(|digest| format!("{:016x}", digest.cast_unsigned())).collect();
+        let digests = Arc::new(digests);
+        context.recorder.emit(Event::DigestsGathered { step: boundary.step, digests })
+    }
+}

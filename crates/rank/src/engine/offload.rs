@@ -1,0 +1,59 @@
+//! Optimizer states in the host's memory: gradients are copied there before the step.
+//!
+//! DeepSpeed's `async_inplace_copy_grad_to_fp32_buffer_from_gpu` (`runtime/zero/stage_1_and_2.py`).
+
+use anyhow::Result;
+use tch::{Device, Kind, Tensor};
+use zprobe_model::spec::Offload;
+
+use super::context::Context;
+use crate::cuda::{HostCopy, SideStream};
+
+/// The gradient of this rank's partition in the host's memory, in fp32.
+pub struct HostGradient {
+    /// The buffer, pinned where it is filled from a GPU.
+    buffer: Tensor,
+    /// The stream for copies from a GPU, beside the computation.
+    stream: Option<SideStream>,
+    /// The copy in progress.
+    going: Option<HostCopy>,
+}
+
+impl HostGradient {
+    /// The buffer of a run that offloads; none for the others.
+    pub fn of(context: &Context) -> Result<Option<Self>> {
+        if context.spec.offload == Offload::None {
+            return Ok(None);
+        }
+        let numel = i64::try_from(context.partitioning.partition_numel())?;
+        let mut buffer = Tensor::f_zeros([numel], (Kind::Float, Device::Cpu))?;
+        let stream =
+            context.device.is_cuda().then(|| SideStream::new(context.device)).transpose()?;
+        if stream.is_some() {
+            buffer = buffer.f_pin_memory(context.device)?;
+        }
+        Ok(Some(Self { buffer, stream, going: None }))
+    }
+
+    /// Copies the whole averaged gradient, replacing the former content. From a GPU, returns before
+    /// the copy is complete.
+    pub fn copy_from(&mut self, averaged: &Tensor) -> Result<()> {
+        self.wait()?;
+        let Some(stream) = &self.stream else { return Ok(self.buffer.f_copy_(averaged)?) };
+        // The source is a separate tensor: the averaged gradient is written to during the copy.
+        let source = averaged.f_to_dtype(Kind::Float, false, true)?;
+        self.going = Some(HostCopy::start(stream, source, &self.buffer)?);
+        Ok(())
+    }
+
+    /// The gradient that was copied last.
+    pub fn gradient(&mut self) -> Result<Tensor> {
+        self.wait()?;
+        Ok(self.buffer.copy())
+    }
+
+    /// Waits for the copy in progress, if there is one.
+    fn wait(&mut self) -> Result<()> {
+        self.going.take().map_or(Ok(()), HostCopy::wait)
+    }
+}

@@ -1,0 +1,126 @@
+//! Buckets that hold too little or too much, and are flushed at the wrong time or never.
+
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+use tch::{Kind, Tensor};
+use zprobe_model::spec::{Fault, Shape};
+use zprobe_model::trace::FlushReason;
+
+use super::Injected;
+use super::flow::Slip;
+use crate::engine::context::{Context, Microbatch};
+use crate::engine::flow::GradientFlow as _;
+use crate::engine::ipg::IpgBuckets;
+
+/// The slip of buckets.
+pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
+    let context = Rc::clone(context);
+    Some(match fault? {
+        // A flow that relies on hooks does not look for gradients that they have not delivered.
+        Fault::DeadHooks => Box::new(Reduces(|buckets| {
+            buckets.flush_the_rest()?;
+            buckets.finish()
+        })),
+        Fault::BucketFlushedEarly => Box::new(Reduces(|buckets| {
+            buckets.put_the_rest_into_bucket()?;
+            if let Some(last) = buckets.bucket().last() {
+                let _ = last.shallow_clone().f_zero_()?;
+            }
+            buckets.flush_the_rest()?;
+            buckets.finish()
+        })),
+        Fault::BucketNeverFlushed => Box::new(Reduces(|buckets| {
+            buckets.put_the_rest_into_bucket()?;
+            drop(buckets.bucket().take()?);
+            buckets.finish()
+        })),
+        Fault::EmptyBucketFlush => Box::new(FlushedEmpty),
+        Fault::UnusedWaitedFor => {
+            let arrived = vec![false; context.plan.params().len()];
+            Box::new(UnusedWaitedFor { context, arrived })
+        }
+        Fault::OffloadCopiedEarly => Box::new(CopiedEarly::default()),
+        Fault::TiedReducedTwice => Box::new(TiedTwice { context }),
+        _ => return None,
+    })
+}
+
+/// Slip that replaces the reduction.
+struct Reduces(fn(&mut IpgBuckets) -> Result<()>);
+
+impl Slip<IpgBuckets> for Reduces {
+    fn reduce(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
+        (self.0)(buckets)
+    }
+}
+
+/// Slip that flushes in a backward that should reduce nothing.
+struct FlushedEmpty;
+
+impl Slip<IpgBuckets> for FlushedEmpty {
+    fn end(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
+        buckets.end()?;
+        if buckets.reduces() { Ok(()) } else { buckets.flush(FlushReason::Boundary) }
+    }
+}
+
+/// Slip that keeps the bucket as long as the gradient of one parameter has not arrived.
+struct UnusedWaitedFor {
+    context: Rc<Context>,
+    arrived: Vec<bool>,
+}
+
+impl Slip<IpgBuckets> for UnusedWaitedFor {
+    fn begin(&mut self, buckets: &mut IpgBuckets, microbatch: Microbatch) -> Result<()> {
+        self.arrived.fill(false);
+        buckets.begin(microbatch)
+    }
+
+    fn arrived(&mut self, buckets: &mut IpgBuckets, param: usize) -> Result<()> {
+        self.arrived[param] = true;
+        buckets.arrived(param)
+    }
+
+    fn reduce(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
+        let mut params = self.context.plan.params().iter().zip(&self.arrived);
+        if params.all(|(param, arrived)| *arrived || !param.trainable) {
+            return buckets.reduce();
+        }
+        drop(buckets.bucket().take()?);
+        buckets.finish()
+    }
+}
+
+/// Slip that queues a parameter that is used in two places once for each of them.
+struct TiedTwice {
+    context: Rc<Context>,
+}
+
+impl Slip<IpgBuckets> for TiedTwice {
+    fn arrived(&mut self, buckets: &mut IpgBuckets, param: usize) -> Result<()> {
+        buckets.arrived(param)?;
+        let name = &self.context.plan.params()[param].name;
+        let is_tied = Shape::Tied.param() == Some(name);
+        if is_tied && buckets.reduces() { buckets.put_into_bucket(param) } else { Ok(()) }
+    }
+}
+
+/// Slip that gives the optimizer the average without the last bucket.
+#[derive(Default)]
+struct CopiedEarly {
+    copy: Option<Tensor>,
+}
+
+impl Slip<IpgBuckets> for CopiedEarly {
+    fn reduce(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
+        self.copy = Some(buckets.averaged().copy());
+        buckets.reduce()
+    }
+
+    fn partition_gradient(&mut self, buckets: &mut IpgBuckets) -> Result<Tensor> {
+        let host = buckets.partition_gradient()?.device();
+        let copy = self.copy.take().context("a step without a reduction")?;
+        Ok(copy.f_to_device_(host, Kind::Float, false, true)?)
+    }
+}

@@ -1,0 +1,132 @@
+//! Gradient flows with a slip.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use tch::Tensor;
+use zprobe_model::spec::Fault;
+
+use super::{Injected, arrivals, buckets, fill_with_garbage, handover, leak, process};
+use crate::engine::accumulator::Accumulator;
+use crate::engine::context::{Context, Microbatch};
+use crate::engine::flow::GradientFlow;
+use crate::engine::ipg::IpgBuckets;
+
+/// A slip of a gradient flow; methods that it does not define do the right thing.
+pub trait Slip<F: GradientFlow> {
+    /// Replaces [`GradientFlow::begin`].
+    fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
+        flow.begin(microbatch)
+    }
+
+    /// Replaces [`GradientFlow::arrived`].
+    fn arrived(&mut self, flow: &mut F, param: usize) -> Result<()> {
+        flow.arrived(param)
+    }
+
+    /// Replaces [`GradientFlow::end`].
+    fn end(&mut self, flow: &mut F) -> Result<()> {
+        flow.end()
+    }
+
+    /// Replaces [`GradientFlow::reduce`].
+    fn reduce(&mut self, flow: &mut F) -> Result<()> {
+        flow.reduce()
+    }
+
+    /// Replaces [`GradientFlow::partition_gradient`].
+    fn partition_gradient(&mut self, flow: &mut F) -> Result<Tensor> {
+        flow.partition_gradient()
+    }
+
+    /// Replaces [`GradientFlow::zero_grad`].
+    fn zero_grad(&mut self, flow: &mut F) -> Result<()> {
+        flow.zero_grad()
+    }
+}
+
+/// A gradient flow with a slip.
+struct Slipping<F> {
+    flow: F,
+    slip: Box<dyn Slip<F>>,
+}
+
+impl<F: GradientFlow> GradientFlow for Slipping<F> {
+    fn class(&self) -> &'static str {
+        self.flow.class()
+    }
+
+    fn begin(&mut self, microbatch: Microbatch) -> Result<()> {
+        self.slip.begin(&mut self.flow, microbatch)
+    }
+
+    fn arrived(&mut self, param: usize) -> Result<()> {
+        self.slip.arrived(&mut self.flow, param)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.slip.end(&mut self.flow)
+    }
+
+    fn reduces(&self) -> bool {
+        self.flow.reduces()
+    }
+
+    fn reduce(&mut self) -> Result<()> {
+        self.slip.reduce(&mut self.flow)
+    }
+
+    fn partition_gradient(&mut self) -> Result<Tensor> {
+        self.slip.partition_gradient(&mut self.flow)
+    }
+
+    fn zero_grad(&mut self) -> Result<()> {
+        self.slip.zero_grad(&mut self.flow)
+    }
+}
+
+/// The accumulator to build in.
+pub fn accumulator(
+    fault: Injected,
+    context: &Rc<Context>,
+    params: &[Tensor],
+    sound: Accumulator,
+) -> Result<Box<dyn GradientFlow>> {
+    if fault == Some(Fault::BufferNotSet) {
+        fill_with_garbage(sound.gradients())?;
+    }
+    let slip = leak::of_accumulator(fault);
+    Ok(with(sound, slip.or_else(|| of_either(fault, context, params))))
+}
+
+/// The buckets to build in.
+pub fn ipg(
+    fault: Injected,
+    context: &Rc<Context>,
+    params: &[Tensor],
+    sound: IpgBuckets,
+) -> Box<dyn GradientFlow> {
+    let slip = leak::of_buckets(fault, context).or_else(|| buckets::slip(fault, context));
+    with(sound, slip.or_else(|| of_either(fault, context, params)))
+}
+
+/// The slip that a flow of either kind can have.
+fn of_either<F: GradientFlow>(
+    fault: Injected,
+    context: &Rc<Context>,
+    params: &[Tensor],
+) -> Option<Box<dyn Slip<F>>> {
+    arrivals::slip(fault, params)
+        .or_else(|| handover::slip(fault, context))
+        .or_else(|| process::slip(fault, context))
+}
+
+fn with<F: GradientFlow + 'static>(
+    sound: F,
+    slip: Option<Box<dyn Slip<F>>>,
+) -> Box<dyn GradientFlow> {
+    match slip {
+        Some(slip) => Box::new(Slipping { flow: sound, slip }),
+        None => Box::new(sound),
+    }
+}

@@ -1,0 +1,118 @@
+//! Collectives in which too few ranks take part, or whose result is corrupted.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use anyhow::Result;
+use tch::Tensor;
+use zprobe_model::spec::{Fault, RunSpec};
+
+use super::Injected;
+use crate::collective::{Alone, Collective, Collectives, Pending};
+use crate::engine::flat::narrow;
+use crate::engine::groups::Groups;
+
+/// The process groups to build in.
+pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Groups {
+    let Groups { gradients, norm, digests, .. } = &sound;
+    let (gradients, norm, digests) = (Rc::clone(gradients), Rc::clone(norm), Rc::clone(digests));
+    let unsummed = Unsummed { rank };
+    match fault {
+        Some(Fault::NotAveraged) => Groups { gradients: Rc::new(unsummed), ..sound },
+        Some(Fault::CollectiveSkipped) => {
+            let skipped = FirstSkipped { gradients, unsummed, is_first: Cell::new(true) };
+            Groups { gradients: Rc::new(skipped), ..sound }
+        }
+        Some(Fault::WaitMissing) => Groups { gradients: Rc::new(Unseen(gradients)), ..sound },
+        Some(Fault::OverflowNotAgreed) => Groups { overflow: Rc::new(Alone), ..sound },
+        Some(Fault::ClippedByLocalNorm) => Groups { norm: Rc::new(Alone), ..sound },
+        Some(Fault::NormCountsReplicas) => {
+            Groups { norm: Rc::new(Multiplied { norm, replicas: spec.world_size }), ..sound }
+        }
+        Some(Fault::DigestCorrupted) => Groups { digests: Rc::new(Corrupted(digests)), ..sound },
+        _ => sound,
+    }
+}
+
+/// Collectives that exchange nothing: each rank goes on with its own input.
+struct Unsummed {
+    rank: usize,
+}
+
+impl Collectives for Unsummed {
+    fn start(&self, collective: Collective<'_>, _purpose: &str) -> Result<Pending> {
+        if let Collective::ReduceScatter { output, input } = collective {
+            let own = output.numel();
+            let part = narrow(input, self.rank * own..(self.rank + 1) * own)?;
+            output.shallow_clone().f_copy_(&part)?;
+        }
+        Ok(Pending::over(collective))
+    }
+}
+
+/// Collectives of which the first is left out.
+struct FirstSkipped {
+    gradients: Rc<dyn Collectives>,
+    unsummed: Unsummed,
+    is_first: Cell<bool>,
+}
+
+impl Collectives for FirstSkipped {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+        let group: &dyn Collectives =
+            if self.is_first.take() { &self.unsummed } else { &*self.gradients };
+        group.start(collective, purpose)
+    }
+}
+
+/// Sums that are read before they are complete: the reader finds the former content of the tensor.
+struct Unseen(Rc<dyn Collectives>);
+
+impl Collectives for Unseen {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+        let unseen = |tensor: &Tensor| tensor.copy();
+        match collective {
+            Collective::AllReduce(tensor) => {
+                self.0.start(Collective::AllReduce(&unseen(tensor)), purpose)
+            }
+            Collective::Reduce { tensor, root } => {
+                self.0.start(Collective::Reduce { tensor: &unseen(tensor), root }, purpose)
+            }
+            Collective::ReduceScatter { output, input } => {
+                let output = &unseen(output);
+                self.0.start(Collective::ReduceScatter { output, input }, purpose)
+            }
+            Collective::AllGather { output, input } => {
+                let output = &unseen(output);
+                self.0.start(Collective::AllGather { output, input }, purpose)
+            }
+        }
+    }
+}
+
+/// Sums that count a replicated value once for each rank.
+struct Multiplied {
+    norm: Rc<dyn Collectives>,
+    replicas: usize,
+}
+
+impl Collectives for Multiplied {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+        self.norm.run(collective, purpose)?;
+        let _ = collective.input().shallow_clone().f_mul_scalar_(self.replicas as f64)?;
+        Ok(Pending::over(collective))
+    }
+}
+
+/// Collectives in which one bit of this rank's input is wrong.
+struct Corrupted(Rc<dyn Collectives>);
+
+impl Collectives for Corrupted {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+        let Collective::AllGather { output, input } = collective else {
+            return self.0.start(collective, purpose);
+        };
+        let input = &input.f_bitwise_xor(1)?;
+        self.0.start(Collective::AllGather { output, input }, purpose)
+    }
+}

@@ -1,0 +1,70 @@
+//! The boundary leak: the reduction comes before the boundary microbatch, which stays local.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use zprobe_model::spec::Fault;
+
+use super::flow::Slip;
+use super::{Injected, add_unaveraged};
+use crate::engine::accumulator::Accumulator;
+use crate::engine::context::{Context, Microbatch};
+use crate::engine::flow::GradientFlow;
+use crate::engine::ipg::IpgBuckets;
+
+/// The boundary leak of an accumulator.
+pub fn of_accumulator(fault: Injected) -> Option<Box<dyn Slip<Accumulator>>> {
+    (fault? == Fault::BoundaryLeak).then(|| Box::new(LeakyAccumulator) as _)
+}
+
+/// The boundary leak of buckets.
+pub fn of_buckets(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
+    let context = Rc::clone(context);
+    let leak = LeakyBuckets { context, current: Microbatch::NONE };
+    (fault? == Fault::BoundaryLeak).then(|| Box::new(leak) as _)
+}
+
+/// Reduces at the beginning of the boundary's backward.
+fn reduce_early(flow: &mut impl GradientFlow, microbatch: Microbatch) -> Result<()> {
+    flow.begin(microbatch)?;
+    if microbatch.boundary { flow.reduce() } else { Ok(()) }
+}
+
+/// Accumulates the boundary microbatch on top of the average.
+struct LeakyAccumulator;
+
+impl Slip<Accumulator> for LeakyAccumulator {
+    fn begin(&mut self, flow: &mut Accumulator, microbatch: Microbatch) -> Result<()> {
+        reduce_early(flow, microbatch)
+    }
+
+    fn reduce(&mut self, _flow: &mut Accumulator) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Adds the boundary microbatch to the owners' average, past the bucket.
+struct LeakyBuckets {
+    context: Rc<Context>,
+    current: Microbatch,
+}
+
+impl Slip<IpgBuckets> for LeakyBuckets {
+    fn begin(&mut self, flow: &mut IpgBuckets, microbatch: Microbatch) -> Result<()> {
+        self.current = microbatch;
+        reduce_early(flow, microbatch)
+    }
+
+    fn arrived(&mut self, flow: &mut IpgBuckets, param: usize) -> Result<()> {
+        if !self.current.boundary {
+            return flow.arrived(param);
+        }
+        flow.accumulate(param)?;
+        let gradient = flow.accumulated(param)?;
+        add_unaveraged(&self.context, flow.averaged(), param, &gradient)
+    }
+
+    fn reduce(&mut self, flow: &mut IpgBuckets) -> Result<()> {
+        if self.current.boundary { Ok(()) } else { flow.reduce() }
+    }
+}

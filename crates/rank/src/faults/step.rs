@@ -1,0 +1,119 @@
+//! Steps that keep the loss scale, clip twice, or leave out the update or the all-gather after it.
+
+use anyhow::Result;
+use tch::Tensor;
+use zprobe_model::spec::Fault;
+
+use super::Injected;
+use crate::engine::clip::{Clip, Limit};
+use crate::engine::inner::{ParameterGroups, Update};
+use crate::engine::parameters::{Parameters, Weights};
+use crate::engine::scaler::{LossScaler, Scaler};
+
+/// The loss scaler to build in.
+pub fn scaler(fault: Injected, sound: LossScaler) -> Box<dyn Scaler> {
+    match fault {
+        Some(Fault::LossScaleKept) => Box::new(Kept(sound)),
+        _ => Box::new(sound),
+    }
+}
+
+/// A loss scale that stays in the gradient.
+struct Kept(LossScaler);
+
+impl Scaler for Kept {
+    fn scale(&self) -> f64 {
+        self.0.scale()
+    }
+
+    fn unscale(&self, _gradient: &mut Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    fn update(&mut self, overflow: bool) {
+        self.0.update(overflow);
+    }
+}
+
+/// The clipping to build in.
+pub fn clip(fault: Injected, sound: Limit) -> Box<dyn Clip> {
+    match fault {
+        Some(Fault::ClippedTwice) => Box::new(Twice(sound)),
+        _ => Box::new(sound),
+    }
+}
+
+/// A gradient that is clipped twice, by the same norm.
+struct Twice(Limit);
+
+impl Clip for Twice {
+    fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()> {
+        self.0.clip(gradient, norm)?;
+        self.0.clip(gradient, norm)
+    }
+}
+
+/// The inner optimizers to build in.
+pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn Update> {
+    match fault {
+        Some(Fault::StepSkipped) => Box::new(Skipped),
+        _ => Box::new(sound),
+    }
+}
+
+/// An update that is left out.
+struct Skipped;
+
+impl Update for Skipped {
+    fn step(&mut self, _gradient: &Tensor, _step: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The parameters to build in, which the model holds as `params`.
+pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn Weights> {
+    match fault {
+        Some(Fault::StaleAllGather) => {
+            let stale = sound.own().copy();
+            Box::new(Updated(sound, move |sound: &mut Parameters, _: &Tensor| sound.update(&stale)))
+        }
+        Some(Fault::UpdateNotCopied) => {
+            let params: Vec<Tensor> = params.iter().map(Tensor::detach).collect();
+            Box::new(Updated(sound, move |sound: &mut Parameters, master: &Tensor| {
+                undone(sound, master, &params)
+            }))
+        }
+        _ => Box::new(sound),
+    }
+}
+
+/// An update that never reaches the model.
+fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<()> {
+    let before: Vec<Tensor> = params.iter().map(Tensor::copy).collect();
+    sound.update(master)?;
+    for (param, before) in params.iter().zip(before) {
+        param.shallow_clone().f_copy_(&before)?;
+    }
+    Ok(())
+}
+
+/// Parameters that are updated in another way.
+struct Updated<U>(Parameters, U);
+
+impl<U: FnMut(&mut Parameters, &Tensor) -> Result<()>> Weights for Updated<U> {
+    fn gather(&mut self) -> Result<()> {
+        self.0.gather()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.0.release()
+    }
+
+    fn update(&mut self, master: &Tensor) -> Result<()> {
+        (self.1)(&mut self.0, master)
+    }
+
+    fn record(&mut self, step: Option<usize>) -> Result<()> {
+        self.0.record(step)
+    }
+}

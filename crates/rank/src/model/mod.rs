@@ -1,0 +1,49 @@
+//! Synthetic models: parameters, and one loss per (step, microbatch).
+
+mod coded;
+mod mlp;
+
+use anyhow::Result;
+use tch::{Device, Tensor};
+use zprobe_model::spec::{Model, Plan, RunSpec};
+
+/// A model and its data on one rank.
+pub trait ProbeModel {
+    /// The parameters in flat order, equal on all ranks: leaves that require gradients unless they
+    /// are frozen.
+    fn parameters(&self) -> &[Tensor];
+
+    /// Number of losses of a microbatch, which go backward one after the other.
+    fn parts(&self, step: usize, microbatch: usize) -> usize;
+
+    /// Makes the data of one loss, as a data loader would.
+    fn prepare(&mut self, step: usize, microbatch: usize, part: usize) -> Result<()>;
+
+    /// The loss on the data made last, not yet divided by the accumulation steps.
+    fn loss(&mut self) -> Result<Tensor>;
+
+    /// True if gradients are known in advance, so that they need not be recorded.
+    fn is_coded(&self) -> bool;
+}
+
+/// Builds the model of `spec` with the data of `rank`, on `device`.
+pub fn build(
+    spec: &RunSpec,
+    plan: &Plan,
+    rank: usize,
+    device: Device,
+) -> Result<Box<dyn ProbeModel>> {
+    Ok(match spec.model {
+        Model::Coded => Box::new(coded::Coded::new(spec, plan, rank, device)?),
+        Model::Mlp => Box::new(mlp::Mlp::new(spec, plan, rank, device)?),
+    })
+}
+
+/// Makes a parameter: a leaf that requires gradients.
+fn leaf(values: &Tensor) -> Tensor {
+    values.detach().copy().set_requires_grad(true)
+}
+
+fn shape(shape: &[usize]) -> Result<Vec<i64>> {
+    Ok(shape.iter().map(|&size| i64::try_from(size)).collect::<Result<_, _>>()?)
+}

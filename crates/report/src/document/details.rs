@@ -1,0 +1,82 @@
+//! Sections of facts: the smallest configuration, the engine's own words, the power of the run, its software and
+//! its specification.
+
+use serde_json::Value;
+
+use super::{Block, Fact, Section, Span, Topic};
+use crate::Report;
+use crate::words::amount;
+use zprobe_model::spec::RunSpec;
+
+/// The smallest command that shows a finding, and the trials that led there.
+pub(super) fn smallest(report: &Report) -> Option<Section<'_>> {
+    let smallest = report.minimised.as_ref()?;
+    let trials = smallest.trials.iter().map(|trial| {
+        let label = if trial.kept { "still" } else { "gone" };
+        Fact::new(label, format!("{}: {}", trial.change, trial.said))
+    });
+    let runs = amount(smallest.trials.len(), "run");
+    let end = if smallest.complete {
+        format!("{runs}; nothing else can be taken from it alone")
+    } else {
+        format!("{runs}, which was the limit; --minimise-runs allows more")
+    };
+    let facts = trials.chain([Fact::new("", end)]).collect();
+    let title = format!("Smallest configuration that shows {}", smallest.code);
+    let blocks = vec![Block::Command(smallest.command.clone()), Block::Facts(facts)];
+    Some(Section::new(Topic::Smallest, title, blocks))
+}
+
+/// Facts that the engine states about itself.
+pub(super) fn engine(report: &Report) -> Option<Section<'_>> {
+    let facts: Vec<_> = report.run.engine_facts.clone().into_iter().collect();
+    let title = "What the engine says about itself";
+    (!facts.is_empty()).then(|| Section::new(Topic::Engine, title, vec![Block::Pairs(facts)]))
+}
+
+/// The smallest deviation that the run could have seen, and parts of training that it did not exercise.
+pub(super) fn power(report: &Report) -> Section<'_> {
+    let mut facts = vec![Fact::new("smallest deviation", &report.power.statement)];
+    let sums = report.precision.iter().map(|it| Span::Text(it.describe()));
+    let missing = report.not_exercised.iter().cloned().map(Span::Text);
+    facts.extend([Fact::each("sums", sums), Fact::each("not exercised", missing)]);
+    facts.retain(|fact| !fact.said.is_empty());
+    Section::new(Topic::Power, "What this run could have seen", vec![Block::Facts(facts)])
+}
+
+/// Versions of the software, and how its buffers were recorded and read.
+pub(super) fn run(report: &Report) -> Section<'_> {
+    let run = &report.run;
+    let mut pairs: Vec<(String, String)> = run.versions.clone().into_iter().collect();
+    let mut pair = |name: &str, value: Option<String>| {
+        pairs.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    pair("optimizer", run.optimizer_class.clone());
+    pair("inner optimizer", run.inner_optimizer.clone());
+    pair("recording", Some(run.ending.to_string()));
+    pair("weights read by", Some(report.power.method.to_string()));
+    pair("condition number", report.power.condition.map(|condition| condition.to_string()));
+    Section::detail(Topic::Run, "Software", vec![Block::Pairs(pairs)])
+}
+
+/// The specification of the run, flat: each setting that is there, by its path.
+pub(super) fn specification(spec: &RunSpec) -> serde_json::Result<Section<'_>> {
+    let mut pairs = Vec::new();
+    flatten(String::new(), &serde_json::to_value(spec)?, &mut pairs);
+    Ok(Section::detail(Topic::Specification, "Specification", vec![Block::Pairs(pairs)]))
+}
+
+fn flatten(name: String, value: &Value, pairs: &mut Vec<(String, String)>) {
+    match value {
+        Value::Null => {}
+        Value::Object(members) => {
+            for (key, member) in members {
+                let dot = if name.is_empty() { "" } else { "." };
+                flatten(format!("{name}{dot}{key}"), member, pairs);
+            }
+        }
+        Value::String(text) => pairs.push((name, text.clone())),
+        Value::Array(items) if items.is_empty() => {}
+        other => pairs.push((name, other.to_string())),
+    }
+}

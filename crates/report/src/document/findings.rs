@@ -1,0 +1,63 @@
+//! Findings in words. Every form of a finding is made of these.
+
+use super::{Fact, Span};
+use crate::{Finding, KnownBug};
+
+impl Finding {
+    /// Code and name: `ZP101 boundary-leak`.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.code, self.name)
+    }
+
+    /// Place of the finding as far as known: `step 0, microbatch 3, rank 1`.
+    pub fn place(&self) -> String {
+        let parts = [("step", self.step), ("microbatch", self.microbatch), ("rank", self.rank)];
+        let mut known: Vec<String> =
+            parts.iter().filter_map(|(what, n)| n.map(|n| format!("{what} {n}"))).collect();
+        known.extend(self.param.as_ref().map(|param| format!("parameter {param}")));
+        known.extend(self.bucket.map(|bucket| format!("flush {bucket}")));
+        known.join(", ")
+    }
+
+    /// Place and message in one sentence: `step 0, microbatch 3: nobody sent it`.
+    pub fn statement(&self) -> String {
+        match self.place() {
+            place if place.is_empty() => self.message.clone(),
+            place => format!("{place}: {}", self.message),
+        }
+    }
+
+    /// All facts about the finding beside its message: its evidence, its consequences, and the known
+    /// bugs that it looks like.
+    pub fn facts(&self) -> Vec<Fact> {
+        let evidence = self.evidence.iter().map(|evidence| Fact::new("", evidence));
+        let consequences = self
+            .consequences
+            .iter()
+            .map(|it| Fact::new("follows from it", format!("{}: {}", it.code, it.message)));
+        let known = self.known.iter().flat_map(KnownBug::facts);
+        evidence.chain(consequences).chain(known).collect()
+    }
+
+    /// [`Finding::facts`], one a line.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |fact: &Fact| {
+            let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
+            format!("{}{}", fact.lead(), said.join(", "))
+        };
+        self.facts().iter().map(line).collect()
+    }
+}
+
+impl KnownBug {
+    /// The bug, and what to do about it.
+    pub fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![Fact::new(format!("known bug {}", self.name), self.description())];
+        if !self.links.is_empty() {
+            facts.push(Fact::each("see", self.links.iter().cloned().map(Span::Link)));
+        }
+        facts.push(Fact::new("cause", &self.cause));
+        facts.push(Fact::new("what to do", &self.workaround));
+        facts
+    }
+}

@@ -1,0 +1,80 @@
+//! Reason for the verdict, in one line.
+
+use std::collections::BTreeSet;
+
+use crate::words::amount;
+use crate::{Ending, Report, Verdict};
+
+/// Reason for the verdict, in one line.
+pub fn headline(report: &Report) -> String {
+    let spec = &report.run.spec;
+    match (report.verdict, &report.findings[..]) {
+        (Verdict::Clean, _) => {
+            let steps = steps_taken(report);
+            let recorded = spec.recorded_steps().count();
+            let of_all = if recorded < spec.steps {
+                format!(" (recorded of {})", spec.steps)
+            } else {
+                String::new()
+            };
+            let skipped = match recorded - steps {
+                0 => String::new(),
+                skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
+            };
+            let repeats = report.repeats.as_ref().map_or(String::new(), |repeats| {
+                format!(", the same to the last bit in {} repeats", repeats.verdicts.len())
+            });
+            format!(
+                "all {} of {}{of_all} reached the optimizer exactly once{repeats}{skipped}",
+                amount(gradients_due(report), "gradient"),
+                amount(steps, "step"),
+            )
+        }
+        (Verdict::Inconclusive, _) => match report.run.ending {
+            Ending::Interrupted => "interrupted before the ranks had finished".to_owned(),
+            Ending::CutOff => "the trace ends before the run does".to_owned(),
+            Ending::Complete => reason(report),
+        },
+        (_, []) => "not every rank finished".to_owned(),
+        (_, [finding]) => format!("{} {}", finding.code, finding.name),
+        (_, findings) => {
+            let codes: Vec<&str> = findings.iter().map(|f| f.code.as_str()).collect();
+            format!("{} findings: {}", findings.len(), codes.join(", "))
+        }
+    }
+}
+
+/// Reason why nothing can be concluded from a run that came to its end.
+fn reason(report: &Report) -> String {
+    let failed = report.run.not_observed.iter().find(|it| it.why.starts_with("zprobe failed"));
+    let refused = || report.not_exercised.iter().find_map(|it| it.strip_prefix("weights of "));
+    match (failed, refused()) {
+        (Some(failed), _) => format!("{} was not seen: {}", failed.what, failed.why),
+        (None, Some(refused)) => format!("weights were not read: {refused}"),
+        (None, None) => "too little could be read; see the end of this report".to_owned(),
+    }
+}
+
+/// Number of gradients, one for each rank and microbatch, that some parameter was to have in the steps in
+/// which weights were read.
+fn gradients_due(report: &Report) -> usize {
+    let last_word = report.run.spec.last_word();
+    let mut due = BTreeSet::new();
+    for entry in report.contributions.iter().filter(|entry| entry.point == last_word) {
+        for (rank, row) in entry.expected.iter().enumerate() {
+            let expected = row.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+            due.extend(expected.map(|(microbatch, _)| (entry.step, rank, microbatch)));
+        }
+    }
+    due.len()
+}
+
+/// Number of steps in which weights were read: the others were skipped.
+pub(super) fn steps_taken(report: &Report) -> usize {
+    let spec = &report.run.spec;
+    let last_word = spec.last_word();
+    let was_read = |step: &usize| {
+        report.contributions.iter().any(|entry| (entry.point, entry.step) == (last_word, *step))
+    };
+    spec.recorded_steps().filter(was_read).count()
+}

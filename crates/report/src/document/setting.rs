@@ -1,0 +1,138 @@
+//! Settings of the run, in a few lines.
+
+use crate::words::{amount, weight_text};
+use crate::{NotObserved, Report};
+use zprobe_engines as engines;
+use zprobe_model::spec::settings::ALL;
+use zprobe_model::spec::{Device, Dtype, Offload, RunSpec, ScriptOptions, Staging};
+use zprobe_model::trace::UNSET_MEMORY;
+
+/// Lines about the settings: a line each for the step, the dtypes, the software, and what is
+/// unusual.
+pub(super) fn setting(report: &Report) -> Vec<String> {
+    let spec = &report.run.spec;
+    if let Some(script) = spec.script() {
+        return of_script(report, script);
+    }
+    let mut lines = vec![
+        format!(
+            "{}, {}, ga {}, {}, model {}",
+            engine(report),
+            amount(spec.world_size, "rank"),
+            spec.gradient_accumulation_steps,
+            amount(spec.steps, "step"),
+            spec.model,
+        ),
+        format!(
+            "{}, accumulated in {}, communicated {}",
+            spec.dtype,
+            spec.grad_accum_dtype,
+            spec.comm_dtype.map_or("as the engine chooses".to_owned(), |d| format!("in {d}")),
+        ),
+    ];
+    let unset = |it: &NotObserved| it.what == UNSET_MEMORY;
+    if spec.poison_memory && !report.run.not_observed.iter().any(unset) {
+        lines.push("memory is NaN until it is written to".to_owned());
+    }
+    if spec.device == Device::Cuda {
+        lines.push(format!("on {} over {}", spec.device, spec.backend));
+    }
+    if let (Some(class), Some(inner)) = (&report.run.optimizer_class, &report.run.inner_optimizer) {
+        lines.push(format!("{class} over {inner}, torch {}", version(report, "torch")));
+    }
+    let settings = settings(spec);
+    if !settings.is_empty() {
+        lines.push(settings.join(", "));
+    }
+    lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
+    lines.extend(spec.inject().map(|fault| format!("injected fault: {fault}")));
+    if report.masked > 0 {
+        let secrets = amount(report.masked, "secret");
+        lines.push(format!("{secrets} taken out of what was recorded; <secret> stands for each"));
+    }
+    lines.extend(report.repeats.as_ref().map(|repeats| {
+        format!(
+            "{} compared at {} points; below is repeat {}",
+            amount(repeats.verdicts.len(), "repeat"),
+            repeats.compared,
+            repeats.shown,
+        )
+    }));
+    lines
+}
+
+/// Lines about the training of a user's script.
+fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
+    let spec = &report.run.spec;
+    let command = script.command.iter().map(String::as_str);
+    let mut lines = vec![
+        shlex::try_join(command).unwrap_or_default(),
+        format!(
+            "{}, {} a step, {}, gradients in {}",
+            amount(spec.world_size, "rank"),
+            amount(spec.gradient_accumulation_steps, "microbatch"),
+            amount(spec.steps, "step"),
+            spec.dtype,
+        ),
+    ];
+    if spec.device == Device::Cuda {
+        lines.push(format!("on {} over {}", spec.device, spec.backend));
+    }
+    let versions = &report.run.versions;
+    let packages =
+        versions.iter().filter(|(name, _)| !["python", "zprobe"].contains(&name.as_str()));
+    let mut software: Vec<String> =
+        packages.map(|(name, version)| format!("{name} {version}")).collect();
+    software.extend(report.run.inner_optimizer.clone());
+    if !software.is_empty() {
+        lines.push(software.join(", "));
+    }
+    if script.dry {
+        lines.push("no optimizer stepped (--dry)".to_owned());
+    }
+    let factor = report.run.engine_facts.get("factor of all gradients");
+    lines.extend(factor.map(|factor| format!("every gradient was multiplied with {factor}")));
+    let fact = |name: &str| report.run.engine_facts.get(name).cloned();
+    lines.extend(fact("places").map(|places| format!("your code: {places}")));
+    lines.extend(fact("contract"));
+    lines.extend(fact("judged"));
+    lines.extend(report.remarks.iter().map(|remark| format!("note: {remark}")));
+    lines
+}
+
+/// The engine, with its version where it has one, and its stage where it has stages.
+fn engine(report: &Report) -> String {
+    let spec = &report.run.spec;
+    let room = engines::of(spec.engine());
+    let package = room.python.as_ref().and_then(|python| python.package);
+    let version = package.map(|package| format!(" {}", version(report, package.module)));
+    let stage = match spec.engine().traits().staging {
+        Staging::Chosen => format!(", ZeRO stage {}", spec.stage),
+        Staging::Always(_) => String::new(),
+    };
+    format!("{}{}{stage}", room.title, version.unwrap_or_default())
+}
+
+fn version<'a>(report: &'a Report, package: &str) -> &'a str {
+    report.run.versions.get(package).map_or("(version unknown)", String::as_str)
+}
+
+/// Settings that are not the engine's own choice; the native engine has none of them.
+fn settings(spec: &RunSpec) -> Vec<String> {
+    let mut settings = Vec::new();
+    if !engines::of(spec.engine()).is_real() {
+        return settings;
+    }
+    if spec.offload == Offload::Cpu {
+        settings.push("optimizer offloaded to the CPU".to_owned());
+    }
+    if spec.gradient_clipping > 0.0 {
+        settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
+    }
+    if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss {
+        settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
+    }
+    let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));
+    settings.extend(asked.map(|(name, value)| format!("{name} {value}")));
+    settings
+}

@@ -1,0 +1,24 @@
+//! A line for the verdict and one for each finding.
+
+use super::Report;
+use crate::Finding;
+use crate::document::headline;
+use crate::words::one_line;
+use zprobe_model::visible::Visible;
+
+pub(super) fn render(report: &Visible<Report>) -> String {
+    let mut lines = vec![format!("{}: {}", report.verdict, headline(report))];
+    lines.extend(
+        report.findings.iter().map(|finding| {
+            format!("{}: {}{}", finding.title(), finding.statement(), known(finding))
+        }),
+    );
+    lines.extend(report.minimised.iter().map(|it| format!("smallest: {}", it.command)));
+    lines.iter().map(|line| one_line(line) + "\n").collect()
+}
+
+/// Known bugs in words, ` (known bug boundary-leak, fixed in 0.19.0)`; empty where there are none.
+fn known(finding: &Finding) -> String {
+    let known = finding.known.iter();
+    known.map(|known| format!(" (known bug {}, {})", known.name, known.fix())).collect()
+}

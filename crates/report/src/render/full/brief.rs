@@ -1,0 +1,88 @@
+//! The first screen: the main finding in about twelve lines, or what a clean run could have seen.
+
+use anstyle::Style;
+
+use super::page::{BOLD, DIM, Page, verdict_style};
+use super::{MATRIX_COLUMNS, MATRIX_ROWS};
+use crate::document::{Block, Document, Fact, Matrix, Surroundings, Table, Topic};
+use crate::words::amount;
+use crate::{Report, Verdict};
+use zprobe_model::visible::Visible;
+
+/// Columns before the words of a fact.
+const MARGIN: usize = 11;
+
+pub(in crate::render) fn render(
+    report: &Visible<Report>,
+    width: usize,
+    around: &Surroundings<'_>,
+) -> serde_json::Result<String> {
+    let document = Document::of(report)?;
+    let mut page = Page::new(width);
+    let style = verdict_style(document.verdict);
+    let first = format!("{style}{}{style:#}  ", document.verdict.name().to_uppercase());
+    let headline = match document.engine(report) {
+        Some(engine) => format!("{engine}: {}", document.headline),
+        None => document.headline.clone(),
+    };
+    page.wrapped(&first, "  ", &headline, Style::new());
+    if let Some(brief) = document.brief(report, around) {
+        page.labelled(&brief.before);
+        if let Some(matrix) = brief.matrix {
+            page.small(matrix, brief.more);
+        }
+        page.labelled(&brief.behind);
+    } else if document.verdict == Verdict::Inconclusive {
+        document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
+        let sections = [Topic::Ranks, Topic::Power].map(|topic| document.about(topic));
+        sections.into_iter().flatten().for_each(|section| page.whole(section));
+    } else {
+        document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
+        page.labelled(&document.reach());
+    }
+    if let Some(section) = document.about(Topic::Smallest) {
+        for block in &section.blocks {
+            if let Block::Command(command) = block {
+                page.labelled(&[Fact::new("smallest", command)]);
+            }
+        }
+    }
+    if let Some(own) = around.own_engine {
+        page.labelled(&[Fact::new("note", own)]);
+    }
+    page.wrapped("", "", "", Style::new());
+    document.last_lines(report, around).iter().for_each(|line| page.wrapped("", "  ", line, BOLD));
+    page.again(around.again.or(document.again).filter(|_| !document.findings.is_empty()));
+    Ok(page.into_text())
+}
+
+impl Page {
+    /// Writes facts with their labels in a margin.
+    fn labelled(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            let mut first = format!("{BOLD}{:<MARGIN$}{BOLD:#}", fact.label);
+            for said in &fact.said {
+                self.wrapped(&first, &" ".repeat(MARGIN), said.text(), Style::new());
+                first = " ".repeat(MARGIN);
+            }
+        }
+    }
+
+    /// Writes a matrix with its place, if there is room for it.
+    fn small(&mut self, matrix: &Matrix, more: usize) {
+        let fits = |table: &&Table| {
+            table.head.len() <= 1 + MATRIX_COLUMNS && table.rows.len() <= MATRIX_ROWS
+        };
+        let Some(table) = matrix.table.as_ref().filter(fits) else { return };
+        if self.indented(table) {
+            let others = match more {
+                0 => String::new(),
+                more => format!("; {}: zprobe show -v", amount(more, "more table")),
+            };
+            let place = format!("{}{others}", matrix.place);
+            let margin = " ".repeat(MARGIN);
+            self.wrapped(&margin, &margin, &place, DIM);
+            matrix.notes.iter().for_each(|note| self.wrapped(&margin, &margin, note, DIM));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The document for a terminal: verdict first, then the reasons, then the facts.
+
+mod brief;
+mod page;
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+pub(super) use self::brief::render as brief;
+pub(super) use self::page::Page;
+use self::page::{BOLD, DIM, verdict_style};
+use super::Report;
+use crate::document::{Block, Document, Fact, Matrix, RankGroup, Section, Surroundings};
+use crate::words::one_line;
+use crate::{Finding, Severity, Verdict};
+use zprobe_model::visible::Visible;
+
+/// Most names with values that are shown.
+const PAIRS: usize = 8;
+
+/// Most microbatches and most ranks that are drawn as a matrix.
+const MATRIX_COLUMNS: usize = 12;
+const MATRIX_ROWS: usize = 16;
+
+pub(super) fn render(
+    report: &Visible<Report>,
+    width: usize,
+    around: &Surroundings<'_>,
+) -> serde_json::Result<String> {
+    let document = Document::of(report)?;
+    let mut page = Page::new(width);
+    let style = verdict_style(document.verdict);
+    let verdict = document.verdict.name().to_uppercase();
+    let first = format!("{style}{verdict}{style:#}  ");
+    page.wrapped(&first, "  ", &document.headline, Style::new());
+    for line in &document.setting {
+        page.wrapped("", "  ", line, DIM);
+    }
+    page.again(around.again.or(document.again));
+    for finding in document.findings {
+        page.finding(finding);
+    }
+    document.sections.iter().filter(|it| !it.is_detail).for_each(|section| page.whole(section));
+    Ok(page.into_text())
+}
+
+impl Page {
+    /// Writes a section with its title.
+    fn whole(&mut self, section: &Section<'_>) {
+        self.section(&section.title);
+        section.blocks.iter().for_each(|block| self.block(block));
+    }
+
+    /// Writes a finding with everything that is known of it.
+    pub fn finding(&mut self, finding: &Finding) {
+        let style = match finding.severity {
+            Severity::Error => verdict_style(Verdict::Findings),
+            Severity::Warning => verdict_style(Verdict::Inconclusive),
+        };
+        let place = finding.place();
+        let space = if place.is_empty() { "" } else { "  " };
+        let (code, name) = (&finding.code, &finding.name);
+        let title = format!("{style}{code}{style:#} {BOLD}{name}{BOLD:#}{space}");
+        let _ = writeln!(self);
+        self.wrapped(&title, "    ", &place, Style::new());
+        self.paragraph("", &finding.message);
+        for evidence in &finding.evidence {
+            self.paragraph("- ", evidence);
+        }
+        for consequence in &finding.consequences {
+            self.paragraph(&format!("= {}: ", consequence.code), &consequence.message);
+        }
+        for known in &finding.known {
+            self.facts(&known.facts());
+        }
+        let _ = writeln!(self, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
+    }
+
+    fn block(&mut self, block: &Block<'_>) {
+        match block {
+            Block::Facts(facts) => self.facts(facts),
+            Block::Pairs(pairs) => {
+                for (name, value) in pairs.iter().take(PAIRS) {
+                    self.paragraph(&format!("{name}: "), value);
+                }
+                if pairs.len() > PAIRS {
+                    let more = pairs.len() - PAIRS;
+                    self.paragraph("", &format!("and {more} more in report.json"));
+                }
+            }
+            Block::Table(table) => self.table(table),
+            Block::Matrices(what, matrices) => {
+                let _ = writeln!(self, "  {what}:");
+                matrices.iter().for_each(|matrix| self.matrix(matrix));
+            }
+            Block::Ranks(groups) => groups.iter().for_each(|group| self.ranks(group)),
+            // It is there to be copied, and therefore not wrapped.
+            Block::Command(command) => {
+                let _ = writeln!(self, "  {BOLD}{}{BOLD:#}", one_line(command));
+            }
+        }
+    }
+
+    /// Writes the command that makes the run again, if there is one. It is there to be copied, and therefore not
+    /// wrapped.
+    fn again(&mut self, command: Option<&str>) {
+        if let Some(command) = command {
+            let _ = writeln!(self, "again: {}", one_line(command));
+        }
+    }
+
+    fn facts(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            for said in &fact.said {
+                self.paragraph(&fact.lead(), said.text());
+            }
+        }
+    }
+
+    fn matrix(&mut self, matrix: &Matrix) {
+        self.paragraph("in ", &matrix.place);
+        if let Some(table) = &matrix.table {
+            let small = table.head.len() <= 1 + MATRIX_COLUMNS && table.rows.len() <= MATRIX_ROWS;
+            if !(small && self.indented(table)) {
+                matrix.words.iter().for_each(|line| self.paragraph("  ", line));
+            }
+        }
+        matrix.notes.iter().for_each(|note| self.paragraph("    ", note));
+    }
+
+    /// Writes the endings of ranks. Their accounts of a failure are in the findings.
+    fn ranks(&mut self, group: &RankGroup<'_>) {
+        let first = group.first();
+        self.paragraph(&format!("{} ({}): ", group.label(), first.ending()), &first.last);
+        if let ([_], Some(text)) = (&group.0[..], &first.stderr) {
+            self.quotation(text);
+        }
+        for (title, lines) in group.stacks() {
+            self.paragraph("  ", &title);
+            self.quotation(&lines);
+        }
+    }
+}

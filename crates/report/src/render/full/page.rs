@@ -1,0 +1,155 @@
+//! Words on a terminal: styles, headings, wrapped paragraphs, tables.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+use textwrap::{Options, WordSeparator, WordSplitter};
+
+use crate::Verdict;
+use crate::document::{Cell, Table};
+
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
+
+pub(super) fn verdict_style(verdict: Verdict) -> Style {
+    let color = match verdict {
+        Verdict::Clean => AnsiColor::Green,
+        Verdict::Findings | Verdict::Crashed => AnsiColor::Red,
+        Verdict::Inconclusive => AnsiColor::Yellow,
+    };
+    Style::new().bold().fg_color(Some(color.into()))
+}
+
+/// A report as far as it is written, for a terminal of some width.
+pub(in crate::render) struct Page {
+    text: String,
+    width: usize,
+}
+
+impl Page {
+    /// An empty page.
+    pub fn new(width: usize) -> Self {
+        Self { text: String::new(), width }
+    }
+
+    /// The text that was written.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    pub fn section(&mut self, title: &str) {
+        let _ = writeln!(self);
+        self.wrapped("", "  ", title, BOLD);
+    }
+
+    /// Writes a paragraph that begins with `lead` and hangs under its second column.
+    pub fn paragraph(&mut self, lead: &str, body: &str) {
+        let indent = lead.len() - lead.trim_start().len();
+        let first = format!("  {}", &lead[..indent]);
+        self.wrapped(&first, "    ", &format!("{lead}{body}"), Style::new());
+    }
+
+    /// Writes a quotation, which keeps its lines.
+    pub fn quotation(&mut self, quoted: &str) {
+        for line in quoted.lines() {
+            self.wrapped("    | ", "    | ", line, DIM);
+        }
+    }
+
+    /// Wraps `text`, whose first line begins with `first`, which may be in colour, and all others
+    /// with `next`.
+    pub fn wrapped(&mut self, first: &str, next: &str, text: &str, style: Style) {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let options = Options::new(self.width).initial_indent(first).subsequent_indent(next);
+        // Addresses and paths stay whole where they can.
+        let options = options.word_separator(WordSeparator::AsciiSpace);
+        let options = options.word_splitter(WordSplitter::NoHyphenation);
+        let mut lines = textwrap::wrap(&text, options);
+        if text.is_empty() {
+            lines = vec![first.into()];
+        }
+        for line in lines {
+            let _ = writeln!(self, "{style}{line}{style:#}");
+        }
+    }
+
+    /// Writes a table, its cells wrapped where it would be wider than the page.
+    pub fn table(&mut self, table: &Table) {
+        self.text.extend(lines(table, Some(self.width)));
+    }
+
+    /// Writes a table with an indent. False, and nothing written, where it is too wide for the page.
+    pub fn indented(&mut self, table: &Table) -> bool {
+        let lines: Vec<String> =
+            lines(table, None).into_iter().map(|line| format!("    {line}")).collect();
+        let columns = |line: &String| textwrap::core::display_width(line.trim_end());
+        let fits = lines.iter().all(|line| columns(line) <= self.width);
+        if fits {
+            self.text.extend(lines);
+        }
+        fits
+    }
+}
+
+impl std::fmt::Write for Page {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.text.push_str(text);
+        Ok(())
+    }
+}
+
+/// Lines of a table, at most as wide as `width`.
+fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
+    let mut grid = comfy_table::Table::new();
+    grid.load_style(presets::NOTHING).set_header(&table.head);
+    let marked = |(index, cell): (usize, &Cell)| match cell.is_wrong && index >= table.left {
+        true => format!("[{}]", cell.text),
+        false => cell.text.clone(),
+    };
+    grid.add_rows(table.rows.iter().map(|row| row.iter().enumerate().map(marked)));
+    if let Some(width) = width {
+        grid.set_content_arrangement(ContentArrangement::Dynamic);
+        grid.set_width(u16::try_from(width - 1).unwrap_or(u16::MAX));
+    }
+    for (index, column) in grid.column_iter_mut().enumerate() {
+        let left = index < table.left;
+        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    let has_wrong = |row: &Vec<Cell>| row[table.left..].iter().any(|cell| cell.is_wrong);
+    let colour = table.rows.iter().any(has_wrong);
+    let line = |line: String| match colour {
+        true => format!(" {}\n", in_colour(line.trim_end())),
+        false => format!(" {}\n", line.trim_end()),
+    };
+    grid.lines().map(line).collect()
+}
+
+/// A line in which what stands in brackets has the colour of a finding.
+fn in_colour(line: &str) -> String {
+    let style = verdict_style(Verdict::Findings);
+    line.replace('[', &format!("{style}[")).replace(']', &format!("]{style:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_wider_than_the_page_goes_on_in_the_next_line() {
+        let mut page = Page::new(20);
+        page.paragraph("see: ", "https://example.org/a/long/path and more");
+        assert_eq!(
+            page.into_text(),
+            "  see:\n    https://example.\n    org/a/long/path\n    and more\n"
+        );
+    }
+
+    #[test]
+    fn a_quotation_keeps_its_lines() {
+        let mut page = Page::new(20);
+        page.quotation("red\n\nlast words of a rank");
+        let text = anstream::adapter::strip_str(&page.into_text()).to_string();
+        assert_eq!(text, "    | red\n    | \n    | last words of\n    | a rank\n");
+    }
+}

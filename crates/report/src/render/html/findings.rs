@@ -1,0 +1,71 @@
+//! Findings, with links to the places on the page that show them.
+
+use super::weights::Weights;
+use crate::document::RankGroup;
+use crate::{Family, Finding, Report};
+
+/// A link to a place on the page.
+pub(super) struct Link {
+    pub text: String,
+    pub target: String,
+    /// Microbatch whose columns are marked there.
+    pub microbatch: Option<usize>,
+}
+
+/// Other parts of the page, to which findings have links.
+pub(super) struct Places<'a> {
+    pub weights: &'a Weights,
+    pub has_hooks: bool,
+    pub has_timeline: bool,
+    pub ranks: &'a [RankGroup<'a>],
+}
+
+impl Places<'_> {
+    /// Links to the places that show a finding.
+    pub fn links(&self, report: &Report, finding: &Finding) -> Vec<Link> {
+        let at_step = |step: usize| finding.step.is_none_or(|at| at == step);
+        let mut links = Vec::new();
+        let mut link = |text: String, target: String, microbatch: Option<usize>| {
+            links.push(Link { text, target, microbatch });
+        };
+        if let Some(at) = self.weights.departed(finding.step, finding.rank) {
+            let letter = &self.weights.matrices[at].letter;
+            let target = format!("matrix-{letter}");
+            link(format!("weight matrix {letter}"), target, finding.microbatch);
+        }
+        let differs = |row: &crate::Norms| row.agree == Some(false) && at_step(row.step);
+        if let Some(row) = report.norms.iter().position(differs) {
+            link("buffers that differ".to_owned(), format!("norm-{row}"), None);
+        }
+        let is_silent = |count: &crate::HookCount| !count.silent.is_empty() && at_step(count.step);
+        let about_hooks = finding.code.family() == Family::Hooks;
+        if self.has_hooks && (about_hooks || report.hooks.counts.iter().any(is_silent)) {
+            link("hooks".to_owned(), "hooks".to_owned(), None);
+        }
+        let flush = finding.bucket.and_then(|number| {
+            report.buckets.iter().position(|flush| flush.flush == number && at_step(flush.step))
+        });
+        if let Some(row) = flush {
+            let number = report.buckets[row].flush;
+            link(format!("flush {number}"), format!("flush-{row}"), None);
+        }
+        // For collectives and processes, the ends of ranks and the timeline show what happened.
+        if matches!(finding.code.family(), Family::Collectives | Family::Run) {
+            let ended_there = |group: &&RankGroup<'_>| {
+                finding.rank.is_none_or(|rank| group.0.iter().any(|it| it.rank == rank))
+            };
+            let mut unfinished = self.ranks.iter().filter(|group| !group.first().finished);
+            if let Some(group) = unfinished.find(ended_there) {
+                link(
+                    format!("end of {}", group.label()),
+                    format!("rank-{}", group.first().rank),
+                    None,
+                );
+            }
+            if self.has_timeline {
+                link("timeline".to_owned(), "timeline".to_owned(), None);
+            }
+        }
+        links
+    }
+}

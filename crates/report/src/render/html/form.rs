@@ -1,0 +1,107 @@
+//! Forms that tell weight matrices apart: equal lines of many ranks are one, and the one rank that
+//! is unlike all others has no name where it is a different one in each buffer.
+
+use std::collections::HashMap;
+
+use super::RANKS_SHOWN;
+use crate::Contribution;
+
+/// Form of a matrix: its lines, and the ranks to which these belong.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Form {
+    pub lines: Vec<(Who, Line)>,
+    pub as_planned: bool,
+    /// Number of sets of weights that explain the elements, where these are too few to tell; else 0.
+    pub possible: usize,
+}
+
+/// Source ranks of a line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Who {
+    /// The listed ranks.
+    Ranks(Vec<usize>),
+    /// The rank whose buffer it is.
+    Itself,
+    /// A single rank, a different one in each buffer.
+    One,
+    /// All ranks but the single one.
+    Others,
+}
+
+/// The weights of one source rank's gradients, and what they should be, bit for bit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Line {
+    pub weights: Vec<u64>,
+    pub expected: Vec<u64>,
+    /// Weights of gradients of earlier steps; empty where all are 0.
+    pub leftover: Vec<u64>,
+}
+
+impl Form {
+    /// The form of an entry. Of few ranks each has a line; of many, those that are alike share one.
+    pub fn new(entry: &Contribution) -> Self {
+        let bits = |row: &[f64]| row.iter().map(|weight| (weight + 0.0).to_bits()).collect();
+        let nothing_left = entry.leftover.iter().flatten().all(|weight| *weight == 0.0);
+        let empty = Vec::new();
+        let line = |rank: usize| Line {
+            weights: bits(&entry.weights[rank]),
+            expected: bits(entry.expected.get(rank).unwrap_or(&empty)),
+            leftover: match entry.leftover.get(rank) {
+                Some(leftover) if !nothing_left => bits(leftover),
+                _ => Vec::new(),
+            },
+        };
+        let world_size = entry.weights.len();
+        let mut lines: Vec<(Who, Line)> = Vec::new();
+        let mut known: HashMap<Line, usize> = HashMap::new();
+        for rank in 0..world_size {
+            let line = line(rank);
+            match known.get(&line).filter(|_| world_size > RANKS_SHOWN) {
+                Some(&at) => {
+                    if let Who::Ranks(ranks) = &mut lines[at].0 {
+                        ranks.push(rank);
+                    }
+                }
+                None => {
+                    known.insert(line.clone(), lines.len());
+                    lines.push((Who::Ranks(vec![rank]), line));
+                }
+            }
+        }
+        Self { lines, as_planned: entry.as_planned, possible: entry.possible.len() }
+    }
+
+    /// The one rank whose line is unlike that of all others, and this form without its name.
+    /// `owner` is the rank whose buffer it is.
+    pub fn without_names(&self, owner: usize) -> Option<(usize, Self)> {
+        let [(Who::Ranks(first), a), (Who::Ranks(second), b)] = &self.lines[..] else {
+            return None;
+        };
+        let (odd, line, others) = match (&first[..], &second[..]) {
+            (_, [odd]) if first.len() > 1 => (*odd, b, a),
+            ([odd], _) if second.len() > 1 => (*odd, a, b),
+            _ => return None,
+        };
+        let who = if odd == owner { Who::Itself } else { Who::One };
+        let lines = vec![(who, line.clone()), (Who::Others, others.clone())];
+        Some((odd, Self { lines, as_planned: self.as_planned, possible: self.possible }))
+    }
+}
+
+impl Who {
+    pub fn count(&self) -> usize {
+        match self {
+            Who::Ranks(ranks) => ranks.len(),
+            Who::Itself | Who::One | Who::Others => 1,
+        }
+    }
+
+    pub fn label(&self, world_size: usize) -> String {
+        match self {
+            Who::Ranks(ranks) => super::labels::ranks(ranks, world_size),
+            Who::Itself => "the rank itself".to_owned(),
+            Who::One => "one rank".to_owned(),
+            Who::Others => "every other rank".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Compares the result of a run with what was expected of it.
+
+use super::{Expectation, Release, Row};
+use zprobe_report::{Report, Verdict};
+
+/// Result of a run, compared with what was expected of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Result of the run, in a few words.
+    pub got: String,
+    /// True if the result was expected.
+    pub ok: bool,
+}
+
+impl Row {
+    /// Compares a report with what is expected of one of the releases: the bug must be seen, and
+    /// recognised, where it is.
+    pub fn judge(&self, release: &Release, report: &Report) -> Judgement {
+        let mut judgement = release.expect.judge(report);
+        let mut known = report.findings.iter().flat_map(|finding| &finding.known);
+        if self.known.is_some() && release.expect != Expectation::Clean && judgement.ok {
+            judgement.ok = known.any(|known| known.name == self.name);
+            if !judgement.ok {
+                judgement.got.push_str(", not recognised as a known bug");
+            }
+        }
+        judgement
+    }
+}
+
+impl Expectation {
+    /// Compares a report with what is expected of it.
+    pub fn judge(&self, report: &Report) -> Judgement {
+        let first = report.findings.first().map(|finding| finding.code);
+        let ok = match self {
+            Expectation::Clean => report.verdict == Verdict::Clean,
+            Expectation::Finding(code) => first == Some(*code),
+            Expectation::Crash { message, finding } => {
+                report.verdict == Verdict::Crashed
+                    && words(report).any(|text| text.contains(message.as_str()))
+                    && finding.is_none_or(|code| first == Some(code))
+            }
+        };
+        Judgement { got: got(report), ok }
+    }
+}
+
+/// The result in a report, in a few words: `ZP101 boundary-leak`, `clean`, `crashed: …`.
+pub fn got(report: &Report) -> String {
+    let mut parts: Vec<String> = report
+        .findings
+        .iter()
+        .map(|finding| format!("{} {}", finding.code, finding.name))
+        .collect();
+    match report.verdict {
+        Verdict::Findings => {}
+        Verdict::Crashed => {
+            let failure = report.ranks.iter().find_map(|rank| rank.failure.as_deref());
+            parts.push(match failure.and_then(|text| text.lines().next_back()) {
+                Some(line) => format!("crashed: {line}"),
+                None => Verdict::Crashed.to_string(),
+            });
+        }
+        verdict => parts.push(verdict.to_string()),
+    }
+    parts.join(", ")
+}
+
+/// All texts of a report that may be the engine's own words.
+pub(super) fn words(report: &Report) -> impl Iterator<Item = &str> {
+    let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
+    let findings = report.findings.iter().flat_map(|finding| {
+        [&finding.message].into_iter().chain(&finding.evidence).map(String::as_str)
+    });
+    ranks.flatten().map(String::as_str).chain(findings)
+}

@@ -1,0 +1,221 @@
+//! Recognises findings that are bugs known to the zoo.
+//!
+//! A finding is a known bug where all of this fits: the rule that saw it (or the engine's own
+//! words), the versions that really ran, the optimizer that the engine really chose, and the
+//! settings.
+
+use std::collections::BTreeMap;
+
+use pep440_rs::{Version, VersionSpecifiers};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::judge::words;
+use super::{Expectation, Row, registry};
+use zprobe_model::spec::Dtype;
+use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
+
+/// Name of the fact that has the trainers and engines of a user's script, one after the other.
+pub const TRAINERS: &str = "trainers";
+
+/// Fields of the specification that DeepSpeed tells of itself in a user's script, each with the name of the fact.
+const TOLD: [(&str, &str); 2] =
+    [("stage", "zero_optimization_stage"), ("grad_accum_dtype", "grad_acc_dtype")];
+
+/// Value of a field that the engine of a script has not told.
+const NOT_TOLD: &str = "not told";
+
+/// Text in [`Known::when`] for a value that is left to the engine.
+const UNSET: &str = "unset";
+
+/// Conditions that a run must meet for one of its findings to be this bug.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    /// Versions that have the bug, by package: all must fit. No specifier means every version.
+    pub affected: BTreeMap<String, VersionSpecifiers>,
+    /// The first release without the bug; none if there is none.
+    #[serde(default)]
+    pub fixed: Option<Version>,
+    /// Class that wraps the inner optimizer, if the bug is in such a class.
+    #[serde(default)]
+    pub optimizer_class: Option<String>,
+    /// Values that fields of the [`RunSpec`](zprobe_model::spec::RunSpec) may have, by the dotted paths of
+    /// the fields in `report.json`. A field that is a list must hold one of the values, or all of
+    /// those of a value that is a list; `"unset"` stands for null.
+    #[serde(default)]
+    pub when: BTreeMap<String, Vec<Value>>,
+    /// Codes of other findings that the bug leads to, for example in later steps: they are this bug
+    /// if it shows itself in the same run.
+    #[serde(default)]
+    pub wake: Vec<RuleCode>,
+    /// Name of the trainer or engine that a user's script must have: `transformers.Trainer`.
+    #[serde(default)]
+    pub trainer: Option<String>,
+    /// Part of the finding's message, where its code alone says too little.
+    #[serde(default)]
+    pub says: Option<String>,
+    /// True if only CPU ranks have the bug: then it is a limit of them, and says nothing about
+    /// GPUs.
+    #[serde(default)]
+    pub cpu_only: bool,
+}
+
+/// Names the known bug of every finding that is one.
+pub fn name_known_bugs(report: &mut Report) {
+    if report.findings.is_empty() {
+        return;
+    }
+    let Some(spec) = specification(report) else { return };
+    let named: Vec<Vec<&Row>> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let rows = registry::rows().iter();
+            rows.filter(|row| row.is_known_in(report, &spec, finding)).collect()
+        })
+        .collect();
+    for (finding, rows) in report.findings.iter_mut().zip(named) {
+        finding.known = rows.iter().filter_map(|row| row.known_bug()).collect();
+        let cpu_only = |row: &&Row| row.known.as_ref().is_some_and(|known| known.cpu_only);
+        if let (Some(row), true) = (rows.first(), rows.iter().all(cpu_only)) {
+            finding.limit.get_or_insert_with(|| row.title.clone());
+        }
+    }
+}
+
+/// The specification of a run as JSON, with what the engine of a user's script tells of itself.
+fn specification(report: &Report) -> Option<Value> {
+    let mut spec = serde_json::to_value(&report.run.spec).ok()?;
+    if report.run.spec.script().is_some() {
+        for (field, fact) in TOLD {
+            let told = report.run.engine_facts.get(fact);
+            spec[field] = told.map_or_else(|| Value::from(NOT_TOLD), |text| told_value(text));
+        }
+    }
+    Some(spec)
+}
+
+/// A value in the words of an engine: `1`, `torch.float32`.
+fn told_value(text: &str) -> Value {
+    let dtype = match text {
+        "torch.bfloat16" => Some(Dtype::Bf16),
+        "torch.float16" => Some(Dtype::Fp16),
+        "torch.float32" => Some(Dtype::Fp32),
+        _ => None,
+    };
+    let dtype = dtype.map(|dtype| Value::from(dtype.name()));
+    dtype.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
+}
+
+impl Row {
+    /// Returns true if a finding is this bug.
+    fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
+        let Some(known) = self.known.as_ref().filter(|known| known.fits(report, spec)) else {
+            return false;
+        };
+        let shows = |finding: &Finding| {
+            self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
+        };
+        let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
+        // The engine of a script shows in the class that wraps the optimizer, and it tells a part of its settings.
+        let is_told = |field: &String| field == "dtype" || TOLD.iter().any(|(it, _)| it == field);
+        let is_of_script = report.run.spec.script().is_some()
+            && known.optimizer_class.is_some()
+            && known.when.keys().all(is_told);
+        let is_engine = self.engine == report.run.spec.engine() || is_of_script;
+        let is_said = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
+        is_engine && is_said && (shows(finding) || is_in_wake())
+    }
+
+    /// Description of the bug for a report; none if the row does not say when a finding is this
+    /// bug.
+    pub fn known_bug(&self) -> Option<KnownBug> {
+        let known = self.known.as_ref()?;
+        Some(KnownBug {
+            name: self.name.clone(),
+            title: self.title.clone(),
+            links: self.links.clone(),
+            affected: known.affected_text(),
+            fixed: known.fixed.as_ref().map(Version::to_string),
+            cause: self.cause.clone(),
+            workaround: self.workaround.clone(),
+            summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
+            package: known.fixed.as_ref().and_then(|fixed| known.package_of(fixed)),
+        })
+    }
+}
+
+impl Known {
+    /// Returns true if the versions, optimizer and settings of a run are those that the bug needs.
+    fn fits(&self, report: &Report, spec: &Value) -> bool {
+        let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {
+            let version = report.run.versions.get(package).and_then(|text| text.parse().ok());
+            version.is_some_and(|version: Version| versions.contains(&version))
+        };
+        let class = report.run.optimizer_class.as_deref();
+        let trainers = report.run.engine_facts.get(TRAINERS).map_or("", String::as_str);
+        let has_trainer = |name: &String| trainers.split(", ").any(|it| it == name);
+        self.trainer.as_ref().is_none_or(has_trainer)
+            && self.affected.iter().all(is_affected)
+            && (self.optimizer_class.is_none() || self.optimizer_class.as_deref() == class)
+            && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
+    }
+
+    /// The package whose release `fixed` is without the bug: the one that has the bug in others alone.
+    fn package_of(&self, fixed: &Version) -> Option<String> {
+        let mut others = self.affected.iter().filter(|(_, versions)| !versions.contains(fixed));
+        others.next().map(|(package, _)| package.clone())
+    }
+
+    /// Affected versions for people: `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
+    pub(super) fn affected_text(&self) -> String {
+        let parts = self.affected.iter().map(|(package, versions)| {
+            if versions.is_empty() {
+                format!("every release of {package}")
+            } else {
+                format!("{package} {versions}")
+            }
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The field of a specification at a dotted path.
+fn at<'s>(spec: &'s Value, path: &str) -> &'s Value {
+    path.split('.').fold(spec, |value, field| &value[field])
+}
+
+/// Returns true if a field has one of these values, or is a list that holds one, or all of one that is a list.
+fn is_one_of(field: &Value, values: &[Value]) -> bool {
+    match field {
+        Value::Null => values.iter().any(|value| value == UNSET),
+        Value::Array(held) => values.iter().any(|value| match value {
+            Value::Array(all) => all.iter().all(|value| held.contains(value)),
+            value => held.contains(value),
+        }),
+        field => values.contains(field),
+    }
+}
+
+impl Expectation {
+    /// Returns true if a finding is the one that is expected where the bug is.
+    fn is_shown_by(&self, report: &Report, finding: &Finding) -> bool {
+        match self {
+            Self::Clean => false,
+            Self::Finding(code) => finding.code == *code,
+            // Where the engine did not crash, the rule alone decides.
+            Self::Crash { finding: Some(code), .. } if report.verdict != Verdict::Crashed => {
+                finding.code == *code
+            }
+            Self::Crash { message, finding: Some(code) } => {
+                finding.code == *code && words(report).any(|text| text.contains(message.as_str()))
+            }
+            Self::Crash { message, finding: None } => {
+                let consequences = finding.consequences.iter().map(|known| &known.message);
+                let told = [&finding.message].into_iter().chain(&finding.evidence);
+                told.chain(consequences).any(|text| text.contains(message.as_str()))
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The zoo: real bugs of released engines, each with releases that have it, releases that do not,
+//! and the result that `zprobe run` must have on them; or of released trainers, with a script and the
+//! result of `zprobe exec`.
+//!
+//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
+//! [`Expectation::judge`] compares what was expected with a run's
+//! [`Report`](zprobe_report::Report), and [`name_known_bugs`] recognises the bugs of the zoo in any
+//! run.
+
+mod judge;
+mod known;
+mod packages;
+mod read;
+pub mod registry;
+mod script;
+
+use std::fmt;
+
+use zprobe_model::spec::Engine;
+use zprobe_report::RuleCode;
+
+pub use judge::{Judgement, got};
+pub use known::{Known, TRAINERS, name_known_bugs};
+pub use packages::Packages;
+pub use read::ReadError;
+pub use script::Script;
+
+/// A bug, or another thing worth trying on several releases.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Name of the row, which is that of its file.
+    pub name: String,
+    /// The bug in a few words.
+    pub title: String,
+    /// Pull requests, issues and other places that tell of the bug.
+    pub links: Vec<String>,
+    /// The engine that has the bug; [`Engine::Script`] where it is in a trainer.
+    pub engine: Engine,
+    /// Description of what goes wrong.
+    pub summary: String,
+    /// Cause of the bug: the engine's file and function.
+    pub cause: String,
+    /// Workaround for releases without the fix.
+    pub workaround: String,
+    /// Arguments of `zprobe run`, word by word; none for a script.
+    pub run: Vec<String>,
+    /// The script that shows the bug, if it is in a trainer.
+    pub script: Option<Script>,
+    /// Conditions that a run must meet for one of its findings to be this bug; none if the row has
+    /// none.
+    pub known: Option<Known>,
+    /// Releases on which the row is tried.
+    pub releases: Vec<Release>,
+}
+
+/// A set of packages, and the result to expect of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Release {
+    /// Packages in the environment; none where the engine needs no Python.
+    pub packages: Packages,
+    /// Arguments behind those of the row: a workaround, for example.
+    pub extra: Vec<String>,
+    /// Result that the run must have.
+    pub expect: Expectation,
+}
+
+/// Result that a run must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expectation {
+    /// The verdict `clean`.
+    Clean,
+    /// A first finding with this code.
+    Finding(RuleCode),
+    /// The verdict `crashed`, with the engine's own words.
+    Crash {
+        /// Part of the engine's message.
+        message: String,
+        /// Code of the first finding, if that is known as well.
+        finding: Option<RuleCode>,
+    },
+}
+
+impl Row {
+    /// Arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
+    pub fn arguments<'a>(&'a self, release: &'a Release) -> impl Iterator<Item = &'a str> {
+        self.run.iter().chain(&release.extra).map(String::as_str)
+    }
+}
+
+impl Row {
+    /// The bug in words, as Markdown: what goes wrong, on which releases, why, and what to do.
+    pub fn explain(&self) -> String {
+        let releases = self.releases.iter().map(|release| {
+            let got = match &release.expect {
+                Expectation::Clean => "clean".to_owned(),
+                Expectation::Finding(code) => code.to_string(),
+                Expectation::Crash { message, .. } => format!("crash: {message}"),
+            };
+            format!("- {}: {got}\n", release.label())
+        });
+        let affected = self.known.as_ref().map(|known| format!("In {}. ", known.affected_text()));
+        format!(
+            "# Known bug {}: {}\n\n{}{}\n\n## Cause\n\n{}\n\n## What to do\n\n{}\n\n## Tried on\n\n{}\n\
+             Command: {}\n{}",
+            self.name,
+            self.title,
+            affected.unwrap_or_default(),
+            self.summary.trim(),
+            self.cause.trim(),
+            self.workaround.trim(),
+            releases.collect::<String>(),
+            self.command(),
+            self.links.iter().map(|link| format!("See: {link}\n")).collect::<String>(),
+        )
+    }
+
+    /// The command that shows the bug, for people.
+    pub fn command(&self) -> String {
+        match &self.script {
+            None => {
+                // What a release needs beside the row's own flags, it needs to show the bug.
+                let shows = self.releases.iter().find(|it| it.expect != Expectation::Clean);
+                let extra = shows.iter().flat_map(|release| &release.extra);
+                let words: Vec<_> = self.run.iter().chain(extra).map(String::as_str).collect();
+                format!("zprobe run {}", words.join(" "))
+            }
+            Some(script) => {
+                let options = script.exec_options();
+                let words = ["zprobe", "exec"].map(str::to_owned).into_iter().chain(options);
+                let words = words.chain(["--", "python"].map(str::to_owned));
+                words.chain(script.command()).collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+}
+
+impl Release {
+    /// Packages and extra arguments, for people: `deepspeed 0.18.9, torch 2.11.0`.
+    pub fn label(&self) -> String {
+        let packages =
+            if self.packages.is_empty() { "zprobe".to_owned() } else { self.packages.to_string() };
+        if self.extra.is_empty() {
+            packages
+        } else {
+            format!("{packages} {}", self.extra.join(" "))
+        }
+    }
+
+    /// Returns true if one of the packages has this version, or is this `name==version`.
+    pub fn matches(&self, text: &str) -> bool {
+        self.packages.iter().any(|(name, version)| {
+            let version = version.to_string();
+            text == version || text.split_once("==") == Some((name, version.as_str()))
+        })
+    }
+}
+
+impl fmt::Display for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clean => f.pad("clean"),
+            Self::Finding(code) => f.pad(code),
+            Self::Crash { message, finding: None } => write!(f, "crash: {message}"),
+            Self::Crash { message, finding: Some(code) } => write!(f, "{code}, crash: {message}"),
+        }
+    }
+}

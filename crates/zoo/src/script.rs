@@ -1,0 +1,108 @@
+//! Scripts of rows about trainers: those of `examples/train`, with the edits of the row.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Declares the scripts by the names of their files.
+macro_rules! scripts {
+    ($($name:literal,)*) => {
+        /// Name and text of each script.
+        const FILES: &[(&str, &str)] = &[$((
+            $name,
+            include_str!(concat!("../../../examples/train/", $name)),
+        ),)*];
+    };
+}
+
+scripts! {
+    "accelerate_loop.py",
+    "common.py",
+    "ddp.py",
+    "deepspeed_zero.py",
+    "fsdp2.py",
+    "hf_trainer.py",
+    "lightning_manual.py",
+    "lightning_module.py",
+}
+
+/// A script that shows a bug under `zprobe exec`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Script {
+    /// Name of the script in `examples/train`.
+    pub file: String,
+    /// Ranks that torchrun starts; none where the script starts them itself, or is one process.
+    pub ranks: Option<usize>,
+    /// Arguments of the script, as a shell splits them.
+    pub flags: String,
+    /// Options of `zprobe exec`.
+    #[serde(default)]
+    pub options: String,
+    /// Edits of the script, made in turn.
+    #[serde(default)]
+    pub edit: Vec<Edit>,
+}
+
+/// An edit of a script.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    /// Text that occurs in the script exactly once.
+    pub old: String,
+    /// Text in its place.
+    pub new: String,
+}
+
+impl Script {
+    /// The text of the script with its edits.
+    ///
+    /// # Errors
+    /// When there is no such script, or what an edit replaces does not stand there exactly once.
+    pub fn text(&self) -> Result<String, String> {
+        let known = || FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let text = FILES.iter().find(|(name, _)| *name == self.file).map(|(_, text)| *text);
+        let mut text =
+            text.ok_or_else(|| format!("`{}` is none of {}", self.file, known()))?.to_owned();
+        for Edit { old, new } in &self.edit {
+            match text.matches(old.as_str()).count() {
+                1 => text = text.replacen(old.as_str(), new, 1),
+                count => return Err(format!("`{old}` occurs {count} times in {}", self.file)),
+            }
+        }
+        Ok(text)
+    }
+
+    /// Writes the script, and what it imports, into a directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        for (name, text) in FILES {
+            fs::write(dir.join(name), text)?;
+        }
+        fs::write(dir.join(&self.file), self.text().map_err(io::Error::other)?)
+    }
+
+    /// The command that starts the script with an interpreter, without the interpreter itself.
+    pub fn command(&self) -> Vec<String> {
+        let torchrun = self
+            .ranks
+            .map(|ranks| format!("-m torch.distributed.run --standalone --nproc-per-node {ranks}"));
+        let words = torchrun.as_deref().unwrap_or_default().split_whitespace();
+        words.map(str::to_owned).chain([self.file.clone()]).chain(split(&self.flags)).collect()
+    }
+
+    /// Options of `zprobe exec`, word by word.
+    pub fn exec_options(&self) -> Vec<String> {
+        split(&self.options)
+    }
+}
+
+/// The words of a text that was checked when its row was read.
+fn split(text: &str) -> Vec<String> {
+    shlex::split(text).unwrap_or_default()
+}
