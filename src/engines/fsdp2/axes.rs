@@ -1,4 +1,4 @@
-//! The settings of FSDP2 that are worth trying.
+//! The values of FSDP2's settings that are worth trying.
 
 use crate::engines::axes::{Axes, choices, clipping, shapes_without};
 use crate::spec::Shape;

@@ -1,4 +1,4 @@
-//! The settings of pipelining schedules that are worth trying.
+//! The values of the pipelining engine's settings that are worth trying.
 
 use crate::engines::axes::{Axes, choices};
 use crate::spec::{PIPELINE_SHAPES, Schedule, Shape};
